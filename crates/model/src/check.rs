@@ -26,6 +26,7 @@ mod shut;
 mod sidecar;
 mod telemetry;
 mod topology;
+mod traffic;
 mod values;
 mod virtual_service;
 

@@ -17,6 +17,7 @@ mod route;
 pub mod service;
 pub mod sidecar;
 pub mod telemetry;
+pub mod traffic;
 pub mod workload;
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ pub use config::{
     ProviderHeader, ProviderService, ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing,
     RetryPolicy,
 };
-pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
+pub use destination::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 pub use edge::gateway_name;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
@@ -52,6 +53,7 @@ pub use sidecar::{
     IngressListener, ListenerPort, Sidecar,
 };
 pub use telemetry::Telemetry;
+pub use traffic::{ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic};
 pub use workload::{
     Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
     Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,

@@ -12,6 +12,7 @@ pub(crate) mod probe;
 pub(crate) mod request_authentication;
 pub(crate) mod security;
 pub(crate) mod telemetry;
+pub(crate) mod traffic;
 
 use std::sync::Arc;
 

@@ -10,10 +10,14 @@ use rustls::ServerConfig;
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
+use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
+use voile_transport::KeepAlive;
 use voile_xds::wire::{Authorizer, Collector, MutualTls, Protocol, Telemetry, protocol_of};
 
 use crate::authorization::Authorization;
+use crate::health::{Gate, Watch};
+use crate::http::UpstreamTerms;
 use crate::registry::outside;
 use crate::registry::routes::CompiledRoutes;
 use crate::tokens::Tokens;
@@ -233,10 +237,65 @@ pub(crate) struct ServicePlan {
     pub(crate) client_protocol: bool,
     pub(crate) authorities: Vec<Arc<str>>,
     pub(crate) endpoints: Vec<EndpointPlan>,
+    pub(crate) traffic: TrafficPlan,
     pub(crate) retry: RetryPolicy,
     pub(crate) retry_budget: RetryBudget,
     /// Where requests to it go instead, if a VirtualService says.
     pub(crate) routes: Option<Box<RoutesPlan>>,
+}
+
+/// What a DestinationRule says of calls to a destination.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct TrafficPlan {
+    pub(crate) balance: BalancePlan,
+    /// By what requests keep together.
+    pub(crate) key: Option<KeySource>,
+    /// Who answers badly, as all workers see it; none where nobody is put out for it.
+    pub(crate) outliers: Option<Same<Watch>>,
+    /// What may be under way, of all workers; none where nothing has a limit.
+    pub(crate) breaker: Option<Same<Gate>>,
+    /// How long a connection may take to come about.
+    pub(crate) connect_timeout: Option<Duration>,
+    /// How long nothing may move on an opaque connection.
+    pub(crate) tcp_idle: Option<Duration>,
+    pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) upstream: UpstreamTerms,
+}
+
+/// How one of a destination's endpoints is chosen.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct BalancePlan {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) measure: Measure,
+    /// What a new endpoint gets; all of its share where nothing is said.
+    pub(crate) slow_start: Option<SlowStart>,
+    pub(crate) spread: Spread,
+}
+
+/// One thing that plans share: equal is only what is the same.
+#[derive(Debug)]
+pub(crate) struct Same<T>(pub(crate) Arc<T>);
+
+impl<T> Clone for Same<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> PartialEq for Same<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// What makes one endpoint dearer than another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Measure {
+    /// How long its answers take, times what is in flight.
+    #[default]
+    Latency,
+    /// What is in flight.
+    Load,
 }
 
 /// Where requests to a service go. An endpoint that comes or goes changes the targets alone.
@@ -264,7 +323,19 @@ pub(crate) struct EndpointPlan {
     pub(crate) expected: Option<Vec<Identity>>,
     pub(crate) weight: u32,
     pub(crate) available: bool,
+    pub(crate) rank: Rank,
     pub(crate) peer: Peer,
+}
+
+/// Where an endpoint stands among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Rank {
+    /// 0 is asked first.
+    pub(crate) priority: u32,
+    /// Its locality among those that share the priority by weight.
+    pub(crate) locality: u32,
+    /// The weight of that; 0 everywhere: localities do not matter.
+    pub(crate) locality_weight: u32,
 }
 
 /// An endpoint known by a DNS name.

@@ -4,12 +4,14 @@ mod authorization;
 mod destination;
 mod gateway;
 mod index;
+mod locality;
 mod named;
 pub(crate) mod names;
 pub(crate) mod routes;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,7 +20,9 @@ use voile_traffic::{RetryBudget, RetryPolicy};
 
 use prost::Message;
 use voile_identity::{Identity, Revocations};
-use voile_model::{Port, Ranges, ServiceKey};
+use voile_model::mesh::PortTraffic;
+use voile_model::mesh::traffic::ClientTls;
+use voile_model::{Labels, Port, Ranges, ServiceKey};
 use voile_proto::{proxy as wire, type_url};
 use voile_telemetry as telemetry;
 use voile_transport as transport;
@@ -38,6 +42,7 @@ pub(crate) use authorization::{Compiled, Inputs, Work};
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::{is_service, outside};
 use index::Index;
+use locality::{Ranking, Words};
 use routes::{HeldBack, HeldRoutes};
 
 /// Resources by name, last good of each.
@@ -78,6 +83,8 @@ pub(crate) struct Registry {
     absent: BTreeSet<(&'static str, Arc<str>)>,
     /// Names asked for, and by whom: bits of [`names::Asker`].
     askers: BTreeMap<Arc<str>, u8>,
+    /// What workers know together.
+    pub(crate) health: traffic::SharedHealth,
 }
 
 /// A resource and the version it came with.
@@ -525,19 +532,29 @@ impl Registry {
     }
 
     fn service(&self, wanted: &OutboundService) -> ServicePlan {
-        self.members_as(wanted, |_| true)
+        let said = self.policy(wanted).map(|policy| &policy.traffic);
+        let plan = self.members_as(wanted, said, |_| true);
+        match said {
+            Some(said) => self.treated(plan, wanted, said),
+            None => plan,
+        }
     }
 
     /// The part of a service that has a subset's labels.
     fn part(&self, wanted: &OutboundService, name: &Arc<str>, subset: &Subset) -> ServicePlan {
         let has = |workload: &Workload| subset.labels.selects(&workload.own_labels);
-        let plan = self.members_as(wanted, has);
         let port = subset.ports.get(&wanted.port);
-        ServicePlan {
+        let said = port.map(|port| &port.traffic);
+        let plan = self.members_as(wanted, said, has);
+        let plan = ServicePlan {
             subset: Some(name.clone()),
             http2_upgrade: port.map_or(plan.http2_upgrade, |port| port.http2_upgrade),
             client_protocol: port.map_or(plan.client_protocol, |port| port.client_protocol),
             ..plan
+        };
+        match said {
+            Some(said) => self.treated(plan, wanted, said),
+            None => plan,
         }
     }
 
@@ -545,6 +562,7 @@ impl Registry {
     fn members_as(
         &self,
         wanted: &OutboundService,
+        said: Option<&PortTraffic>,
         meant: impl Fn(&Workload) -> bool,
     ) -> ServicePlan {
         let name = service_name(wanted);
@@ -553,23 +571,31 @@ impl Registry {
             .map(|service| service.subject_alt_names.as_slice())
             .unwrap_or_default();
         let sans: Vec<Identity> = sans.iter().filter_map(|name| name.parse().ok()).collect();
-        let mut endpoints: Vec<EndpointPlan> = match service {
-            // Workloads of a service that is gone are nobody's.
-            None => Vec::new(),
-            Some(_) => {
-                let workloads = self.members.get(&wanted.key);
-                workloads
-                    .filter_map(|uid| self.workloads.get(uid))
-                    .filter(|held| meant(&held.value))
-                    .flat_map(|held| self.endpoints(wanted, &held.value, &sans))
-                    .collect()
+        let words = Words::of(said);
+        let (own, labels) = self.whereabouts();
+        let ranking = Ranking::new(own, labels, said, &words);
+        let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
+        // Workloads of a service that is gone are nobody's.
+        let members = service.map(|_| self.members.get(&wanted.key));
+        let workloads = members.into_iter().flatten();
+        let held = workloads.filter_map(|uid| self.workloads.get(uid));
+        for workload in held.map(|held| &held.value).filter(|one| meant(one)) {
+            let Some(rank) = ranking.rank(workload) else {
+                continue;
+            };
+            let tls = said.and_then(|said| said.tls);
+            for endpoint in self.endpoints(wanted, workload, (&sans, tls)) {
+                endpoints.push(EndpointPlan { rank, ..endpoint });
+                localities.push(Arc::clone(&workload.locality));
             }
-        };
+        }
         named::scale(&mut endpoints);
+        ranking.settle(&mut endpoints, &localities);
         let policy = self.policy(wanted);
         ServicePlan {
             retry: retry(policy),
             retry_budget: RetryBudget::default(),
+            traffic: Default::default(),
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
             subset: None,
@@ -587,7 +613,7 @@ impl Registry {
         &self,
         wanted: &OutboundService,
         workload: &Workload,
-        sans: &[Identity],
+        (sans, tls): (&[Identity], Option<ClientTls>),
     ) -> Vec<EndpointPlan> {
         let ports = workload.services.get(&wanted.key);
         let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {
@@ -597,9 +623,12 @@ impl Registry {
             || self
                 .policy(wanted)
                 .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid));
+        let never = NEVER_CAPTURED.contains(&port.get());
         let (expected, reachable) = match (workload.tunnel, &workload.identity) {
-            (Tunnel::None, _) => (None, true),
-            (Tunnel::Mtls, _) if spared => (None, true),
+            // Whoever wants the mesh's mutual TLS is not given plaintext instead.
+            (Tunnel::None, _) => (None, tls != Some(ClientTls::Mutual)),
+            (Tunnel::Mtls, _) if never || tls == Some(ClientTls::Disable) => (None, true),
+            (Tunnel::Mtls, _) if spared => (None, tls != Some(ClientTls::Mutual)),
             (Tunnel::Mtls, Some(identity)) => (
                 Some(
                     std::iter::once(identity.clone())
@@ -617,6 +646,7 @@ impl Registry {
             expected,
             weight: workload.weight.max(1),
             available: reachable && workload.healthy,
+            rank: Default::default(),
             peer: peer(workload),
         };
         match (workload.addresses.first(), &workload.hostname) {
@@ -627,6 +657,17 @@ impl Registry {
             }
             (None, None) => Vec::new(),
         }
+    }
+
+    /// Where our own workload is, and its labels.
+    fn whereabouts(&self) -> (&str, &Labels) {
+        const NONE: &Labels = &Labels::NONE;
+        let Some(held) = &self.configuration else {
+            return ("", NONE);
+        };
+        let own = self.workloads.get(&held.value.workload_uid);
+        let locality = own.map_or("", |own| &*own.value.locality);
+        (locality, &held.value.labels)
     }
 
     fn service_labels(&self, key: &ServiceKey) -> telemetry::Service {

@@ -12,7 +12,6 @@ pub mod route;
 mod share;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
-pub use balance::{Candidate, pick};
 pub use breaker::{Breaker, Held, Limits, Resource};
 pub use hash::xxh64;
 pub use limit::{Bucket, KeyedBuckets, LimitKey, Rate, RateError, Verdict};

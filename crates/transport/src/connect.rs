@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::redirected::{Origin, be_transparent};
@@ -85,6 +85,37 @@ pub async fn connect(
     match tokio::time::timeout(limit, socket.connect(address)).await {
         Ok(result) => result.map_err(failed),
         Err(_) => Err(ConnectError::Timeout { address, limit }),
+    }
+}
+
+/// When the kernel asks a quiet peer whether it is still there; what is not said is the kernel's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeepAlive {
+    /// Unanswered questions after which the connection is dead.
+    pub probes: Option<u32>,
+    /// How long it is quiet before the first.
+    pub time: Option<Duration>,
+    /// From one to the next.
+    pub interval: Option<Duration>,
+}
+
+impl KeepAlive {
+    /// Has the kernel ask so on this connection.
+    ///
+    /// # Errors
+    /// The kernel's word.
+    pub fn set(&self, stream: &TcpStream) -> io::Result<()> {
+        let mut wish = TcpKeepalive::new();
+        if let Some(probes) = self.probes {
+            wish = wish.with_retries(probes);
+        }
+        if let Some(time) = self.time {
+            wish = wish.with_time(time);
+        }
+        if let Some(interval) = self.interval {
+            wish = wish.with_interval(interval);
+        }
+        SockRef::from(stream).set_tcp_keepalive(&wish)
     }
 }
 

@@ -3,6 +3,7 @@
 mod access_log;
 mod analyze;
 mod authorization;
+mod balancing;
 mod bench;
 mod bench_agent;
 mod bench_netns;

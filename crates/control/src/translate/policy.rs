@@ -9,7 +9,7 @@ use voile_model::mesh::{
 };
 use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, labels_on_wire, protocol_of};
+use voile_xds::wire::{Protocol, encode_traffic, labels_on_wire, protocol_of};
 
 /// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar.
 pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePolicy {
@@ -19,7 +19,9 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
     let rule = mesh.destination_rule(service);
     let port_policy = |port: &voile_model::mesh::ServicePort| {
         let protocol = protocol_of(port.protocol)?;
-        let pool = rule.map_or_else(ConnectionPool::default, |rule| rule.pool(port.number, None));
+        let traffic = rule.map(|rule| rule.traffic(port.number, None));
+        let traffic = traffic.unwrap_or_default();
+        let pool = traffic.pool;
         let plaintext = workloads.iter().filter(|member| {
             let disabled = || {
                 member.ports.get(&port.number).is_some_and(|target| {
@@ -38,6 +40,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
             http2_upgrade: upgrades(mesh, pool, protocol.to_proxy()),
             retry: retry(mesh),
             client_protocol: pool.use_client_protocol,
+            traffic: encode_traffic(&traffic),
         })
     };
     wire::ServicePolicy {
@@ -53,11 +56,13 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
 fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::Subset> {
     let port = |port: &voile_model::mesh::ServicePort, name: &str| {
         let protocol = protocol_of(port.protocol)?.to_proxy();
-        let pool = rule.pool(port.number, Some(name));
+        let traffic = rule.traffic(port.number, Some(name));
+        let pool = traffic.pool;
         Some(wire::SubsetPort {
             port: port.number.get().into(),
             http2_upgrade: upgrades(mesh, pool, protocol),
             client_protocol: pool.use_client_protocol,
+            traffic: encode_traffic(&traffic),
         })
     };
     let one = |(name, subset): (&Arc<str>, &Subset)| wire::Subset {
@@ -118,6 +123,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
         http2_upgrade: upgrades(mesh, ConnectionPool::default(), port.protocol()),
         retry: retry(mesh),
         client_protocol: false,
+        traffic: None,
     };
     let mut ports: Vec<_> = captured.ports.iter().map(port_policy).collect();
     // Ports that nothing but the extent of capture speaks of.

@@ -319,7 +319,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         captured_ports: pod.template.capture.inbound_ports.clone(),
         topology: pod.template.topology,
         network: "".into(),
-        locality: "".into(),
+        locality: super::networking::locality(&pod.template.labels),
         weight: None,
         ready: pod.phase == PodPhase::Running,
     })

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::config::H2_UPGRADE_POLICIES;
-use super::intents;
 use super::values::{self, Meta};
+use super::{intents, traffic};
 use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::intent::Intent;
-use crate::mesh::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
+use crate::mesh::traffic::ClientTls;
+use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 use crate::names::{CLUSTER_DOMAIN, Hostname, ResourceName};
+use crate::written::traffic::Level;
 use crate::written::{Text, destination as written};
 
 pub(super) fn destination_rule(
@@ -71,34 +72,57 @@ pub(super) fn whole(host: &Text, rule: &ResourceName, report: &Report) -> Option
 }
 
 fn policy(written: &written::TrafficPolicy, report: &Report) -> TrafficPolicy {
-    let pool = |pool: &Option<_>| pool.as_ref().and_then(|pool| self::pool(pool, report));
     let mut ports = BTreeMap::new();
     for settings in &written.ports {
         let number = report.required(settings.number.as_ref(), &settings.at, "port.number");
         let Some(port) = number.and_then(|number| report.port(number)) else {
             continue;
         };
-        if ports.insert(port, pool(&settings.pool)).is_some() {
+        let level = level(&settings.level, settings.tls.as_ref(), report);
+        if ports.insert(port, level).is_some() {
             let message = format!("port {port} is written twice");
             report.error(codes::DUPLICATE_KEY, &settings.at, message, "keep one");
         }
     }
+    let budget = written.retry_budget.as_ref();
     TrafficPolicy {
-        pool: pool(&written.pool),
+        whole: PolicyLevel {
+            retry_budget: budget.map(|budget| traffic::retry_budget(budget, report)),
+            ..level(&written.level, written.tls.as_ref(), report)
+        },
         ports,
     }
 }
 
-fn pool(written: &written::ConnectionPool, report: &Report) -> Option<ConnectionPool> {
-    let [keep, upgrade] = H2_UPGRADE_POLICIES.map(|(word, value)| (word, Some(value)));
-    let words = [("DEFAULT", None), keep, upgrade];
-    let http2_upgrade = match &written.h2_upgrade_policy {
-        Some(text) => report.one_of(text, &words)?,
-        None => None,
+fn level(written: &Level, tls: Option<&written::ClientTls>, report: &Report) -> PolicyLevel {
+    let (balancer, outliers) = (written.balancer.as_ref(), written.outliers.as_ref());
+    let pool = written.pool.as_ref();
+    PolicyLevel {
+        balancer: balancer.map(|balancer| traffic::balancer(balancer, report)),
+        outliers: outliers.map(|outliers| traffic::outliers(outliers, report)),
+        pool: pool.and_then(|pool| traffic::pool(pool, report)),
+        retry_budget: None,
+        tls: tls.and_then(|tls| self::tls(tls, report)),
+    }
+}
+
+/// TLS that is not the mesh's is not yet made by a sidecar.
+fn tls(written: &written::ClientTls, report: &Report) -> Option<ClientTls> {
+    let Some(mode) = &written.mode else {
+        // Without a mode it is plaintext, as in Istio.
+        return Some(ClientTls::Disable);
     };
-    let use_client_protocol = written.use_client_protocol.as_ref();
-    Some(ConnectionPool {
-        http2_upgrade,
-        use_client_protocol: use_client_protocol.is_some_and(|flag| flag.value),
-    })
+    match &*mode.value {
+        "DISABLE" => Some(ClientTls::Disable),
+        "ISTIO_MUTUAL" => Some(ClientTls::Mutual),
+        word @ ("SIMPLE" | "MUTUAL") => {
+            let message =
+                format!("`tls` of mode {word} is not yet supported, and would not be in force");
+            let help = "let the application make its own TLS, or wait for a later version";
+            report.error(codes::NOT_YET, &mode.at, message, help);
+            None
+        }
+        // Said where it is read as an intent.
+        _ => None,
+    }
 }

@@ -104,10 +104,31 @@ fn workload_of(
         topology: Topology::default(),
         labels: endpoint.labels.clone(),
         network: endpoint.network.clone(),
-        locality: endpoint.locality.clone(),
+        locality: match &*endpoint.locality {
+            "" => locality(&endpoint.labels),
+            _ => endpoint.locality.clone(),
+        },
         weight: endpoint.weight,
         ready: true,
     }
+}
+
+/// Where labels say that something runs: `region/zone/subzone`. Istio's own label, whose parts may be joined by dots since labels
+/// have no slashes, counts before Kubernetes' ones.
+pub(super) fn locality(labels: &Labels) -> Arc<str> {
+    if let Some(text) = labels.get("istio-locality") {
+        return match text.contains('/') {
+            true => text.into(),
+            false => text.replace('.', "/").into(),
+        };
+    }
+    let parts = [
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+        "topology.istio.io/subzone",
+    ];
+    let known = parts.iter().map_while(|key| labels.get(key));
+    known.collect::<Vec<_>>().join("/").into()
 }
 
 /// Istio's order of labels for the name in metrics.

@@ -235,7 +235,7 @@ fn written_header(text: &Text, report: &Report) -> Option<Arc<str>> {
 }
 
 /// What names of headers and cookies are made of (RFC 9110 section 5.6.2).
-fn is_token_byte(byte: u8) -> bool {
+pub(super) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

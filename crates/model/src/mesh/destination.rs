@@ -1,9 +1,13 @@
-//! Istio's DestinationRule, as far as it is obeyed: how HTTP travels to a service. Istio's precedence holds: a level that
-//! names a connection pool replaces the wider one's as a whole, and a port's level replaces it even where it names none.
+//! Istio's DestinationRule, as far as it is obeyed: how a service is called. Istio's precedence holds: a level that
+//! writes a block (`loadBalancer`, `outlierDetection`, `connectionPool`) replaces the wider one's as a whole, and a port's
+//! level replaces all of them, those that it does not write included.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::traffic::{
+    ClientTls, ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic, RetryBudget,
+};
 use super::{Mesh, Service};
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
 use crate::source::Source;
@@ -37,38 +41,68 @@ pub struct Subset {
 /// How a destination is called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TrafficPolicy {
-    /// `connectionPool`, where it is written.
-    pub pool: Option<ConnectionPool>,
+    /// For all ports.
+    pub whole: PolicyLevel,
     /// By service port; what is not said there is the default, not what holds for the destination.
-    pub ports: BTreeMap<Port, Option<ConnectionPool>>,
+    pub ports: BTreeMap<Port, PolicyLevel>,
 }
 
-/// `connectionPool.http`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ConnectionPool {
-    /// `h2UpgradePolicy`; `None` (DEFAULT) is the mesh's.
-    pub http2_upgrade: Option<bool>,
-    /// `useClientProtocol`: what a client speaks is spoken on, and nothing is upgraded.
-    pub use_client_protocol: bool,
+/// What is written at one level of a policy, block by block.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PolicyLevel {
+    /// `loadBalancer`.
+    pub balancer: Option<LoadBalancer>,
+    /// `outlierDetection`.
+    pub outliers: Option<OutlierDetection>,
+    /// `connectionPool`.
+    pub pool: Option<ConnectionPool>,
+    /// `retryBudget`, which ports do not have.
+    pub retry_budget: Option<RetryBudget>,
+    /// `tls`.
+    pub tls: Option<ClientTls>,
 }
 
 impl TrafficPolicy {
     /// What holds on `port` where `wider` holds for what this is a part of.
-    fn over(&self, wider: Option<ConnectionPool>, port: Port) -> Option<ConnectionPool> {
-        match self.ports.get(&port) {
-            Some(of_port) => *of_port,
-            None => self.pool.or(wider),
+    fn over(&self, wider: PolicyLevel, port: Port) -> PolicyLevel {
+        let own = self.whole.clone();
+        let retry_budget = own.retry_budget.or(wider.retry_budget);
+        if let Some(of_port) = self.ports.get(&port) {
+            return PolicyLevel {
+                retry_budget,
+                ..of_port.clone()
+            };
+        }
+        PolicyLevel {
+            retry_budget,
+            tls: own.tls.or(wider.tls),
+            balancer: own.balancer.or(wider.balancer),
+            outliers: own.outliers.or(wider.outliers),
+            pool: own.pool.or(wider.pool),
         }
     }
 }
 
 impl DestinationRule {
-    /// The connection pool for a port, or for one of a subset. A subset that is not there has nothing of its own.
+    /// The connection pool for a port, or for one of a subset.
     pub fn pool(&self, port: Port, subset: Option<&str>) -> ConnectionPool {
-        let whole = self.policy.over(None, port);
-        let part = subset.and_then(|name| self.subsets.get(name));
-        let pool = part.map_or(whole, |part| part.policy.over(whole, port));
-        pool.unwrap_or_default()
+        self.traffic(port, subset).pool
+    }
+
+    /// All that holds for a port, or for one of a subset. A subset that is not there has nothing of its own.
+    pub fn traffic(&self, port: Port, subset: Option<&str>) -> PortTraffic {
+        let whole = self.policy.over(PolicyLevel::default(), port);
+        let level = match subset.and_then(|name| self.subsets.get(name)) {
+            Some(part) => part.policy.over(whole, port),
+            None => whole,
+        };
+        PortTraffic {
+            balancer: level.balancer.unwrap_or_default(),
+            outliers: level.outliers,
+            pool: level.pool.unwrap_or_default(),
+            retry_budget: level.retry_budget,
+            tls: level.tls,
+        }
     }
 }
 

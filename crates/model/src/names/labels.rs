@@ -9,6 +9,9 @@ use std::sync::Arc;
 pub struct Labels(BTreeMap<Arc<str>, Arc<str>>);
 
 impl Labels {
+    /// No labels.
+    pub const NONE: Self = Self(BTreeMap::new());
+
     /// The value of a label.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(AsRef::as_ref)

@@ -1,5 +1,6 @@
 //! `networking.istio.io`: DestinationRule.
 
+use super::traffic::{Level, RetryBudget};
 use super::{Selector, Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
 
@@ -26,13 +27,12 @@ pub(crate) struct Subset {
 /// `trafficPolicy`.
 #[derive(Debug, Default)]
 pub(crate) struct TrafficPolicy {
-    pub(crate) pool: Option<ConnectionPool>,
+    pub(crate) level: Level,
+    pub(crate) retry_budget: Option<RetryBudget>,
     pub(crate) ports: Vec<PortPolicy>,
     pub(crate) tls: Option<ClientTls>,
     /// Where failover between localities is asked for.
     pub(crate) failover: Option<At>,
-    /// Whether `outlierDetection` is there.
-    pub(crate) ejects: bool,
 }
 
 /// `tls`.
@@ -49,15 +49,8 @@ pub(crate) struct ClientTls {
 pub(crate) struct PortPolicy {
     pub(crate) at: At,
     pub(crate) number: Option<Spanned<i64>>,
-    pub(crate) pool: Option<ConnectionPool>,
+    pub(crate) level: Level,
     pub(crate) tls: Option<ClientTls>,
-}
-
-/// `connectionPool`.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionPool {
-    pub(crate) h2_upgrade_policy: Option<Text>,
-    pub(crate) use_client_protocol: Option<Spanned<bool>>,
 }
 
 impl DestinationRule {
@@ -93,23 +86,19 @@ impl Subset {
     }
 }
 
-/// What every level of a policy may say and we do not obey.
-const NOT_YET: &[&str] = &["loadBalancer", "outlierDetection", "tls"];
-
 impl TrafficPolicy {
     fn read(parent: &mut Fields<'_>) -> Self {
         let Some(mut fields) = parent.inner("trafficPolicy") else {
             return Self::default();
         };
         let policy = Self {
-            pool: ConnectionPool::read(&mut fields),
+            level: Level::read(&mut fields),
+            retry_budget: RetryBudget::read(&mut fields),
             ports: fields.list("portLevelSettings", PortPolicy::read),
             tls: ClientTls::read(&mut fields),
             failover: failover(&mut fields),
-            ejects: fields.get("outlierDetection").is_some(),
         };
-        fields.not_yet(NOT_YET);
-        fields.not_yet(&["tunnel", "proxyProtocol", "retryBudget"]);
+        fields.not_yet(&["tunnel", "proxyProtocol"]);
         fields.finish();
         policy
     }
@@ -126,10 +115,9 @@ impl PortPolicy {
         let policy = Self {
             at: cursor.at.clone(),
             number,
-            pool: ConnectionPool::read(&mut fields),
+            level: Level::read(&mut fields),
             tls: ClientTls::read(&mut fields),
         };
-        fields.not_yet(NOT_YET);
         fields.finish();
         Some(policy)
     }
@@ -165,30 +153,4 @@ fn failover(parent: &mut Fields<'_>) -> Option<At> {
         .into_iter()
         .find_map(|field| locality.get(field))?;
     (!disabled).then(|| asked.at().clone())
-}
-
-impl ConnectionPool {
-    fn read(parent: &mut Fields<'_>) -> Option<Self> {
-        let mut fields = parent.inner("connectionPool")?;
-        fields.not_yet(&["tcp"]);
-        let pool = fields.inner("http").map(|mut http| {
-            let pool = Self {
-                h2_upgrade_policy: http.text("h2UpgradePolicy"),
-                use_client_protocol: http.boolean("useClientProtocol"),
-            };
-            http.not_yet(&[
-                "http1MaxPendingRequests",
-                "http2MaxRequests",
-                "maxRequestsPerConnection",
-                "maxRetries",
-                "idleTimeout",
-                "maxConcurrentStreams",
-                "http2KeepAlive",
-            ]);
-            http.finish();
-            pool
-        });
-        fields.finish();
-        Some(pool.unwrap_or_default())
-    }
 }

@@ -1043,7 +1043,7 @@ impl ::prost::Name for Subset {
     }
 }
 /// What differs on a port for a subset.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubsetPort {
     #[prost(uint32, tag = "1")]
     pub port: u32,
@@ -1051,6 +1051,8 @@ pub struct SubsetPort {
     pub http2_upgrade: bool,
     #[prost(bool, tag = "3")]
     pub client_protocol: bool,
+    #[prost(message, optional, tag = "4")]
+    pub traffic: ::core::option::Option<TrafficPolicy>,
 }
 impl ::prost::Name for SubsetPort {
     const NAME: &'static str = "SubsetPort";
@@ -1062,7 +1064,7 @@ impl ::prost::Name for SubsetPort {
         "type.googleapis.com/voile.proxy.v1.SubsetPort".into()
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PortPolicy {
     #[prost(uint32, tag = "1")]
     pub port: u32,
@@ -1081,6 +1083,9 @@ pub struct PortPolicy {
     /// What a client speaks is spoken on to this port, whatever is declared (useClientProtocol).
     #[prost(bool, tag = "6")]
     pub client_protocol: bool,
+    /// Absent: nothing is said.
+    #[prost(message, optional, tag = "7")]
+    pub traffic: ::core::option::Option<TrafficPolicy>,
 }
 impl ::prost::Name for PortPolicy {
     const NAME: &'static str = "PortPolicy";
@@ -1090,6 +1095,303 @@ impl ::prost::Name for PortPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.PortPolicy".into()
+    }
+}
+/// What a DestinationRule says of calls to one port, after Istio's precedence of levels. What is absent is the proxy's default.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrafficPolicy {
+    #[prost(message, optional, tag = "1")]
+    pub load_balancer: ::core::option::Option<LoadBalancer>,
+    /// Absent: nobody is put out.
+    #[prost(message, optional, tag = "2")]
+    pub outlier_detection: ::core::option::Option<OutlierDetection>,
+    #[prost(message, optional, tag = "3")]
+    pub connection_pool: ::core::option::Option<ConnectionPool>,
+    #[prost(message, optional, tag = "4")]
+    pub retry_budget: ::core::option::Option<RetryBudget>,
+    #[prost(enumeration = "ClientTls", tag = "5")]
+    pub tls: i32,
+}
+impl ::prost::Name for TrafficPolicy {
+    const NAME: &'static str = "TrafficPolicy";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TrafficPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TrafficPolicy".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetryBudget {
+    #[prost(uint32, tag = "1")]
+    pub percent_thousandths: u32,
+    #[prost(uint32, tag = "2")]
+    pub min: u32,
+}
+impl ::prost::Name for RetryBudget {
+    const NAME: &'static str = "RetryBudget";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RetryBudget".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RetryBudget".into()
+    }
+}
+/// Who is near whom. Absent: the nearest come first where outliers are put out.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LocalitySetting {
+    #[prost(bool, tag = "1")]
+    pub disabled: bool,
+    #[prost(message, repeated, tag = "2")]
+    pub distribute: ::prost::alloc::vec::Vec<Distribute>,
+    #[prost(message, repeated, tag = "3")]
+    pub failover: ::prost::alloc::vec::Vec<Failover>,
+    /// Labels, `name` or `name=value`.
+    #[prost(string, repeated, tag = "4")]
+    pub priority: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for LocalitySetting {
+    const NAME: &'static str = "LocalitySetting";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.LocalitySetting".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.LocalitySetting".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Distribute {
+    /// `region/zone/subzone`, or its beginning and `*`.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub to: ::prost::alloc::vec::Vec<LocalityShare>,
+}
+impl ::prost::Name for Distribute {
+    const NAME: &'static str = "Distribute";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Distribute".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Distribute".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LocalityShare {
+    #[prost(string, tag = "1")]
+    pub locality: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub percent: u32,
+}
+impl ::prost::Name for LocalityShare {
+    const NAME: &'static str = "LocalityShare";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.LocalityShare".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.LocalityShare".into()
+    }
+}
+/// From a region, which one comes first after it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Failover {
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Failover {
+    const NAME: &'static str = "Failover";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Failover".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Failover".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LoadBalancer {
+    #[prost(enumeration = "LoadBalancerAlgorithm", tag = "1")]
+    pub algorithm: i32,
+    /// RING_HASH: places of four endpoints, at least. MAGLEV: places, a prime.
+    #[prost(uint32, tag = "2")]
+    pub size: u32,
+    /// By what requests keep together; absent: by nothing.
+    #[prost(message, optional, tag = "3")]
+    pub key: ::core::option::Option<HashKey>,
+    #[prost(message, optional, tag = "4")]
+    pub warmup: ::core::option::Option<Warmup>,
+    #[prost(message, optional, tag = "5")]
+    pub locality: ::core::option::Option<LocalitySetting>,
+}
+impl ::prost::Name for LoadBalancer {
+    const NAME: &'static str = "LoadBalancer";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.LoadBalancer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.LoadBalancer".into()
+    }
+}
+/// None of these is refused.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HashKey {
+    #[prost(oneof = "hash_key::From", tags = "1, 2, 3, 4")]
+    pub from: ::core::option::Option<hash_key::From>,
+}
+/// Nested message and enum types in `HashKey`.
+pub mod hash_key {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum From {
+        /// Name in lower case.
+        #[prost(string, tag = "1")]
+        Header(::prost::alloc::string::String),
+        #[prost(message, tag = "2")]
+        Cookie(super::HashCookie),
+        #[prost(bool, tag = "3")]
+        SourceIp(bool),
+        #[prost(string, tag = "4")]
+        Query(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for HashKey {
+    const NAME: &'static str = "HashKey";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HashKey".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HashKey".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HashCookie {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Empty: `/`.
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+    /// Absent: nobody is given one. 0: until the browser is closed.
+    #[prost(uint32, optional, tag = "3")]
+    pub ttl_ms: ::core::option::Option<u32>,
+    #[prost(string, repeated, tag = "4")]
+    pub attributes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for HashCookie {
+    const NAME: &'static str = "HashCookie";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HashCookie".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HashCookie".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Warmup {
+    #[prost(uint32, tag = "1")]
+    pub duration_ms: u32,
+    #[prost(uint32, tag = "2")]
+    pub minimum_percent: u32,
+    #[prost(uint32, tag = "3")]
+    pub aggression_thousandths: u32,
+}
+impl ::prost::Name for Warmup {
+    const NAME: &'static str = "Warmup";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Warmup".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Warmup".into()
+    }
+}
+/// A number of 0 turns a rule off.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OutlierDetection {
+    #[prost(uint32, tag = "1")]
+    pub consecutive_5xx: u32,
+    #[prost(uint32, tag = "2")]
+    pub consecutive_gateway: u32,
+    /// Present: failures without an answer are counted apart.
+    #[prost(uint32, optional, tag = "3")]
+    pub consecutive_local: ::core::option::Option<u32>,
+    #[prost(uint32, tag = "4")]
+    pub interval_ms: u32,
+    #[prost(uint32, tag = "5")]
+    pub base_ejection_ms: u32,
+    #[prost(uint32, tag = "6")]
+    pub max_ejection_percent: u32,
+    #[prost(uint32, tag = "7")]
+    pub min_health_percent: u32,
+}
+impl ::prost::Name for OutlierDetection {
+    const NAME: &'static str = "OutlierDetection";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.OutlierDetection".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.OutlierDetection".into()
+    }
+}
+/// 0 = no limit, or the proxy's default.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionPool {
+    #[prost(uint32, tag = "1")]
+    pub max_connections: u32,
+    #[prost(uint32, tag = "2")]
+    pub connect_timeout_ms: u32,
+    #[prost(uint32, tag = "3")]
+    pub tcp_idle_ms: u32,
+    #[prost(message, optional, tag = "4")]
+    pub keep_alive: ::core::option::Option<TcpKeepAlive>,
+    #[prost(uint32, tag = "5")]
+    pub max_pending: u32,
+    #[prost(uint32, tag = "6")]
+    pub max_requests: u32,
+    #[prost(uint32, tag = "7")]
+    pub max_retries: u32,
+    #[prost(uint32, tag = "8")]
+    pub requests_per_connection: u32,
+    #[prost(uint32, tag = "9")]
+    pub http_idle_ms: u32,
+}
+impl ::prost::Name for ConnectionPool {
+    const NAME: &'static str = "ConnectionPool";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ConnectionPool".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ConnectionPool".into()
+    }
+}
+/// 0 = the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TcpKeepAlive {
+    #[prost(uint32, tag = "1")]
+    pub probes: u32,
+    #[prost(uint32, tag = "2")]
+    pub time_ms: u32,
+    #[prost(uint32, tag = "3")]
+    pub interval_ms: u32,
+}
+impl ::prost::Name for TcpKeepAlive {
+    const NAME: &'static str = "TcpKeepAlive";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TcpKeepAlive".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TcpKeepAlive".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1999,6 +2301,76 @@ impl Side {
             "NO_SIDE" => Some(Self::NoSide),
             "CLIENT" => Some(Self::Client),
             "SERVER" => Some(Self::Server),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ClientTls {
+    /// In mutual TLS to whoever has a sidecar.
+    Automatic = 0,
+    /// In plaintext, whoever is called.
+    Plaintext = 1,
+    /// In the mesh's mutual TLS or not at all.
+    MeshMutual = 2,
+}
+impl ClientTls {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Automatic => "AUTOMATIC",
+            Self::Plaintext => "PLAINTEXT",
+            Self::MeshMutual => "MESH_MUTUAL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "AUTOMATIC" => Some(Self::Automatic),
+            "PLAINTEXT" => Some(Self::Plaintext),
+            "MESH_MUTUAL" => Some(Self::MeshMutual),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LoadBalancerAlgorithm {
+    LeastCost = 0,
+    LeastRequest = 1,
+    RoundRobin = 2,
+    Random = 3,
+    RingHash = 4,
+    Maglev = 5,
+}
+impl LoadBalancerAlgorithm {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::LeastCost => "LEAST_COST",
+            Self::LeastRequest => "LEAST_REQUEST",
+            Self::RoundRobin => "ROUND_ROBIN",
+            Self::Random => "RANDOM",
+            Self::RingHash => "RING_HASH",
+            Self::Maglev => "MAGLEV",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LEAST_COST" => Some(Self::LeastCost),
+            "LEAST_REQUEST" => Some(Self::LeastRequest),
+            "ROUND_ROBIN" => Some(Self::RoundRobin),
+            "RANDOM" => Some(Self::Random),
+            "RING_HASH" => Some(Self::RingHash),
+            "MAGLEV" => Some(Self::Maglev),
             _ => None,
         }
     }

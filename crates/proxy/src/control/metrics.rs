@@ -8,6 +8,7 @@ use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
 use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
 
 use super::state::Control;
+use crate::moment;
 use crate::tokens::Tokens;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
@@ -77,6 +78,7 @@ struct Totals {
     retries_over_budget: u64,
     mirrored: u64,
     mirrors_dropped: u64,
+    outliers_ejected: u64,
     authorization: AuthorizationFigures,
     tokens: TokenFigures,
 }
@@ -93,6 +95,7 @@ impl Totals {
         self.retries_over_budget += figures.retries_over_budget;
         self.mirrored += figures.mirrored;
         self.mirrors_dropped += figures.mirrors_dropped;
+        self.outliers_ejected += figures.outliers_ejected;
         self.authorization.add(&figures.authorization);
         self.tokens.add(&figures.tokens);
     }
@@ -160,6 +163,12 @@ impl Totals {
             "counter",
             "Copies not sent, because too many were under way or the request was too long to be kept.",
             self.mirrors_dropped,
+        );
+        single(
+            "voile_outliers_ejected_total",
+            "counter",
+            "Endpoints put out for answering badly (outlierDetection).",
+            self.outliers_ejected,
         );
     }
 }
@@ -287,6 +296,16 @@ fn own(control: &Control) -> Vec<Family> {
         "Rules of RequestAuthentications in force.",
         rules.map_or(0, Tokens::len) as f64,
     ));
+    let out = control.shared().registry.health.out(moment::now());
+    let out = out.into_iter();
+    families.push(Family {
+        name: "voile_outliers_out",
+        kind: "gauge",
+        help: "Endpoints that are out for answering badly, by cluster, where outlierDetection is in force.",
+        samples: out
+            .map(|(cluster, count)| (vec![("cluster", cluster)], count as f64))
+            .collect(),
+    });
     families.extend(followed(control));
     families.extend(control.recorders.families());
     families.extend(control.lookups.families(&control.shared().registry.names));

@@ -13,7 +13,7 @@ use voile_traffic::RetryPolicy;
 use super::ask::amend_lines;
 use super::buffers::{Buffer, Buffers};
 use super::io::Io;
-use super::role::Observe;
+use super::role::{Answer, Observe};
 use super::upload::poll_write_two;
 
 /// Most interim responses before a final one; a server that sends more is playing with us.
@@ -113,6 +113,8 @@ pub(crate) struct Download {
     pub(crate) upstream_patience: Option<Duration>,
     /// Nothing is held back any more.
     accepted: bool,
+    /// The final head came, and nobody was told yet.
+    news: Option<Answer>,
     pub(crate) head_bytes: u64,
     pub(crate) body_bytes: u64,
 }
@@ -139,6 +141,7 @@ impl Download {
             upstream_keeps: false,
             upstream_patience: None,
             accepted: false,
+            news: None,
             head_bytes: 0,
             body_bytes: 0,
         }
@@ -147,6 +150,11 @@ impl Download {
     /// Takes whatever comes from now on, the head that was held back included.
     pub(crate) fn accept(&mut self) {
         self.accepted = true;
+    }
+
+    /// The final head, once.
+    pub(crate) fn take_news(&mut self) -> Option<Answer> {
+        self.news.take()
     }
 
     /// Whether the answer was 101, or 2xx to CONNECT.
@@ -256,6 +264,11 @@ impl Download {
                 observer.response(&mut head.headers());
             }
             self.status = head.status();
+            self.news = Some(Answer::new(self.status, |name| {
+                let mut fields = head.headers();
+                let found = fields.find(|(known, _)| known.eq_ignore_ascii_case(name));
+                found.map(|(_, value)| value)
+            }));
             self.until_close = head.framing() == Framing::UntilClose;
             self.unwrap = head.must_unwrap(terms.client);
             self.persist = terms.persist && !self.until_close && !self.unwrap;

@@ -17,6 +17,7 @@ use super::download::{Download, DownloadError, Terms};
 use super::flight::{Client, Flight, Landing};
 use super::head::{Head, is_grpc};
 use super::io::Io;
+use super::limits::KEEP_ALIVE_MARGIN;
 use super::reply::Reply;
 use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, Route, UpstreamHttp};
 use super::timer::Timer;
@@ -334,10 +335,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     Opened::ClientGone => return self.client_gone(upload, tally),
                     Opened::Expired => return self.expired(facts, upload, tally).await,
                     Opened::Failed(failure) => {
-                        if self
-                            .again(route, Attempt::NotConnected, upload, tally)
-                            .await
-                        {
+                        if self.dials_again(route, &failure, upload, tally).await {
                             continue;
                         }
                         return self.unreachable(facts, &failure, upload, tally).await;
@@ -431,10 +429,19 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             && download.upstream_keeps
             && upload.finished
             && quiet
-            && let Upstream::Http1(upstream) = upstream
+            && let Upstream::Http1(mut upstream) = upstream
         {
             let now = *tally.ended.insert(Instant::now());
-            let patience = download.upstream_patience;
+            let most = route.terms.requests;
+            if most.is_some_and(|most| upstream.carried() >= most.get()) {
+                return;
+            }
+            // The server is given a head start by a margin, which what we wish ourselves does not need.
+            let idle = route.terms.idle().map(|idle| idle + KEEP_ALIVE_MARGIN);
+            let patience = [download.upstream_patience, idle]
+                .into_iter()
+                .flatten()
+                .min();
             self.worker
                 .pool
                 .checkin(&route.key, upstream, now, patience);
@@ -448,13 +455,32 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             && tally.attempts > 1
         {
             let head = &mut work.desk.to_upstream;
-            if tally.attempts == 2 {
+            if tally.head_end == 0 {
                 tally.head_end = head.len() - 2;
             }
             head.truncate(tally.head_end);
             // Writing into a Vec cannot fail.
             let _ = write!(head, "x-envoy-attempt-count: {}\r\n\r\n", tally.attempts);
         }
+    }
+
+    /// Whether another attempt follows one for which no connection was had.
+    async fn dials_again(
+        &mut self,
+        route: &mut Route<R>,
+        failure: &ConnectFailure,
+        upload: &mut Upload,
+        tally: &mut Tally,
+    ) -> bool {
+        if failure.look_again {
+            tally.attempts -= 1;
+            return true;
+        }
+        // What there is no room for finds none elsewhere: it is refused at once.
+        failure.flag != ResponseFlag::UpstreamOverflow
+            && self
+                .again(route, Attempt::NotConnected, upload, tally)
+                .await
     }
 
     /// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.
@@ -601,6 +627,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
             let polled = flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts);
+            if let Some(answer) = flight.download.take_news() {
+                role.answers(&route.ticket, answer);
+            }
             // A tunnel has no end that could be waited for.
             let limited = flight.upload.received() && !facts.asked.connect;
             match polled {

@@ -37,6 +37,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         None
     }
 
+    /// Requests that it carried, the one that just ended included: who counts is told of each once.
+    fn carried(&mut self) -> u32 {
+        1
+    }
+
     /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].
     fn written(&self) -> u64 {
         0

@@ -29,9 +29,9 @@ pub use drain::Drain;
 pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
-pub(crate) use role::{BODY_TOO_LARGE, Edit, REVOKED, Revocation, UNREACHED};
 pub use role::{
-    ConnectFailure, DENIED, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag, Route,
-    UpstreamHttp,
+    Answer, ConnectFailure, DENIED, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag,
+    Route, UpstreamHttp, UpstreamTerms,
 };
+pub(crate) use role::{BODY_TOO_LARGE, Edit, REVOKED, Revocation, UNREACHED};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

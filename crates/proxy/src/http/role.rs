@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::hash::Hash;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,11 @@ pub trait HttpRole: Sized {
         None
     }
 
+    /// Learns that an upstream answered, as soon as the final head is there. Nothing, as a rule.
+    fn answers(&self, ticket: &Self::Ticket, answer: Answer) {
+        let _ = (ticket, answer);
+    }
+
     /// How an exchange ends from which leave was taken back.
     const REVOCATION: Revocation = Revocation::CLIENT;
 
@@ -105,6 +111,44 @@ pub trait HttpRole: Sized {
 
     /// Learns how an exchange ended. Called after the response was written, off the request's latency.
     fn record(&self, exchange: Exchange<'_, Self>);
+}
+
+/// The head of an answer, as far as it says how the upstream does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// For how many seconds it asks to be left alone: `Retry-After` of a 429 or 503.
+    pub retry_after: Option<u32>,
+}
+
+impl Answer {
+    /// Of a status and a way to find a field.
+    pub(crate) fn new<'f>(
+        status: u16,
+        field: impl FnOnce(&'static str) -> Option<&'f [u8]>,
+    ) -> Self {
+        let said = || {
+            std::str::from_utf8(field("retry-after")?)
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
+        Self {
+            status,
+            retry_after: matches!(status, 429 | 503).then(said).flatten(),
+        }
+    }
+}
+
+impl UpstreamTerms {
+    /// See [`Self::idle`].
+    #[must_use]
+    pub fn idle(&self) -> Option<Duration> {
+        let idle = self.idle?;
+        Some(Duration::from_millis(idle.get().into()))
+    }
 }
 
 /// What is spoken on an upstream connection. Connections of the two kinds never share a pool.
@@ -136,6 +180,17 @@ pub struct Route<R: HttpRole> {
     pub to_sidecar: bool,
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
     pub retry: Option<Rc<RetryPolicy>>,
+    /// What holds for the connection that it travels on.
+    pub terms: UpstreamTerms,
+}
+
+/// How long an upstream connection serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UpstreamTerms {
+    /// Requests that it carries at most.
+    pub requests: Option<NonZeroU32>,
+    /// Milliseconds that it is kept while it carries none, where that is less than the engine keeps it.
+    pub idle: Option<NonZeroU32>,
 }
 
 /// What is otherwise than with most requests.
@@ -174,6 +229,7 @@ impl<R: HttpRole> Route<R> {
             observer: None,
             to_sidecar: false,
             retry: None,
+            terms: UpstreamTerms::default(),
         }
     }
 }
@@ -229,6 +285,7 @@ impl<R: HttpRole> Route<R> {
             }),
             to_sidecar: self.to_sidecar,
             retry: self.retry.clone(),
+            terms: self.terms,
             ticket: self,
         }
     }
@@ -332,6 +389,8 @@ pub struct ConnectFailure {
     pub flag: ResponseFlag,
     /// For logs: [`UNREACHED`], and in braces why, if more is known.
     pub details: &'static str,
+    /// None was opened, since one that is there may carry the request by now: the engine looks again.
+    pub look_again: bool,
 }
 
 /// What is said of an exchange from which leave was taken back.
@@ -372,6 +431,9 @@ pub(crate) const REVOKED: &str = "rbac_access_denied_permit_revoked";
 /// How a request ended whose body is too long to be shown to whoever decides: Envoy's words.
 pub(crate) const BODY_TOO_LARGE: &str = "request_payload_too_large";
 
+/// How a request ended for which a breaker has no room: Envoy's word.
+pub(crate) const OVERFLOW: &str = "overflow";
+
 /// How details begin when no attempt reached anybody.
 pub(crate) const UNREACHED: &str = "upstream_connection_failure";
 
@@ -383,6 +445,7 @@ impl ConnectFailure {
             reason: reason.into(),
             flag: ResponseFlag::UpstreamConnectionFailure,
             details: UNREACHED,
+            look_again: false,
         }
     }
 
@@ -393,6 +456,24 @@ impl ConnectFailure {
             reason: reason.into(),
             flag: ResponseFlag::UpstreamProtocolError,
             details: UNREACHED,
+            look_again: false,
+        }
+    }
+
+    /// No more connections may be there, nor requests that wait for one.
+    pub fn overflow() -> Self {
+        Self {
+            flag: ResponseFlag::UpstreamOverflow,
+            details: OVERFLOW,
+            ..Self::new("upstream overflow: no more connections to this destination may be there")
+        }
+    }
+
+    /// A connection has become free, perhaps ours.
+    pub fn look_again() -> Self {
+        Self {
+            look_again: true,
+            ..Self::overflow()
         }
     }
 
@@ -403,6 +484,7 @@ impl ConnectFailure {
             reason: reason.into(),
             flag: ResponseFlag::NoHealthyUpstream,
             details: UNREACHED,
+            look_again: false,
         }
     }
 }

@@ -27,8 +27,8 @@ use super::stream::Call;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    ConnectFailure, Edit, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag,
-    Revocation, Route, serve_connection,
+    Answer, ConnectFailure, Edit, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal,
+    ResponseFlag, Revocation, Route, serve_connection,
 };
 
 /// The status of an upgrade.
@@ -63,6 +63,10 @@ impl<R: HttpRole> HttpRole for Translated<R> {
         route.key = route.ticket.key.clone();
         route.to_sidecar = route.ticket.to_sidecar;
         Some(pause)
+    }
+
+    fn answers(&self, ticket: &Route<R>, answer: Answer) {
+        self.role.answers(&ticket.ticket, answer);
     }
 
     const REVOCATION: Revocation = R::REVOCATION;

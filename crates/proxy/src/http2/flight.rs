@@ -16,7 +16,7 @@ use super::stream::{Call, Tally};
 use crate::http::HttpTimeouts;
 use crate::http::ask::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{Observe, ResponseFlag, Revocation};
+use crate::http::{Answer, Observe, ResponseFlag, Revocation};
 
 /// How a stream ended that did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub(crate) struct Flight<'a> {
     pub(crate) limit: Option<Duration>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
+    /// The final head came, and nobody was told yet.
+    news: Option<Answer>,
     /// Is told what the record needs.
     pub(crate) observer: Option<&'a dyn Observe>,
     /// Is called with what was sent, when all of the request was received.
@@ -110,17 +112,28 @@ impl<'a> Flight<'a> {
             waiting_since: None,
             limit: None,
             retry: None,
+            news: None,
             observer: None,
             copy: None,
         }
     }
 
-    pub(crate) fn poll(
+    /// Polls, and says once that the final head came.
+    pub(crate) fn poll_heard(
         &mut self,
         cx: &mut Context<'_>,
         call: &mut Call,
         tally: &mut Tally,
+        hears: impl FnOnce(Answer),
     ) -> Poll<Landing> {
+        let landing = self.poll(cx, call, tally);
+        if let Some(answer) = self.news.take() {
+            hears(answer);
+        }
+        landing
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, call: &mut Call, tally: &mut Tally) -> Poll<Landing> {
         let kept = self.observer.map_or(&[][..], Observe::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
             Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
@@ -213,6 +226,7 @@ impl<'a> Flight<'a> {
             answer.remove("content-length");
         }
         tally.status = answer.status();
+        self.news = Some(Answer::new(tally.status, |name| answer.get(name)));
         tally.response_head = headers::size(&answer);
         if let Some(observer) = self.observer {
             observer.response(&mut answer.iter());

@@ -273,14 +273,13 @@ async fn forward<R: HttpRole + 'static>(
                 let flag = ResponseFlag::UpstreamRequestTimeout;
                 return call.answer(504, flag, LATE, LATE, tally);
             }
-            Err(Missing::Upstream(_))
-                if again(role, route, Attempt::NotConnected, call, tally).await =>
+            Err(Missing::Upstream(failure))
+                if dials_again(role, route, &failure, call, tally).await =>
             {
                 continue;
             }
             Err(Missing::Upstream(failure)) => {
-                let flag = failure.flag;
-                let details = failure.details;
+                let (flag, details) = (failure.flag, failure.details);
                 return call.answer(failure.status, flag, details, &failure.reason, tally);
             }
         };
@@ -400,11 +399,24 @@ async fn fly<R: HttpRole>(
     call: &mut Call,
     tally: &mut Tally,
 ) -> Landing {
+    let hears = |answer| role.answers(ticket, answer);
     poll_fn(|cx| match role.is_revoked(ticket, || Head::Http2(parts)) {
         true => Poll::Ready(Landing::Revoked),
-        false => flight.poll(cx, call, tally),
+        false => flight.poll_heard(cx, call, tally, hears),
     })
     .await
+}
+
+/// Whether another attempt follows one for which no connection was had. What there is no room for finds none elsewhere.
+async fn dials_again<R: HttpRole>(
+    role: &R,
+    route: &mut Route<R>,
+    failure: &ConnectFailure,
+    call: &mut Call,
+    tally: &Tally,
+) -> bool {
+    failure.flag != ResponseFlag::UpstreamOverflow
+        && again(role, route, Attempt::NotConnected, call, tally).await
 }
 
 /// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.

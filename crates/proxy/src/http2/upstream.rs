@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::Hash;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Instant;
@@ -25,7 +26,7 @@ use super::wire::Wire;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
-use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, Route};
+use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, ResponseFlag, Route};
 
 /// See the module.
 pub(crate) struct Upstreams<K> {
@@ -78,6 +79,8 @@ struct Connection {
     curious: RefCell<Vec<Waker>>,
     /// Our end of it.
     local: Option<SocketAddr>,
+    /// Streams that it may still begin.
+    left: Cell<u32>,
 }
 
 /// One stream's place on a connection.
@@ -124,7 +127,10 @@ impl Drop for Lease {
         connection.streams.set(connection.streams.get() - 1);
         if connection.streams.get() == 0 {
             connection.since.set(Instant::now());
-            connection.rest();
+            match connection.left.get() {
+                0 => self.spoiled(),
+                _ => connection.rest(),
+            }
         }
     }
 }
@@ -153,7 +159,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        if self.retired.get() {
+        if self.retired.get() || self.left.get() == 0 {
             return false;
         }
         let link = self.link.borrow();
@@ -164,12 +170,13 @@ impl Connection {
     }
 
     fn lease(self: &Rc<Self>, group: &Rc<Group>, reused: bool) -> Option<Lease> {
-        if self.retired.get() {
+        if self.retired.get() || self.left.get() == 0 {
             return None;
         }
         if self.streams.replace(self.streams.get() + 1) == 0 {
             self.busy.set(Instant::now());
         }
+        self.left.set(self.left.get() - 1);
         Some(Lease {
             connection: Rc::clone(self),
             group: Rc::downgrade(group),
@@ -195,8 +202,22 @@ impl Group {
         if connections.len() < MAX_UPSTREAM_CONNECTIONS {
             return None;
         }
-        let least = connections.iter().min_by_key(|one| one.streams.get())?;
-        least.lease(self, true)
+        self.least_loaded()
+    }
+
+    /// A place on the connection with the fewest streams.
+    fn least_loaded(self: &Rc<Self>) -> Option<Lease> {
+        let connections = self.connections.borrow();
+        let open = |one: &&Rc<Connection>| one.left.get() > 0 && !one.retired.get();
+        let open = connections.iter().filter(open);
+        open.min_by_key(|one| one.streams.get())?.lease(self, true)
+    }
+
+    /// A place where there may be no more connections.
+    fn crowded(self: &Rc<Self>, failure: ConnectFailure) -> Result<Lease, ConnectFailure> {
+        let full = failure.flag == ResponseFlag::UpstreamOverflow;
+        let least = full.then(|| self.least_loaded()).flatten();
+        least.ok_or(failure)
     }
 
     fn settle(&self, outcome: &Result<(), ConnectFailure>) {
@@ -298,8 +319,10 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
                 return Ok(lease);
             }
             if group.dialing.get() {
-                wait(&group).await?;
-                continue;
+                match wait(&group).await {
+                    Ok(()) => continue,
+                    Err(failure) => return group.crowded(failure),
+                }
             }
             group.dialing.set(true);
             let dialing = Dialing(&group);
@@ -307,7 +330,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             let dialed = Box::pin(self.dial(role, route, &group)).await;
             group.settle(&dialed.as_ref().map(|_| ()).map_err(Clone::clone));
             drop(dialing);
-            return dialed;
+            return dialed.or_else(|failure| group.crowded(failure));
         }
     }
 
@@ -335,11 +358,14 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             greeting: Cell::default(),
             curious: RefCell::default(),
             local,
+            left: Cell::new(route.terms.requests.map_or(u32::MAX, NonZeroU32::get)),
         });
         group.connections.borrow_mut().push(Rc::clone(&connection));
         let lease = connection.lease(group, false);
         let (key, pool) = (route.key.clone(), Rc::downgrade(self));
-        let (group, timeouts) = (Rc::clone(group), self.timeouts);
+        let (group, mut timeouts) = (Rc::clone(group), self.timeouts);
+        let idle = route.terms.idle().unwrap_or(timeouts.upstream_idle);
+        timeouts.upstream_idle = idle.min(timeouts.upstream_idle);
         let after = match route.to_sidecar {
             true => timeouts.keep_alive,
             false => timeouts.keep_alive_of_applications,

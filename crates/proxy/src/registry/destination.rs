@@ -261,6 +261,7 @@ impl Registry {
             services: vec![ServicePlan {
                 retry: retry(service.as_ref().and_then(|service| self.policy(service))),
                 retry_budget: RetryBudget::default(),
+                traffic: Default::default(),
                 service: labels,
                 port: service
                     .as_ref()
@@ -309,6 +310,7 @@ impl Registry {
         ServicePlan {
             retry,
             retry_budget: RetryBudget::default(),
+            traffic: Default::default(),
             service: outside(PASSTHROUGH),
             port: to.port(),
             protocol: undeclared(to),
@@ -347,6 +349,7 @@ impl Registry {
             expected: (!expected.is_empty()).then_some(expected),
             weight: 1,
             available: reachable,
+            rank: Default::default(),
             peer: chosen.map(peer).unwrap_or_default(),
         }
     }
@@ -382,12 +385,15 @@ pub(crate) fn is_service(name: &str) -> bool {
 /// The address that was called is what the service comes to, and what routes come to that lead to the same port of it.
 fn put_called(plan: &mut ServicePlan, called: &EndpointPlan) {
     plan.endpoints = vec![called.clone()];
+    // Who is called cannot be left out for another.
+    plan.traffic.outliers = None;
     let (service, port) = (&plan.service, plan.port);
     let routes = plan.routes.as_mut();
     let targets = routes.into_iter().flat_map(|routes| &mut routes.targets);
     for target in targets.flatten() {
         if target.service == *service && target.port == port && target.subset.is_none() {
             target.endpoints = vec![called.clone()];
+            target.traffic.outliers = None;
         }
     }
 }

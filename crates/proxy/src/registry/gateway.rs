@@ -15,7 +15,7 @@ use voile_xds::wire::{GatewayListener, GatewayServer, GatewayTls, Protocol, Prox
 
 use super::Registry;
 use super::routes::HeldRoutes;
-use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TlsPlan};
+use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TlsPlan, TrafficPlan};
 
 /// What stands for every host.
 const ANY: &str = "*";
@@ -312,6 +312,7 @@ impl Registry {
                 _ => vec![host.host.clone()],
             },
             endpoints: Vec::new(),
+            traffic: TrafficPlan::default(),
             retry: RetryPolicy::default(),
             retry_budget: RetryBudget::default(),
             routes: Some(self.plan_of(&host.routes, called)),

@@ -2,10 +2,12 @@
 //! verifies who answered before a byte of the application goes out.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
@@ -13,20 +15,24 @@ use tokio::net::TcpStream;
 use voile_identity::revocation::keys_of;
 use voile_identity::{Identity, PeerError, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
-use voile_traffic::Candidate;
-use voile_transport::{self as transport, ConnectError, Stream, TLS_HANDSHAKE_TIMEOUT};
+use voile_traffic::balance::Vitals;
+use voile_transport::{self as transport, ConnectError, KeepAlive, Stream, TLS_HANDSHAKE_TIMEOUT};
 
 use super::shown::Shown;
 use super::{Worker, count};
-use crate::http::UNREACHED;
-use crate::plan::EndpointPlan;
+use crate::http::{Answer, UNREACHED};
+use crate::moment;
+use crate::plan::{EndpointPlan, TrafficPlan};
 
 /// See the module.
 pub(crate) struct Endpoint {
     /// Pool key: equal only for the same address reached in the same way.
     pub(crate) key: u32,
     pub(crate) plan: EndpointPlan,
-    in_flight: Cell<u32>,
+    /// What this worker knows of it; the same for all that stand for the same place.
+    vitals: Rc<RefCell<Vitals>>,
+    /// Connections that this worker has to it.
+    pub(crate) lines: Rc<Cell<u32>>,
     /// The certificates it was verified by.
     shown: RefCell<Rc<Shown>>,
     http: CachedSeries,
@@ -53,33 +59,72 @@ impl CachedSeries {
     }
 }
 
-impl Candidate for Endpoint {
-    fn in_flight(&self) -> u32 {
-        self.in_flight.get()
-    }
+/// How connections to a destination are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// How long the kernel may take.
+    pub(crate) timeout: Duration,
+    pub(crate) keep_alive: Option<KeepAlive>,
+}
 
-    fn weight(&self) -> u32 {
-        self.plan.weight
-    }
-
-    fn is_available(&self) -> bool {
-        self.plan.available
+impl Manner {
+    /// As a plan says, or else as the settings do.
+    pub(crate) fn of(worker: &Worker, plan: &TrafficPlan) -> Self {
+        let usual = || worker.settings.borrow().connect_timeout;
+        Self {
+            timeout: plan.connect_timeout.unwrap_or_else(usual),
+            keep_alive: plan.keep_alive,
+        }
     }
 }
 
 /// One request or connection on its way; dropping it lightens the endpoint.
-pub(crate) struct InFlight(pub(crate) Rc<Endpoint>);
+pub(crate) struct InFlight {
+    pub(crate) endpoint: Rc<Endpoint>,
+    /// Its place among the service's endpoints.
+    pub(crate) place: u32,
+    /// Since when; none where nobody is compared with anybody.
+    since: Option<Duration>,
+}
 
 impl InFlight {
-    pub(crate) fn begin(endpoint: &Rc<Endpoint>) -> Self {
-        endpoint.in_flight.set(endpoint.in_flight.get() + 1);
-        Self(Rc::clone(endpoint))
+    pub(crate) fn begin(endpoint: &Rc<Endpoint>, place: u32, since: Option<Duration>) -> Self {
+        endpoint.vitals.borrow_mut().begin();
+        Self {
+            endpoint: Rc::clone(endpoint),
+            place,
+            since,
+        }
+    }
+
+    /// The head of an answer came; one that asks to be left alone is, for as long as it says.
+    pub(crate) fn answers(&self, answer: Answer) {
+        let Some(since) = self.since else {
+            return;
+        };
+        let now = moment::now();
+        let mut vitals = self.endpoint.vitals.borrow_mut();
+        vitals.observe(now.saturating_sub(since), now);
+        if matches!(answer.status, 429 | 503) {
+            let seconds = answer.retry_after;
+            vitals.shy(
+                seconds.map(|seconds| Duration::from_secs(seconds.into())),
+                now,
+            );
+        }
+    }
+
+    /// No answer came. What fails at once would else be the fastest of all.
+    pub(crate) fn fails(&self) {
+        if self.since.is_some() {
+            self.endpoint.vitals.borrow_mut().shy(None, moment::now());
+        }
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
+        self.endpoint.vitals.borrow_mut().end();
     }
 }
 
@@ -137,35 +182,73 @@ impl Unreachable {
     }
 }
 
+/// Endpoints that were there before, found by where they are.
+pub(crate) struct Known<'a>(HashMap<Whereabouts<'a>, Vec<&'a Rc<Endpoint>>>);
+
+/// Where an endpoint is: its name, where that is the endpoint, or its address.
+#[derive(PartialEq, Eq, Hash)]
+enum Whereabouts<'a> {
+    Name(&'a str, u16),
+    Address(SocketAddr),
+}
+
+impl<'a> Whereabouts<'a> {
+    fn of(plan: &'a EndpointPlan) -> Self {
+        match &plan.name {
+            Some(name) if name.logical => Self::Name(&name.host, plan.address.port()),
+            _ => Self::Address(plan.address),
+        }
+    }
+}
+
+impl<'a> Known<'a> {
+    pub(crate) fn new(all: impl IntoIterator<Item = &'a Rc<Endpoint>>) -> Self {
+        let mut known = HashMap::<_, Vec<_>>::new();
+        for endpoint in all {
+            let there = known.entry(Whereabouts::of(&endpoint.plan)).or_default();
+            there.push(endpoint);
+        }
+        Self(known)
+    }
+
+    /// The one at the same place, reached in the same way.
+    fn like(&self, plan: &EndpointPlan) -> Option<&'a Rc<Endpoint>> {
+        let there = self.0.get(&Whereabouts::of(plan))?;
+        let mut there = there.iter().copied();
+        there.find(|known| known.plan.expected == plan.expected)
+    }
+}
+
 /// Addresses of a name that was just resolved which one connection tries; the next one finds the others.
 const MAX_TRIES: usize = 3;
 
 impl Endpoint {
     /// An endpoint for a plan: the same one if nothing changed, one with the same pool if only its standing did.
-    pub(crate) fn follow(worker: &Worker, old: &[Rc<Self>], plan: &EndpointPlan) -> Rc<Self> {
-        let same_place = |other: &EndpointPlan| match (&other.name, &plan.name) {
-            (Some(old), Some(new)) if new.logical => {
-                old == new && other.address.port() == plan.address.port()
-            }
-            _ => other.address == plan.address,
-        };
-        let same_way =
-            |other: &&Rc<Self>| same_place(&other.plan) && other.plan.expected == plan.expected;
-        let before = old.iter().find(same_way);
+    pub(crate) fn follow(worker: &Worker, old: &Known<'_>, plan: &EndpointPlan) -> Rc<Self> {
+        let before = old.like(plan);
         if let Some(before) = before.filter(|before| before.plan == *plan) {
             return Rc::clone(before);
         }
         let key = before.map_or_else(|| worker.fresh_key(), |before| before.key);
         let shown = before.map_or_else(|| worker.shown.begin(), |before| before.shown());
+        let fresh = || Rc::new(RefCell::new(Vitals::new(moment::now())));
         Rc::new(Self {
             key,
             plan: plan.clone(),
-            in_flight: Cell::new(0),
+            vitals: before.map_or_else(fresh, |before| Rc::clone(&before.vitals)),
+            lines: before
+                .map(|before| Rc::clone(&before.lines))
+                .unwrap_or_default(),
             shown: RefCell::new(shown),
             http: CachedSeries::default(),
             grpc: CachedSeries::default(),
             tcp: CachedSeries::default(),
         })
+    }
+
+    /// What this worker balances by.
+    pub(crate) fn vitals(&self) -> &RefCell<Vitals> {
+        &self.vitals
     }
 
     /// The series of requests to this endpoint, by what Istio calls their protocol.
@@ -195,13 +278,20 @@ impl Endpoint {
         &self,
         worker: &Worker,
         tls: &Arc<ClientConfig>,
+        manner: Manner,
     ) -> Result<Stream, Unreachable> {
+        let limit = manner.timeout;
         let tcp = match &self.plan.name {
             Some(name) if self.plan.address.ip().is_unspecified() => {
-                Box::pin(self.connect_by_name(worker, &name.host)).await?
+                Box::pin(self.connect_by_name(worker, &name.host, limit)).await?
             }
-            _ => connect_to(worker, self.plan.address).await?,
+            _ => connect_to(worker, self.plan.address, limit).await?,
         };
+        if let Some(keep_alive) = manner.keep_alive
+            && let Err(error) = keep_alive.set(&tcp)
+        {
+            tracing::debug!(address = %self.plan.address, %error, "keep-alive is the kernel's own");
+        }
         let Some(expected) = &self.plan.expected else {
             return Ok(Stream::Tcp(tcp.into()));
         };
@@ -263,6 +353,7 @@ impl Endpoint {
         &self,
         worker: &Worker,
         host: &Arc<str>,
+        limit: Duration,
     ) -> Result<TcpStream, Unreachable> {
         let addresses = worker.resolve(host).await.map_err(|why| Unreachable {
             public: "no healthy upstream",
@@ -273,7 +364,7 @@ impl Endpoint {
         let mut failure = None;
         for address in addresses.iter().take(MAX_TRIES) {
             let to = SocketAddr::new(*address, self.plan.address.port());
-            match connect_to(worker, to).await {
+            match connect_to(worker, to, limit).await {
                 Ok(tcp) => return Ok(tcp),
                 Err(error) => failure = Some(error),
             }
@@ -283,8 +374,11 @@ impl Endpoint {
     }
 }
 
-async fn connect_to(worker: &Worker, to: SocketAddr) -> Result<TcpStream, Unreachable> {
-    let limit = worker.settings.borrow().connect_timeout;
+async fn connect_to(
+    worker: &Worker,
+    to: SocketAddr,
+    limit: Duration,
+) -> Result<TcpStream, Unreachable> {
     let connecting = transport::connect(to, worker.outward(), limit);
     connecting
         .await

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
 use voile_traffic::Attempt;
-use voile_transport::Stream;
 use voile_xds::wire::MutualTls;
 
 use super::admission::Admission;
@@ -22,6 +21,7 @@ use super::edge::{self, Arrived};
 use super::endpoint::outbound_labels;
 use super::gateway::GatewaySlot;
 use super::inbound::Caller;
+use super::line::Line;
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::outbound::black_hole;
@@ -29,8 +29,8 @@ use super::outbound_http::{Delayed, Edge, OutboundRole, OutboundTicket, choose};
 use super::slots::OutboundSlot;
 use super::{Admitted, Worker, counted};
 use crate::http::{
-    ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal, ResponseFlag, Route, Shown,
-    Told,
+    Answer, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal, ResponseFlag,
+    Route, Shown, Told,
 };
 
 /// One connection from outside.
@@ -170,6 +170,7 @@ impl GatewayRole {
             observer: self.told(head).then(changes).before(route.observer.clone()),
             to_sidecar: route.to_sidecar,
             retry: route.retry.clone(),
+            terms: route.terms,
             ticket: GatewayTicket::Sent(Box::new(Sent { route, leave })),
         }
     }
@@ -234,7 +235,7 @@ fn denied(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<GatewayRole> 
 }
 
 impl HttpRole for GatewayRole {
-    type Upstream = Stream;
+    type Upstream = Line;
     type Key = u32;
     type Ticket = GatewayTicket;
     type Question = Question;
@@ -281,12 +282,18 @@ impl HttpRole for GatewayRole {
         }
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+    async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
         match &route.ticket {
             GatewayTicket::Sent(sent) => self.out.connect(&sent.route).await,
             GatewayTicket::Astray(_) | GatewayTicket::Denied(..) => {
                 Err(ConnectFailure::nobody("no route"))
             }
+        }
+    }
+
+    fn answers(&self, ticket: &GatewayTicket, answer: Answer) {
+        if let GatewayTicket::Sent(sent) = ticket {
+            self.out.answers(&sent.route.ticket, answer);
         }
     }
 

@@ -15,10 +15,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use voile_transport::Stream;
 
-use super::endpoint::InFlight;
+use super::balance::Wish;
+use super::endpoint::{InFlight, Manner};
 use super::inbound_http::upstream;
+use super::line::Line;
 use super::outbound_http::OutboundRole;
 use super::slots::ServiceState;
 use super::{Worker, count};
@@ -159,19 +160,19 @@ struct Shadow {
 }
 
 impl HttpRole for Shadow {
-    type Upstream = Stream;
+    type Upstream = Line;
     type Key = u32;
     type Ticket = InFlight;
     type Question = Infallible;
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let Some(endpoint) = self.service.pick(&self.worker) else {
+        let Some(to) = self.service.choose(&self.worker, Wish::default()) else {
             let flag = ResponseFlag::NoHealthyUpstream;
             return Err(Refusal::new(503, flag, "no healthy upstream"));
         };
-        let (key, to_sidecar) = (endpoint.key, endpoint.plan.expected.is_some());
-        let mut route = Route::new(key, InFlight::begin(endpoint));
-        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.expected.is_some());
+        let mut route = Route::new(key, to);
+        route.connect_timeout = Manner::of(&self.worker, &self.service.plan.traffic).timeout;
         route.upstream = upstream(self.service.plan.protocol, head);
         if self.service.plan.http2_upgrade && to_sidecar && !head.wants_upgrade() {
             route.upstream = UpstreamHttp::Http2;
@@ -180,14 +181,17 @@ impl HttpRole for Shadow {
         Ok(route)
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+    async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
         let tls = match route.upstream {
             UpstreamHttp::Http1 => &self.worker.tls.client_http,
             UpstreamHttp::Http2 => &self.worker.tls.client_http2,
         };
-        let connecting = Box::pin(route.ticket.0.connect(&self.worker, tls));
+        let endpoint = &route.ticket.endpoint;
+        let manner = Manner::of(&self.worker, &self.service.plan.traffic);
+        let connecting = Box::pin(endpoint.connect(&self.worker, tls, manner));
         let connected = connecting.await;
-        connected.map_err(|unreachable| ConnectFailure::new(unreachable.public))
+        let line = connected.map(|stream| Line::new(stream, None, &endpoint.lines));
+        line.map_err(|unreachable| ConnectFailure::new(unreachable.public))
     }
 
     fn record(&self, _: Exchange<'_, Self>) {}

@@ -4,6 +4,7 @@
 mod admission;
 mod authorization;
 mod authorizer;
+mod balance;
 mod captured;
 mod ceiling;
 mod changes;
@@ -17,12 +18,14 @@ mod inbound;
 mod inbound_http;
 mod late;
 mod ledger;
+mod line;
 mod logged;
 mod mirror;
 mod names;
 mod notes;
 mod outbound;
 mod outbound_http;
+mod outcome;
 mod peers;
 pub(crate) mod routes;
 mod said;
@@ -174,6 +177,7 @@ pub(crate) struct WorkerFigures {
     pub(crate) retries_over_budget: u64,
     pub(crate) mirrored: u64,
     pub(crate) mirrors_dropped: u64,
+    pub(crate) outliers_ejected: u64,
     pub(crate) authorization: authorization::Figures,
     pub(crate) tokens: tokens::Figures,
 }
@@ -191,6 +195,7 @@ pub(crate) struct Counters {
     pub(crate) mirrored: Cell<u64>,
     /// Copies not sent: too many under way, or the request too long to be kept.
     pub(crate) mirrors_dropped: Cell<u64>,
+    pub(crate) outliers_ejected: Cell<u64>,
     pub(crate) authorization: authorization::Counters,
     pub(crate) tokens: tokens::Counters,
 }
@@ -591,6 +596,7 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
         retries_over_budget: worker.counters.retries_over_budget.get(),
         mirrored: worker.counters.mirrored.get(),
         mirrors_dropped: worker.counters.mirrors_dropped.get(),
+        outliers_ejected: worker.counters.outliers_ejected.get(),
         authorization: worker.counters.authorization.figures(),
         tokens: worker.counters.tokens.figures(),
     }

@@ -8,12 +8,14 @@ use std::time::{Instant, SystemTime};
 use tokio::net::TcpStream;
 use voile_model::mesh::telemetry::Side;
 use voile_telemetry::{SeriesId, Service};
+use voile_traffic::Outcome;
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::Protocol;
 
 use super::authorization::count_revoked;
+use super::balance::Wish;
 use super::captured::Captured;
-use super::endpoint::{InFlight, Unreachable, outbound_labels};
+use super::endpoint::{InFlight, Manner, Unreachable, outbound_labels};
 use super::inbound::flags;
 use super::logged::{self, Downstream, TcpRecord};
 use super::names::host_name;
@@ -23,7 +25,7 @@ use super::slots::{OutboundSlot, ServiceState};
 use super::{Conversation, Worker, count};
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::{Otherwise, Target};
+use crate::plan::{Otherwise, Same, Target, TrafficPlan};
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
 pub(crate) async fn serve(
@@ -228,7 +230,7 @@ fn relay(
             (None, Otherwise::NoRoute) => refuse(worker, &black_hole(), &stream, "NR"),
             // Envoy's black hole is a cluster without endpoints.
             (None, _) => refuse(worker, &black_hole(), &stream, "UH"),
-            (Some(service), _) => to_service(worker, service, stream, watched).await,
+            (Some(service), _) => to_service(worker, service, (stream, remote), watched).await,
         };
         let downstream = Downstream {
             local: slot.plan.borrow().bind,
@@ -269,21 +271,47 @@ impl Relayed {
     }
 }
 
+/// The key of a connection, of which nothing is known but where it comes from.
+fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
+    let source = traffic.key.as_ref()?;
+    source.key_of_source(remote.ip())
+}
+
 async fn to_service(
     worker: &Rc<Worker>,
     service: &ServiceState,
-    stream: Stream,
+    (stream, remote): (Stream, SocketAddr),
     watched: Option<(Place, u64)>,
 ) -> Relayed {
-    let Some(endpoint) = service.pick(worker) else {
+    let traffic = &service.plan.traffic;
+    // Whom a connection lasts for is told as long as it lasts.
+    let seated = match &traffic.breaker {
+        None => None,
+        Some(Same(gate)) => match gate.seat() {
+            None => return refuse(worker, &service.plan.service, &stream, "UO"),
+            seated => seated,
+        },
+    };
+    let wish = Wish {
+        key: by_source(traffic, remote),
+        opaque: true,
+        ..Wish::default()
+    };
+    let Some(in_flight) = service.choose(worker, wish) else {
         return refuse(worker, &service.plan.service, &stream, "UH");
     };
-    let in_flight = InFlight::begin(endpoint);
-    let endpoint = &in_flight.0;
+    let endpoint = &in_flight.endpoint;
     let series = endpoint.tcp_series(worker, &service.plan.service);
     worker.shard.borrow_mut().tcp_opened(series);
     let upstream = Some(endpoint.plan.address);
-    match Box::pin(endpoint.connect(worker, &worker.tls.client_tcp)).await {
+    let manner = Manner::of(worker, traffic);
+    let connected = Box::pin(endpoint.connect(worker, &worker.tls.client_tcp, manner)).await;
+    let outcome = match &connected {
+        Ok(_) => Outcome::Answered(200),
+        Err(_) => Outcome::Failed,
+    };
+    service.report(worker, &in_flight, outcome);
+    match connected {
         Err(Unreachable {
             public,
             detail,
@@ -296,6 +324,7 @@ async fn to_service(
                 "upstream not reached"
             );
             transport::reset(stream.tcp());
+            in_flight.fails();
             Relayed {
                 series,
                 flags: if nobody { "UH" } else { "UF" },
@@ -307,40 +336,59 @@ async fn to_service(
             }
         }
         Ok(connected) => {
-            let idle = worker.settings.borrow().idle_timeout;
-            let upstream_local = match logged::is_on(worker, Side::Client) {
-                true => connected.local(),
-                false => None,
-            };
-            let opened = |opening| {
-                if let Some((place, _)) = watched {
-                    worker.teach(place, opening);
-                }
-            };
-            let shown = endpoint.shown();
-            let stop = shown.cut();
-            drop(shown);
-            let begun = watched.map_or(0, |(_, begun)| begun);
-            let relaying = transport::relay_watched(stream, connected, idle, stop, begun, opened);
-            let outcome = relaying.await;
-            let revoked = endpoint.is_cut() && !worker.stop.is_given();
-            let (flags, failure) = match revoked {
-                true => ("UC", "upstream certificate revoked"),
-                false => (flags(&outcome.end), ""),
-            };
-            if revoked {
-                count_revoked(worker);
-            }
+            let relayed = carry(worker, service, &in_flight, (stream, connected), watched).await;
+            drop(seated);
             Relayed {
                 series,
-                flags,
-                failure: failure.to_owned(),
-                received: outcome.received,
-                sent: outcome.sent,
                 upstream,
-                upstream_local,
+                ..relayed
             }
         }
+    }
+}
+
+/// Carries what comes to an endpoint and back.
+async fn carry(
+    worker: &Rc<Worker>,
+    service: &ServiceState,
+    to: &InFlight,
+    (stream, connected): (Stream, Stream),
+    watched: Option<(Place, u64)>,
+) -> Relayed {
+    let endpoint = &to.endpoint;
+    let idle = service.plan.traffic.tcp_idle;
+    let idle = idle.unwrap_or_else(|| worker.settings.borrow().idle_timeout);
+    let upstream_local = match logged::is_on(worker, Side::Client) {
+        true => connected.local(),
+        false => None,
+    };
+    let opened = |opening| {
+        if let Some((place, _)) = watched {
+            worker.teach(place, opening);
+        }
+    };
+    let shown = endpoint.shown();
+    let stop = shown.cut();
+    drop(shown);
+    let begun = watched.map_or(0, |(_, begun)| begun);
+    let relaying = transport::relay_watched(stream, connected, idle, stop, begun, opened);
+    let outcome = relaying.await;
+    let revoked = endpoint.is_cut() && !worker.stop.is_given();
+    let (flags, failure) = match revoked {
+        true => ("UC", "upstream certificate revoked"),
+        false => (flags(&outcome.end), ""),
+    };
+    if revoked {
+        count_revoked(worker);
+    }
+    Relayed {
+        series: endpoint.tcp_series(worker, &service.plan.service),
+        flags,
+        failure: failure.to_owned(),
+        received: outcome.received,
+        sent: outcome.sent,
+        upstream: None,
+        upstream_local,
     }
 }
 

@@ -11,30 +11,34 @@ use rustls::CipherSuite;
 use voile_model::mesh::telemetry::Side;
 use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 use voile_telemetry::access_log::Marks;
-use voile_traffic::Attempt;
-use voile_transport::Stream;
+use voile_traffic::balance::Key;
+use voile_traffic::{Attempt, Held, Outcome, Resource};
 use voile_xds::wire::Protocol;
 
 use super::authorization::count_revoked;
+use super::balance::Wish;
 use super::captured::Captured;
+use super::changes::Changes;
 use super::effects::{Effects, refused};
-use super::endpoint::{InFlight, outbound_labels};
+use super::endpoint::{Endpoint, InFlight, Manner, outbound_labels};
 use super::inbound_http::upstream;
 use super::ledger::Begun;
+use super::line::Line;
 use super::logged::{self, Downstream, HttpContext};
 use super::mirror::Mirrors;
 use super::names::host_of;
 use super::notes::Notes;
 use super::outbound::black_hole;
-use super::routes::{Acts, AtEdge, Chosen, Terms};
+use super::routes::{Acts, Asked, AtEdge, Chosen, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
-use super::{Admitted, Overload, Worker, count, counted};
+use super::{Admitted, Overload, Worker, count, counted, outcome};
 use crate::actions::Answered;
+use crate::health::{Seated, Waited};
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, Observe, Pending, Refusal, ResponseFlag, Revocation,
-    Route, Shown, UpstreamHttp,
+    self, Amendment, Answer, ConnectFailure, Exchange, Head, HttpRole, Observe, Pending, Refusal,
+    ResponseFlag, Revocation, Route, Shown, UpstreamHttp,
 };
-use crate::plan::{Otherwise, Target};
+use crate::plan::{Otherwise, Same, Target, TrafficPlan};
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
@@ -96,6 +100,20 @@ pub(crate) struct OutboundTicket {
     route_name: Option<Rc<str>>,
     /// It was made to wait on purpose.
     delayed: bool,
+    /// Attempts that were reported already.
+    reported: u32,
+    /// Boxed: few have any of it, and every connection would pay for its size.
+    kept: Option<Box<Kept>>,
+}
+
+/// What a DestinationRule makes a request keep.
+#[derive(Default)]
+struct Kept {
+    /// Requests of one key keep together.
+    key: Option<u64>,
+    /// Its places among what may be under way.
+    _request: Option<Held>,
+    retry: Option<Held>,
 }
 
 /// A request that waits on purpose, and where it goes then.
@@ -138,12 +156,16 @@ impl OutboundTicket {
             tried: Vec::new(),
             route_name: None,
             delayed: false,
+            reported: 0,
+            kept: None,
         }
     }
 
     /// Whether the certificate of who was asked is taken back.
     pub(super) fn is_cut(&self) -> bool {
-        self.endpoint.as_ref().is_some_and(|to| to.0.is_cut())
+        self.endpoint
+            .as_ref()
+            .is_some_and(|to| to.endpoint.is_cut())
     }
 }
 
@@ -211,6 +233,41 @@ pub(super) fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<Ser
 }
 
 impl OutboundRole {
+    /// By what a request keeps together with others, and the change of its answer that gives its client a cookie for it.
+    fn key(&self, traffic: &TrafficPlan, head: &Head<'_>) -> (Option<u64>, Option<Changes>) {
+        let Some(source) = &traffic.key else {
+            return (None, None);
+        };
+        match source.key(&Asked::new(head, None), self.remote.ip(), || {
+            self.worker.random()
+        }) {
+            Key::None => (None, None),
+            Key::Of(key) => (Some(key), None),
+            Key::New(key, line) => {
+                let mut changes = Changes::default();
+                changes.amend(Amendment {
+                    name: "set-cookie".into(),
+                    value: line.into_bytes().into(),
+                    manner: http::Manner::Append,
+                });
+                (Some(key), Some(changes))
+            }
+        }
+    }
+
+    /// How a request ended at an endpoint, whose answer was heard before or not.
+    fn ended(&self, service: &ServiceState, to: &InFlight, outcome: Outcome, heard: bool) {
+        if !heard && outcome::is_shy(outcome) {
+            to.fails();
+        }
+        service.report(&self.worker, to, outcome);
+    }
+
+    fn over_budget(&self) -> Option<Duration> {
+        count(&self.worker.counters.retries_over_budget);
+        None
+    }
+
     /// Where the service's routes lead a request, with what they say of it; without routes, to the service itself.
     fn lead(
         &self,
@@ -270,20 +327,41 @@ impl OutboundRole {
                 return Err(refusal);
             }
         };
-        let Some(endpoint) = way.service.pick(&self.worker) else {
+        let under_way = match &way.service.plan.traffic.breaker {
+            None => None,
+            Some(Same(gate)) => match gate.take(Resource::Requests) {
+                None => return Err(overflow(way)),
+                held => held,
+            },
+        };
+        let (key, cookie) = self.key(&way.service.plan.traffic, head);
+        let wish = Wish {
+            key,
+            ..Wish::default()
+        };
+        let Some(endpoint) = way.service.choose(&self.worker, wish) else {
             let mut refusal =
                 Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
             refusal.ticket = Some(way.ticket());
             return Err(refusal);
         };
-        let endpoint = InFlight::begin(endpoint);
         let mut route = self.to(head, way, endpoint, admitted);
+        if key.is_some() || under_way.is_some() {
+            route.ticket.kept = Some(Box::new(Kept {
+                key,
+                _request: under_way,
+                retry: None,
+            }));
+        }
         if let Some(effects) = effects {
             if effects.path.is_some() || effects.authority.is_some() {
                 let besides = route.besides();
                 (besides.path, besides.authority) = (effects.path, effects.authority);
             }
             route.observer = effects.observer.or(route.observer.take());
+        }
+        if let Some(cookie) = cookie {
+            route.observer = cookie.before(route.observer.take());
         }
         Ok(route)
     }
@@ -309,8 +387,10 @@ impl OutboundRole {
             delayed,
             ..
         } = way;
-        let (key, protocol) = (endpoint.0.key, service.plan.protocol);
-        let to_sidecar = endpoint.0.plan.expected.is_some();
+        let (key, protocol) = (endpoint.endpoint.key, service.plan.protocol);
+        let to_sidecar = endpoint.endpoint.plan.expected.is_some();
+        let connect_timeout = Manner::of(&self.worker, &service.plan.traffic).timeout;
+        let terms_of_pool = service.plan.traffic.upstream;
         let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
         let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
         let retry = terms.retry.unwrap_or_else(|| Rc::clone(&service.retry));
@@ -327,7 +407,8 @@ impl OutboundRole {
         if let Some(limit) = terms.timeout {
             route.besides().timeout = Some(head.allows(limit));
         }
-        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        route.terms = terms_of_pool;
+        route.connect_timeout = connect_timeout;
         route.upstream = match as_client {
             true => upstream(Protocol::Auto, head),
             false => upstream(protocol, head),
@@ -339,6 +420,39 @@ impl OutboundRole {
         route.default_authority = authority;
         route.to_sidecar = to_sidecar;
         route
+    }
+}
+
+/// Refuses a request for which there is no room.
+fn overflow(way: Way) -> Refusal<OutboundRole> {
+    let reason = "upstream overflow: as many requests as may are under way to this destination";
+    let mut refusal = Refusal::new(503, ResponseFlag::UpstreamOverflow, reason);
+    refusal.ticket = Some(way.ticket());
+    refusal
+}
+
+/// A place for a connection to an endpoint, where those have a limit. As with Envoy the first that a worker has to an endpoint is
+/// always allowed, since it may be that all others are idle and somebody else's.
+async fn seat(
+    traffic: &TrafficPlan,
+    endpoint: &Endpoint,
+    upstream: UpstreamHttp,
+) -> Result<Option<Seated>, ConnectFailure> {
+    let Some(Same(gate)) = &traffic.breaker else {
+        return Ok(None);
+    };
+    let seated = gate.seat();
+    if seated.is_some() || endpoint.lines.get() == 0 {
+        return Ok(seated);
+    }
+    // Requests of HTTP/2 share the connections that there are.
+    if upstream == UpstreamHttp::Http2 {
+        return Err(ConnectFailure::overflow());
+    }
+    match Box::pin(gate.connection()).await {
+        Ok(seated) => Ok(Some(seated)),
+        Err(Waited::InVain) => Err(ConnectFailure::overflow()),
+        Err(Waited::Freed) => Err(ConnectFailure::look_again()),
     }
 }
 
@@ -356,7 +470,7 @@ const BLACK_HOLE: &str =
     "the mesh knows no such destination, and its outboundTrafficPolicy is REGISTRY_ONLY";
 
 impl HttpRole for OutboundRole {
-    type Upstream = Stream;
+    type Upstream = Line;
     type Key = u32;
     type Ticket = OutboundTicket;
     type Question = Delayed;
@@ -460,17 +574,41 @@ impl HttpRole for OutboundRole {
         }
         // The retry before this one is over; it does not count against its successor.
         ticket.retrying = None;
+        if let Some(kept) = &mut ticket.kept {
+            kept.retry = None;
+        }
         let account = &service.account;
-        let budget = service.plan.retry_budget;
-        if !budget.allows(account.active(), account.retrying()) {
-            count(&self.worker.counters.retries_over_budget);
-            return None;
+        let held = match &service.plan.traffic.breaker {
+            Some(Same(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
+            {
+                None => return self.over_budget(),
+                held => held,
+            },
+            _ if service
+                .plan
+                .retry_budget
+                .allows(account.active(), account.retrying()) =>
+            {
+                None
+            }
+            _ => return self.over_budget(),
+        };
+        if held.is_some() {
+            ticket.kept.get_or_insert_default().retry = held;
         }
         ticket.tried.push(route.key);
-        let (endpoint, untried) = service.pick_other(&self.worker, &ticket.tried)?;
-        route.key = endpoint.key;
-        route.to_sidecar = endpoint.plan.expected.is_some();
-        ticket.endpoint = Some(InFlight::begin(endpoint));
+        let wish = Wish {
+            key: ticket.kept.as_ref().and_then(|kept| kept.key),
+            tried: &ticket.tried,
+            ..Wish::default()
+        };
+        let (to, untried) = service.choose_other(&self.worker, wish)?;
+        route.key = to.endpoint.key;
+        route.to_sidecar = to.endpoint.plan.expected.is_some();
+        if let Some(failed) = ticket.endpoint.replace(to) {
+            self.ended(&service, &failed, outcome::of_attempt(last), false);
+            ticket.reported = made;
+        }
         ticket.retrying = Some(account.retry());
         count(&self.worker.counters.retries);
         // Whoever was not asked yet need not be waited for.
@@ -480,17 +618,25 @@ impl HttpRole for OutboundRole {
         })
     }
 
-    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+    async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
         let Some(in_flight) = &route.ticket.endpoint else {
             return Err(ConnectFailure::new("no healthy upstream"));
         };
+        let service = route.ticket.service.as_ref();
+        let Some(traffic) = service.map(|service| &service.plan.traffic) else {
+            return Err(ConnectFailure::new("no healthy upstream"));
+        };
+        let endpoint = &in_flight.endpoint;
+        let seated = seat(traffic, endpoint, route.upstream).await?;
         let tls = match route.upstream {
             UpstreamHttp::Http1 => &self.worker.tls.client_http,
             UpstreamHttp::Http2 => &self.worker.tls.client_http2,
         };
-        let connecting = Box::pin(in_flight.0.connect(&self.worker, tls));
-        connecting.await.map_err(|unreachable| {
-            let service = route.ticket.service.as_ref();
+        let manner = Manner::of(&self.worker, traffic);
+        let connecting = Box::pin(endpoint.connect(&self.worker, tls, manner));
+        let connected = connecting.await;
+        let line = connected.map(|stream| Line::new(stream, seated, &endpoint.lines));
+        line.map_err(|unreachable| {
             let service = service.map(|service| service.cluster.as_str());
             let error = unreachable.detail;
             tracing::debug!(service, error, "upstream not reached");
@@ -503,6 +649,12 @@ impl HttpRole for OutboundRole {
                 ..failure
             }
         })
+    }
+
+    fn answers(&self, ticket: &OutboundTicket, answer: Answer) {
+        if let Some(to) = &ticket.endpoint {
+            to.answers(answer);
+        }
     }
 
     const REVOCATION: Revocation = Revocation::SERVER;
@@ -532,7 +684,10 @@ impl HttpRole for OutboundRole {
         let service = ticket.and_then(|ticket| ticket.service.as_ref());
         let endpoint = ticket.and_then(|ticket| ticket.endpoint.as_ref());
         let series = match (service, endpoint) {
-            (Some(service), Some(to)) => to.0.http_series(worker, &service.plan.service, protocol),
+            (Some(service), Some(to)) => {
+                to.endpoint
+                    .http_series(worker, &service.plan.service, protocol)
+            }
             (Some(service), None) => {
                 let labels = outbound_labels(worker, &service.plan.service, None, protocol);
                 worker.shard.borrow_mut().series(&labels)
@@ -543,6 +698,18 @@ impl HttpRole for OutboundRole {
             }
         };
         counted::count(worker, Side::Client, series, &exchange);
+        if let (Some(service), Some(to)) = (service, endpoint) {
+            // What was to follow an attempt and never did says nothing.
+            let reported = ticket.map_or(0, |ticket| ticket.reported);
+            let outcome = outcome::of_exchange(&exchange);
+            if let Some(outcome) = outcome.filter(|_| exchange.attempts > reported) {
+                let heard = outcome == Outcome::Answered(exchange.status);
+                self.ended(service, to, outcome, heard);
+            }
+            if let Some(Same(gate)) = &service.plan.traffic.breaker {
+                gate.freed();
+            }
+        }
         let notes = ticket.and_then(|ticket| ticket.notes.as_deref());
         if logged::wants(worker, Side::Client, notes) {
             let (host, port) = service.map_or(("unknown", 0), |service| {
@@ -552,10 +719,10 @@ impl HttpRole for OutboundRole {
                 route: ticket.and_then(|ticket| ticket.route_name.as_deref()),
                 details: None,
                 marks: Marks::default(),
-                upstream: endpoint.map(|to| to.0.plan.address),
+                upstream: endpoint.map(|to| to.endpoint.plan.address),
                 cluster: service.map_or("", |service| service.cluster.as_str()),
                 operation: &format_args!("{host}:{port}"),
-                peer: endpoint.map(|to| &to.0.plan.peer),
+                peer: endpoint.map(|to| &to.endpoint.plan.peer),
                 downstream: Downstream {
                     local: self.slot.plan.borrow().bind,
                     remote: self.remote,

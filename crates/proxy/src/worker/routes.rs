@@ -10,6 +10,7 @@ use voile_traffic::RetryPolicy;
 use voile_traffic::route::{Request, RouteTable};
 
 use super::Worker;
+use super::endpoint::Known;
 use super::slots::ServiceState;
 use crate::actions::Actions;
 use crate::http::Head;
@@ -113,8 +114,7 @@ impl RoutesState {
                 || {
                     // Parts share the endpoints of the whole: their connections, and what is in flight to them.
                     let alike = states().filter(|state| state.is_service(wanted));
-                    let endpoints = alike.flat_map(|state| &state.endpoints).cloned();
-                    let endpoints: Vec<_> = endpoints.collect();
+                    let endpoints = Known::new(alike.flat_map(|state| &state.endpoints));
                     Rc::new(ServiceState::new(worker, &endpoints, None, wanted))
                 },
                 Rc::clone,
@@ -170,7 +170,7 @@ impl RoutesState {
     }
 }
 
-/// A head as routes ask it.
+/// A head as decisions about traffic ask it.
 pub(crate) struct Asked<'a> {
     head: &'a Head<'a>,
     path: &'a str,
@@ -221,9 +221,11 @@ impl Request for Asked<'_> {
         let Some(second) = values.next() else {
             return Some(Cow::Borrowed(first));
         };
+        // Crumbs of a cookie are one line (RFC 9113 section 8.2.3).
+        let between: &[u8] = if name == "cookie" { b"; " } else { b"," };
         let mut joined = first.to_vec();
         for value in std::iter::once(second).chain(values) {
-            joined.push(b',');
+            joined.extend_from_slice(between);
             joined.extend_from_slice(value);
         }
         Some(Cow::Owned(joined))

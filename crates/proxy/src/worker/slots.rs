@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use voile_identity::Revocations;
 use voile_policy::Trust;
-use voile_traffic::{AuthorityTable, RetryPolicy};
+use voile_traffic::{AuthorityTable, Outcome, RetryPolicy};
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::Belief;
+use super::balance::{Among, Balance, Wish};
 use super::captured::{self, Captured};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, InFlight, Known};
 use super::gateway::GatewaySlot;
 use super::inbound_http::InboundRole;
 use super::ledger::Account;
@@ -24,11 +25,13 @@ use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
-use super::{FromWorker, Place, Worker, gateway, inbound, outbound};
+use super::{FromWorker, Place, Worker, count, gateway, inbound, outbound};
+use crate::health::Watch;
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
+use crate::moment;
 use crate::plan::{
-    InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, ServicePlan, Settings, Target,
+    InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings, Target,
 };
 
 /// An inbound listener in force.
@@ -63,6 +66,7 @@ pub(crate) struct ServiceState {
     /// For requests of HTTP/1.0 that name none.
     pub(crate) authority: Rc<str>,
     pub(crate) endpoints: Vec<Rc<Endpoint>>,
+    balance: Balance,
     /// Names that lead to endpoints, each once.
     names: Vec<Arc<str>>,
     /// When the control thread was last told that they are used.
@@ -528,7 +532,7 @@ impl ServiceState {
         let parts = parts.into_iter().flat_map(RoutesState::targets);
         let alike = before.into_iter().chain(parts);
         let alike = alike.filter(|state| state.is_service(plan));
-        let old: Vec<_> = alike.flat_map(|state| &state.endpoints).cloned().collect();
+        let old = Known::new(alike.flat_map(|state| &state.endpoints));
         Rc::new(Self::new(
             worker,
             &old,
@@ -550,12 +554,21 @@ impl ServiceState {
     /// `old`: endpoints whose connections and load are taken over; `before`: what it was, for its routes.
     pub(super) fn new(
         worker: &Worker,
-        old: &[Rc<Endpoint>],
+        old: &Known<'_>,
         before: Option<&Self>,
         plan: &ServicePlan,
     ) -> Self {
         let routes = plan.routes.as_deref();
+        let endpoints = plan.endpoints.iter();
+        let endpoints = endpoints.map(|endpoint| Endpoint::follow(worker, old, endpoint));
+        let endpoints: Vec<_> = endpoints.collect();
+        let among = Among {
+            endpoints: &endpoints,
+            watch: watch(plan),
+        };
         Self {
+            balance: Balance::new(worker, &plan.traffic.balance, among),
+            endpoints,
             routes: routes.map(|routes| RoutesState::follow(worker, before, routes).into()),
             account: worker.seat.destination(&plan.service.host, plan.port),
             retry: Rc::new(plan.retry.clone()),
@@ -567,44 +580,49 @@ impl ServiceState {
                     format!("outbound|{}|{subset}|{host}", plan.port)
                 }
             },
-            endpoints: plan
-                .endpoints
-                .iter()
-                .map(|endpoint| Endpoint::follow(worker, old, endpoint))
-                .collect(),
             names: names(plan),
             names_used: Cell::new(None),
             plan: plan.clone(),
         }
     }
 
-    /// Who takes a request that these did not: somebody else if there is anybody; says whether it is.
-    pub(crate) fn pick_other(
-        &self,
-        worker: &Worker,
-        tried: &[u32],
-    ) -> Option<(&Rc<Endpoint>, bool)> {
-        let untried: Vec<Rc<Endpoint>> = self
-            .endpoints
-            .iter()
-            .filter(|endpoint| !tried.contains(&endpoint.key))
-            .cloned()
-            .collect();
-        match voile_traffic::pick(&untried, || worker.random()) {
-            Some(index) => {
-                let key = untried[index].key;
-                let found = self.endpoints.iter().find(|endpoint| endpoint.key == key);
-                found.map(|endpoint| (endpoint, true))
-            }
-            None => self.pick(worker).map(|endpoint| (endpoint, false)),
-        }
+    /// Who takes a request that others did not: somebody else if there is anybody; says whether it is.
+    pub(crate) fn choose_other(&self, worker: &Worker, wish: Wish<'_>) -> Option<(InFlight, bool)> {
+        let other = self.choose(worker, wish).map(|other| (other, true));
+        let any = Wish { tried: &[], ..wish };
+        other.or_else(|| self.choose(worker, any).map(|again| (again, false)))
     }
 
     /// Who takes the next request.
-    pub(crate) fn pick(&self, worker: &Worker) -> Option<&Rc<Endpoint>> {
+    pub(crate) fn choose(&self, worker: &Worker, wish: Wish<'_>) -> Option<InFlight> {
         if !self.names.is_empty() {
             self.use_names(worker);
         }
-        voile_traffic::pick(&self.endpoints, || worker.random()).map(|index| &self.endpoints[index])
+        self.balance.choose(worker, self.among(), wish)
     }
+
+    fn among(&self) -> Among<'_> {
+        Among {
+            endpoints: &self.endpoints,
+            watch: watch(&self.plan),
+        }
+    }
+
+    /// Takes note of how a request ended at an endpoint.
+    pub(crate) fn report(&self, worker: &Worker, to: &InFlight, outcome: Outcome) {
+        let Some(watch) = watch(&self.plan) else {
+            return;
+        };
+        if watch.report(to.place, outcome, moment::now()) {
+            count(&worker.counters.outliers_ejected);
+            let endpoint = to.endpoint.plan.address;
+            let after = format_args!("{outcome:?}");
+            tracing::warn!(cluster = self.cluster, %endpoint, %after, "outlier ejected");
+        }
+        self.balance.refresh(self.among());
+    }
+}
+
+fn watch(plan: &ServicePlan) -> Option<&Watch> {
+    plan.traffic.outliers.as_ref().map(|Same(watch)| &**watch)
 }

@@ -71,6 +71,14 @@ impl KeySource {
     }
 }
 
+impl KeySource {
+    /// The key of a connection of which nothing is known but where it comes from.
+    #[must_use]
+    pub fn key_of_source(&self, source: IpAddr) -> Option<u64> {
+        (*self == Self::SourceIp).then(|| xxh64(source.to_string().as_bytes(), 0))
+    }
+}
+
 impl Cookie {
     fn find<'c>(&self, cookies: &'c [u8]) -> Option<&'c [u8]> {
         let mut pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);

@@ -60,7 +60,7 @@ impl TwoChoices {
                 continue;
             }
             let warmth = of.warmth(place);
-            if warmth >= 1.0 || unit(random()) < warmth {
+            if warmth >= 1.0 || is_warm(warmth, random()) {
                 return Some(place);
             }
             cold = cold.or(Some(place));
@@ -73,6 +73,11 @@ impl TwoChoices {
         let mut available = after.filter(|place| of.is_available(*place));
         available.next()
     }
+}
+
+/// Whether an endpoint that is warm to this part takes what it was drawn for.
+pub(super) fn is_warm(warmth: f64, random: u64) -> bool {
+    warmth >= 1.0 || unit(random) < warmth
 }
 
 /// From 0 up to 1.

@@ -99,6 +99,8 @@ pub struct Workload {
     pub weight: u32,
     /// Whether it may be sent traffic.
     pub healthy: bool,
+    /// `region/zone/subzone`, as far as it is known; empty where it is not.
+    pub locality: Arc<str>,
 }
 
 /// Where one service port of one workload answers.
@@ -200,8 +202,23 @@ impl Workload {
             services,
             weight: message.capacity.unwrap_or(1),
             healthy: message.status == wire::WorkloadStatus::Healthy as i32,
+            locality: locality(message.locality.as_ref()),
         })
     }
+}
+
+fn locality(message: Option<&wire::Locality>) -> Arc<str> {
+    let Some(wire::Locality {
+        region,
+        zone,
+        subzone,
+    }) = message
+    else {
+        return "".into();
+    };
+    let parts = [region, zone, subzone].map(String::as_str);
+    let known = parts.iter().take_while(|part| !part.is_empty()).count();
+    parts[..known].join("/").into()
 }
 
 fn tunnel(value: i32) -> Result<Tunnel, WireError> {

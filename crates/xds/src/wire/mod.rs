@@ -14,6 +14,7 @@ mod policy;
 mod routes;
 mod telemetry;
 mod tokens;
+mod traffic;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -36,6 +37,7 @@ pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use routes::{Mirror, RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
+pub use traffic::encode_traffic;
 use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload};
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use voile_model::mesh::PortTraffic;
 use voile_model::{Labels, Port};
 use voile_proto::proxy as wire;
 
+use super::traffic::check_traffic;
 use super::{Protocol, WireError, labels_of, milliseconds, port};
 
 /// How clients must speak to a service, or to a workload called by its own address, port by port.
@@ -33,12 +35,14 @@ pub struct Subset {
 }
 
 /// How a port is spoken to for a subset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubsetPort {
     /// HTTP/1.1 travels to its sidecars as HTTP/2.
     pub http2_upgrade: bool,
     /// What a client speaks is spoken on, whatever is declared.
     pub client_protocol: bool,
+    /// Who of several takes a call, and how much may be under way.
+    pub traffic: PortTraffic,
 }
 
 /// How clients must speak to one port.
@@ -54,6 +58,8 @@ pub struct PortPolicy {
     pub client_protocol: bool,
     /// How requests are retried; `None` is the proxy's default.
     pub retry: Option<RetryPolicy>,
+    /// Who of several takes a call, and how much may be under way.
+    pub traffic: PortTraffic,
 }
 
 /// How requests to one port are retried.
@@ -127,6 +133,8 @@ impl ServicePolicy {
                 http2_upgrade: entry.http2_upgrade,
                 client_protocol: entry.client_protocol,
                 retry: entry.retry.as_ref().map(RetryPolicy::check),
+                traffic: check_traffic(entry.traffic.as_ref())
+                    .map_err(|error| error.within(&format!("{field}.traffic")))?,
             };
             if ports.insert(number, policy).is_some() {
                 let reason = format!("port {number} is there twice");
@@ -159,6 +167,8 @@ impl Subset {
             let said = SubsetPort {
                 http2_upgrade: entry.http2_upgrade,
                 client_protocol: entry.client_protocol,
+                traffic: check_traffic(entry.traffic.as_ref())
+                    .map_err(|error| error.within(&format!("ports[{index}].traffic")))?,
             };
             ports.insert(number, said);
         }

@@ -42,7 +42,10 @@ pub(in super::super) fn destination(
         all_tls(&subset.policy, name, &mut tls, report);
     }
     let policy = &written.policy;
-    let failover = policy.failover.as_ref().filter(|_| !policy.ejects);
+    let failover = policy
+        .failover
+        .as_ref()
+        .filter(|_| policy.level.outliers.is_none());
     Some(Destination {
         name: meta.name.clone(),
         source: meta.source.clone(),

@@ -3,6 +3,7 @@
 
 mod authorization;
 mod routes;
+mod traffic;
 
 use std::net::SocketAddr;
 
@@ -105,6 +106,7 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
             http2_upgrade: false,
             client_protocol: false,
             retry: None,
+            traffic: None,
         }],
         ..proxy::ServicePolicy::default()
     };
@@ -127,6 +129,7 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
             http2_upgrade: false,
             client_protocol: false,
             retry: None,
+            traffic: None,
         }],
         plaintext: others,
         ..proxy::ServicePolicy::default()
@@ -501,6 +504,7 @@ fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
         http2_upgrade: false,
         client_protocol: false,
         retry,
+        traffic: Default::default(),
     };
     let own = RetryPolicy::default();
     assert_eq!(retry(None), own);

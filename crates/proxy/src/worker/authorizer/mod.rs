@@ -23,7 +23,8 @@ pub(crate) use answer::{Allowed, Answer};
 pub(crate) use question::{About, Question};
 
 use super::Worker;
-use super::endpoint::InFlight;
+use super::balance::Wish;
+use super::endpoint::{InFlight, Manner};
 use super::slots::ServiceState;
 use crate::http::pool::{self, Pool};
 use crate::http::{
@@ -161,18 +162,24 @@ impl Authorizer {
         let mut tried = Vec::new();
         let mut last = "no healthy upstream".into();
         for _ in 0..MAX_ATTEMPTS {
-            let Some((endpoint, _)) = self.service.pick_other(worker, &tried) else {
+            let wish = Wish {
+                tried: &tried,
+                ..Wish::default()
+            };
+            let Some((to, _)) = self.service.choose_other(worker, wish) else {
                 break;
             };
-            let mut route = Route::new(endpoint.key, InFlight::begin(endpoint));
-            route.connect_timeout = worker.settings.borrow().connect_timeout;
+            let endpoint = Rc::clone(&to.endpoint);
+            let mut route = Route::new(endpoint.key, to);
+            let manner = Manner::of(worker, &self.plan.service.traffic);
+            route.connect_timeout = manner.timeout;
             route.to_sidecar = endpoint.plan.expected.is_some();
             let over_http2 = self.plan.service.protocol.is_http2();
             route.upstream = match &question {
                 Question::Http(_) if !over_http2 => UpstreamHttp::Http1,
                 Question::Grpc(..) | Question::Http(_) => UpstreamHttp::Http2,
             };
-            let dialer = Dialer { worker };
+            let dialer = Dialer { worker, manner };
             let asked = match &question {
                 Question::Grpc(asked, _) => {
                     grpc::ask(&self.http2, &dialer, &route, self, asked).await
@@ -220,6 +227,7 @@ impl Unanswered {
 /// Opens connections for the pools.
 struct Dialer<'a> {
     worker: &'a Worker,
+    manner: Manner,
 }
 
 impl HttpRole for Dialer<'_> {
@@ -237,7 +245,7 @@ impl HttpRole for Dialer<'_> {
             UpstreamHttp::Http1 => &self.worker.tls.client_http,
             UpstreamHttp::Http2 => &self.worker.tls.client_http2,
         };
-        let connecting = Box::pin(route.ticket.0.connect(self.worker, tls));
+        let connecting = Box::pin(route.ticket.endpoint.connect(self.worker, tls, self.manner));
         connecting
             .await
             .map_err(|unreachable| ConnectFailure::new(unreachable.detail))

@@ -28,6 +28,7 @@ pub(super) async fn two_sidecars(
         expected: Some(vec![stage.authority.identity("shop", "server")]),
         weight: 1,
         available: true,
+        rank: Default::default(),
         peer: Peer::default(),
     };
     stage.outbound(protocol, to).await
@@ -354,6 +355,7 @@ fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
             expected: None,
             weight: 1,
             available: true,
+            rank: Default::default(),
             peer: Peer::default(),
         };
         let address = stage.outbound(Protocol::Http2, to).await;
@@ -371,6 +373,7 @@ fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
             expected: None,
             weight: 1,
             available: true,
+            rank: Default::default(),
             peer: Peer::default(),
         };
         let address = stage.outbound(Protocol::Http, to).await;

@@ -151,6 +151,7 @@ fn allocations_under(
             expected: (mode == MutualTls::Strict).then_some(expected),
             weight: 1,
             available: true,
+            rank: Default::default(),
             peer: Peer::default(),
         };
         let outbound = stage.outbound(protocol, to).await;
@@ -365,6 +366,7 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
                 expected: encrypted.then_some(expected),
                 weight: 1,
                 available: true,
+                rank: Default::default(),
                 peer: Peer::default(),
             };
             stage.outbound(protocol, to).await
@@ -403,8 +405,8 @@ fn an_idle_connection_is_small() {
     use Protocol::{Auto, Grpc, Http, Tcp};
     let table = [
         (Role::Client, Tcp, Disable, 2_400),
-        (Role::Client, Auto, Disable, 3_400),
-        (Role::Client, Http, Disable, 3_400),
+        (Role::Client, Auto, Disable, 3_720),
+        (Role::Client, Http, Disable, 3_720),
         (Role::Client, Tcp, Strict, 9_800),
         (Role::Server, Tcp, Disable, 2_600),
         (Role::Server, Auto, Permissive, 3_720),

@@ -170,6 +170,7 @@ impl Stage {
                 routes: None,
                 retry: Default::default(),
                 retry_budget: Default::default(),
+                traffic: Default::default(),
                 service: Service::default(),
                 port: bind.port(),
                 protocol,

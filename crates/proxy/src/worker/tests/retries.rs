@@ -69,6 +69,7 @@ async fn listener(
             expected: None,
             weight: 1,
             available: true,
+            rank: Default::default(),
             peer: Peer::default(),
         });
     }
@@ -86,6 +87,7 @@ async fn listener(
             http2_upgrade: false,
             client_protocol: false,
             retry_budget,
+            traffic: Default::default(),
             service: Service::default(),
             port: 80,
             protocol: Protocol::Http,

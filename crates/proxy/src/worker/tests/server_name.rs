@@ -56,6 +56,7 @@ async fn listener(
             routes: None,
             retry: Default::default(),
             retry_budget: Default::default(),
+            traffic: Default::default(),
             service: Service {
                 host: (*name).to_owned(),
                 ..Service::default()
@@ -71,6 +72,7 @@ async fn listener(
                 expected: None,
                 weight: 1,
                 available: true,
+                rank: Default::default(),
                 peer: Peer::default(),
             }],
         });

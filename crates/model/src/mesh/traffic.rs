@@ -1,0 +1,211 @@
+//! What `trafficPolicy` of a DestinationRule says of calls to a destination, checked: who of several takes a request, who is
+//! left out for answering badly, how much may be under way. What is not said is a proxy's own default.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All that holds for one port of a service, or of one of its subsets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PortTraffic {
+    /// `loadBalancer`.
+    pub balancer: LoadBalancer,
+    /// `outlierDetection`; nobody is put out where it is not written.
+    pub outliers: Option<OutlierDetection>,
+    /// `connectionPool`.
+    pub pool: ConnectionPool,
+    /// `retryBudget`.
+    pub retry_budget: Option<RetryBudget>,
+    /// `tls.mode`; as the mesh finds it where nothing is said.
+    pub tls: Option<ClientTls>,
+}
+
+/// `tls.mode`, of those that are obeyed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientTls {
+    /// DISABLE: plaintext, whoever is called.
+    Disable,
+    /// ISTIO_MUTUAL: the mesh's mutual TLS and nothing else.
+    Mutual,
+}
+
+/// `retryBudget`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryBudget {
+    /// `percent` of the requests under way, in thousandths of a percent.
+    pub percent_thousandths: u32,
+    /// `minRetryConcurrency`.
+    pub min: u32,
+}
+
+/// `localityLbSetting`. Where nothing of it is said, the nearest come first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalitySetting {
+    /// Whether localities matter at all.
+    pub enabled: bool,
+    /// Where requests from some localities go, by share.
+    pub distribute: Vec<Distribute>,
+    /// From a region, which one comes first after it.
+    pub failover: Vec<(Arc<str>, Arc<str>)>,
+    /// Labels by which endpoints are near, the most telling first.
+    pub priority: Vec<Arc<str>>,
+}
+
+impl Default for LocalitySetting {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            distribute: Vec::new(),
+            failover: Vec::new(),
+            priority: Vec::new(),
+        }
+    }
+}
+
+/// One of `distribute`. Localities are `region/zone/subzone`, or begin so and end in `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distribute {
+    /// Of whom.
+    pub from: Arc<str>,
+    /// Where to, and how much of a hundred.
+    pub to: Vec<(Arc<str>, u32)>,
+}
+
+/// `loadBalancer`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoadBalancer {
+    /// `simple`, or what `consistentHash` builds.
+    pub algorithm: Algorithm,
+    /// By what requests keep together: of `consistentHash`.
+    pub key: Option<HashKey>,
+    /// How a new endpoint comes to its share.
+    pub warmup: Option<Warmup>,
+    /// Who is near.
+    pub locality: LocalitySetting,
+}
+
+/// How one of several endpoints is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Algorithm {
+    /// Nothing is said: latency and load.
+    #[default]
+    LeastCost,
+    /// LEAST_REQUEST: load alone.
+    LeastRequest,
+    /// ROUND_ROBIN.
+    RoundRobin,
+    /// RANDOM.
+    Random,
+    /// `consistentHash` on a ring of at least so many places.
+    RingHash(u64),
+    /// `consistentHash` by Maglev's table of this prime size.
+    Maglev(u32),
+}
+
+/// Whose value decides in `consistentHash`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashKey {
+    /// `httpHeaderName`, in lower case.
+    Header(Arc<str>),
+    /// `httpCookie`.
+    Cookie(HashCookie),
+    /// `useSourceIp`.
+    SourceIp,
+    /// `httpQueryParameterName`.
+    Query(Arc<str>),
+}
+
+/// `httpCookie`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HashCookie {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it is sent back to.
+    pub path: Option<Arc<str>>,
+    /// How long a new one lives; 0 until the browser is closed, none: nobody is given one.
+    pub ttl: Option<Duration>,
+    /// More of what `Set-Cookie` says: a name, or a name and a value.
+    pub attributes: Vec<Arc<str>>,
+}
+
+/// `warmup`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warmup {
+    /// How long it takes.
+    pub duration: Duration,
+    /// The least share that an endpoint begins with, in percent.
+    pub minimum_percent: u32,
+    /// In thousandths: 1000 is a straight line.
+    pub aggression_thousandths: u32,
+}
+
+/// `outlierDetection`. A number of 0 turns a rule off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutlierDetection {
+    /// `consecutive5xxErrors`.
+    pub consecutive_5xx: u32,
+    /// `consecutiveGatewayErrors`.
+    pub consecutive_gateway: u32,
+    /// `consecutiveLocalOriginFailures`, where `splitExternalLocalOriginErrors` counts those apart.
+    pub consecutive_local: Option<u32>,
+    /// `interval`.
+    pub interval: Duration,
+    /// `baseEjectionTime`.
+    pub base_ejection: Duration,
+    /// `maxEjectionPercent`.
+    pub max_ejection_percent: u32,
+    /// `minHealthPercent`.
+    pub min_health_percent: u32,
+}
+
+impl Default for OutlierDetection {
+    /// Istio's.
+    fn default() -> Self {
+        Self {
+            consecutive_5xx: 5,
+            consecutive_gateway: 0,
+            consecutive_local: None,
+            interval: Duration::from_secs(10),
+            base_ejection: Duration::from_secs(30),
+            max_ejection_percent: 10,
+            min_health_percent: 0,
+        }
+    }
+}
+
+/// `connectionPool`. What has no number has no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConnectionPool {
+    /// `http.h2UpgradePolicy`; `None` (DEFAULT) is the mesh's.
+    pub http2_upgrade: Option<bool>,
+    /// `http.useClientProtocol`: what a client speaks is spoken on, and nothing is upgraded.
+    pub use_client_protocol: bool,
+    /// `tcp.maxConnections`.
+    pub max_connections: Option<u32>,
+    /// `tcp.connectTimeout`.
+    pub connect_timeout: Option<Duration>,
+    /// `tcp.idleTimeout`.
+    pub tcp_idle: Option<Duration>,
+    /// `tcp.tcpKeepalive`.
+    pub keep_alive: Option<TcpKeepAlive>,
+    /// `http.http1MaxPendingRequests`.
+    pub max_pending: Option<u32>,
+    /// `http.http2MaxRequests`.
+    pub max_requests: Option<u32>,
+    /// `http.maxRetries`.
+    pub max_retries: Option<u32>,
+    /// `http.maxRequestsPerConnection`.
+    pub requests_per_connection: Option<u32>,
+    /// `http.idleTimeout`.
+    pub http_idle: Option<Duration>,
+}
+
+/// `tcpKeepalive`; what is not said is the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpKeepAlive {
+    /// Unanswered probes after which a connection is dead.
+    pub probes: Option<u32>,
+    /// How long it is quiet before the first.
+    pub time: Option<Duration>,
+    /// From one to the next.
+    pub interval: Option<Duration>,
+}

@@ -1,0 +1,172 @@
+//! Who is near: where an endpoint stands among the others by its locality, as `localityLbSetting` ranks it for our own workload.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use voile_model::Labels;
+use voile_model::mesh::traffic::{Distribute, LocalitySetting, PortTraffic};
+use voile_traffic::balance::{Locality, distance, distance_by_labels};
+use voile_xds::wire::Workload;
+
+use crate::plan::{EndpointPlan, Rank};
+
+/// Labels that a locality says as well, as Istio's control plane adds them.
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const SUBZONE: &str = "topology.istio.io/subzone";
+
+/// What ranks the endpoints of one destination.
+pub(super) struct Ranking<'a> {
+    own: Locality,
+    labels: &'a Labels,
+    way: Way<'a>,
+}
+
+enum Way<'a> {
+    /// All are as near as each other.
+    Flat,
+    /// By locality.
+    Failover(&'a [(String, String)]),
+    /// By labels.
+    Labels(&'a [String]),
+    /// By shares of localities.
+    Distribute(&'a Distribute),
+}
+
+/// What a setting says, in the words of what decides.
+#[derive(Default)]
+pub(super) struct Words {
+    failover: Vec<(String, String)>,
+    priority: Vec<String>,
+}
+
+impl Words {
+    pub(super) fn of(said: Option<&PortTraffic>) -> Self {
+        let setting = said.map(|said| &said.balancer.locality);
+        let failover = setting.map_or(&[][..], |setting| &setting.failover);
+        let priority = setting.map_or(&[][..], |setting| &setting.priority);
+        let pair = |(from, to): &(Arc<str>, Arc<str>)| (from.to_string(), to.to_string());
+        Self {
+            failover: failover.iter().map(pair).collect(),
+            priority: priority.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl<'a> Ranking<'a> {
+    /// For a workload of this locality and with these labels. As in Istio nothing fails over where nobody is put out.
+    pub(super) fn new(
+        own: &str,
+        labels: &'a Labels,
+        said: Option<&'a PortTraffic>,
+        words: &'a Words,
+    ) -> Self {
+        let setting = said.map(|said| &said.balancer.locality);
+        let of_ours = |setting: &&'a LocalitySetting| setting.enabled;
+        let shares = setting.filter(of_ours).and_then(|setting| {
+            let mut all = setting.distribute.iter();
+            all.find(|one| covers(&one.from, own))
+        });
+        let ejects = said.is_some_and(|said| said.outliers.is_some());
+        let enabled = setting.is_some_and(|setting| setting.enabled);
+        let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
+        let way = match shares {
+            _ if !enabled || (own.is_empty() && words.priority.is_empty()) => Way::Flat,
+            Some(shares) => Way::Distribute(shares),
+            None if !ejects || distributes => Way::Flat,
+            None if !words.priority.is_empty() => Way::Labels(&words.priority),
+            None => Way::Failover(&words.failover),
+        };
+        Self {
+            own: parsed(own),
+            labels,
+            way,
+        }
+    }
+
+    /// Where an endpoint of this workload stands; nowhere where its locality has no share.
+    pub(super) fn rank(&self, workload: &Workload) -> Option<Rank> {
+        let of = parsed(&workload.locality);
+        let by = |priority| Rank {
+            priority,
+            ..Rank::default()
+        };
+        Some(match &self.way {
+            Way::Flat => Rank::default(),
+            Way::Failover(failover) => by(distance(&self.own, &of, failover)),
+            Way::Labels(labels) => by(distance_by_labels(
+                labels,
+                |name| label(self.labels, &self.own, name),
+                |name| label(&workload.own_labels, &of, name),
+            )),
+            Way::Distribute(shares) => {
+                let mut to = shares.to.iter();
+                let share = to.position(|(to, _)| covers(to, &workload.locality))?;
+                // Until all are known, by the share that it is part of.
+                Rank {
+                    locality_weight: u32::try_from(share).ok()? + 1,
+                    ..Rank::default()
+                }
+            }
+        })
+    }
+
+    /// Gives localities their weights, now that all endpoints are known: those of one share divide it by their endpoints'.
+    pub(super) fn settle(&self, endpoints: &mut [EndpointPlan], localities: &[Arc<str>]) {
+        let Way::Distribute(shares) = &self.way else {
+            return;
+        };
+        let mut weights = BTreeMap::<(u32, &str), u64>::new();
+        let mut totals = BTreeMap::<u32, u64>::new();
+        for (endpoint, locality) in endpoints.iter().zip(localities) {
+            let (share, weight) = (endpoint.rank.locality_weight, u64::from(endpoint.weight));
+            *weights.entry((share, locality)).or_default() += weight;
+            *totals.entry(share).or_default() += weight;
+        }
+        let numbers: BTreeMap<_, u32> = weights.keys().copied().zip(0..).collect();
+        for (endpoint, locality) in endpoints.iter_mut().zip(localities) {
+            let share = endpoint.rank.locality_weight;
+            let key = (share, &**locality);
+            let percent = shares.to[share as usize - 1].1;
+            let part = u64::from(percent) * 100 * weights[&key];
+            endpoint.rank = Rank {
+                priority: 0,
+                locality: numbers[&key],
+                locality_weight: u32::try_from(part.div_ceil(totals[&share].max(1)))
+                    .unwrap_or(u32::MAX),
+            };
+        }
+    }
+}
+
+/// Whether a locality is meant: the very one, or one of those within it.
+fn covers(pattern: &str, locality: &str) -> bool {
+    if pattern == "*" {
+        return true;
+    }
+    let whole = pattern.strip_suffix("/*").unwrap_or(pattern);
+    let rest = locality.strip_prefix(whole);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn parsed(text: &str) -> Locality {
+    let mut parts = text.splitn(3, '/').map(str::to_owned);
+    let mut next = || parts.next().unwrap_or_default();
+    Locality {
+        region: next(),
+        zone: next(),
+        subzone: next(),
+    }
+}
+
+fn label<'l>(labels: &'l Labels, locality: &'l Locality, name: &str) -> Option<&'l str> {
+    labels.get(name).or_else(|| {
+        let part = match name {
+            REGION => &locality.region,
+            ZONE => &locality.zone,
+            SUBZONE => &locality.subzone,
+            _ => return None,
+        };
+        Some(part.as_str()).filter(|part| !part.is_empty())
+    })
+}

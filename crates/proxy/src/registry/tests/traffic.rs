@@ -1,0 +1,235 @@
+//! What DestinationRules say of calls: who is near whom, and what workers share for as long as anybody calls.
+
+use std::time::Duration;
+
+use prost::Message;
+use voile_model::Labels;
+use voile_model::mesh::traffic::{
+    Distribute, LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic,
+};
+use voile_proto::{proxy, type_url, workload};
+use voile_traffic::Outcome;
+use voile_xds::wire::Workload;
+
+use super::{SHOP, at, mesh, put};
+use crate::plan::{EndpointPlan, Rank, Same, ServicePlan};
+use crate::registry::Registry;
+use crate::registry::locality::{Ranking, Words};
+
+fn somewhere(locality: &str, version: &str) -> Workload {
+    let mut parts = locality.split('/').map(str::to_owned);
+    let mut next = || parts.next().unwrap_or_default();
+    let message = workload::Workload {
+        uid: locality.to_owned(),
+        namespace: SHOP.to_owned(),
+        canonical_name: "web".to_owned(),
+        canonical_revision: version.to_owned(),
+        locality: Some(workload::Locality {
+            region: next(),
+            zone: next(),
+            subzone: next(),
+        }),
+        ..workload::Workload::default()
+    };
+    Workload::check(&message).expect("a workload")
+}
+
+fn said(locality: LocalitySetting, ejects: bool) -> PortTraffic {
+    PortTraffic {
+        balancer: LoadBalancer {
+            locality,
+            ..LoadBalancer::default()
+        },
+        outliers: ejects.then(OutlierDetection::default),
+        ..PortTraffic::default()
+    }
+}
+
+#[test]
+fn the_nearest_come_first_where_somebody_is_put_out() {
+    let own = "eu/a/1";
+    let labels: Labels = [("version", "v2"), ("team", "x")].into_iter().collect();
+    let all = [
+        ("eu/a/1", "v1"),
+        ("eu/a/2", "v1"),
+        ("eu/b/1", "v2"),
+        ("us/a/1", "v2"),
+        ("asia", "v1"),
+    ];
+    let usual = LocalitySetting::default;
+    let failover = || LocalitySetting {
+        failover: vec![("eu".into(), "us".into())],
+        ..usual()
+    };
+    let priority = |labels: &[&str]| LocalitySetting {
+        priority: labels.iter().map(|label| (*label).into()).collect(),
+        ..usual()
+    };
+    let off = LocalitySetting {
+        enabled: false,
+        ..failover()
+    };
+    for (own, said, expected) in [
+        (own, said(usual(), true), [0, 1, 2, 3, 3]),
+        (own, said(usual(), false), [0; 5]),
+        (own, said(failover(), true), [0, 1, 2, 3, 4]),
+        (own, said(off, true), [0; 5]),
+        ("", said(failover(), true), [0; 5]),
+        (own, said(priority(&["version"]), true), [1, 1, 0, 0, 1]),
+        ("", said(priority(&["version"]), true), [1, 1, 0, 0, 1]),
+        (
+            own,
+            said(
+                priority(&["topology.kubernetes.io/region", "version=v1"]),
+                true,
+            ),
+            [0, 0, 1, 2, 2],
+        ),
+    ] {
+        let words = Words::of(Some(&said));
+        let ranking = Ranking::new(own, &labels, Some(&said), &words);
+        let found = all.map(|(locality, version)| {
+            let rank = ranking.rank(&somewhere(locality, version));
+            rank.expect("a place").priority
+        });
+        assert_eq!(found, expected, "{own} {said:?}");
+    }
+}
+
+#[test]
+fn localities_divide_their_share_by_what_their_endpoints_weigh() {
+    let setting = LocalitySetting {
+        distribute: vec![
+            Distribute {
+                from: "us/*".into(),
+                to: vec![("us".into(), 100)],
+            },
+            Distribute {
+                from: "eu/a/*".into(),
+                to: vec![
+                    ("eu/a/*".into(), 60),
+                    ("eu".into(), 30),
+                    ("asia".into(), 10),
+                ],
+            },
+        ],
+        ..LocalitySetting::default()
+    };
+    let (said, labels) = (said(setting, false), Labels::NONE);
+    let words = Words::of(Some(&said));
+    let ranking = Ranking::new("eu/a/1", &labels, Some(&said), &words);
+    let plan = EndpointPlan {
+        name: None,
+        address: "10.0.0.1:80".parse().expect("an address"),
+        expected: None,
+        weight: 1,
+        available: true,
+        rank: Rank::default(),
+        peer: Default::default(),
+    };
+    let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
+    for (locality, weight) in [
+        ("eu/a/1", 1),
+        ("eu/a/2", 2),
+        ("eu/b/1", 5),
+        ("us/a", 1),
+        ("asia", 7),
+    ] {
+        let Some(rank) = ranking.rank(&somewhere(locality, "v1")) else {
+            assert_eq!(locality, "us/a", "it has no share");
+            continue;
+        };
+        let plan = EndpointPlan {
+            rank,
+            weight,
+            ..plan.clone()
+        };
+        endpoints.push(plan);
+        localities.push(locality.into());
+    }
+    ranking.settle(&mut endpoints, &localities);
+    let weights: Vec<u32> = endpoints
+        .iter()
+        .map(|one| one.rank.locality_weight)
+        .collect();
+    assert_eq!(weights, [2_000, 4_000, 3_000, 1_000]);
+    let mut numbers: Vec<u32> = endpoints.iter().map(|one| one.rank.locality).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 4, "each is a part of its own");
+}
+
+fn obey(registry: &mut Registry, policy: proxy::TrafficPolicy) {
+    let body = proxy::ServicePolicy {
+        ports: vec![proxy::PortPolicy {
+            port: 80,
+            protocol: proxy::Protocol::Http.into(),
+            traffic: Some(policy),
+            ..proxy::PortPolicy::default()
+        }],
+        ..proxy::ServicePolicy::default()
+    };
+    let name = format!("{SHOP}/web.test");
+    put(
+        registry,
+        type_url::SERVICE_POLICY,
+        &name,
+        &body.encode_to_vec(),
+    );
+}
+
+fn web(registry: &Registry) -> ServicePlan {
+    let plan = registry.destination(&at("10.96.0.1:80".parse().expect("an address")));
+    plan.expect("a plan").services.remove(0)
+}
+
+#[test]
+fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
+    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
+    let policy = |max_requests, percent| proxy::TrafficPolicy {
+        outlier_detection: Some(proxy::OutlierDetection {
+            consecutive_5xx: 1,
+            interval_ms: 1_000,
+            base_ejection_ms: 60_000,
+            max_ejection_percent: percent,
+            ..proxy::OutlierDetection::default()
+        }),
+        connection_pool: Some(proxy::ConnectionPool {
+            max_requests,
+            ..proxy::ConnectionPool::default()
+        }),
+        ..proxy::TrafficPolicy::default()
+    };
+    obey(&mut registry, policy(5, 100));
+    let first = web(&registry);
+    assert_eq!(web(&registry).traffic, first.traffic, "asked again");
+    let watch = |plan: &ServicePlan| plan.traffic.outliers.clone().expect("a watch");
+    let Same(before) = watch(&first);
+    let now = Duration::from_secs(5);
+    let last = (first.endpoints.len() - 1) as u32;
+    assert!(before.report(last, Outcome::Answered(500), now));
+    let sick = first.endpoints[last as usize].address;
+    registry.remove_workload(&"one".into());
+    let second = web(&registry);
+    assert!(second.endpoints.len() < first.endpoints.len());
+    let Same(after) = watch(&second);
+    let place = second.endpoints.iter().position(|one| one.address == sick);
+    assert!(after.is_out(place.expect("it is there") as u32, now));
+    assert_eq!(after.out(now), 1);
+    assert_eq!(
+        second.traffic.breaker, first.traffic.breaker,
+        "what is under way still counts"
+    );
+    assert_eq!(
+        registry.health.out(now),
+        [("outbound|80||web.test".to_owned(), 1)]
+    );
+    // Another limit is another breaker.
+    obey(&mut registry, policy(6, 100));
+    let third = web(&registry);
+    assert_ne!(third.traffic.breaker, first.traffic.breaker);
+    assert_eq!(third.traffic.outliers, second.traffic.outliers);
+    drop((first, second, third, before, after));
+    assert_eq!(registry.health.out(now), [], "nobody calls there any more");
+    assert_eq!(watch(&web(&registry)).0.out(now), 0);
+}

@@ -1,0 +1,279 @@
+//! Which endpoint of a service takes a request: what a worker makes of the endpoints' list when it obeys a plan, and the choice
+//! by it, which touches nothing that other workers write.
+//!
+//! ```text
+//! endpoints ─▶ parts (a priority, or a locality of one) ─▶ each its Balancer      made when a plan is obeyed
+//! health    ─▶ Tiers: the parts' shares                                           made anew off the request's way
+//! request   ─▶ part ─▶ endpoint                                                   a constant number of steps
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use voile_traffic::balance::{Algorithm, Balancer, Cost, Group, Place, Placed, SlowStart, Tiers};
+
+use super::Worker;
+use super::endpoint::{Endpoint, InFlight};
+use crate::health::Watch;
+use crate::moment;
+use crate::plan::{BalancePlan, Measure, Rank};
+
+/// See the module.
+pub(crate) struct Balance {
+    plan: BalancePlan,
+    parts: RefCell<Parts>,
+    /// When shares were last reckoned, what was known of outliers then, and whether anybody was out.
+    reckoned: Cell<(Duration, u64, bool)>,
+}
+
+/// What requests are spread over.
+struct Parts {
+    parts: Vec<Part>,
+    tiers: Tiers,
+    /// By the tiers' groups: which part is meant, and whether its sick are asked, too.
+    groups: Vec<(usize, bool)>,
+}
+
+/// Endpoints of one priority, or of one locality of it.
+struct Part {
+    rank: Rank,
+    members: Box<[u32]>,
+    balancer: Balancer,
+}
+
+/// What one request wants of its endpoint.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wish<'a> {
+    /// Requests of one key keep together, where keys decide.
+    pub(crate) key: Option<u64>,
+    /// By the keys of their pools: endpoints that failed it before.
+    pub(crate) tried: &'a [u32],
+    /// It is a connection whose bytes nobody understands.
+    pub(crate) opaque: bool,
+}
+
+/// The endpoints of a service, and who of them answers badly.
+#[derive(Clone, Copy)]
+pub(crate) struct Among<'a> {
+    pub(crate) endpoints: &'a [Rc<Endpoint>],
+    pub(crate) watch: Option<&'a Watch>,
+}
+
+/// One part as a choice sees it.
+struct View<'a> {
+    of: Among<'a>,
+    members: &'a [u32],
+    wish: Wish<'a>,
+    now: Duration,
+    by_load: bool,
+    /// So few are well that all are asked.
+    panics: bool,
+    slow_start: Option<&'a SlowStart>,
+}
+
+impl View<'_> {
+    fn endpoint(&self, place: usize) -> &Endpoint {
+        &self.of.endpoints[self.members[place] as usize]
+    }
+}
+
+impl Cost for View<'_> {
+    fn cost(&self, place: usize) -> f64 {
+        let endpoint = self.endpoint(place);
+        let (vitals, weight) = (endpoint.vitals().borrow(), endpoint.plan.weight);
+        match self.by_load {
+            true => vitals.load(weight, self.now),
+            false => vitals.cost(weight, self.now),
+        }
+    }
+
+    fn is_available(&self, place: usize) -> bool {
+        let out = |watch: &Watch| watch.is_out(self.members[place], self.now);
+        let untried = !self.wish.tried.contains(&self.endpoint(place).key);
+        untried && (self.panics || !self.of.watch.is_some_and(out))
+    }
+
+    fn warmth(&self, place: usize) -> f64 {
+        match self.slow_start {
+            None => 1.0,
+            some => self
+                .endpoint(place)
+                .vitals()
+                .borrow()
+                .warmth(some, self.now),
+        }
+    }
+}
+
+/// How long shares hold while somebody is out, who may be back by then.
+const RECKON_EVERY: Duration = Duration::from_millis(500);
+
+impl Balance {
+    /// Of endpoints as a plan has them.
+    pub(crate) fn new(worker: &Worker, plan: &BalancePlan, of: Among<'_>) -> Self {
+        let mut members = BTreeMap::<Rank, Vec<u32>>::new();
+        for (place, endpoint) in of.endpoints.iter().enumerate() {
+            // Who may never be asked has no share; who is put out is back some time.
+            if endpoint.plan.available {
+                let part = members.entry(endpoint.plan.rank).or_default();
+                part.push(place as u32);
+            }
+        }
+        let part = |(rank, members): (&Rank, &Vec<u32>)| Part {
+            rank: *rank,
+            members: members.as_slice().into(),
+            balancer: balancer(worker, plan.algorithm, members, of.endpoints),
+        };
+        let parts: Vec<Part> = members.iter().map(part).collect();
+        let now = moment::now();
+        let (tiers, groups, sick) = tiers(plan, &parts, of.watch, now);
+        let changes = of.watch.map_or(0, Watch::changes);
+        Self {
+            plan: plan.clone(),
+            parts: RefCell::new(Parts {
+                parts,
+                tiers,
+                groups,
+            }),
+            reckoned: Cell::new((now, changes, sick)),
+        }
+    }
+
+    /// Who takes a request; nobody where nobody may.
+    pub(crate) fn choose(
+        &self,
+        worker: &Worker,
+        of: Among<'_>,
+        wish: Wish<'_>,
+    ) -> Option<InFlight> {
+        if let ([only], None) = (of.endpoints, of.watch) {
+            let takes = only.plan.available && !wish.tried.contains(&only.key);
+            return takes.then(|| InFlight::begin(only, 0, None));
+        }
+        let now = moment::now();
+        let place = self.place(worker, of, wish, now).or_else(|| {
+            // Somebody may be back since the shares were reckoned.
+            self.reckon(of, now, Duration::ZERO);
+            self.place(worker, of, wish, now)
+        })?;
+        let chosen = &of.endpoints[place as usize];
+        Some(InFlight::begin(chosen, place, Some(now)))
+    }
+
+    fn place(&self, worker: &Worker, of: Among<'_>, wish: Wish<'_>, now: Duration) -> Option<u32> {
+        let mut parts = self.parts.borrow_mut();
+        let Parts {
+            parts,
+            tiers,
+            groups,
+        } = &mut *parts;
+        let first = match groups.len() {
+            0 => return None,
+            1 => 0,
+            _ => tiers.choose(worker.random())?,
+        };
+        // Where nobody of a group may take it, the others are asked in the order of their priorities.
+        let others = (0..groups.len()).filter(|group| *group != first);
+        std::iter::once(first).chain(others).find_map(|group| {
+            let (part, panics) = groups[group];
+            let Part {
+                members, balancer, ..
+            } = &mut parts[part];
+            let view = View {
+                of,
+                members,
+                wish,
+                now,
+                panics,
+                by_load: wish.opaque || self.plan.measure == Measure::Load,
+                slow_start: self.plan.slow_start.as_ref(),
+            };
+            let place = balancer.choose(&view, wish.key, || worker.random())?;
+            Some(view.members[place])
+        })
+    }
+
+    /// Reckons the shares anew where somebody was put out, or may be back. Not on a request's way.
+    pub(crate) fn refresh(&self, of: Among<'_>) {
+        self.reckon(of, moment::now(), RECKON_EVERY);
+    }
+
+    fn reckon(&self, of: Among<'_>, now: Duration, every: Duration) {
+        let Some(watch) = of.watch else {
+            return;
+        };
+        let (then, seen, sick) = self.reckoned.get();
+        let changes = watch.changes();
+        let matters = self.plan.spread.panic_percent > 0 || self.parts.borrow().parts.len() > 1;
+        // Where there is one part it is asked, and whoever is out is passed over.
+        let due = changes != seen || (sick && now.saturating_sub(then) >= every);
+        if !due || !matters {
+            return;
+        }
+        let mut parts = self.parts.borrow_mut();
+        let (tiers, groups, sick) = tiers(&self.plan, &parts.parts, of.watch, now);
+        (parts.tiers, parts.groups) = (tiers, groups);
+        self.reckoned.set((now, changes, sick));
+    }
+}
+
+fn balancer(
+    worker: &Worker,
+    algorithm: Algorithm,
+    members: &[u32],
+    endpoints: &[Rc<Endpoint>],
+) -> Balancer {
+    let members = members.iter().map(|place| &endpoints[*place as usize]);
+    let hashes = matches!(algorithm, Algorithm::RingHash(_) | Algorithm::Maglev(_));
+    let named = members.map(|endpoint| {
+        let name = match (hashes, &endpoint.plan.name) {
+            (false, _) => String::new(),
+            (true, Some(name)) if name.logical => {
+                format!("{}:{}", name.host, endpoint.plan.address.port())
+            }
+            (true, _) => endpoint.plan.address.to_string(),
+        };
+        (name, endpoint.plan.weight)
+    });
+    let named: Vec<(String, u32)> = named.collect();
+    let placed = named.iter().map(|(name, weight)| Placed {
+        name,
+        weight: *weight,
+    });
+    let placed: Vec<Placed<'_>> = placed.collect();
+    Balancer::new(algorithm, &placed, || worker.random())
+}
+
+/// The shares of the parts, by how many of each are well; which part each group of them is, and whether anybody is out.
+fn tiers(
+    plan: &BalancePlan,
+    parts: &[Part],
+    watch: Option<&Watch>,
+    now: Duration,
+) -> (Tiers, Vec<(usize, bool)>, bool) {
+    // Who is asked where one part is all there is need not be counted.
+    let counts = parts.len() > 1 || plan.spread.panic_percent > 0;
+    let out = |place: u32| counts && watch.is_some_and(|watch| watch.is_out(place, now));
+    let of = |part: usize| parts[part].members.iter().map(move |place| (part, *place));
+    let all: Vec<(usize, u32)> = (0..parts.len()).flat_map(of).collect();
+    let places = all.iter().map(|(part, place)| {
+        let rank = parts[*part].rank;
+        Place {
+            priority: rank.priority,
+            locality: rank.locality,
+            locality_weight: rank.locality_weight,
+            healthy: !out(*place),
+        }
+    });
+    let places: Vec<Place> = places.collect();
+    let sick = places.iter().any(|place| !place.healthy);
+    let tiers = Tiers::new(&places, &plan.spread);
+    let group = |group: &Group| {
+        let first = group.members.first()?;
+        Some((all[*first as usize].0, group.panics))
+    };
+    let groups = tiers.groups().iter().filter_map(group).collect();
+    (tiers, groups, sick)
+}

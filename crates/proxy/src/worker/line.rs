@@ -1,0 +1,121 @@
+//! A connection to an endpoint, with what it takes up: a place among those that the destination may have, and its endpoint's
+//! count. Dropping it gives both back.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use voile_transport::{News, Stream};
+
+use crate::health::Seated;
+use crate::http::Io;
+
+/// See the module.
+pub(crate) struct Line {
+    stream: Stream,
+    carried: u32,
+    /// Boxed: few have a limit, and every connection would pay for its size.
+    _seated: Option<Box<Seated>>,
+    _counted: Counted,
+}
+
+/// One connection of this worker's in its endpoint's count.
+struct Counted(Rc<Cell<u32>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Line {
+    /// A connection that was just opened.
+    pub(crate) fn new(stream: Stream, seated: Option<Seated>, count: &Rc<Cell<u32>>) -> Self {
+        count.set(count.get() + 1);
+        Self {
+            stream,
+            carried: 0,
+            _seated: seated.map(Box::new),
+            _counted: Counted(Rc::clone(count)),
+        }
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+impl Io for Line {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Io::poll_readable(&mut self.stream, cx)
+    }
+
+    fn is_readable(&mut self) -> bool {
+        Io::is_readable(&mut self.stream)
+    }
+
+    fn abort(&mut self) {
+        self.stream.abort();
+    }
+
+    fn news(&mut self) -> News {
+        Io::news(&mut self.stream)
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        self.stream.local_address()
+    }
+
+    fn carried(&mut self) -> u32 {
+        self.carried = self.carried.saturating_add(1);
+        self.carried
+    }
+
+    fn written(&self) -> u64 {
+        Io::written(&self.stream)
+    }
+
+    fn closed_before(&self, mark: u64) -> bool {
+        Io::closed_before(&self.stream, mark)
+    }
+}

@@ -1,0 +1,57 @@
+//! How exchanges end for the endpoint that took them: what outlier detection counts, and what balancing remembers.
+
+use voile_traffic::{Attempt, Outcome};
+
+use crate::http::{Exchange, HttpRole, ResponseFlag};
+
+/// What an exchange says about its endpoint; nothing where it ended for somebody else's sake.
+pub(crate) fn of_exchange<R: HttpRole>(exchange: &Exchange<'_, R>) -> Option<Outcome> {
+    match exchange.flag {
+        ResponseFlag::None if exchange.attempts > 0 && exchange.status > 0 => {
+            let grpc = exchange.grpc.and_then(|grpc| grpc.status);
+            Some(Outcome::Answered(match grpc {
+                Some(status) if exchange.status == 200 => of_grpc(status),
+                _ => exchange.status,
+            }))
+        }
+        ResponseFlag::UpstreamConnectionFailure
+        | ResponseFlag::UpstreamConnectionTermination
+        | ResponseFlag::UpstreamProtocolError
+        | ResponseFlag::UpstreamRequestTimeout
+        | ResponseFlag::UpstreamRemoteReset => Some(Outcome::Failed),
+        _ => None,
+    }
+}
+
+/// What an attempt says that is followed by another.
+pub(crate) fn of_attempt(attempt: Attempt) -> Outcome {
+    match attempt {
+        Attempt::Answered(status) => Outcome::Answered(status),
+        // A sidecar that is there and has no room; Envoy sees its 503.
+        Attempt::Refused => Outcome::Answered(503),
+        _ => Outcome::Failed,
+    }
+}
+
+/// Whether an endpoint is to be left alone after it, if it did not say itself for how long.
+pub(crate) fn is_shy(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Failed | Outcome::Answered(429 | 503))
+}
+
+/// The status of HTTP that a gRPC status stands for, as Envoy has it (grpc/status.cc).
+fn of_grpc(status: u16) -> u16 {
+    match status {
+        0 => 200,
+        1 => 499,
+        3 | 9 | 11 => 400,
+        4 => 504,
+        5 => 404,
+        6 | 10 => 409,
+        7 => 403,
+        8 => 429,
+        12 => 501,
+        14 => 503,
+        16 => 401,
+        _ => 500,
+    }
+}

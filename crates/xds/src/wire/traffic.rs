@@ -1,0 +1,415 @@
+//! What a DestinationRule says of calls to one port ⇄ `voile.proxy.v1.TrafficPolicy`. What chooses the protocol between sidecars
+//! (`h2UpgradePolicy`, `useClientProtocol`) is resolved before and travels beside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use voile_model::mesh::traffic::{
+    Algorithm, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer,
+    LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive, Warmup,
+};
+use voile_proto::proxy as wire;
+
+use super::{WireError, milliseconds};
+
+/// The message; none where nothing is said.
+#[must_use]
+pub fn encode_traffic(traffic: &PortTraffic) -> Option<wire::TrafficPolicy> {
+    let PortTraffic {
+        balancer,
+        outliers,
+        pool,
+        retry_budget,
+        tls,
+    } = traffic;
+    let message = wire::TrafficPolicy {
+        load_balancer: (*balancer != LoadBalancer::default()).then(|| encode_balancer(balancer)),
+        outlier_detection: outliers.as_ref().map(encode_outliers),
+        connection_pool: Some(encode_pool(pool))
+            .filter(|pool| *pool != wire::ConnectionPool::default()),
+        retry_budget: retry_budget.map(|budget| wire::RetryBudget {
+            percent_thousandths: budget.percent_thousandths,
+            min: budget.min,
+        }),
+        tls: match tls {
+            None => wire::ClientTls::Automatic,
+            Some(ClientTls::Disable) => wire::ClientTls::Plaintext,
+            Some(ClientTls::Mutual) => wire::ClientTls::MeshMutual,
+        }
+        .into(),
+    };
+    (message != wire::TrafficPolicy::default()).then_some(message)
+}
+
+fn encode_balancer(balancer: &LoadBalancer) -> wire::LoadBalancer {
+    use wire::LoadBalancerAlgorithm as Word;
+    let (word, size) = match balancer.algorithm {
+        Algorithm::LeastCost => (Word::LeastCost, 0),
+        Algorithm::LeastRequest => (Word::LeastRequest, 0),
+        Algorithm::RoundRobin => (Word::RoundRobin, 0),
+        Algorithm::Random => (Word::Random, 0),
+        Algorithm::RingHash(least) => (Word::RingHash, u32::try_from(least).unwrap_or(u32::MAX)),
+        Algorithm::Maglev(size) => (Word::Maglev, size),
+    };
+    wire::LoadBalancer {
+        algorithm: word.into(),
+        size,
+        key: balancer.key.as_ref().map(|key| wire::HashKey {
+            from: Some(encode_key(key)),
+        }),
+        warmup: balancer.warmup.as_ref().map(|warmup| wire::Warmup {
+            duration_ms: milliseconds(warmup.duration),
+            minimum_percent: warmup.minimum_percent,
+            aggression_thousandths: warmup.aggression_thousandths,
+        }),
+        locality: Some(&balancer.locality)
+            .filter(|locality| **locality != LocalitySetting::default())
+            .map(encode_locality),
+    }
+}
+
+fn encode_locality(locality: &LocalitySetting) -> wire::LocalitySetting {
+    let distribute = locality.distribute.iter().map(|one| wire::Distribute {
+        from: one.from.to_string(),
+        to: one
+            .to
+            .iter()
+            .map(|(locality, percent)| wire::LocalityShare {
+                locality: locality.to_string(),
+                percent: *percent,
+            })
+            .collect(),
+    });
+    let failover = locality.failover.iter().map(|(from, to)| wire::Failover {
+        from: from.to_string(),
+        to: to.to_string(),
+    });
+    wire::LocalitySetting {
+        disabled: !locality.enabled,
+        distribute: distribute.collect(),
+        failover: failover.collect(),
+        priority: locality.priority.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn check_locality(message: &wire::LocalitySetting) -> LocalitySetting {
+    let text = |text: &String| Arc::<str>::from(text.as_str());
+    let distribute = message.distribute.iter().map(|one| Distribute {
+        from: text(&one.from),
+        to: one
+            .to
+            .iter()
+            .map(|share| (text(&share.locality), share.percent))
+            .collect(),
+    });
+    let failover = message.failover.iter();
+    LocalitySetting {
+        enabled: !message.disabled,
+        distribute: distribute.collect(),
+        failover: failover
+            .map(|one| (text(&one.from), text(&one.to)))
+            .collect(),
+        priority: message.priority.iter().map(text).collect(),
+    }
+}
+
+fn encode_key(key: &HashKey) -> wire::hash_key::From {
+    match key {
+        HashKey::Header(name) => wire::hash_key::From::Header(name.to_string()),
+        HashKey::SourceIp => wire::hash_key::From::SourceIp(true),
+        HashKey::Query(name) => wire::hash_key::From::Query(name.to_string()),
+        HashKey::Cookie(cookie) => wire::hash_key::From::Cookie(wire::HashCookie {
+            name: cookie.name.to_string(),
+            path: cookie.path.as_deref().unwrap_or_default().to_owned(),
+            ttl_ms: cookie.ttl.map(milliseconds),
+            attributes: cookie.attributes.iter().map(ToString::to_string).collect(),
+        }),
+    }
+}
+
+fn encode_outliers(outliers: &OutlierDetection) -> wire::OutlierDetection {
+    wire::OutlierDetection {
+        consecutive_5xx: outliers.consecutive_5xx,
+        consecutive_gateway: outliers.consecutive_gateway,
+        consecutive_local: outliers.consecutive_local,
+        interval_ms: milliseconds(outliers.interval),
+        base_ejection_ms: milliseconds(outliers.base_ejection),
+        max_ejection_percent: outliers.max_ejection_percent,
+        min_health_percent: outliers.min_health_percent,
+    }
+}
+
+fn encode_pool(pool: &ConnectionPool) -> wire::ConnectionPool {
+    let time = |time: Option<Duration>| time.map_or(0, milliseconds);
+    wire::ConnectionPool {
+        max_connections: pool.max_connections.unwrap_or(0),
+        connect_timeout_ms: time(pool.connect_timeout),
+        tcp_idle_ms: time(pool.tcp_idle),
+        keep_alive: pool.keep_alive.map(|said| wire::TcpKeepAlive {
+            probes: said.probes.unwrap_or(0),
+            time_ms: time(said.time),
+            interval_ms: time(said.interval),
+        }),
+        max_pending: pool.max_pending.unwrap_or(0),
+        max_requests: pool.max_requests.unwrap_or(0),
+        max_retries: pool.max_retries.unwrap_or(0),
+        requests_per_connection: pool.requests_per_connection.unwrap_or(0),
+        http_idle_ms: time(pool.http_idle),
+    }
+}
+
+fn time(milliseconds: u32) -> Option<Duration> {
+    (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
+}
+
+/// Checks a message.
+pub(super) fn check_traffic(
+    message: Option<&wire::TrafficPolicy>,
+) -> Result<PortTraffic, WireError> {
+    let Some(message) = message else {
+        return Ok(PortTraffic::default());
+    };
+    let balancer = message.load_balancer.as_ref().map(check_balancer);
+    let outliers = message.outlier_detection.as_ref().map(check_outliers);
+    let pool = message.connection_pool.as_ref().map(check_pool);
+    let balancer = balancer.transpose();
+    Ok(PortTraffic {
+        balancer: balancer
+            .map_err(|error| error.within("load_balancer"))?
+            .unwrap_or_default(),
+        outliers,
+        pool: pool.unwrap_or_default(),
+        retry_budget: message.retry_budget.as_ref().map(|budget| RetryBudget {
+            percent_thousandths: budget.percent_thousandths,
+            min: budget.min,
+        }),
+        // What is not known might have been secret.
+        tls: match wire::ClientTls::try_from(message.tls) {
+            Ok(wire::ClientTls::Automatic) => None,
+            Ok(wire::ClientTls::Plaintext) => Some(ClientTls::Disable),
+            Ok(wire::ClientTls::MeshMutual) => Some(ClientTls::Mutual),
+            Err(_) => return Err(super::unknown_value("tls", message.tls)),
+        },
+    })
+}
+
+fn check_balancer(message: &wire::LoadBalancer) -> Result<LoadBalancer, WireError> {
+    use wire::LoadBalancerAlgorithm as Word;
+    let unknown = |_| WireError::new("algorithm", format!("{} is none", message.algorithm));
+    let algorithm = match Word::try_from(message.algorithm).map_err(unknown)? {
+        Word::LeastCost => Algorithm::LeastCost,
+        Word::LeastRequest => Algorithm::LeastRequest,
+        Word::RoundRobin => Algorithm::RoundRobin,
+        Word::Random => Algorithm::Random,
+        Word::RingHash => Algorithm::RingHash(message.size.into()),
+        // A table of one place has nothing to skip through.
+        Word::Maglev if message.size < 2 => return Err(WireError::new("size", "too small")),
+        Word::Maglev => Algorithm::Maglev(message.size),
+    };
+    let key = message.key.as_ref().map(check_key).transpose()?;
+    Ok(LoadBalancer {
+        algorithm,
+        key,
+        warmup: message.warmup.as_ref().map(|warmup| Warmup {
+            duration: Duration::from_millis(warmup.duration_ms.into()),
+            minimum_percent: warmup.minimum_percent,
+            aggression_thousandths: warmup.aggression_thousandths,
+        }),
+        locality: message
+            .locality
+            .as_ref()
+            .map(check_locality)
+            .unwrap_or_default(),
+    })
+}
+
+fn check_key(message: &wire::HashKey) -> Result<HashKey, WireError> {
+    let text = |text: &str| Arc::<str>::from(text);
+    let from = message.from.as_ref();
+    Ok(
+        match from.ok_or_else(|| WireError::new("key", "missing"))? {
+            wire::hash_key::From::Header(name) => HashKey::Header(text(name)),
+            wire::hash_key::From::Query(name) => HashKey::Query(text(name)),
+            wire::hash_key::From::SourceIp(_) => HashKey::SourceIp,
+            wire::hash_key::From::Cookie(cookie) => HashKey::Cookie(HashCookie {
+                name: text(&cookie.name),
+                path: Some(text(&cookie.path)).filter(|path| !path.is_empty()),
+                ttl: cookie
+                    .ttl_ms
+                    .map(|milliseconds| Duration::from_millis(milliseconds.into())),
+                attributes: cookie.attributes.iter().map(|one| text(one)).collect(),
+            }),
+        },
+    )
+}
+
+fn check_outliers(message: &wire::OutlierDetection) -> OutlierDetection {
+    OutlierDetection {
+        consecutive_5xx: message.consecutive_5xx,
+        consecutive_gateway: message.consecutive_gateway,
+        consecutive_local: message.consecutive_local,
+        interval: Duration::from_millis(message.interval_ms.into()),
+        base_ejection: Duration::from_millis(message.base_ejection_ms.into()),
+        max_ejection_percent: message.max_ejection_percent,
+        min_health_percent: message.min_health_percent,
+    }
+}
+
+fn check_pool(message: &wire::ConnectionPool) -> ConnectionPool {
+    let limit = |limit: u32| (limit > 0).then_some(limit);
+    ConnectionPool {
+        http2_upgrade: None,
+        use_client_protocol: false,
+        max_connections: limit(message.max_connections),
+        connect_timeout: time(message.connect_timeout_ms),
+        tcp_idle: time(message.tcp_idle_ms),
+        keep_alive: message.keep_alive.as_ref().map(|said| TcpKeepAlive {
+            probes: limit(said.probes),
+            time: time(said.time_ms),
+            interval: time(said.interval_ms),
+        }),
+        max_pending: limit(message.max_pending),
+        max_requests: limit(message.max_requests),
+        max_retries: limit(message.max_retries),
+        requests_per_connection: limit(message.requests_per_connection),
+        http_idle: time(message.http_idle_ms),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use voile_model::mesh::traffic::{
+        Algorithm, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer,
+        LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive, Warmup,
+    };
+
+    use super::{check_traffic, encode_traffic};
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn balanced(algorithm: Algorithm, key: Option<HashKey>) -> PortTraffic {
+        PortTraffic {
+            balancer: LoadBalancer {
+                algorithm,
+                key,
+                ..LoadBalancer::default()
+            },
+            ..PortTraffic::default()
+        }
+    }
+
+    #[test]
+    fn what_a_rule_says_arrives_as_it_was_said_and_nothing_takes_no_bytes() {
+        let cookie = HashCookie {
+            name: "seat".into(),
+            path: Some("/".into()),
+            ttl: Some(Duration::ZERO),
+            attributes: vec!["Secure".into()],
+        };
+        let bare = HashCookie {
+            path: None,
+            ttl: None,
+            attributes: Vec::new(),
+            ..cookie.clone()
+        };
+        let mut all = balanced(Algorithm::Maglev(251), Some(HashKey::Cookie(cookie)));
+        all.balancer.warmup = Some(Warmup {
+            duration: 30 * S,
+            minimum_percent: 5,
+            aggression_thousandths: 500,
+        });
+        all.balancer.locality = LocalitySetting {
+            enabled: false,
+            distribute: vec![Distribute {
+                from: "eu/*".into(),
+                to: vec![("eu".into(), 80), ("us".into(), 20)],
+            }],
+            failover: vec![("eu".into(), "us".into())],
+            priority: vec!["team=a".into()],
+        };
+        all.outliers = Some(OutlierDetection {
+            consecutive_gateway: 2,
+            consecutive_local: Some(1),
+            min_health_percent: 3,
+            ..OutlierDetection::default()
+        });
+        all.pool = ConnectionPool {
+            max_connections: Some(1),
+            connect_timeout: Some(2 * S),
+            tcp_idle: Some(3 * S),
+            keep_alive: Some(TcpKeepAlive {
+                probes: Some(4),
+                time: Some(5 * S),
+                interval: None,
+            }),
+            max_pending: Some(6),
+            max_requests: Some(7),
+            max_retries: Some(8),
+            requests_per_connection: Some(9),
+            http_idle: Some(10 * S),
+            ..ConnectionPool::default()
+        };
+        all.retry_budget = Some(RetryBudget {
+            percent_thousandths: 12_500,
+            min: 0,
+        });
+        all.tls = Some(ClientTls::Mutual);
+        let plain = PortTraffic {
+            tls: Some(ClientTls::Disable),
+            outliers: Some(OutlierDetection::default()),
+            ..PortTraffic::default()
+        };
+        let cases = [
+            all,
+            plain,
+            balanced(Algorithm::LeastRequest, None),
+            balanced(Algorithm::RoundRobin, None),
+            balanced(Algorithm::Random, None),
+            balanced(Algorithm::RingHash(1_024), Some(HashKey::SourceIp)),
+            balanced(
+                Algorithm::RingHash(1),
+                Some(HashKey::Header("x-user".into())),
+            ),
+            balanced(Algorithm::RingHash(1), Some(HashKey::Query("user".into()))),
+            balanced(Algorithm::RingHash(1), Some(HashKey::Cookie(bare))),
+        ];
+        for said in cases {
+            let message = encode_traffic(&said);
+            assert!(message.is_some(), "{said:?}");
+            assert_eq!(check_traffic(message.as_ref()).expect("good"), said);
+        }
+        assert_eq!(encode_traffic(&PortTraffic::default()), None);
+        assert_eq!(check_traffic(None).expect("good"), PortTraffic::default());
+    }
+
+    #[test]
+    fn what_this_end_does_not_know_is_refused() {
+        let good = encode_traffic(&balanced(Algorithm::Maglev(251), Some(HashKey::SourceIp)));
+        let good = good.expect("a message");
+        let mut unknown = good.clone();
+        unknown.tls = 9;
+        let mut small = good.clone();
+        let mut other = good.clone();
+        let mut keyless = good;
+        if let (Some(small), Some(other), Some(keyless)) = (
+            &mut small.load_balancer,
+            &mut other.load_balancer,
+            &mut keyless.load_balancer,
+        ) {
+            small.size = 1;
+            other.algorithm = 77;
+            keyless.key = Some(voile_proto::proxy::HashKey::default());
+        }
+        for (message, why) in [
+            (unknown, "tls"),
+            (small, "size"),
+            (other, "algorithm"),
+            (keyless, "key"),
+        ] {
+            let error = check_traffic(Some(&message)).expect_err(why).to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}
