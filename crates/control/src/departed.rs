@@ -34,9 +34,15 @@ impl Present {
         let all = || snapshot.configurations.values();
         Self {
             pods: all()
+                .filter(|private| !private.joined)
                 .map(|private| (private.owner.namespace.clone(), private.pod.clone()))
                 .collect(),
-            identities: all().map(|private| private.owner.clone()).collect(),
+            // Who may come back at any time has not left.
+            identities: all()
+                .map(|private| &private.owner)
+                .chain(&*snapshot.invited)
+                .cloned()
+                .collect(),
         }
     }
 }

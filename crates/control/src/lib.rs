@@ -8,6 +8,7 @@
 
 mod departed;
 mod error;
+mod groups;
 mod keys;
 mod last_good;
 mod memory;
@@ -33,7 +34,7 @@ mod ztunnel;
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use memory::frugal as frugal_memory;
-pub use options::{FAREWELL, Options};
+pub use options::{FAREWELL, Options, WORKLOAD_GRACE};
 pub use rest::{Report, Reporter};
 pub use server::{Addresses, Control};
 pub use snapshot::{Caller, MeshSnapshot};

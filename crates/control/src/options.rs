@@ -16,6 +16,9 @@ pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(30 * 60);
 /// finishes its work may call somebody new.
 pub const FAREWELL: Duration = Duration::from_secs(300);
 
+/// Istiod's own: how long a workload that joined by itself may be without a stream before it has left.
+pub const WORKLOAD_GRACE: Duration = Duration::from_secs(10);
+
 /// Where the control plane reads, keeps its secrets, and listens.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -39,6 +42,8 @@ pub struct Options {
     pub connection_age: Duration,
     /// How long a removed workload's proxy is still told what it asks.
     pub farewell: Duration,
+    /// How long a workload that joined by itself may be without a stream before it has left.
+    pub workload_grace: Duration,
     /// Readiness, metrics and status.
     pub monitoring: SocketAddr,
     /// How token issuers' keys are fetched.
@@ -60,6 +65,7 @@ impl Options {
             node_accounts: BTreeSet::new(),
             connection_age: CONNECTION_AGE,
             farewell: FAREWELL,
+            workload_grace: WORKLOAD_GRACE,
             monitoring: local(15014),
             keys: KeyOptions::default(),
         }

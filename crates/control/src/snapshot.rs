@@ -8,8 +8,8 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use tonic::Status;
 use voile_identity::Revocations;
-use voile_model::mesh::Visibility;
-use voile_model::{Hostname, Identity, Namespace, Ranges};
+use voile_model::mesh::{Visibility, WorkloadGroup};
+use voile_model::{Hostname, Identity, Namespace, Ranges, ResourceName};
 use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
@@ -71,6 +71,8 @@ impl fmt::Display for Caller {
 pub(crate) struct Private {
     pub(crate) owner: Identity,
     pub(crate) pod: Arc<str>,
+    /// It joined by itself, and may do so again.
+    pub(crate) joined: bool,
     /// The policies that it names.
     pub(crate) obeys: Arc<Obeys>,
     pub(crate) resource: Arc<Resource>,
@@ -189,6 +191,10 @@ pub struct MeshSnapshot {
     /// What of `tokens` cannot be put into force.
     pub(crate) token_problems: Arc<[String]>,
     pub(crate) configurations: Shards<Private>,
+    /// Who may join by itself.
+    pub(crate) groups: Arc<BTreeMap<ResourceName, Arc<WorkloadGroup>>>,
+    /// Who they prove to be.
+    pub(crate) invited: Arc<BTreeSet<Identity>>,
     /// Whom which policies are for.
     pub(crate) obeyed: Arc<Obeyed>,
     /// Certificates that are taken back, where there are lists of them.
@@ -344,7 +350,7 @@ impl MeshSnapshot {
         let same =
             |one: &Private, other: &Private| one.owner == other.owner && one.pod == other.pod;
         let (ours, others) = (&self.configurations, &other.configurations);
-        ours.differences(others, same).is_empty()
+        ours.differences(others, same).is_empty() && self.invited == other.invited
     }
 
     /// What cannot be put into force, in order.

@@ -8,6 +8,16 @@ use std::path::{Path, PathBuf};
 /// Who holds it may write; whoever makes keys holds it, too.
 const LOCK: &str = ".lock";
 
+/// What becomes of a file.
+pub(crate) enum Change {
+    /// It says this.
+    Write(Vec<u8>),
+    /// It goes.
+    Remove,
+    /// It stays as it is.
+    Leave,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct StateFile {
@@ -38,6 +48,14 @@ impl StateFile {
     /// Writes what `make` makes of what it says now, and nobody else writes in between. A file that cannot be read is one that says
     /// nothing: whoever reads it says so.
     pub(crate) fn update(&self, make: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>) -> io::Result<()> {
+        self.change(|there| (Change::Write(make(there)), ()))
+    }
+
+    /// Makes of what it says now what it shall say, if anything, and nobody else writes in between; what `make` says of it.
+    pub(crate) fn change<T>(
+        &self,
+        make: impl FnOnce(Option<Vec<u8>>) -> (Change, T),
+    ) -> io::Result<T> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let mut made = std::fs::DirBuilder::new();
         made.recursive(true).mode(0o700).create(folder)?;
@@ -49,7 +67,17 @@ impl StateFile {
             .mode(0o600)
             .open(folder.join(LOCK))?;
         lock.lock()?;
-        let text = make(self.read().unwrap_or_default());
+        let (change, said) = make(self.read().unwrap_or_default());
+        let text = match change {
+            Change::Leave => return Ok(said),
+            Change::Remove => {
+                return match std::fs::remove_file(&self.path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    _ => Ok(said),
+                };
+            }
+            Change::Write(text) => text,
+        };
         let draft = self.path.with_extension("draft");
         // One that a crash left behind would keep its mode.
         match std::fs::remove_file(&draft) {
@@ -64,7 +92,8 @@ impl StateFile {
             .open(&draft)?;
         file.write_all(&text)?;
         file.sync_all()?;
-        std::fs::rename(draft, &self.path)
+        std::fs::rename(draft, &self.path)?;
+        Ok(said)
     }
 
     /// Writes this.

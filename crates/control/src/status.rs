@@ -1,5 +1,6 @@
 //! What an operator sees of the control plane: counters, and each proxy's stream with what it took and what it refused.
 
+mod groups;
 mod histogram;
 mod journal;
 mod proxies;
@@ -13,9 +14,11 @@ use serde::Serialize;
 use voile_identity::Revocations;
 use voile_model::Identity;
 use voile_model::mesh::Mesh;
+use voile_proto::discovery::Node;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
-use voile_xds::server::{Absent, Event, Held, Observer, StreamId, Touched};
+use voile_xds::server::{Absent, Admission, Event, Held, Observer, StreamId, Touched};
 
+use crate::groups::Registrar;
 use crate::keys::{KeyStatus, Keys};
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::strangers::envoy::Envoys;
@@ -52,6 +55,7 @@ pub(crate) struct Status {
     propagation: Mutex<Histogram>,
     inner: Mutex<Inner>,
     keys: OnceLock<Keys>,
+    groups: OnceLock<Arc<Registrar>>,
     pub(crate) journal: Journal,
     /// The mesh when it last rested.
     mesh: Mutex<Arc<Mesh>>,
@@ -77,6 +81,7 @@ impl Default for Status {
             propagation: Mutex::new(Histogram::new(PROPAGATION_BUCKETS)),
             inner: Mutex::default(),
             keys: OnceLock::default(),
+            groups: OnceLock::default(),
             journal: Journal::default(),
             mesh: Mutex::default(),
             envoys: Envoys::default(),
@@ -105,6 +110,8 @@ struct Page<'a> {
     failed_reloads: u64,
     keys: Vec<KeyStatus>,
     proxies: Vec<View<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    workload_groups: Vec<groups::Group>,
     /// What the mesh says and stock Envoys cannot do, by workload.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     translation_limits: BTreeMap<String, Vec<String>>,
@@ -121,7 +128,16 @@ impl Status {
         let _ = self.keys.set(keys);
     }
 
+    /// Streams of who joins by itself are this one's business from now on.
+    pub(crate) fn register_with(&self, groups: Arc<Registrar>) {
+        // There is one for one control plane.
+        let _ = self.groups.set(groups);
+    }
+
     pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>, touched: &Touched) {
+        if let Some(groups) = self.groups.get() {
+            groups.published(snapshot);
+        }
         let mut inner = self.inner();
         inner.version = snapshot.version.clone();
         inner.unready_workloads = snapshot.unready;
@@ -166,6 +182,11 @@ impl Status {
         *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = mesh;
     }
 
+    fn mesh(&self) -> Arc<Mesh> {
+        let mesh = self.mesh.lock().unwrap_or_else(PoisonError::into_inner);
+        mesh.clone()
+    }
+
     /// `/debug/config`: what streams hold, and of which documents it was made.
     pub(crate) fn explain(&self, held: Vec<(StreamId, Vec<Held>)>) -> String {
         #[derive(Serialize)]
@@ -174,11 +195,7 @@ impl Status {
             identity: String,
             resources: Vec<Explained>,
         }
-        let mesh = self
-            .mesh
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mesh = self.mesh();
         let why = Why::new(&mesh);
         let proxies: Vec<Proxy> = held
             .into_iter()
@@ -223,6 +240,7 @@ impl Status {
             failed_reloads: self.failed_reloads.load(Ordering::Relaxed),
             keys: self.keys.get().map(Keys::status).unwrap_or_default(),
             proxies: inner.proxies.views(),
+            workload_groups: groups::groups(&self.mesh()),
             translation_limits: self.envoys.limits(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
@@ -295,6 +313,12 @@ impl Status {
                 "counter",
                 "Calls without a proof of identity that is believed.",
                 load(&self.refused_callers),
+            ),
+            (
+                "voile_control_joined_workloads",
+                "gauge",
+                "Workloads that joined by a WorkloadGroup over a stream to this control plane, and have not left.",
+                self.groups.get().map_or(0, |groups| groups.len()) as f64,
             ),
             (
                 "voile_control_failed_handshakes_total",
@@ -392,6 +416,16 @@ impl Observer<Caller> for Status {
         self.inner().proxies.named(id, node);
     }
 
+    fn admit(&self, id: StreamId, caller: &Caller, node: &Node) -> Option<Admission> {
+        self.groups.get()?.admit(id, caller, node)
+    }
+
+    fn health(&self, id: StreamId, complaint: Option<&str>) {
+        if let Some(groups) = self.groups.get() {
+            groups.health(id, complaint);
+        }
+    }
+
     fn event(&self, id: StreamId, type_url: &str, event: &Event) {
         match event {
             Event::Subscribed | Event::Stale => {}
@@ -453,6 +487,9 @@ impl Observer<Caller> for Status {
 
     fn closed(&self, id: StreamId, reason: &str) {
         tracing::info!(stream = id.0, reason, "proxy disconnected");
+        if let Some(groups) = self.groups.get() {
+            groups.closed(id);
+        }
         let mut inner = self.inner();
         let identity = inner.proxies.identity(id);
         inner.proxies.closed(id);

@@ -29,8 +29,10 @@ mod topology;
 mod traffic;
 mod values;
 mod virtual_service;
+mod workload_group;
 
 pub use checker::{Changes, Checker, Outcome, Patch, Reach, Turn};
+pub use networking::{GROUP, HEALTH_CHECKED};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,7 +46,7 @@ use crate::mesh::intent::{Gateway, Intent};
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
     PeerAuthentication, Pod, ProxyConfig, RequestAuthentication, Secret, Service, ServiceAccount,
-    Sidecar, Telemetry, VirtualService, Workload,
+    Sidecar, Telemetry, VirtualService, Workload, WorkloadGroup,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -92,6 +94,7 @@ pub(crate) enum Checked {
     ConfigMap(Arc<ConfigMap>),
     ProxyConfig(Arc<ProxyConfig>),
     Secret(Arc<Secret>),
+    WorkloadGroup(Arc<WorkloadGroup>),
 }
 
 /// An address that was given to a Service.

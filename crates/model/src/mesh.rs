@@ -19,6 +19,7 @@ pub mod sidecar;
 pub mod telemetry;
 pub mod traffic;
 pub mod workload;
+pub mod workload_group;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,6 +59,7 @@ pub use workload::{
     Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
     Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
 };
+pub use workload_group::{HealthProbe, WorkloadGroup};
 
 use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
 use crate::source::Source;
@@ -97,6 +99,8 @@ pub struct Mesh {
     pub telemetries: Vec<Arc<Telemetry>>,
     /// ProxyConfig resources.
     pub proxy_configs: BTreeMap<ResourceName, Arc<ProxyConfig>>,
+    /// WorkloadGroups: who may join by itself, and as what.
+    pub workload_groups: BTreeMap<ResourceName, Arc<WorkloadGroup>>,
     /// Secrets.
     pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
     /// ConfigMaps other than the mesh configuration.

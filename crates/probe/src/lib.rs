@@ -4,6 +4,7 @@
 
 mod grpc;
 mod http;
+mod program;
 mod tls;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+pub use program::run;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 

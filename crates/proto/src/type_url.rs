@@ -31,6 +31,9 @@ pub const REVOCATION_LISTS: &str = "type.googleapis.com/voile.proxy.v1.Revocatio
 /// The name of the only resource of that type.
 pub const REVOCATIONS: &str = "mesh";
 
+/// How a workload's application is, which its proxy tells: an error is what it complains of. Nothing is asked for by it.
+pub const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
+
 /// Envoy's listeners, as strangers ask for them.
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 

@@ -24,6 +24,6 @@ mod registry;
 mod tokens;
 mod worker;
 
-pub use control::{Capture, Options, Outside, Probers, RunError, run};
+pub use control::{Capture, Membership, Options, Outside, Probers, RunError, run};
 pub use foretold::{Foretold, Lot};
 pub use worker::Limits;

@@ -84,6 +84,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = connection_age)]
     connection_age: Duration,
 
+    /// How long a workload that joined by a WorkloadGroup may be without a stream to any control plane before it has left the
+    /// mesh, at least 100ms.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = workload_grace)]
+    workload_grace: Duration,
+
     /// GET /ready, /metrics, /debug/status.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
@@ -137,6 +142,14 @@ fn connection_age(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn workload_grace(text: &str) -> Result<Duration, String> {
+    let grace = super::proxy::duration(text)?;
+    match grace >= Duration::from_millis(100) {
+        true => Ok(grace),
+        false => Err(format!("`{text}`: expected 100ms or more")),
+    }
+}
+
 fn jwks_refresh(text: &str) -> Result<Duration, String> {
     let refresh = super::proxy::duration(text)?;
     match refresh >= Duration::from_millis(100) {
@@ -174,6 +187,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         node_accounts: args.node_account.into_iter().collect(),
         connection_age: args.connection_age,
         farewell: voile_control::FAREWELL,
+        workload_grace: args.workload_grace,
         monitoring: args.monitoring,
         keys: KeyOptions {
             refresh: args.keys.jwks_refresh,

@@ -1,9 +1,12 @@
 //! `voile proxy`: one sidecar, or one gateway, in one process.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use voile_proxy::Membership;
+use voile_telemetry::logging::Level;
 
 /// Run the sidecar of one workload, or a gateway.
 ///
@@ -15,8 +18,29 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The workload this proxy stands for.
-    #[arg(long, value_name = "NAMESPACE/NAME")]
-    workload: String,
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        required_unless_present = "workload_group"
+    )]
+    workload: Option<String>,
+    /// Join the mesh as a member of this WorkloadGroup, in place of `--workload`: the control plane makes a WorkloadEntry of the
+    /// group's template for `--address`, and the proxy asks the application how it is as the group's probe says. Whoever
+    /// holds the credential of the template's service account may; it is called GROUP-ADDRESS.
+    #[arg(
+        long,
+        value_name = "NAMESPACE/GROUP",
+        conflicts_with = "workload",
+        requires = "address"
+    )]
+    workload_group: Option<String>,
+    /// Where others of the mesh reach the workload that joins.
+    #[arg(long, value_name = "ADDRESS", requires = "workload_group")]
+    address: Option<IpAddr>,
+    /// Let the control plane name a program that is run to learn how the application is (a probe by `exec`). Without it such a
+    /// probe fails, and the workload takes no traffic.
+    #[arg(long, requires = "workload_group")]
+    exec_probes: bool,
     /// What it is: the sidecar of an application, or a gateway, which takes what comes from outside at the ports that Gateway
     /// resources open. It must be what the workload is (annotation inject.istio.io/templates of its Pod); else its configuration
     /// is refused.
@@ -189,12 +213,41 @@ pub(crate) fn run(args: Args) -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    let options = voile_proxy::Options {
+    let who = match who(&args) {
+        Ok(who) => who,
+        Err(error) => {
+            eprintln!("voile proxy: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match voile_proxy::run(options(args, log, probers, who)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ voile_proxy::RunError::Option(_)) => {
+            eprintln!("voile proxy: {error}");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("voile proxy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What the command line says, in the proxy's words.
+fn options(
+    args: Args,
+    log: Level,
+    probers: voile_proxy::Probers,
+    (workload, membership): (String, Option<Membership>),
+) -> voile_proxy::Options {
+    voile_proxy::Options {
         gateway: args.role == Role::Gateway,
         probers,
         limits: limits(&args),
         capture: capture(&args),
-        workload: args.workload,
+        workload,
+        membership,
+        exec_probes: args.exec_probes,
         control: args.control,
         root_cert: args.root_cert,
         token_file: args.token_file,
@@ -210,17 +263,6 @@ pub(crate) fn run(args: Args) -> ExitCode {
         handover_drain_timeout: args.handover_drain_timeout,
         service_idle: (!args.service_idle_timeout.is_zero()).then_some(args.service_idle_timeout),
         log: Some(log),
-    };
-    match voile_proxy::run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error @ voile_proxy::RunError::Option(_)) => {
-            eprintln!("voile proxy: {error}");
-            ExitCode::from(2)
-        }
-        Err(error) => {
-            eprintln!("voile proxy: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 
@@ -241,6 +283,31 @@ fn capture(args: &Args) -> Option<voile_proxy::Capture> {
         inbound: args.capture_inbound,
         keeps_source: args.capture == CaptureMode::Tproxy,
     })
+}
+
+/// The workload, and the group by which it joins if it does.
+fn who(args: &Args) -> Result<(String, Option<Membership>), String> {
+    let (Some(named), Some(address)) = (&args.workload_group, args.address) else {
+        return Ok((args.workload.clone().unwrap_or_default(), None));
+    };
+    let Some((namespace, group)) = named.split_once('/').filter(|(_, name)| !name.is_empty())
+    else {
+        return Err(format!(
+            "--workload-group `{named}`: expected NAMESPACE/GROUP"
+        ));
+    };
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(format!(
+            "--address {address}: expected the address of one host"
+        ));
+    }
+    let address = address.to_canonical();
+    let name = voile_model::mesh::WorkloadGroup::member(group, address);
+    let membership = Membership {
+        group: group.to_owned(),
+        address,
+    };
+    Ok((format!("{namespace}/{name}"), Some(membership)))
 }
 
 /// What may be asked of the application, as Istio's injector writes it.
@@ -275,10 +342,7 @@ fn resolver(text: &str) -> Result<voile_proxy::Outside, String> {
         return Ok(voile_proxy::Outside::Nowhere);
     }
     text.parse::<SocketAddr>()
-        .or_else(|_| {
-            text.parse::<std::net::IpAddr>()
-                .map(|ip| SocketAddr::new(ip, PORT))
-        })
+        .or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)))
         .map(voile_proxy::Outside::Server)
         .map_err(|_| {
             format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53, or `none`")

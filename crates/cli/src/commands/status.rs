@@ -42,6 +42,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         println!("{page:#}");
     } else {
         print!("{}", text(&page, proxies, behind, now()));
+        print!("{}", groups(&page));
     }
     ExitCode::from(u8::from(behind > 0))
 }
@@ -76,6 +77,37 @@ fn text(page: &Value, proxies: &[Value], behind: usize, now: u64) -> String {
     let rows: Vec<Vec<String>> = proxies.iter().map(|proxy| row(proxy, now)).collect();
     text += &table(&heads, &rows);
     text
+}
+
+/// WorkloadGroups with those who joined, if there are any.
+fn groups(page: &Value) -> String {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut rows = Vec::new();
+    for group in list(&page["workload_groups"]) {
+        let row = |rest: [&str; 3]| {
+            let cells = [word(&group, "name")].into_iter().chain(rest);
+            cells.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let members = list(&group["members"]);
+        if members.is_empty() {
+            rows.push(row(["-", "-", "-"]));
+        }
+        for member in &members {
+            let health = match (group["probed"] == true, member["healthy"] == true) {
+                (false, _) => "not asked",
+                (true, true) => "yes",
+                (true, false) => "no",
+            };
+            rows.push(row([word(member, "name"), word(member, "address"), health]));
+        }
+    }
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\n{}",
+            table(&["GROUP", "MEMBER", "ADDRESS", "HEALTHY"], &rows)
+        ),
+    }
 }
 
 fn row(proxy: &Value, now: u64) -> Vec<String> {
@@ -151,7 +183,7 @@ mod tests {
             json!({"node": "", "pod": null, "identity": "y", "synced": false, "version": null,
                 "certificate_until": null, "propagation": {"changes": 0}, "types": types}),
         ];
-        let page = json!({"version": "v1", "errors": 0});
+        let mut page = json!({"version": "v1", "errors": 0});
         assert_eq!(
             text(&page, &proxies, 2, 100),
             "version v1, 3 proxies, 1 in sync, 0 errors in the configuration\n\
@@ -159,6 +191,22 @@ mod tests {
              a~b    spiffe://m/ns/n/sa/a  yes              v1       2        3.0ms  10.0ms   2h0m left\n\
              p      x                     no, 12ms         -        0        -      -        expired\n\
              -      y                     refuses Address  -        0        -      -        -\n"
+        );
+        assert_eq!(groups(&page), "");
+        let member =
+            |name, healthy| json!({"name": name, "address": "10.0.0.1", "healthy": healthy});
+        page["workload_groups"] = json!([
+            {"name": "shop/vm", "probed": true, "members": [member("vm-1", true), member("vm-2", false)]},
+            {"name": "shop/old", "probed": false, "members": [member("old-1", true)]},
+            {"name": "shop/none", "probed": true, "members": []},
+        ]);
+        assert_eq!(
+            groups(&page),
+            "\nGROUP      MEMBER  ADDRESS   HEALTHY\n\
+             shop/vm    vm-1    10.0.0.1  yes\n\
+             shop/vm    vm-2    10.0.0.1  no\n\
+             shop/old   old-1   10.0.0.1  not asked\n\
+             shop/none  -       -         -\n"
         );
     }
 }

@@ -20,6 +20,7 @@ mod export;
 mod forward_proxy;
 mod gateway;
 mod graph;
+mod groups;
 mod grpc_xds;
 mod handover;
 mod handover_names;

@@ -176,6 +176,10 @@ impl Source for Memory {
         Ok(())
     }
 
+    fn follow_folder(&mut self, _: &Path) -> Result<(), ControlError> {
+        Ok(())
+    }
+
     async fn changed(&mut self) {}
 }
 

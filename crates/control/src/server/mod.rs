@@ -28,6 +28,7 @@ use voile_model::TrustDomain;
 use voile_xds::server::{Interest, Snapshot, Streams};
 
 use crate::error::ControlError;
+use crate::groups::{self, Registrar};
 use crate::keys::Keys;
 use crate::options::Options;
 use crate::reload::{Kept, Publisher, Reload};
@@ -68,6 +69,7 @@ pub struct Control {
     ending: watch::Sender<bool>,
     tasks: JoinSet<()>,
     discovery: Discovery,
+    groups: Arc<Registrar>,
     monitoring: monitoring::Monitoring,
 }
 
@@ -131,9 +133,8 @@ impl Control {
         let interest = Arc::new(Interest::default());
         let (publisher, snapshots, staff) = publisher(&interest);
         let keys = keys(&options.state, options.certificate_ttl)?;
-        let issuers = Keys::new(&options.state, &options.keys);
-        status.follow(issuers.clone());
-        source.follow_file(&options.state.join(CRL_FILE))?;
+        let issuers = issuers(&options, &status);
+        let groups = register(&options, &mut source, &status)?;
         let mut reload = Reload::new(
             source,
             reporter,
@@ -174,6 +175,7 @@ impl Control {
             ending,
             tasks,
             discovery,
+            groups,
             monitoring,
         })
     }
@@ -194,6 +196,7 @@ impl Control {
             tracing::warn!("open calls did not end in {SHUTDOWN_GRACE:?}; they are cut");
         }
         self.discovery.stop();
+        self.groups.stop();
         self.monitoring.stop();
     }
 }
@@ -202,6 +205,29 @@ fn into_std(listener: TcpListener) -> Result<std::net::TcpListener, ControlError
     listener
         .into_std()
         .map_err(|error| ControlError::Setup(format!("the listener: {error}")))
+}
+
+/// Keys of token issuers, as the status page shows them.
+fn issuers(options: &Options, status: &Status) -> Keys {
+    let issuers = Keys::new(&options.state, &options.keys);
+    status.follow(issuers.clone());
+    issuers
+}
+
+/// What the state directory holds is followed, too; who joins by itself is written down there.
+fn register(
+    options: &Options,
+    source: &mut impl Source,
+    status: &Status,
+) -> Result<Arc<Registrar>, ControlError> {
+    let folder = options.state.join(groups::FOLDER);
+    let groups = Registrar::start(&options.state, options.workload_grace)
+        .map_err(|error| ControlError::State(format!("{}: {error}", folder.display())))?;
+    let groups = Arc::new(groups);
+    status.register_with(groups.clone());
+    source.follow_file(&options.state.join(CRL_FILE))?;
+    source.follow_folder(&folder)?;
+    Ok(groups)
 }
 
 fn may_listen(options: &Options) -> Result<(), ControlError> {

@@ -289,6 +289,27 @@ impl Source for FilesSource {
         watched.map_err(|error| cannot_watch(folder, &error))
     }
 
+    fn follow_folder(&mut self, folder: &Path) -> Result<(), ControlError> {
+        let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+        let inside = |known: &Folder| {
+            let inner = path.strip_prefix(&known.path).ok();
+            inner.is_some_and(|inner| !files::is_hidden(inner))
+        };
+        // Nothing is read twice.
+        if self.folders.iter().any(inside) {
+            return Ok(());
+        }
+        self.shared.roots().push(path.clone());
+        self.folders.push(Folder {
+            path,
+            watched: None,
+            files: None,
+        });
+        let index = self.folders.len() - 1;
+        self.watch_parent(index)?;
+        self.watch(index)
+    }
+
     fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError> {
         let (paths, all) = {
             let mut told = self.shared.told();

@@ -33,6 +33,12 @@ pub trait Source: Send + 'static {
     /// It cannot be watched.
     fn follow_file(&mut self, file: &Path) -> Result<(), ControlError>;
 
+    /// Holds what is in one more folder, too: what the control plane writes down itself.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    fn follow_folder(&mut self, folder: &Path) -> Result<(), ControlError>;
+
     /// Returns when `load` may answer differently than last time: at once for the first change, less often the more there are. May be
     /// dropped at any time.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;

@@ -14,15 +14,15 @@ mod telemetry;
 mod tokens;
 mod update;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use prost::Message;
-use voile_model::Mesh;
-use voile_model::mesh::{AuthorizationPolicy, Service, Visibility, Workload};
+use voile_model::mesh::{AuthorizationPolicy, Service, Visibility, Workload, WorkloadGroup};
+use voile_model::{Identity, Mesh};
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
-use voile_xds::wire::{address_bytes, encode_authorization, labels_on_wire};
+use voile_xds::wire::{HealthProbe, address_bytes, encode_authorization, labels_on_wire};
 
 use crate::keys::Texts;
 use crate::obeyed::{Gathering, Names};
@@ -53,6 +53,8 @@ pub(crate) fn translate_with(
     let snapshot = MeshSnapshot {
         ambient,
         providers: Arc::new(update::provided(mesh)),
+        invited: Arc::new(invited(mesh)),
+        groups: Arc::new(mesh.workload_groups.clone()),
         ..MeshSnapshot::default()
     };
     let mut making = Making::new(mesh, previous, snapshot);
@@ -219,6 +221,7 @@ impl<'a> Making<'a> {
         let mut made = Private {
             owner: workload.identity(&self.mesh.config.trust_domain),
             pod: workload.key.name.clone(),
+            joined: member_of(self.mesh, workload).is_some(),
             obeys: self.shared(obeys, old),
             resource: Arc::new(resource(name.clone(), Vec::new(), body.encode_to_vec())),
             problems: problems.into(),
@@ -334,10 +337,30 @@ fn configuration(
             .unwrap_or(config.proxy.trusted_proxies),
         proxy_protocol: topology.proxy_protocol,
         labels: labels_on_wire(&workload.labels),
+        health_probe: member_of(mesh, workload)
+            .and_then(|group| HealthProbe::of(group, workload))
+            .map(|probe| probe.encode()),
         // Said by `tokens::refer`.
         request_authentications: Vec::new(),
         key_sets: Vec::new(),
     }
+}
+
+/// The group that a workload joined, and is of.
+fn member_of<'a>(mesh: &'a Mesh, workload: &Workload) -> Option<&'a Arc<WorkloadGroup>> {
+    let group = mesh.workload_groups.get(workload.group.as_ref()?)?;
+    (group.service_account == workload.service_account).then_some(group)
+}
+
+/// Whom WorkloadGroups are for.
+fn invited(mesh: &Mesh) -> BTreeSet<Identity> {
+    let groups = mesh.workload_groups.values();
+    let identity = |group: &Arc<WorkloadGroup>| Identity {
+        trust_domain: mesh.config.trust_domain.clone(),
+        namespace: group.name.namespace.clone(),
+        service_account: group.service_account.clone(),
+    };
+    groups.map(identity).collect()
 }
 
 /// Absent where the mesh says nothing.

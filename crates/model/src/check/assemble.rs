@@ -211,6 +211,10 @@ pub(super) fn second_round(
                 .insert(config.name.clone(), config.clone()),
         ),
         Checked::Secret(secret) => drop(mesh.secrets.insert(secret.name.clone(), secret.clone())),
+        Checked::WorkloadGroup(group) => drop(
+            mesh.workload_groups
+                .insert(group.name.clone(), group.clone()),
+        ),
     }
 }
 
@@ -322,5 +326,6 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         locality: super::networking::locality(&pod.template.labels),
         weight: None,
         ready: pod.phase == PodPhase::Running,
+        group: None,
     })
 }

@@ -7,7 +7,7 @@ use super::values::{self, Meta};
 use super::{
     Checked, Read, ResourceId, Stored, authorization, config, destination, intents, kubernetes,
     networking, pod, request_authentication, security, service_entry, sidecar, telemetry,
-    virtual_service,
+    virtual_service, workload_group,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -304,6 +304,8 @@ fn checked(
         "WorkloadEntry" => {
             networking::workload_entry(meta, fields, report).map(|w| Checked::Workload(w.into()))
         }
+        "WorkloadGroup" => workload_group::workload_group(meta, fields, report)
+            .map(|group| Checked::WorkloadGroup(group.into())),
         _ => None,
     }
 }

@@ -73,6 +73,7 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind("VirtualService", NETWORKING),
     kind("WorkloadEntry", NETWORKING),
+    kind("WorkloadGroup", NETWORKING),
 ];
 
 /// Why a kind is not read.
@@ -93,7 +94,6 @@ pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("NetworkPolicy", Unread::NotYetSecurity),
     ("BackendTLSPolicy", Unread::NotYetSecurity),
     ("Gateway", Unread::NotYet),
-    ("WorkloadGroup", Unread::NotYet),
     ("TrafficExtension", Unread::NotYet),
     ("GatewayClass", Unread::NotYet),
     ("GRPCRoute", Unread::NotYet),

@@ -10,11 +10,16 @@ use crate::decode::{At, Fields, Report};
 use crate::mesh::{
     Endpoint, EndpointAddress, ProxyConfig, Scope, Topology, Workload, WorkloadKind, WorkloadType,
 };
-use crate::names::{Hostname, Labels, ResourceName, WorkloadKey};
+use crate::names::{Hostname, Labels, Port, ResourceName, WorkloadKey};
 use crate::written::{Text, networking as written};
 
 /// Label that says a proxy stands before something that is no Pod.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
+
+/// Annotation of an entry that was made for a member of a group.
+pub const GROUP: &str = "istio.io/autoRegistrationGroup";
+/// Annotation of an entry whose workload is asked how it is.
+pub const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 
 /// Name of the only cluster there is.
 pub(super) const CLUSTER: &str = "Kubernetes";
@@ -43,7 +48,11 @@ pub(super) fn workload_entry(
         WorkloadKind::WorkloadEntry,
     );
     workload.source = meta.source;
-    workload.ready = !written.unhealthy;
+    let is_probed = meta.annotations.get(HEALTH_CHECKED) == Some("true");
+    // Who is asked how it is takes nothing before it has once said that it is well.
+    workload.ready = written.healthy.unwrap_or(!is_probed);
+    let group = meta.annotations.get(GROUP);
+    workload.group = group.map(|group| ResourceName::new(meta.name.namespace, group));
     Some(workload)
 }
 
@@ -110,6 +119,7 @@ fn workload_of(
         },
         weight: endpoint.weight,
         ready: true,
+        group: None,
     }
 }
 
@@ -160,6 +170,30 @@ pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Opt
     let address = report
         .required(written.address.as_ref(), &written.at, "address")
         .and_then(|text| address(text, report));
+    let described = described(written, report);
+    Some(Endpoint {
+        address: address?,
+        labels: described.labels,
+        ports: described.ports,
+        network: described.network,
+        locality: described.locality,
+        weight: described.weight,
+        service_account: described.service_account,
+        source: report.source(&written.at),
+    })
+}
+
+/// What is said of something that runs, but for where.
+pub(super) struct Described {
+    pub(super) labels: Labels,
+    pub(super) ports: BTreeMap<Arc<str>, Port>,
+    pub(super) network: Arc<str>,
+    pub(super) locality: Arc<str>,
+    pub(super) weight: Option<u32>,
+    pub(super) service_account: Option<Arc<str>>,
+}
+
+pub(super) fn described(written: &written::WorkloadEntry, report: &Report) -> Described {
     let mut ports = BTreeMap::new();
     for (name, number) in &written.ports {
         let name = values::port_name(name, report);
@@ -182,9 +216,8 @@ pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Opt
         text.as_ref()
             .map_or_else(|| "".into(), |text| text.value.clone())
     };
-    Some(Endpoint {
+    Described {
         labels: values::labels(&written.labels, report),
-        address: address?,
         ports,
         network: text(&written.network),
         locality: text(&written.locality),
@@ -193,8 +226,7 @@ pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Opt
             .service_account
             .as_ref()
             .map(|text| values::service_account(Some(text), report)),
-        source: report.source(&written.at),
-    })
+    }
 }
 
 fn address(text: &Text, report: &Report) -> Option<EndpointAddress> {

@@ -1,12 +1,13 @@
-//! Checks of a container's probes: Kubernetes' defaults and bounds. A probe is a promise that somebody is asked, so what
+//! Checks of the probes of containers and WorkloadGroups: Kubernetes' defaults and bounds. A probe is a promise that somebody is asked, so what
 //! would not be asked as written is refused.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codes;
 use crate::decode::{At, IntegerOrText, Report, Spanned};
-use crate::mesh::{ContainerPort, Probe, Probes, Question};
+use crate::mesh::{ContainerPort, HealthProbe, Probe, Probes, Question};
 use crate::names::Port;
 use crate::text::{clip, suggest};
 use crate::written::Text;
@@ -36,6 +37,15 @@ const FRAMING: [&str; 7] = [
     "upgrade",
 ];
 
+/// What the names of a probe are looked up in.
+#[derive(Clone, Copy)]
+enum Among<'a> {
+    /// A container, which is asked at its own address.
+    Container(&'a [ContainerPort]),
+    /// A member of a WorkloadGroup, whose proxy asks it beside itself.
+    Member,
+}
+
 /// Whose probe it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -52,7 +62,7 @@ pub(super) fn probes(
     let check = |written: &Option<written::Probe>, kind| {
         written
             .as_ref()
-            .and_then(|written| probe(written, kind, ports, report))
+            .and_then(|written| probe(written, kind, Among::Container(ports), report))
     };
     Probes {
         startup: check(&container.startup_probe, Kind::Startup),
@@ -61,12 +71,29 @@ pub(super) fn probes(
     }
 }
 
-fn probe(
-    written: &written::Probe,
-    kind: Kind,
-    ports: &[ContainerPort],
-    report: &Report,
-) -> Option<Probe> {
+/// The probe of a WorkloadGroup.
+pub(super) fn of_member(written: &written::Probe, report: &Report) -> Option<HealthProbe> {
+    let probe = probe(written, Kind::Readiness, Among::Member, report)?;
+    let host = match (&written.http, &written.tcp) {
+        (Some(http), _) => http.host.as_ref(),
+        (_, Some(tcp)) => tcp.host.as_ref(),
+        _ => None,
+    };
+    Some(HealthProbe {
+        probe,
+        host: host.and_then(loopback),
+    })
+}
+
+/// An address of the machine's own.
+fn loopback(host: &Text) -> Option<IpAddr> {
+    if &*host.value == "localhost" {
+        return Some(Ipv4Addr::LOCALHOST.into());
+    }
+    host.value.parse().ok().filter(IpAddr::is_loopback)
+}
+
+fn probe(written: &written::Probe, kind: Kind, ports: Among<'_>, report: &Report) -> Option<Probe> {
     let question = question(written, ports, report);
     let delay = count(written.initial_delay.as_ref(), 0, report);
     let period = count(written.period.as_ref(), PERIOD, report);
@@ -140,11 +167,7 @@ fn termination_grace(number: &Spanned<i64>, kind: Kind, report: &Report) -> Opti
     }
 }
 
-fn question(
-    written: &written::Probe,
-    ports: &[ContainerPort],
-    report: &Report,
-) -> Option<Question> {
+fn question(written: &written::Probe, ports: Among<'_>, report: &Report) -> Option<Question> {
     let said = [
         written.http.is_some(),
         written.tcp.is_some(),
@@ -166,7 +189,7 @@ fn question(
     }
     if let Some(tcp) = &written.tcp {
         let port = port(tcp.port.as_ref(), &tcp.at, ports, report);
-        no_host(tcp.host.as_ref(), report)?;
+        no_other_host(tcp.host.as_ref(), ports, report)?;
         return Some(Question::Tcp { port: port? });
     }
     if let Some(grpc) = &written.grpc {
@@ -178,9 +201,9 @@ fn question(
         .and_then(|exec| self::exec(exec, report))
 }
 
-fn http(written: &written::HttpGet, ports: &[ContainerPort], report: &Report) -> Option<Question> {
+fn http(written: &written::HttpGet, ports: Among<'_>, report: &Report) -> Option<Question> {
     let port = port(written.port.as_ref(), &written.at, ports, report);
-    let host = no_host(written.host.as_ref(), report);
+    let host = no_other_host(written.host.as_ref(), ports, report);
     let tls = match &written.scheme {
         None => Some(false),
         Some(text) => report.one_of(text, &[("HTTP", false), ("HTTPS", true)]),
@@ -200,11 +223,23 @@ fn http(written: &written::HttpGet, ports: &[ContainerPort], report: &Report) ->
     })
 }
 
-/// Whom a probe asks is its own container; Kubernetes would let it ask anybody.
-fn no_host(host: Option<&Text>, report: &Report) -> Option<()> {
+/// Whom a probe asks is its own container, or what runs beside its proxy; Kubernetes and Istio would let it ask anybody.
+fn no_other_host(host: Option<&Text>, among: Among<'_>, report: &Report) -> Option<()> {
     let Some(host) = host.filter(|host| !host.value.is_empty()) else {
         return Some(());
     };
+    if matches!(among, Among::Member) {
+        if loopback(host).is_some() {
+            return Some(());
+        }
+        report.error(
+            codes::NOT_YET,
+            &host.at,
+            "a probe of another host is not supported, and would not be asked",
+            "`localhost` or another loopback address; without it the member is asked at its own address",
+        );
+        return None;
+    }
     report.error(
         codes::NOT_YET,
         &host.at,
@@ -291,7 +326,7 @@ fn exec(written: &written::Exec, report: &Report) -> Option<Question> {
 fn port(
     written: Option<&Spanned<IntegerOrText>>,
     parent: &At,
-    ports: &[ContainerPort],
+    among: Among<'_>,
     report: &Report,
 ) -> Option<Port> {
     let written = report.required(written, parent, "port")?;
@@ -303,6 +338,18 @@ fn port(
             });
         }
         IntegerOrText::Text(name) => name,
+    };
+    let Among::Container(ports) = among else {
+        report.error(
+            codes::BAD_VALUE,
+            &written.at,
+            format!(
+                "`{}` is not allowed as the port of a probe of a WorkloadGroup",
+                clip(name)
+            ),
+            "a port is a number from 1 to 65535",
+        );
+        return None;
     };
     let named = ports
         .iter()

@@ -58,8 +58,11 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Its share of the load.
     pub weight: Option<u32>,
-    /// Whether it can take traffic: a Pod's phase is Running or not said, a WorkloadEntry's condition `Healthy` is not False.
+    /// Whether it can take traffic: a Pod's phase is Running or not said, a WorkloadEntry's condition `Healthy` is not False,
+    /// and True where its health is checked.
     pub ready: bool,
+    /// The WorkloadGroup that it joined, where it came by itself.
+    pub group: Option<ResourceName>,
 }
 
 impl Workload {

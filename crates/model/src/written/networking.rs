@@ -1,5 +1,6 @@
-//! `networking.istio.io`: ServiceEntry, WorkloadEntry, Sidecar and ProxyConfig.
+//! `networking.istio.io`: ServiceEntry, WorkloadEntry, WorkloadGroup, Sidecar and ProxyConfig.
 
+use super::probe::Probe;
 use super::{Selector, Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
 
@@ -45,8 +46,18 @@ pub(crate) struct WorkloadEntry {
     pub(crate) locality: Option<Text>,
     pub(crate) weight: Option<Spanned<i64>>,
     pub(crate) service_account: Option<Text>,
-    /// Whether `status` says that it fails (condition `Healthy`, which whoever probes it writes).
-    pub(crate) unhealthy: bool,
+    /// What `status` says of its health (condition `Healthy`, which whoever probes it writes); nothing where it does not know.
+    pub(crate) healthy: Option<bool>,
+}
+
+/// `spec` of a WorkloadGroup.
+#[derive(Debug)]
+pub(crate) struct WorkloadGroup {
+    pub(crate) at: At,
+    pub(crate) labels: TextMap,
+    pub(crate) annotations: TextMap,
+    pub(crate) template: Option<WorkloadEntry>,
+    pub(crate) probe: Option<Probe>,
 }
 
 /// `spec` of a Sidecar.
@@ -147,18 +158,23 @@ impl ListenerPort {
 impl WorkloadEntry {
     /// Reads `spec`.
     pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
-        let unhealthy = document.inner("status").is_some_and(|mut status| {
+        let healthy = document.inner("status").and_then(|mut status| {
             let conditions = status.list("conditions", |cursor| {
                 let mut condition = cursor.fields()?;
                 let kind = condition.text("type")?;
                 Some((kind.value, condition.text("status")?.value))
             });
             let mut conditions = conditions.iter();
-            conditions.any(|(kind, status)| &**kind == "Healthy" && &**status == "False")
+            let (_, said) = conditions.find(|(kind, _)| &**kind == "Healthy")?;
+            match &**said {
+                "True" => Some(true),
+                "False" => Some(false),
+                _ => None,
+            }
         });
         let mut spec = document.inner("spec")?;
         let entry = Self {
-            unhealthy,
+            healthy,
             ..Self::read_fields(&mut spec)
         };
         spec.finish();
@@ -182,8 +198,41 @@ impl WorkloadEntry {
             locality: fields.text("locality"),
             weight: fields.integer("weight"),
             service_account: fields.text("serviceAccount"),
-            unhealthy: false,
+            healthy: None,
         }
+    }
+}
+
+impl WorkloadGroup {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
+        document.ignore(&["status"]);
+        let mut spec = document.inner("spec")?;
+        let (labels, annotations) = match spec.inner("metadata") {
+            None => Default::default(),
+            Some(mut metadata) => {
+                let both = (
+                    metadata.text_map("labels"),
+                    metadata.text_map("annotations"),
+                );
+                metadata.finish();
+                both
+            }
+        };
+        let template = spec.inner("template").map(|mut template| {
+            let entry = WorkloadEntry::read_fields(&mut template);
+            template.finish();
+            entry
+        });
+        let group = Self {
+            at: spec.at().clone(),
+            labels,
+            annotations,
+            template,
+            probe: Probe::read(&mut spec, "probe"),
+        };
+        spec.finish();
+        Some(group)
     }
 }
 

@@ -57,6 +57,9 @@ pub struct ProxyConfiguration {
     /// The workload's own: routes may hold for callers with certain labels only.
     #[prost(message, repeated, tag = "31")]
     pub labels: ::prost::alloc::vec::Vec<Label>,
+    /// How the application is asked whether it is well; what comes of it is told to the control plane. Absent: it is not asked.
+    #[prost(message, optional, tag = "32")]
+    pub health_probe: ::core::option::Option<HealthProbe>,
     /// The workload is a gateway: these are its listeners, and it has no others. Refused by proxies of other roles, as is a
     /// configuration without it by gateways.
     #[prost(message, optional, tag = "40")]
@@ -70,6 +73,128 @@ impl ::prost::Name for ProxyConfiguration {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+/// The probe of a WorkloadGroup.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HealthProbe {
+    /// Where the application is asked, 4 or 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub address: ::prost::alloc::vec::Vec<u8>,
+    /// Exactly one of the four.
+    #[prost(message, optional, tag = "2")]
+    pub http: ::core::option::Option<HttpProbe>,
+    #[prost(message, optional, tag = "3")]
+    pub tcp: ::core::option::Option<TcpProbe>,
+    #[prost(message, optional, tag = "4")]
+    pub grpc: ::core::option::Option<GrpcProbe>,
+    #[prost(message, optional, tag = "5")]
+    pub exec: ::core::option::Option<ExecProbe>,
+    #[prost(uint32, tag = "6")]
+    pub initial_delay_ms: u32,
+    /// Never 0.
+    #[prost(uint32, tag = "7")]
+    pub period_ms: u32,
+    #[prost(uint32, tag = "8")]
+    pub timeout_ms: u32,
+    #[prost(uint32, tag = "9")]
+    pub success_threshold: u32,
+    #[prost(uint32, tag = "10")]
+    pub failure_threshold: u32,
+}
+impl ::prost::Name for HealthProbe {
+    const NAME: &'static str = "HealthProbe";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HealthProbe".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HealthProbe".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HttpProbe {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(bool, tag = "2")]
+    pub tls: bool,
+    #[prost(string, tag = "3")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub headers: ::prost::alloc::vec::Vec<ProbeHeader>,
+}
+impl ::prost::Name for HttpProbe {
+    const NAME: &'static str = "HttpProbe";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HttpProbe".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HttpProbe".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProbeHeader {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ProbeHeader {
+    const NAME: &'static str = "ProbeHeader";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ProbeHeader".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ProbeHeader".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TcpProbe {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+}
+impl ::prost::Name for TcpProbe {
+    const NAME: &'static str = "TcpProbe";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TcpProbe".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TcpProbe".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrpcProbe {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(string, tag = "2")]
+    pub service: ::prost::alloc::string::String,
+}
+impl ::prost::Name for GrpcProbe {
+    const NAME: &'static str = "GrpcProbe";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GrpcProbe".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GrpcProbe".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ExecProbe {
+    #[prost(string, repeated, tag = "1")]
+    pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for ExecProbe {
+    const NAME: &'static str = "ExecProbe";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ExecProbe".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ExecProbe".into()
     }
 }
 /// An external service that decides about requests and connections: one of the mesh, reached as the application's own calls

@@ -13,6 +13,7 @@ mod dump;
 mod followed;
 mod footprint;
 mod handover;
+mod health;
 mod memory;
 mod metrics;
 mod names;
@@ -24,14 +25,17 @@ mod state;
 mod strangers;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use voile_dns::{Resolver, Upstreams};
@@ -44,6 +48,7 @@ use voile_telemetry::logging::Level;
 use voile_transport as transport;
 use voile_transport::alpn;
 use voile_xds::client::{ClientConfig, Update, XdsClient};
+use voile_xds::wire::HealthProbe;
 
 pub use probers::Probers;
 
@@ -62,6 +67,10 @@ use state::{Control, Shared};
 pub struct Options {
     /// `namespace/name` of the workload it stands for.
     pub workload: String,
+    /// The group by which it joins the mesh; without it the mesh says who it is.
+    pub membership: Option<Membership>,
+    /// Whether programs may be run that the group's probe names.
+    pub exec_probes: bool,
     /// `https://host:port` of each control plane: any will do.
     pub control: Vec<String>,
     /// PEM file of the mesh's root.
@@ -100,6 +109,15 @@ pub struct Options {
     pub probers: Probers,
     /// Whether it is a gateway: nothing is behind it, and it takes what comes from outside.
     pub gateway: bool,
+}
+
+/// Of which WorkloadGroup a workload is that joins by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// The group's name, in the workload's namespace.
+    pub group: String,
+    /// Where the workload is reached.
+    pub address: IpAddr,
 }
 
 /// Who knows the names outside the mesh.
@@ -202,7 +220,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let ledger = Ledger::new(options.limits, memory::cgroup_limit(), options.workers);
     let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, options.workers)?;
     drop(to_control);
-    let node = node(namespace, name);
+    let node = node(namespace, name, options.membership.as_ref());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -403,9 +421,22 @@ fn start_workers(
     Ok((handles, threads))
 }
 
-fn node(namespace: &str, name: &str) -> Node {
+/// What we say of ourselves, in the words of Istio's agent.
+fn node(namespace: &str, name: &str, membership: Option<&Membership>) -> Node {
+    let text = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
+    };
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let address = membership.map_or(unknown, |membership| membership.address);
+    let metadata = membership.map(|membership| Struct {
+        fields: BTreeMap::from([
+            ("AUTO_REGISTER_GROUP".to_owned(), text(&membership.group)),
+            ("NAMESPACE".to_owned(), text(namespace)),
+        ]),
+    });
     Node {
-        id: format!("sidecar~0.0.0.0~{name}.{namespace}~{namespace}.svc.cluster.local"),
+        id: format!("sidecar~{address}~{name}.{namespace}~{namespace}.svc.cluster.local"),
+        metadata,
         user_agent_name: concat!("voile/", env!("CARGO_PKG_VERSION")).to_owned(),
         ..Node::default()
     }
@@ -429,7 +460,7 @@ async fn control(
     // Without a token only a certificate can open the stream. The pages and signals are served meanwhile.
     let begin = once_there_is(renewed.clone(), options.token_file.is_none());
     let heard = Arc::new(Notify::new());
-    let client = start_client(begin, &options, node, &store, &shared, (news, &heard));
+    let (client, asked) = start_client(begin, &options, node, &store, &shared, (news, &heard));
     let upstreams = dns::upstreams(&options);
     let resolver = dns::resolver(&upstreams);
     let (lookups, mut answers) = names::Lookups::new(Rc::clone(&resolver));
@@ -445,7 +476,7 @@ async fn control(
         store,
         Rc::clone(&dispatcher),
         recorders,
-        (lookups, compiler, idle),
+        (lookups, compiler, idle, asked),
     )));
     let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
@@ -489,6 +520,20 @@ async fn control(
     doors.close();
     shutdown::drain(&control, &ending, &dispatcher, &mut signals).await;
     Ok(control.borrow_mut().end_recording())
+}
+
+/// Who is told how the application is to be asked whether it is well.
+type AskForHealth = watch::Sender<Option<HealthProbe>>;
+
+/// Asks the application how it is, as the configuration will say.
+fn health_of(options: &Options, client: &XdsClient) -> AskForHealth {
+    let (ask, asked) = watch::channel(None);
+    let reach = health::Reach {
+        mark: options.capture.map(|_| transport::APPLICATION_MARK),
+        runs_programs: options.exec_probes,
+    };
+    tokio::task::spawn_local(health::follow(asked, client.clone(), reach));
+    ask
 }
 
 /// Waits for a first certificate, where one is needed.
@@ -548,7 +593,7 @@ fn start_client(
     store: &Arc<CertificateStore>,
     shared: &Arc<Mutex<Shared>>,
     (news, heard): (mpsc::UnboundedSender<()>, &Arc<Notify>),
-) -> XdsClient {
+) -> (XdsClient, AskForHealth) {
     let config = ClientConfig {
         addresses: options.control.clone(),
         root_certificate: Some(options.root_cert.clone()),
@@ -582,5 +627,6 @@ fn start_client(
             tracing::error!("the first subscription was refused");
         }
     }
-    client
+    let asked = health_of(options, &client);
+    (client, asked)
 }

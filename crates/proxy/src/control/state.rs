@@ -25,7 +25,7 @@ use super::probers::Probers;
 use super::recorders::{Recorders, Remains};
 use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use super::strangers::Strangers;
-use super::{Options, SERVICE_IDLE};
+use super::{AskForHealth, Options, SERVICE_IDLE};
 use crate::plan::{ListenerId, Plan};
 use crate::registry::{Compiled, Registry, is_service};
 use crate::worker::{FromWorker, ToWorker};
@@ -112,6 +112,8 @@ pub(super) struct Control {
     pub(super) service_idle: Rc<Cell<Duration>>,
     /// The same, where the command line says so.
     own_service_idle: Option<Duration>,
+    /// How the application is asked whether it is well.
+    health_probe: AskForHealth,
 }
 
 impl Control {
@@ -122,7 +124,12 @@ impl Control {
         store: Arc<CertificateStore>,
         dispatcher: Rc<Dispatcher>,
         recorders: Recorders,
-        (lookups, compiler, service_idle): (Lookups, Compiler, Rc<Cell<Duration>>),
+        (lookups, compiler, service_idle, health_probe): (
+            Lookups,
+            Compiler,
+            Rc<Cell<Duration>>,
+            AskForHealth,
+        ),
     ) -> Self {
         Self {
             workload: options.workload.clone(),
@@ -158,6 +165,7 @@ impl Control {
             strangers: Strangers::default(),
             service_idle,
             own_service_idle: options.service_idle,
+            health_probe,
         }
     }
 
@@ -171,6 +179,7 @@ impl Control {
         self.dispatcher.told();
         let held_back = self.shared().registry.look_at_held_back(heard);
         self.held_back = held_back;
+        self.ask_for_health();
         self.subscribe();
         self.subscribe_named();
         self.shared().registry.forget_names();
@@ -195,6 +204,20 @@ impl Control {
             self.obey(plan, heard);
         }
         self.accept();
+    }
+
+    /// The application is asked as the configuration says by now.
+    fn ask_for_health(&self) {
+        let wanted = {
+            let shared = self.shared();
+            let held = shared.registry.configuration.as_ref();
+            held.and_then(|held| held.value.health_probe.clone())
+        };
+        self.health_probe.send_if_modified(|known| {
+            let is_new = *known != wanted;
+            *known = wanted;
+            is_new
+        });
     }
 
     /// Whether policies are being compiled before the state can be published.

@@ -10,7 +10,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
+use voile_proto::type_url;
 
 use super::backoff::Backoff;
 use super::changes::Changes;
@@ -55,11 +56,42 @@ impl Drop for Inner {
     }
 }
 
+/// Code of a complaint about the application, as Istio's agent says it.
+const UNWELL: i32 = 500;
+
+/// How the application is: well, or what is wrong with it.
+pub type Health = Result<(), String>;
+
 /// Changes nobody has sent yet.
 #[derive(Debug, Default)]
 struct Commands {
     changes: Mutex<Changes>,
+    health: Mutex<Told>,
     news: Notify,
+}
+
+/// How the application is, as far as it is known, and whether the open stream's server was told.
+#[derive(Debug, Default)]
+struct Told {
+    health: Option<Health>,
+    told: bool,
+}
+
+impl Told {
+    /// What must be said of it, once.
+    fn request(&mut self) -> Option<DeltaDiscoveryRequest> {
+        let health = self.health.as_ref().filter(|_| !self.told)?;
+        self.told = true;
+        Some(DeltaDiscoveryRequest {
+            type_url: type_url::HEALTH.to_owned(),
+            error_detail: health.as_ref().err().map(|complaint| Status {
+                code: UNWELL,
+                message: complaint.clone(),
+                details: Vec::new(),
+            }),
+            ..DeltaDiscoveryRequest::default()
+        })
+    }
 }
 
 impl Commands {
@@ -69,6 +101,29 @@ impl Commands {
 
     fn apply(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
         std::mem::take(&mut *self.lock()).apply(subscriptions)
+    }
+
+    /// What is said on a new stream first: whoever answers may be another than before.
+    fn first(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
+        self.apply(subscriptions);
+        self.told().told = false;
+        let mut first = subscriptions.open();
+        // Only on a stream that says who we are: that is what a type's first request does.
+        if !first.is_empty() {
+            first.extend(self.told().request());
+        }
+        first
+    }
+
+    /// What is said when there is something new.
+    fn news(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
+        let mut news = self.apply(subscriptions);
+        news.extend(self.told().request());
+        news
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -164,6 +219,15 @@ impl XdsClient {
         Ok(())
     }
 
+    /// Tells how the application is: now, and on each stream to come, until it is told otherwise.
+    pub fn tell_health(&self, health: Health) {
+        *self.inner.commands.told() = Told {
+            health: Some(health),
+            told: false,
+        };
+        self.inner.commands.news.notify_one();
+    }
+
     /// The state, to look at or to wait on.
     pub fn state(&self) -> watch::Receiver<ClientState> {
         self.inner.state.clone()
@@ -238,8 +302,7 @@ impl Driver {
         };
         let (requests, queue) = mpsc::channel(REQUEST_QUEUE);
         // istiod answers headers only after the first request, so that must be under way before we wait for headers.
-        self.commands.apply(&mut self.subscriptions);
-        for request in self.subscriptions.open() {
+        for request in self.commands.first(&mut self.subscriptions) {
             if requests.try_send(request).is_err() {
                 return self.broken("more types of resources than a stream takes");
             }
@@ -275,7 +338,7 @@ impl Driver {
                     }
                     Err(status) => return self.refused(&status),
                 },
-                () = commands.news.notified() => commands.apply(&mut self.subscriptions),
+                () = commands.news.notified() => commands.news(&mut self.subscriptions),
                 () = patience.lost() => return self.unanswered(),
             };
             if self.subscriptions.wanted() > MAX_WANTED_NAMES {

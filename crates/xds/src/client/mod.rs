@@ -16,6 +16,6 @@ mod tests;
 pub use backoff::Backoff;
 pub use changes::Changes;
 pub use connect::{ClientConfig, ClientError, Credential, CredentialSource, TokenFile};
-pub use driver::{Handler, SubscribeError, XdsClient};
+pub use driver::{Handler, Health, SubscribeError, XdsClient};
 pub use state::{ClientState, TypeState};
 pub use subscriptions::{Rejection, ResourceUpdate, Subscriptions, Unanswered, Update};

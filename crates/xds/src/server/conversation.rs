@@ -25,6 +25,8 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn node(request: &Self::Request) -> Option<&Node>;
     /// The type that a request asks for.
     fn asked(request: &Self::Request) -> &str;
+    /// What a request says is wrong.
+    fn complaint(request: &Self::Request) -> Option<&str>;
     fn changed(&mut self);
     fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>);
     /// The sources changed then.
@@ -58,6 +60,10 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn asked(request: &Self::Request) -> &str {
         &request.type_url
+    }
+
+    fn complaint(request: &Self::Request) -> Option<&str> {
+        Some(&request.error_detail.as_ref()?.message)
     }
 
     fn changed(&mut self) {
@@ -119,6 +125,10 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
 
     fn asked(request: &Self::Request) -> &str {
         &request.type_url
+    }
+
+    fn complaint(request: &Self::Request) -> Option<&str> {
+        Some(&request.error_detail.as_ref()?.message)
     }
 
     fn changed(&mut self) {

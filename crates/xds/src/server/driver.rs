@@ -13,6 +13,8 @@ use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
 use tonic::{Code, Status};
+use voile_proto::discovery::Node;
+use voile_proto::type_url;
 
 use super::Snapshot;
 use super::conversation::Conversation;
@@ -42,12 +44,21 @@ const GONE: &str = "the caller is gone";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
+/// What a stream waits for that joins the mesh; or why it may not.
+pub type Admission = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
 /// Hears what happens on streams, for metrics and status pages. Must not block.
 pub trait Observer<C>: Send + Sync + 'static {
     /// A stream was opened.
     fn opened(&self, id: StreamId, caller: &C);
     /// The caller named itself (it may say anything).
     fn named(&self, id: StreamId, node: &str);
+    /// The caller says who it is: perhaps somebody who is to be taken into the mesh.
+    fn admit(&self, _id: StreamId, _caller: &C, _node: &Node) -> Option<Admission> {
+        None
+    }
+    /// The caller says that its application is well, or what it complains of (Istio's HealthInformation).
+    fn health(&self, _id: StreamId, _complaint: Option<&str>) {}
     /// A request arrived.
     fn event(&self, id: StreamId, type_url: &str, event: &Event);
     /// A response was sent.
@@ -90,6 +101,8 @@ pub(super) struct Session<C: 'static, S: Conversation<C>> {
     unsure: bool,
     /// The caller has said its name.
     named: bool,
+    /// Whether it may join the mesh is being found out.
+    admission: Option<Admission>,
     /// Whether `member` knows who calls.
     introduced: bool,
     /// The beginning of a message.
@@ -120,6 +133,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             farewell: None,
             unsure: true,
             named: false,
+            admission: None,
             introduced: false,
             partial: Vec::new(),
             alarm: None,
@@ -159,6 +173,12 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     }
 
     fn turn(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
+        if let Some(admission) = &mut self.admission
+            && let Poll::Ready(admitted) = admission.as_mut().poll(context)
+        {
+            self.admission = None;
+            admitted?;
+        }
         if let Some(news) = self.member.news(context) {
             self.take_news(news);
             self.push(out)?;
@@ -217,6 +237,12 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             let snapshot = self.snapshots.borrow().clone();
             snapshot.introduce(self.stream.caller_mut(), node);
             self.unsure = true;
+            self.admission = self.observer.admit(self.id, self.stream.caller(), node);
+        }
+        // It asks for nothing, and is answered by nothing.
+        if S::asked(&request) == type_url::HEALTH {
+            self.observer.health(self.id, S::complaint(&request));
+            return Ok(());
         }
         let type_url = S::asked(&request).to_owned();
         let event = self

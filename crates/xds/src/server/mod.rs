@@ -18,7 +18,7 @@ use std::time::Instant;
 use tonic::Status;
 use voile_proto::discovery::Node;
 
-pub use driver::{BoundedLife, DEPARTED, Observer, Served, StreamId};
+pub use driver::{Admission, BoundedLife, DEPARTED, Observer, Served, StreamId};
 pub use interest::{CALLER, Interest, Touched};
 pub use service::Streams;
 pub use sotw::{Absent, SotwStream};

@@ -11,8 +11,8 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Gateway, Protocol, Telemetry, WireError, address, labels_of, port,
-    service_key, socket, trust_domain,
+    Authorizer, Capture, Gateway, HealthProbe, Protocol, Telemetry, WireError, address, labels_of,
+    port, service_key, socket, trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -58,6 +58,8 @@ pub struct ProxyConfiguration {
     pub labels: Labels,
     /// What a gateway takes from outside; none of a sidecar.
     pub gateway: Option<Gateway>,
+    /// How the application is asked whether it is well.
+    pub health_probe: Option<HealthProbe>,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -233,6 +235,7 @@ impl ProxyConfiguration {
                     Some(Gateway::check(gateway).map_err(|error| error.within("gateway"))?)
                 }
             },
+            health_probe: health_probe(message)?,
         })
     }
 }
@@ -243,6 +246,12 @@ fn outbound_policy(said: i32) -> Result<OutboundPolicy, WireError> {
         Ok(wire::OutboundPolicy::RegistryOnly) => Ok(OutboundPolicy::RegistryOnly),
         Err(_) => Err(super::unknown_value("outbound_policy", said)),
     }
+}
+
+fn health_probe(message: &wire::ProxyConfiguration) -> Result<Option<HealthProbe>, WireError> {
+    let probe = message.health_probe.as_ref().map(HealthProbe::check);
+    let probe = probe.transpose();
+    probe.map_err(|error| error.within("health_probe"))
 }
 
 fn authorizers(messages: &[wire::Authorizer]) -> Result<Vec<Authorizer>, WireError> {

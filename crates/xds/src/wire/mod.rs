@@ -10,6 +10,7 @@ mod capture;
 mod configuration;
 mod encode;
 mod gateway;
+mod health;
 mod policy;
 mod routes;
 mod telemetry;
@@ -33,6 +34,7 @@ pub use configuration::{
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
 pub use gateway::{Gateway, GatewayListener, GatewayServer, GatewayTls, VirtualHost};
+pub use health::HealthProbe;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use routes::{Mirror, RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};

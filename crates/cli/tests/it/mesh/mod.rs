@@ -298,7 +298,7 @@ fn copy_private(from: &Path, to: &Path) {
 }
 
 /// Writes a file for its owner only.
-fn write_private(path: &Path, text: &[u8]) {
+pub(crate) fn write_private(path: &Path, text: &[u8]) {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600);

@@ -1,0 +1,130 @@
+//! What a proxy says of itself that wants to join, and whether it may. Who it is it has proved before; what it says gets it nothing
+//! that its identity does not: the group is one of its own namespace, and for its own service account.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost_types::value::Kind;
+use tonic::Status;
+use voile_model::ResourceName;
+use voile_model::mesh::WorkloadGroup;
+use voile_proto::discovery::Node;
+use voile_xds::wire::CLUSTER;
+
+use crate::snapshot::{Caller, MeshSnapshot};
+
+/// Field of a node's metadata that names the group, as Istio's agent writes it.
+const GROUP: &str = "AUTO_REGISTER_GROUP";
+/// Field with the namespace that the proxy believes to be in.
+const NAMESPACE: &str = "NAMESPACE";
+/// Field with its addresses, the first one first, for who does not say it in its name.
+const ADDRESSES: &str = "INSTANCE_IPS";
+
+/// What a proxy says that wants to join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) group: ResourceName,
+    /// Who it proved to be.
+    pub(super) account: Arc<str>,
+    pub(super) address: IpAddr,
+    /// `region/zone/subzone`, empty when not said.
+    pub(super) locality: Arc<str>,
+}
+
+impl Claim {
+    /// None from who says nothing of a group.
+    pub(super) fn of(caller: &Caller, node: &Node) -> Option<Result<Self, Status>> {
+        let said = |field: &str| {
+            let value = node.metadata.as_ref()?.fields.get(field)?;
+            match value.kind.as_ref()? {
+                Kind::StringValue(text) if !text.is_empty() => Some(text.as_str()),
+                _ => None,
+            }
+        };
+        let group = said(GROUP)?;
+        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller else {
+            return Some(Err(Status::unauthenticated(format!(
+                "WorkloadGroup {group}: a caller without credentials cannot join"
+            ))));
+        };
+        let identity = &caller.identity;
+        if let Some(other) = said(NAMESPACE).filter(|said| *said != identity.namespace.as_str()) {
+            return Some(Err(Status::permission_denied(format!(
+                "WorkloadGroup {other}/{group}: {identity} is of another namespace"
+            ))));
+        }
+        let named = node.id.split('~').nth(1).and_then(|text| text.parse().ok());
+        let named = named.filter(|address: &IpAddr| !address.is_unspecified());
+        let listed = || said(ADDRESSES)?.split(',').next()?.trim().parse().ok();
+        let Some(address) = named.or_else(listed).map(|address| address.to_canonical()) else {
+            return Some(Err(Status::invalid_argument(format!(
+                "WorkloadGroup {}/{group}: the node id `{}` names no address, nor does {ADDRESSES}",
+                identity.namespace, node.id
+            ))));
+        };
+        let locality = node.locality.as_ref().map(|at| {
+            let parts = [&at.region, &at.zone, &at.sub_zone];
+            let said = parts.into_iter().take_while(|part| !part.is_empty());
+            said.map(String::as_str).collect::<Vec<_>>().join("/")
+        });
+        Some(Ok(Self {
+            group: ResourceName::new(identity.namespace.clone(), group),
+            account: identity.service_account.clone(),
+            address,
+            locality: locality.unwrap_or_default().into(),
+        }))
+    }
+
+    /// Its name in the mesh.
+    pub(super) fn member(&self) -> String {
+        WorkloadGroup::member(&self.group.name, self.address)
+    }
+
+    /// Whether this caller may be what it says, as the mesh is now.
+    pub(super) fn check(&self, caller: &Caller, snapshot: &MeshSnapshot) -> Result<(), Status> {
+        let Self { group, account, .. } = self;
+        let Some(found) = snapshot.groups.get(group) else {
+            return Err(Status::permission_denied(format!(
+                "there is no WorkloadGroup {group}"
+            )));
+        };
+        if found.service_account != *account {
+            return Err(Status::permission_denied(format!(
+                "WorkloadGroup {group} is for service account {}, and not for {account}",
+                found.service_account
+            )));
+        }
+        let name = self.member();
+        if let Caller::Known(known) | Caller::Envoy(known, _) = caller
+            && let Some(pod) = known.pod.as_ref().filter(|pod| **pod != name)
+        {
+            return Err(Status::permission_denied(format!(
+                "WorkloadGroup {group}: the caller's token is bound to pod {pod}, and not to {name}"
+            )));
+        }
+        let address = self.address;
+        if address.is_multicast() || address.is_unspecified() {
+            return Err(Status::invalid_argument(format!(
+                "WorkloadGroup {group}: {address} is not the address of one host"
+            )));
+        }
+        let own = format!(
+            "{CLUSTER}/networking.istio.io/WorkloadEntry/{}/{name}",
+            group.namespace
+        );
+        let place = format!("{}/{address}", found.network);
+        let owners = snapshot.owners.get(&place);
+        let mut owners = owners.into_iter().flat_map(|all| all.iter());
+        match owners.find(|owner| ***owner != *own) {
+            None => Ok(()),
+            Some(owner) => Err(taken(group, address, owner)),
+        }
+    }
+}
+
+/// An address is somebody else's.
+pub(super) fn taken(group: &ResourceName, address: IpAddr, owner: &str) -> Status {
+    Status::permission_denied(format!(
+        "WorkloadGroup {group}: {address} is the address of {owner}"
+    ))
+}

@@ -1,0 +1,376 @@
+//! The thread that keeps members' documents as they should be: what streams say arrives under a lock that is never held over a write, and
+//! the thread does one thing after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tonic::Status;
+use voile_proto::discovery::Node;
+use voile_xds::server::{Admission, StreamId};
+
+use super::FOLDER;
+use super::claim::{Claim, taken};
+use super::entry::Entry;
+use super::holder::Holder;
+use super::roll::{Act, Key, Roll};
+use crate::snapshot::{Caller, MeshSnapshot};
+use crate::state_file::{Change, StateFile};
+
+/// How long members of a control plane that ended have to come to another, or to it when it is back. A proxy waits at most 15 s
+/// between two attempts, so several fit.
+const ORPHANED: Duration = Duration::from_secs(60);
+
+/// What the thread and everybody else look at.
+struct Shared {
+    desk: Mutex<Desk>,
+    wake: Condvar,
+}
+
+struct Desk {
+    roll: Roll,
+    snapshot: Arc<MeshSnapshot>,
+    ending: bool,
+}
+
+impl Shared {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module.
+pub(crate) struct Registrar {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Registrar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registrar").finish_non_exhaustive()
+    }
+}
+
+impl Registrar {
+    /// Keeps entries in a folder of the state directory, which is made. Who is gone for `grace` has left.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub(crate) fn start(state: &Path, grace: Duration) -> io::Result<Self> {
+        let folder = state.join(FOLDER);
+        let mut made = std::fs::DirBuilder::new();
+        made.recursive(true).mode(0o700).create(&folder)?;
+        let mut files = Files {
+            holder: Holder::new(&folder)?,
+            folder,
+            grace,
+            orphans: BTreeMap::new(),
+        };
+        let shared = Arc::new(Shared {
+            desk: Mutex::new(Desk {
+                roll: Roll::new(grace, Instant::now()),
+                snapshot: Arc::default(),
+                ending: false,
+            }),
+            wake: Condvar::new(),
+        });
+        let mine = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("groups".to_owned())
+            .spawn(move || work(&mine, &mut files))?;
+        Ok(Self {
+            shared,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// There is a new snapshot: groups may say something else, and others may have written.
+    pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>) {
+        let mut desk = self.shared.desk();
+        if desk.snapshot.groups != snapshot.groups {
+            desk.roll.groups_changed();
+        }
+        desk.snapshot = snapshot.clone();
+        desk.roll.others_changed(Instant::now());
+        drop(desk);
+        self.shared.wake.notify_one();
+    }
+
+    /// Whether a stream is of somebody who joins by itself, and what it waits for then.
+    pub(crate) fn admit(&self, id: StreamId, caller: &Caller, node: &Node) -> Option<Admission> {
+        let claim = Claim::of(caller, node)?;
+        let mut desk = self.shared.desk();
+        let claim = claim.and_then(|claim| {
+            claim.check(caller, &desk.snapshot)?;
+            match desk.ending {
+                true => Err(ending()),
+                false => Ok(claim),
+            }
+        });
+        let claim = match claim {
+            Ok(claim) => claim,
+            Err(refusal) => {
+                tracing::warn!(stream = id.0, %caller, "refused: {}", refusal.message());
+                return Some(Box::pin(std::future::ready(Err(refusal))));
+            }
+        };
+        let (answer, answered) = oneshot::channel();
+        desk.roll.joins(id.0, claim, answer);
+        drop(desk);
+        self.shared.wake.notify_one();
+        Some(Box::pin(async {
+            answered.await.unwrap_or_else(|_| Err(ending()))
+        }))
+    }
+
+    /// A stream says how its application is.
+    pub(crate) fn health(&self, id: StreamId, complaint: Option<&str>) {
+        let health = complaint.map_or(Ok(()), |complaint| Err(complaint.to_owned()));
+        self.shared.desk().roll.is(id.0, health);
+        self.shared.wake.notify_one();
+    }
+
+    /// A stream ended.
+    pub(crate) fn closed(&self, id: StreamId) {
+        self.shared.desk().roll.ended(id.0, Instant::now());
+        self.shared.wake.notify_one();
+    }
+
+    /// How many have joined here.
+    pub(crate) fn len(&self) -> usize {
+        self.shared.desk().roll.len()
+    }
+
+    /// Ends; what joined stays in the folder, for who comes after.
+    pub(crate) fn stop(&self) {
+        self.shared.desk().ending = true;
+        self.shared.wake.notify_one();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn ending() -> Status {
+    Status::unavailable("the control plane is ending")
+}
+
+fn work(shared: &Shared, files: &mut Files) {
+    let mut desk = shared.desk();
+    loop {
+        if desk.ending {
+            desk.roll.give_up();
+            return;
+        }
+        let now = Instant::now();
+        let Some(act) = desk.roll.next(now) else {
+            let due = desk.roll.due();
+            desk = match due {
+                None => shared
+                    .wake
+                    .wait(desk)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(due) => {
+                    let left = due.saturating_duration_since(now);
+                    let woken = shared.wake.wait_timeout(desk, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            continue;
+        };
+        match act {
+            Act::Remove(file) => {
+                drop(desk);
+                files.remove(&file);
+                desk = shared.desk();
+            }
+            Act::Look => {
+                drop(desk);
+                let (found, next) = files.look(now);
+                desk = shared.desk();
+                desk.roll.looked(&found, next);
+            }
+            Act::Write(key) => {
+                let wanted = wanted(&desk, &key);
+                drop(desk);
+                let wrote = wanted.map(|wanted| files.put(wanted));
+                desk = shared.desk();
+                if let Some(wrote) = wrote {
+                    desk.roll.wrote(&key, wrote, Instant::now());
+                }
+            }
+        }
+    }
+}
+
+/// What a member's document shall say, if there shall be one, and the file that it has.
+struct Wanted {
+    claim: Claim,
+    entry: Option<Entry>,
+    before: Option<String>,
+}
+
+fn wanted(desk: &Desk, key: &Key) -> Option<Wanted> {
+    let member = desk.roll.member(key)?;
+    let claim = member.claim.clone();
+    let group = desk.snapshot.groups.get(&claim.group);
+    let group = group.filter(|group| group.service_account == claim.account);
+    Some(Wanted {
+        entry: group.map(|group| Entry::of(group, &claim, member.health.as_ref())),
+        before: member.file.clone(),
+        claim,
+    })
+}
+
+/// The folder, and what is known of those in it that are not ours.
+struct Files {
+    folder: PathBuf,
+    holder: Holder,
+    grace: Duration,
+    /// Files of those whose control plane has ended, and when they go.
+    orphans: BTreeMap<String, Instant>,
+}
+
+impl Files {
+    fn file(&self, name: &str) -> StateFile {
+        StateFile::new(&self.folder, name)
+    }
+
+    /// Makes it so; the file that the member has now.
+    fn put(&self, wanted: Wanted) -> Result<Option<String>, Status> {
+        let Wanted {
+            claim,
+            entry,
+            before,
+        } = wanted;
+        let Some(mut entry) = entry else {
+            // The group is gone, and with it what was made of it.
+            return match before {
+                Some(file) => {
+                    self.remove(&file);
+                    Ok(None)
+                }
+                None => Err(Status::permission_denied(format!(
+                    "there is no WorkloadGroup {} any more",
+                    claim.group
+                ))),
+            };
+        };
+        entry.set_holder(self.holder.name());
+        let name = entry.file();
+        let called = entry.called();
+        let written = self.file(&name).change(|there| {
+            let there = there.as_deref().and_then(Entry::parse);
+            match there {
+                Some(there) if !entry.is_same_member(&there) => {
+                    let owner = format!("{}, which has joined", there.called());
+                    (
+                        Change::Leave,
+                        Err(taken(&claim.group, claim.address, &owner)),
+                    )
+                }
+                there => {
+                    if let Some(there) = &there {
+                        entry.keep_health(there);
+                    }
+                    let change = match there.as_ref() == Some(&entry) {
+                        true => Change::Leave,
+                        false => Change::Write(entry.text()),
+                    };
+                    (change, Ok(()))
+                }
+            }
+        });
+        written.map_err(|error| {
+            tracing::error!(file = %self.folder.join(&name).display(), %error, "a workload that joined cannot be written down");
+            Status::unavailable(format!("WorkloadGroup {}: {error}", claim.group))
+        })??;
+        tracing::info!(workload = called, group = %claim.group, address = %claim.address, "is in the mesh");
+        if let Some(before) = before.filter(|before| *before != name) {
+            self.remove(&before);
+        }
+        Ok(Some(name))
+    }
+
+    /// Takes away a file that is ours.
+    fn remove(&self, name: &str) {
+        self.remove_if(name, |entry| entry.holder() == self.holder.name());
+    }
+
+    fn remove_if(&self, name: &str, may: impl FnOnce(&Entry) -> bool) {
+        let removed =
+            self.file(name)
+                .change(|there| match there.as_deref().and_then(Entry::parse) {
+                    Some(entry) if may(&entry) => (Change::Remove, Some(entry.called())),
+                    _ => (Change::Leave, None),
+                });
+        match removed {
+            Ok(None) => {}
+            Ok(Some(workload)) => tracing::info!(workload, "has left the mesh"),
+            Err(error) => {
+                tracing::error!(file = %self.folder.join(name).display(), %error, "a workload that left cannot be taken away");
+            }
+        }
+    }
+
+    /// What there is, and when to look again: while there is something of others they may end.
+    fn look(&mut self, now: Instant) -> (BTreeSet<String>, Option<Instant>) {
+        let mut found = BTreeSet::new();
+        let mut alive: BTreeMap<String, bool> = BTreeMap::new();
+        let mut foreign = BTreeSet::new();
+        for file in std::fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = file.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(".json") {
+                continue;
+            }
+            let text = self.file(&name).read().ok().flatten();
+            let entry = text.as_deref().and_then(Entry::parse);
+            found.insert(name.clone());
+            let Some(entry) = entry else { continue };
+            let holder = entry.holder();
+            if holder == self.holder.name() {
+                continue;
+            }
+            let runs = alive.entry(holder.to_owned());
+            let runs = *runs.or_insert_with(|| self.holder.is_alive(holder));
+            foreign.insert(name.clone());
+            match runs {
+                true => drop(self.orphans.remove(&name)),
+                false => drop(self.orphans.entry(name).or_insert(now + ORPHANED)),
+            }
+        }
+        self.orphans.retain(|name, _| foreign.contains(name));
+        let over: Vec<String> = self
+            .orphans
+            .extract_if(.., |_, at| *at <= now)
+            .map(|(name, _)| name)
+            .collect();
+        for name in &over {
+            // It may have come back since.
+            self.remove_if(name, |entry| !self.holder.is_alive(entry.holder()));
+            foreign.remove(name);
+        }
+        let again = now + self.grace.max(Duration::from_secs(1));
+        (found, (!foreign.is_empty()).then_some(again))
+    }
+}

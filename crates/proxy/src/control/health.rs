@@ -1,0 +1,209 @@
+//! Whether the application is well, as the probe of its WorkloadGroup asks: the control plane says what is asked, and is told what
+//! comes of it. What counts is pure; asking blocks, so it is done on a thread of its own.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use voile_model::mesh::{Probe, Question};
+use voile_xds::client::{Health, XdsClient};
+use voile_xds::wire::HealthProbe;
+
+/// Answers in a row, and what they came to.
+#[derive(Debug)]
+struct Counted {
+    successes: u32,
+    failures: u32,
+    /// What was told last.
+    well: Option<bool>,
+}
+
+impl Counted {
+    fn new() -> Self {
+        Self {
+            successes: 0,
+            failures: 0,
+            well: None,
+        }
+    }
+
+    /// What is to be told after one more answer, if that is news.
+    fn heard(&mut self, probe: &Probe, good: bool) -> Option<bool> {
+        (self.successes, self.failures) = match good {
+            true => (self.successes.saturating_add(1), 0),
+            false => (0, self.failures.saturating_add(1)),
+        };
+        let well = match good {
+            true => (self.successes >= probe.success_threshold).then_some(true),
+            false => (self.failures >= probe.failure_threshold).then_some(false),
+        };
+        let news = well.filter(|well| self.well != Some(*well));
+        self.well = news.or(self.well);
+        news
+    }
+}
+
+/// How the application is reached, and what may be run beside it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    /// The mark of connections that the kernel leaves alone.
+    pub(super) mark: Option<u32>,
+    /// Programs may be run because the control plane says so.
+    pub(super) runs_programs: bool,
+}
+
+/// Asks as the last word on it says, until nobody says any more.
+pub(super) async fn follow(
+    mut wanted: watch::Receiver<Option<HealthProbe>>,
+    client: XdsClient,
+    reach: Reach,
+) {
+    loop {
+        let probe = wanted.borrow_and_update().clone();
+        let changed = match probe {
+            None => wanted.changed().await,
+            Some(probe) => tokio::select! {
+                never = ask_for_ever(probe.into(), &client, reach) => match never {},
+                changed = wanted.changed() => changed,
+            },
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+async fn ask_for_ever(
+    asked: Arc<HealthProbe>,
+    client: &XdsClient,
+    reach: Reach,
+) -> std::convert::Infallible {
+    let mut counted = Counted::new();
+    tokio::time::sleep(asked.probe.initial_delay).await;
+    loop {
+        let begun = tokio::time::Instant::now();
+        let question = Arc::clone(&asked);
+        let answer = tokio::task::spawn_blocking(move || ask(&question, reach)).await;
+        let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
+        if let Err(why) = &answer {
+            tracing::debug!(why, "the application is not well");
+        }
+        if let Some(well) = counted.heard(&asked.probe, answer.is_ok()) {
+            match &answer {
+                Ok(()) => tracing::info!("the application is well"),
+                Err(why) => tracing::warn!(why, "the application is not well: it takes no traffic"),
+            }
+            debug_assert_eq!(well, answer.is_ok());
+            client.tell_health(answer);
+        }
+        tokio::time::sleep_until(begun + asked.probe.period).await;
+    }
+}
+
+fn ask(asked: &HealthProbe, reach: Reach) -> Health {
+    let timeout = asked.probe.timeout;
+    let network = |port: voile_model::Port, question: voile_probe::Question| {
+        let address = (asked.address, port.get()).into();
+        let answer = voile_probe::ask(address, reach.mark, &question, timeout);
+        answer.map(drop).map_err(|failure| failure.why)
+    };
+    match &asked.probe.question {
+        Question::Tcp { port } => network(*port, voile_probe::Question::Tcp),
+        Question::Grpc { port, service } => {
+            let service = service.to_string();
+            network(*port, voile_probe::Question::Grpc { service })
+        }
+        Question::Http {
+            port,
+            tls,
+            path,
+            headers,
+        } => {
+            let headers = headers.iter();
+            let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
+            let question = voile_probe::Question::Http {
+                tls: *tls,
+                path: path.to_string(),
+                headers: headers.collect(),
+            };
+            network(*port, question)
+        }
+        Question::Exec { command } if reach.runs_programs => {
+            voile_probe::run(command, timeout).map_err(|failure| failure.why)
+        }
+        Question::Exec { .. } => Err(
+            "the probe is a program, and this proxy runs none (`--exec-probes` lets it)".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn probe(successes: u32, failures: u32) -> Probe {
+        Probe {
+            question: Question::Exec {
+                command: vec!["true".into()],
+            },
+            initial_delay: Duration::ZERO,
+            period: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            success_threshold: successes,
+            failure_threshold: failures,
+            termination_grace: None,
+        }
+    }
+
+    #[test]
+    fn only_what_changes_is_told_and_only_after_so_many_answers_in_a_row() {
+        for (successes, failures, answers, told) in [
+            (1, 1, "+", "+"),
+            (1, 1, "-", "-"),
+            (1, 3, "--+--+---", "..+.....-"),
+            (2, 1, "+-++-", ".-.+-"),
+            (2, 2, "-+-+--++++", ".....-.+.."),
+            (1, 1, "+++---+", "+..-..+"),
+        ] {
+            let (probe, mut counted) = (probe(successes, failures), Counted::new());
+            let heard = answers
+                .chars()
+                .map(|answer| match counted.heard(&probe, answer == '+') {
+                    Some(true) => '+',
+                    Some(false) => '-',
+                    None => '.',
+                });
+            let heard: String = heard.collect();
+            assert_eq!(heard, told, "{answers} by {successes} and {failures}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_run_only_where_the_proxy_was_told_that_it_may_be() {
+        let reach = |runs_programs| Reach {
+            mark: None,
+            runs_programs,
+        };
+        let asked = |program: &[&str]| HealthProbe {
+            probe: Probe {
+                question: Question::Exec {
+                    command: program.iter().map(|word| (*word).into()).collect(),
+                },
+                ..probe(1, 1)
+            },
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
+        };
+        assert_eq!(ask(&asked(&["true"]), reach(true)), Ok(()));
+        let refused = ask(&asked(&["true"]), reach(false)).expect_err("none is run");
+        assert!(refused.contains("--exec-probes"), "{refused}");
+        let failed = ask(&asked(&["sh", "-c", "exit 3"]), reach(true)).expect_err("it fails");
+        assert!(failed.contains('3'), "{failed}");
+        let missing = ask(&asked(&["/no/such/program"]), reach(true)).expect_err("there is none");
+        assert!(missing.contains("/no/such/program"), "{missing}");
+        let begun = Instant::now();
+        let slow = ask(&asked(&["sleep", "600"]), reach(true)).expect_err("it takes too long");
+        assert!(slow.contains("longer than 1s"), "{slow}");
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+}
