@@ -14,7 +14,7 @@ use voile_model::{Identity, Mesh, Namespace};
 #[command(
     after_help = "Answers for every workload behind the service: whether it would let the request in, which policy and rule decide,\n\
     with file and line, and what would have to be otherwise.\n\n\
-    Exit code: 0 allowed by all, 1 denied by any, 2 when the folder cannot be read or names are not known."
+    Exit code: 0 allowed by all, 1 denied by any, or left to an external service, 2 when the folder cannot be read or names are not known."
 )]
 pub(crate) struct Args {
     /// Folders of YAML, taken together as one mesh
@@ -214,7 +214,14 @@ fn token(one: &TokenSaid) -> serde_json::Value {
 }
 
 fn text(one: &Explanation) -> String {
-    let verdict = if one.allowed { "ALLOWED" } else { "DENIED" };
+    let decides =
+        |asked: &Decided| (&asked.policy, asked.rule) == (&one.decided.policy, one.decided.rule);
+    let verdict = match one.allowed {
+        true => "ALLOWED",
+        // Nobody here knows what the service will say.
+        false if one.asked.as_ref().is_some_and(decides) => "ASKED ABOUT",
+        false => "DENIED",
+    };
     let mut out = format!(
         "{verdict} by {}, port {}: {}\n",
         one.workload, one.port, one.decided.why

@@ -212,6 +212,33 @@ fn opaque_connections_are_judged_and_live_ones_cut() {
 }
 
 #[test]
+fn a_client_reads_which_rule_denied_only_at_level_debug() {
+    let mesh = Mesh::start("PERMISSIVE");
+    application::reflect(mesh.http_app());
+    let deny = "action: DENY, rules: [{to: [{operation: {paths: [\"/a\"]}}]}, {to: [{operation: {paths: [\"/b\"]}}]}]";
+    set(&mesh, &policy("deny", deny));
+    in_force("the policy is in force", || stranger(&mesh, "/b") == 403);
+    let told = |path: &str| {
+        let answer = get(mesh.inbound(HTTP_PORT), path).expect("an answer");
+        let mut lines = answer.head.lines().map(str::to_ascii_lowercase);
+        lines.find(|line| line.starts_with("x-voile-"))
+    };
+    assert_eq!(told("/b"), None);
+    let level = |level: &str| {
+        let ask =
+            format!("PUT /logging?level={level} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = exchange(mesh.server_admin(), ask.as_bytes()).expect("an answer");
+        assert_eq!(answer.status, 200);
+    };
+    level("debug");
+    let by = "x-voile-denied-by: rbac_access_denied_matched_policy[ns[shop]-policy[deny]-rule[1]]";
+    assert_eq!(told("/b").as_deref(), Some(by));
+    assert_eq!(told("/c"), None, "it is let in");
+    level("info");
+    assert_eq!(told("/b"), None);
+}
+
+#[test]
 fn grpc_callers_read_a_status() {
     let mesh = Mesh::start("PERMISSIVE");
     set(

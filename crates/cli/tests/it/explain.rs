@@ -341,6 +341,7 @@ fn explain_says_who_is_asked_before_the_token_is_looked_at() {
         said.contains(asked) && said.contains("ask.yaml:17:"),
         "{said}"
     );
+    assert!(said.starts_with("ASKED ABOUT by Deployment"), "{said}");
     assert!(
         said.contains("if it says yes, the other policies let it pass"),
         "{said}"
@@ -348,6 +349,7 @@ fn explain_says_who_is_asked_before_the_token_is_looked_at() {
     let (code, said) = ask("/asked", "x.y.z", &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(asked), "{said}");
+    assert!(said.starts_with("DENIED by "), "{said}");
     let part =
         "the token is refused, unless whoever is asked first says no, or brings a better one (401)";
     assert!(said.contains(part), "{said}");

@@ -46,10 +46,12 @@ pub(crate) struct Held {
 pub struct Told {
     /// Complete field lines (`name: value\r\n` each), without any that frame or route.
     pub lines: Vec<u8>,
-    /// The body.
-    pub body: Vec<u8>,
+    /// The body, where it is not our reason.
+    pub body: Option<Vec<u8>>,
     /// What a gRPC caller is told instead of what follows from the status.
     pub grpc_status: Option<u16>,
+    /// What somebody else had said yes to changes, of the head that this makes.
+    pub amends: Vec<Amendment>,
 }
 
 impl Told {

@@ -26,6 +26,7 @@ pub mod worker;
 pub use ask::{Amendment, BodyWanted, Manner, Names, Pending, Shown, Told};
 pub use buffers::Buffers;
 pub use drain::Drain;
+pub(crate) use head::is_grpc;
 pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use voile_http1::Version;
 
-use super::ask::Told;
+use super::ask::{Told, amend_lines};
 use crate::http2::grpc;
 
 /// What the client is told when no upstream answers it.
@@ -70,20 +70,21 @@ impl Reply<'_> {
     /// Body and type of it.
     fn content(&self) -> (Cow<'_, [u8]>, &'static str) {
         const TEXT: &str = "content-type: text/plain\r\n";
-        match self.told {
+        let body = self
+            .told
+            .and_then(|told| Some((told, told.body.as_deref()?)));
+        match body {
             None => (format!("{}\n", self.reason).into_bytes().into(), TEXT),
-            Some(told) if told.body.is_empty() || told.says("content-type") => {
-                ((&*told.body).into(), "")
-            }
-            Some(told) => ((&*told.body).into(), TEXT),
+            Some((told, body)) if body.is_empty() || told.says("content-type") => (body.into(), ""),
+            Some((_, body)) => (body.into(), TEXT),
         }
     }
 
     /// What a gRPC caller is told of the reason.
     fn message(&self) -> String {
-        match self.told {
+        match self.told.and_then(|told| told.body.as_deref()) {
             None => grpc::message(self.reason),
-            Some(told) => grpc::message(&String::from_utf8_lossy(&told.body)),
+            Some(body) => grpc::message(&String::from_utf8_lossy(body)),
         }
     }
 
@@ -131,6 +132,9 @@ impl Reply<'_> {
             }
         }
         out.extend_from_slice(b"\r\n");
+        if let Some(told) = self.told {
+            amend_lines(out, 0, &told.amends);
+        }
         let head = out.len();
         if !self.head_only && !self.grpc && !bodiless {
             out.extend_from_slice(&body);

@@ -6,6 +6,7 @@ use voile_http2::{Fields, SendResponse};
 
 use super::{grpc, headers};
 use crate::http::Told;
+use crate::http::ask::amend_fields;
 
 /// What was sent.
 #[derive(Default)]
@@ -29,9 +30,9 @@ pub(crate) fn send(
     if is_grpc {
         let said = told.and_then(|told| told.grpc_status);
         let code = said.unwrap_or_else(|| grpc::from_http(status));
-        let message = match told {
+        let message = match told.and_then(|told| told.body.as_deref()) {
             None => grpc::message(reason),
-            Some(told) => grpc::message(&String::from_utf8_lossy(&told.body)),
+            Some(body) => grpc::message(&String::from_utf8_lossy(body)),
         };
         response.push_status(200);
         response.push("content-type", b"application/grpc");
@@ -49,11 +50,12 @@ pub(crate) fn send(
             body: 0,
         };
     }
-    let (body, typed) = match told {
+    let own = told.and_then(|told| Some((told, told.body.as_deref()?)));
+    let (body, typed) = match own {
         None => (Bytes::from(format!("{reason}\n")), false),
-        Some(told) => {
-            let typed = told.body.is_empty() || told.says("content-type");
-            (Bytes::copy_from_slice(&told.body), typed)
+        Some((told, body)) => {
+            let typed = body.is_empty() || told.says("content-type");
+            (Bytes::copy_from_slice(body), typed)
         }
     };
     let head_only = head_only || matches!(status, 204 | 304);
@@ -80,10 +82,11 @@ pub(crate) fn send(
     }
 }
 
-/// Adds somebody else's fields.
+/// Adds somebody else's fields, and changes.
 fn tell(told: Option<&Told>, response: &mut Fields, wanted: impl Fn(&[u8]) -> bool) {
     let fields = told.into_iter().flat_map(Told::fields);
     for (name, value) in fields.filter(|(name, _)| wanted(&name.to_ascii_lowercase())) {
         response.push_checked(name, value);
     }
+    amend_fields(response, told.map_or(&[], |told| &told.amends));
 }

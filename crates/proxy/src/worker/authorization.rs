@@ -21,7 +21,7 @@ use super::said::{Said, count_marks};
 use super::slots::InboundSlot;
 use super::{Worker, count, logged};
 use crate::authorization::Authorization;
-use crate::http::{DENIED, Head, Told};
+use crate::http::{Amendment, DENIED, Head, Told, is_grpc};
 use request::Came;
 pub(crate) use request::{Asking, Granted, Judged, Seen, request};
 
@@ -57,6 +57,25 @@ pub(crate) struct Amended {
     path: Option<Box<str>>,
 }
 
+impl Amended {
+    /// A denial by whoever judges after a yes: what that one wants of the answer's head holds of this answer, too, since it may
+    /// be a session's new cookie. A gRPC caller's answer stays one.
+    fn told(&self, mut denied: Denied, head: &Head<'_>) -> Denied {
+        let kind = head.header("content-type");
+        let grpc = kind.is_some_and(is_grpc);
+        let amends = self.changes.amends().iter();
+        let kept = amends.filter(|change| !(grpc && *change.name == *"content-type"));
+        let kept: Vec<Amendment> = kept.cloned().collect();
+        if !kept.is_empty() {
+            denied.told.get_or_insert_default().amends = kept;
+        }
+        denied
+    }
+}
+
+/// Where a denial's client reads the details that the access log has always.
+const DENIED_BY: &str = "x-voile-denied-by";
+
 /// Why there is none.
 #[derive(Debug, Clone)]
 pub(crate) struct Denied {
@@ -81,6 +100,19 @@ impl Denied {
             told: None,
             said: None,
         }
+    }
+
+    /// What the client is told. Which policy denied it is told only while somebody looks for it, at level debug: it is nobody
+    /// else's business.
+    pub(crate) fn take_told(&mut self) -> Option<Box<Told>> {
+        let mut told = self.told.take();
+        let is_line = !self.details.is_empty() && !self.details.contains(char::is_control);
+        if is_line && tracing::enabled!(tracing::Level::DEBUG) {
+            let line = format!("{DENIED_BY}: {}\r\n", self.details);
+            let told = told.get_or_insert_default();
+            told.lines.extend_from_slice(line.as_bytes());
+        }
+        told
     }
 
     /// What policies said that decides nothing.

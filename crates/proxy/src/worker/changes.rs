@@ -44,6 +44,11 @@ impl Changes {
         self.amends.push(change);
     }
 
+    /// What becomes of the head of its answer.
+    pub(crate) fn amends(&self) -> &[Amendment] {
+        &self.amends
+    }
+
     /// What somebody wants who judged it later: his word goes for fields that both write.
     pub(crate) fn then(mut self, later: Self) -> Self {
         if self.is_empty() {

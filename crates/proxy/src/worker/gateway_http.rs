@@ -205,6 +205,7 @@ impl GatewayRole {
         let path = head.path_and_query();
         Some(Told {
             lines: format!("location: https://{name}{path}\r\n").into_bytes(),
+            body: Some(Vec::new()),
             ..Told::default()
         })
     }
@@ -229,7 +230,7 @@ fn denied(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<GatewayRole> 
         _ => ResponseFlag::Unauthorized,
     };
     let mut refusal = Refusal::new(denied.status, flag, denied.reason.clone());
-    refusal.told = denied.told.take();
+    refusal.told = denied.take_told();
     refusal.ticket = Some(GatewayTicket::Denied(denied.into(), notes));
     refusal
 }

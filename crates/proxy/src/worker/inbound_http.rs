@@ -201,7 +201,7 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
         },
         denied.reason.clone(),
     );
-    refusal.told = denied.told.take();
+    refusal.told = denied.take_told();
     refusal.ticket = Some(InboundTicket {
         word: Word::Denied(denied.into()),
         _admitted: None,

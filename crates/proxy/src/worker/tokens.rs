@@ -197,7 +197,7 @@ pub(super) fn examine(worker: &Worker, seen: &Seen<'_>, now: u64) -> Examined {
             params: SmallVec::new(),
         })),
         Outcome::Verified(verified) => Ok(Some(presented(rules, &held.owned, seen, verified))),
-        Outcome::Refused(refusal) => Err(denied(refusal, seen)),
+        Outcome::Refused(refusal) => Err(denied(worker, refusal, seen)),
     }
 }
 
@@ -263,12 +263,18 @@ fn kept_name(name: &str) -> Cow<'static, str> {
     }
 }
 
-fn denied(refusal: Refusal, seen: &Seen<'_>) -> Denied {
+fn denied(worker: &Worker, refusal: Refusal, seen: &Seen<'_>) -> Denied {
     let authority = seen.head.authority().unwrap_or_default().as_bytes();
-    let path = seen.path().as_bytes();
+    let policies = worker.authorization.borrow();
+    // As it would go on.
+    let path = policies
+        .as_ref()
+        .and_then(|held| held.normalized(seen.path()));
+    let path = path.unwrap_or(Cow::Borrowed(seen.path()));
+    let path = path.as_bytes();
     let (status, text) = (refusal.status(), refusal.text());
     let mut told = Told {
-        body: text.clone().into_bytes(),
+        body: Some(text.clone().into_bytes()),
         ..Told::default()
     };
     if status == 401 {

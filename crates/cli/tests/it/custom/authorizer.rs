@@ -56,6 +56,11 @@ impl Authorizer {
         asked.clone()
     }
 
+    /// The questions since this was called last.
+    pub(crate) fn take(&self) -> Vec<AttributeContext> {
+        std::mem::take(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The last question about a request for this path.
     pub(crate) fn about(&self, path: &str) -> AttributeContext {
         let asked = self.asked();

@@ -2,6 +2,7 @@
 //! it, refuse it in words of its own, be slow, be dead or lie.
 
 pub(crate) mod authorizer;
+mod beside_envoy;
 mod connections;
 mod over_grpc;
 mod over_http;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::Request;
 
 use super::authorizer::{Authorizer, http};
-use super::{custom, free, in_force, over_http, provider, set, status};
+use super::{ask, custom, free, in_force, over_http, policy, provider, set, status};
 use crate::http2::{call, connect, message, play, serve};
 use crate::mesh::{GRPC_PORT, HTTP_PORT, Mesh, application};
 
@@ -193,6 +193,43 @@ fn a_stream_is_changed_and_its_body_bounded_as_a_request_of_http1_is() {
         let (head, _) = whole(response).await;
         assert_eq!(head.status, 413);
         assert_eq!(authorizer.asked().len(), asked, "nobody is asked about it");
+    });
+}
+
+#[test]
+fn a_refused_stream_carries_what_a_yes_adds_and_a_grpc_answer_stays_one() {
+    let (mesh, _) = asking("");
+    let deny = format!(
+        "action: DENY, rules: [{{to: [{{operation: {{paths: [\"/closed\"], ports: [\"{HTTP_PORT}\"]}}}}]}}]"
+    );
+    let path = mesh.config().join("deny.yaml");
+    std::fs::write(path, policy("deny", &deny)).expect("the policy");
+    let refused = || ask(&mesh, "GET /closed HTTP/1.1\r\nx-ask: allow").status == 403;
+    in_force("the path is closed", refused);
+    let address = mesh.inbound(HTTP_PORT);
+    play(|| async move {
+        let mut client = connect(address).await;
+        for (kind, status, message, said) in [
+            ("text/plain", 403, None, "text/authorized"),
+            (
+                "application/grpc",
+                200,
+                Some("RBAC: access denied"),
+                "application/grpc",
+            ),
+        ] {
+            let lines = [("x-ask", "change"), ("content-type", kind)];
+            let (response, _) = client
+                .send_request(request("/closed", &lines), true)
+                .expect("sent");
+            let (head, _) = whole(response).await;
+            assert_eq!(head.status, status, "{kind}");
+            assert_eq!(head.headers["x-seen"], "yes", "{kind}");
+            let types = head.headers.get_all("content-type").iter();
+            assert_eq!(types.collect::<Vec<_>>(), [said], "{kind}");
+            let told = head.headers.get("grpc-message");
+            assert_eq!(told.and_then(|it| it.to_str().ok()), message, "{kind}");
+        }
     });
 }
 

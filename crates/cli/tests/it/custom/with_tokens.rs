@@ -177,6 +177,31 @@ fn policies_judge_what_goes_on_and_not_what_came() {
     );
 }
 
+/// As in Istio: a session's new cookie must not be lost because the session may not do this one thing.
+#[test]
+fn what_a_yes_adds_to_an_answer_is_there_where_others_refuse() {
+    let deny = "action: DENY, rules: [{to: [{operation: {paths: [\"/closed\"]}}]}]";
+    let court = Court::begin(reflected, &(asks("") + &policy("deny", deny)));
+    for (path, status, words) in [
+        ("/closed", 403, "RBAC: access denied"),
+        ("/?access_token=x.y.z", 401, "Jwt"),
+    ] {
+        let answer = court.get(path, "x-ask: change\r\n");
+        assert_eq!(answer.status, status, "{path}");
+        assert!(text(&answer).starts_with(words), "{path}: {answer:?}");
+        let head = answer.head.to_ascii_lowercase();
+        assert!(head.contains("x-seen: yes\r\n"), "{path}: {head}");
+        let types: Vec<&str> = head.matches("content-type:").collect();
+        assert_eq!(types.len(), 1, "{path}: {head}");
+        assert!(head.contains("content-type: text/authorized\r\n"), "{head}");
+        assert_eq!(head.contains("www-authenticate:"), status == 401, "{head}");
+        let length = format!("content-length: {}\r\n", answer.body.len());
+        assert!(head.contains(&length), "{path}: {head}");
+    }
+    let answer = court.get("/closed", "x-ask: allow\r\n");
+    assert!(!answer.head.to_ascii_lowercase().contains("x-seen"));
+}
+
 /// Rules that ask what a token's rule takes away or writes, and requests without and with one: whether the service is asked.
 /// Claims themselves such a rule may not ask (V0112), as in Istio.
 #[test]

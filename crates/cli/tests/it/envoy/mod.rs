@@ -2,7 +2,7 @@
 //! reason, where there is no Envoy (`$ENVOY`, or `envoy` on the path).
 
 mod exported;
-mod process;
+pub(crate) mod process;
 mod routes;
 mod served;
 mod stage;
@@ -10,7 +10,7 @@ mod stage;
 use std::path::PathBuf;
 
 /// The program, if there is one.
-fn found() -> Option<PathBuf> {
+pub(crate) fn found() -> Option<PathBuf> {
     let named = std::env::var_os("ENVOY").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path).map(|folder| folder.join("envoy"));

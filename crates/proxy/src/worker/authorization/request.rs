@@ -179,7 +179,8 @@ impl Asking {
         let amended = Amended { changes, path };
         let by = self.authorizer.id();
         let seen = Seen::new(head, Came::Answered(by, &amended));
-        let mut said = said(worker, slot, caller, &seen, self.began)?;
+        let said = said(worker, slot, caller, &seen, self.began);
+        let mut said = said.map_err(|denied| amended.told(denied, head))?;
         said.path = said.path.or_else(|| amended.path.clone());
         let beside = said.beside.take();
         let mut granted = said.granted(worker, self.permit, self.began);

@@ -123,7 +123,10 @@ pub(super) fn of_grpc(said: wire::CheckResponse) -> Answer {
         (_, Some(HttpResponse::DeniedResponse(no))) => denied(&no),
         (_, _) => Answer::Denied {
             status: 403,
-            told: Box::default(),
+            told: Box::new(Told {
+                body: Some(Vec::new()),
+                ..Told::default()
+            }),
         },
     }
 }
@@ -135,7 +138,7 @@ fn denied(no: &wire::DeniedHttpResponse) -> Answer {
         false => 403,
     };
     let mut told = Told {
-        body: no.body.clone().into_bytes(),
+        body: Some(no.body.clone().into_bytes()),
         ..Told::default()
     };
     // A no stays one, whatever else it says.
@@ -267,7 +270,7 @@ pub(super) fn of_http<'f>(
         500.. => Answer::Failed(format!("answered {status}").into()),
         _ => {
             let mut told = Told {
-                body,
+                body: Some(body),
                 ..Told::default()
             };
             let always = ["www-authenticate", "location"];
