@@ -193,7 +193,7 @@ impl Actions {
             None | Some(CorsDecision::Pass) => {}
             Some(CorsDecision::Allow(fields)) => changes.cors = fields,
             Some(CorsDecision::Answer(fields)) => {
-                let mut told = Told::default();
+                let mut told = Told::without_body();
                 tell(&mut told, &cors_amendments(&fields).collect::<Vec<_>>());
                 return Err(Box::new(Answered::new(200, "cors_preflight", told)));
             }
@@ -214,7 +214,7 @@ impl Actions {
             && !request.path().is_empty()
         {
             let path = rewritten(path, request, matched);
-            let none = || Answered::new(500, "path_rewrite", Told::default());
+            let none = || Answered::new(500, "path_rewrite", Told::without_body());
             changes.path = Some(path.ok_or_else(|| Box::new(none()))?);
         }
         Ok(changes)
@@ -227,10 +227,10 @@ impl Actions {
         (matched, cors): (Option<usize>, &[CorsField]),
         listener: u16,
     ) -> Answered {
-        let mut told = Told::default();
+        let mut told = Told::without_body();
         let status = match answer {
             Answer::Direct { status, body } => {
-                told.body = body.to_vec();
+                told.body = Some(body.to_vec());
                 *status
             }
             Answer::Redirect { to, status } => {
@@ -250,7 +250,7 @@ impl Actions {
 
 fn aborted(with: AbortStatus) -> Answered {
     let mut told = Told {
-        body: b"fault filter abort".to_vec(),
+        body: Some(b"fault filter abort".to_vec()),
         ..Told::default()
     };
     let status = match with {

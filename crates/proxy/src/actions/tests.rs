@@ -88,6 +88,7 @@ fn done(route: &Route, asked: &Asked, matched: Option<usize>) -> String {
                 lines,
                 body,
                 grpc_status,
+                ..
             } = answered.told;
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).replace("\r\n", "|");
             let flag = answered.flag.code();
@@ -95,7 +96,7 @@ fn done(route: &Route, asked: &Asked, matched: Option<usize>) -> String {
                 "{} {flag} {}{}{}",
                 answered.status,
                 text(lines),
-                text(body),
+                text(body.unwrap_or_default()),
                 grpc_status.map_or_else(String::new, |status| format!(" grpc {status}"))
             )
         }

@@ -55,6 +55,16 @@ pub struct Told {
 }
 
 impl Told {
+    /// An answer of which the head is all.
+    pub(crate) fn without_body() -> Self {
+        Self {
+            body: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+}
+
+impl Told {
     /// Every field line.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         lines(&self.lines)

@@ -15,7 +15,9 @@ use voile_xds::wire::{GatewayListener, GatewayServer, GatewayTls, Protocol, Prox
 
 use super::Registry;
 use super::routes::HeldRoutes;
-use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TlsPlan, TrafficPlan};
+use crate::plan::{
+    GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TlsPlan, TrafficPlan,
+};
 
 /// What stands for every host.
 const ANY: &str = "*";

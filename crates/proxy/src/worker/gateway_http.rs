@@ -205,8 +205,7 @@ impl GatewayRole {
         let path = head.path_and_query();
         Some(Told {
             lines: format!("location: https://{name}{path}\r\n").into_bytes(),
-            body: Some(Vec::new()),
-            ..Told::default()
+            ..Told::without_body()
         })
     }
 }
