@@ -138,6 +138,7 @@ pub(crate) fn request(data: &[u8]) {
 fn edited_request(head: &RequestHead<'_>, length: usize) {
     let edit = RequestEdit {
         default_authority: Some("a"),
+        authority: None,
         path: None,
         add: b"x-added: 1\r\n",
         leave_out: &["accept".into(), "x-added".into()],

@@ -19,8 +19,8 @@ use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
 use crate::http::ask::Held;
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route, Told,
-    UpstreamHttp,
+    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Observe, Refusal, ResponseFlag,
+    Route, Told, UpstreamHttp,
 };
 
 /// What the record will say.
@@ -259,49 +259,33 @@ async fn forward<R: HttpRole + 'static>(
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
     // A tunnel has no end that could be waited for.
     let limit = route.timeout().filter(|_| !call.is_tunnel);
+    // What asks for a tunnel is sent once.
+    let policy = route.retry.clone().filter(|_| !call.is_tunnel);
+    let extended = parts.protocol().is_some();
     loop {
         tally.attempts += 1;
-        let observer = route.observer.clone();
-        let observer = observer.as_deref();
-        let extended = parts.protocol().is_some();
+        let observing = route.observer.clone();
+        let observer = observing.as_deref();
         let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         let deadline = deadline(limit, empty, call);
         let lease = match acquire(worker, role, route, (call, deadline), extended).await {
             Ok(lease) => lease,
-            Err(Missing::Client(cause)) => return client_gone(cause, tally),
-            Err(Missing::Time) => {
-                let flag = ResponseFlag::UpstreamRequestTimeout;
-                return call.answer(504, flag, LATE, LATE, tally);
-            }
             Err(Missing::Upstream(failure))
                 if dials_again(role, route, &failure, call, tally).await =>
             {
                 continue;
             }
-            Err(Missing::Upstream(failure)) => {
-                let (flag, details) = (failure.flag, failure.details);
-                return call.answer(failure.status, flag, details, &failure.reason, tally);
-            }
+            Err(missing) => return unreached(missing, call, tally),
         };
         tally.reused = lease.reused;
-        if let Some(observer) = observer {
-            observer.sends(lease.local_address());
-        }
-        let mut request = call.respond.block();
-        headers::forward_request(parts, observer, route.edit(), &mut request);
-        if tally.attempts > 1 {
-            let number = tally.attempts.to_string();
-            request.push("x-envoy-attempt-count", number.as_bytes());
-        }
+        let request = request_block(parts, observer, route, (&lease, call), tally.attempts);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
-            if tally.attempts < MAX_ATTEMPTS {
-                continue;
+            match tally.attempts < MAX_ATTEMPTS {
+                true => continue,
+                false => return closing(call, tally),
             }
-            let flag = ResponseFlag::UpstreamConnectionFailure;
-            let details = "upstream_connection_closing";
-            return call.answer(503, flag, details, details, tally);
         };
         let up = match (body.take(), &mut upload) {
             (Some(body), _) => {
@@ -318,20 +302,13 @@ async fn forward<R: HttpRole + 'static>(
         let mut flight = Flight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
         flight.limit = limit;
-        let copying = observer.filter(|observer| observer.wants_copy());
-        let copying = copying.map(|observer| {
-            let mut sent = Fields::new();
-            headers::forward_request(parts, Some(observer), route.edit(), &mut sent);
-            (observer, sent)
-        });
+        let copying = copied_head(parts, observer, route);
         let copy = |replay: &Replay| {
             if let Some((observer, sent)) = &copying {
                 observer.copy(downgrade::copied(sent, replay));
             }
         };
         flight.copy = copying.is_some().then_some(&copy as &dyn Fn(&Replay));
-        // What asks for a tunnel is sent once.
-        let policy = route.retry.clone().filter(|_| !call.is_tunnel);
         flight.retry = policy.as_deref();
         let mut landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
         let failed = failure(landing, &lease);
@@ -348,6 +325,59 @@ async fn forward<R: HttpRole + 'static>(
             }
         }
         return flight.land(landing, &R::REVOCATION, call, tally);
+    }
+}
+
+/// The head that goes on, with the attempt's number from the second on.
+fn request_block<R: HttpRole>(
+    parts: &Fields,
+    observer: Option<&dyn Observe>,
+    route: &Route<R>,
+    (lease, call): (&Lease, &Call),
+    attempt: u32,
+) -> Fields {
+    if let Some(observer) = observer {
+        observer.sends(lease.local_address());
+    }
+    let mut request = call.respond.block();
+    headers::forward_request(parts, observer, route.edit(), &mut request);
+    if attempt > 1 {
+        request.push("x-envoy-attempt-count", attempt.to_string().as_bytes());
+    }
+    request
+}
+
+/// The head of a copy, for who wants one.
+fn copied_head<'a, R: HttpRole>(
+    parts: &Fields,
+    observer: Option<&'a dyn Observe>,
+    route: &Route<R>,
+) -> Option<(&'a dyn Observe, Fields)> {
+    let observer = observer.filter(|observer| observer.wants_copy())?;
+    let mut sent = Fields::new();
+    headers::forward_request(parts, Some(observer), route.edit(), &mut sent);
+    Some((observer, sent))
+}
+
+/// What the client is told where every connection was closing.
+fn closing(call: &mut Call, tally: &mut Tally) {
+    let flag = ResponseFlag::UpstreamConnectionFailure;
+    let details = "upstream_connection_closing";
+    call.answer(503, flag, details, details, tally);
+}
+
+/// What the client is told where nobody could be sent anything.
+fn unreached(missing: Missing, call: &mut Call, tally: &mut Tally) {
+    match missing {
+        Missing::Client(cause) => client_gone(cause, tally),
+        Missing::Time => {
+            let flag = ResponseFlag::UpstreamRequestTimeout;
+            call.answer(504, flag, LATE, LATE, tally);
+        }
+        Missing::Upstream(failure) => {
+            let (flag, details) = (failure.flag, failure.details);
+            call.answer(failure.status, flag, details, &failure.reason, tally);
+        }
     }
 }
 

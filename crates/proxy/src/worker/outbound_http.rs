@@ -308,7 +308,7 @@ fn delayed(wait: Duration, mut way: Way) -> Refusal<OutboundRole> {
 
 impl OutboundRole {
     /// Does what the route says besides, and picks who takes the request.
-    fn proceed(&self, head: &Head<'_>, way: Way) -> Result<Route<Self>, Refusal<Self>> {
+    fn proceed(&self, head: &Head<'_>, way: Way) -> Result<Route<Self>, Box<Refusal<Self>>> {
         let effects = match &way.terms.acts {
             None => None,
             Some(acts) => match self.act(acts, head, &way) {
@@ -316,7 +316,7 @@ impl OutboundRole {
                 Err(answered) => {
                     let mut refusal = refused(*answered);
                     refusal.ticket = Some(way.ticket());
-                    return Err(refusal);
+                    return Err(Box::new(refusal));
                 }
             },
         };
@@ -324,13 +324,13 @@ impl OutboundRole {
             Ok(admitted) => admitted,
             Err(mut refusal) => {
                 refusal.ticket = Some(way.ticket());
-                return Err(refusal);
+                return Err(Box::new(refusal));
             }
         };
         let under_way = match &way.service.plan.traffic.breaker {
             None => None,
             Some(Same(gate)) => match gate.take(Resource::Requests) {
-                None => return Err(overflow(way)),
+                None => return Err(Box::new(overflow(way))),
                 held => held,
             },
         };
@@ -343,7 +343,7 @@ impl OutboundRole {
             let mut refusal =
                 Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
             refusal.ticket = Some(way.ticket());
-            return Err(refusal);
+            return Err(Box::new(refusal));
         };
         let mut route = self.to(head, way, endpoint, admitted);
         if key.is_some() || under_way.is_some() {
@@ -548,9 +548,9 @@ impl HttpRole for OutboundRole {
             delayed: false,
         };
         match &way.terms.acts {
-            None => self.proceed(head, way),
+            None => self.proceed(head, way).map_err(|refusal| *refusal),
             Some(acts) => match acts.actions.delay(|| self.worker.random()) {
-                None => self.proceed(head, way),
+                None => self.proceed(head, way).map_err(|refusal| *refusal),
                 Some(wait) => Err(delayed(wait, way)),
             },
         }
@@ -561,7 +561,7 @@ impl HttpRole for OutboundRole {
     }
 
     fn answered(&self, head: &Head<'_>, question: Delayed) -> Result<Route<Self>, Refusal<Self>> {
-        self.proceed(head, question.way)
+        self.proceed(head, question.way).map_err(|refusal| *refusal)
     }
 
     /// Elsewhere if the policy wishes it and the destination's budget allows it; the endpoint that failed comes last.

@@ -51,7 +51,7 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         ("listeners[0].bind", |one| one.bind = None),
         ("listeners[0].name: missing", |one| one.name.clear()),
         ("listeners[0].servers[0].hosts[0].host", |one| {
-            one.servers[0].hosts[0].host = "SHOP".to_owned()
+            one.servers[0].hosts[0].host = "SHOP".to_owned();
         }),
         ("listeners[0].servers: one in plaintext", |one| {
             let mut plain = one.servers[0].clone();

@@ -401,9 +401,25 @@ fn redirecting(port: RedirectPort, path: PathRewrite) -> Route {
     }
 }
 
+/// A match that asks for everything that can be asked for.
+fn everything() -> RequestMatch {
+    let text = |text: &str| Some(TextMatch::Exact(text.into()));
+    RequestMatch {
+        uri: Some(TextMatch::Prefix("/a".into())),
+        any_case: true,
+        scheme: text("http"),
+        method: text("GET"),
+        authority: Some(TextMatch::Regex("a|b".into())),
+        headers: vec![("x".into(), TextMatch::Present)],
+        without_headers: vec![("y".into(), TextMatch::Prefix("z".into()))],
+        query: vec![("q".into(), TextMatch::Exact("".into()))],
+        port: voile_model::Port::new(80),
+        source_labels: [("app", "web")].into_iter().collect(),
+    }
+}
+
 #[test]
 fn routes_come_back_as_they_went() {
-    let text = |text: &str| Some(TextMatch::Exact(text.into()));
     let target = |subset: Option<&str>, port: Option<u16>| RouteTarget {
         service: parse_service_key("shop/echo.shop.svc.cluster.local").expect("a key"),
         subset: subset.map(Into::into),
@@ -422,23 +438,11 @@ fn routes_come_back_as_they_went() {
         weight,
         headers: headers.clone(),
     };
-    let everything = RequestMatch {
-        uri: Some(TextMatch::Prefix("/a".into())),
-        any_case: true,
-        scheme: text("http"),
-        method: text("GET"),
-        authority: Some(TextMatch::Regex("a|b".into())),
-        headers: vec![("x".into(), TextMatch::Present)],
-        without_headers: vec![("y".into(), TextMatch::Prefix("z".into()))],
-        query: vec![("q".into(), TextMatch::Exact("".into()))],
-        port: voile_model::Port::new(80),
-        source_labels: [("app", "web")].into_iter().collect(),
-    };
     let routes = Routes {
         routes: vec![
             Route {
                 name: "first".into(),
-                matches: vec![everything, RequestMatch::default()],
+                matches: vec![everything(), RequestMatch::default()],
                 destinations: vec![
                     to(Ok(target(Some("v1"), Some(80))), 90),
                     to(Ok(target(None, None)), 10),
@@ -481,10 +485,9 @@ fn routes_come_back_as_they_went() {
     assert_eq!(routes.targets().count(), 3);
 }
 
-#[test]
-fn routes_that_make_no_sense_are_refused_by_field() {
-    type Spoil = fn(&mut proxy::Routes);
-    let good = proxy::Routes {
+/// Routes with which nothing is wrong.
+fn sensible() -> proxy::Routes {
+    proxy::Routes {
         routes: vec![proxy::Route {
             matches: vec![proxy::RequestMatch {
                 uri: Some(proxy::TextMatch {
@@ -499,7 +502,13 @@ fn routes_that_make_no_sense_are_refused_by_field() {
             }],
             ..proxy::Route::default()
         }],
-    };
+    }
+}
+
+#[test]
+fn routes_that_make_no_sense_are_refused_by_field() {
+    type Spoil = fn(&mut proxy::Routes);
+    let good = sensible();
     assert!(Routes::decode(&good.encode_to_vec()).is_ok());
     let spoil: [(&str, Spoil); 11] = [
         ("routes[0].answer.status: 99 is no status", |r| {

@@ -407,6 +407,15 @@ fn overheard(listener: std::net::TcpListener) -> std::sync::mpsc::Receiver<Strin
     heard
 }
 
+const COPIED: &str = "
+  - match: [{uri: {exact: /never-copied}}]
+    mirrors: [{destination: {host: server, subset: v2}, percentage: {value: 0}}]
+    route: [{destination: {host: server, subset: v1}}]
+  - mirrors: [{destination: {host: server, subset: v2}}, {destination: {host: nobody}}]
+    headers: {request: {set: {x-copied: \"1\"}}}
+    route: [{destination: {host: server, subset: v1}}]
+";
+
 #[test]
 fn copies_go_to_mirrors_and_nobody_waits_for_them() {
     let mesh = Mesh::start("PERMISSIVE");
@@ -418,15 +427,7 @@ fn copies_go_to_mirrors_and_nobody_waits_for_them() {
         "rule.yaml",
         &super::rule(&[("v1", "v1"), ("v2", "v2")]),
     );
-    let copied = "
-  - match: [{uri: {exact: /never-copied}}]
-    mirrors: [{destination: {host: server, subset: v2}, percentage: {value: 0}}]
-    route: [{destination: {host: server, subset: v1}}]
-  - mirrors: [{destination: {host: server, subset: v2}}, {destination: {host: nobody}}]
-    headers: {request: {set: {x-copied: \"1\"}}}
-    route: [{destination: {host: server, subset: v1}}]
-";
-    say(&mesh, "routes.yaml", &routes(copied));
+    say(&mesh, "routes.yaml", &routes(COPIED));
     let to = mesh.http();
     let ask = |request: String| exchange(to, request.as_bytes()).expect("an answer");
     let post = |path: &str, body: &str| {
