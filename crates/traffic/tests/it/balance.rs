@@ -441,6 +441,14 @@ fn a_requests_key_is_of_its_header_cookie_source_or_parameter() {
     ] {
         assert_eq!(same, ann);
     }
+    // The authority is no header here, but by its name it is.
+    let host = KeySource::Header("host".to_owned());
+    let by_host = key(&host, &Sent::get("/"));
+    assert!(matches!(by_host, Key::Of(_)), "{by_host:?}");
+    assert_eq!(
+        key(&KeySource::Header(":authority".to_owned()), &Sent::get("/")),
+        by_host
+    );
     assert_eq!(key(&header, &Sent::get("/")), Key::None);
     assert_eq!(key(&query, &Sent::get("/")), Key::None);
     assert_eq!(

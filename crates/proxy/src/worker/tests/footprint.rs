@@ -404,10 +404,10 @@ fn an_idle_connection_is_small() {
     use MutualTls::{Disable, Permissive, Strict};
     use Protocol::{Auto, Grpc, Http, Tcp};
     let table = [
-        (Role::Client, Tcp, Disable, 2_400),
+        (Role::Client, Tcp, Disable, 2_720),
         (Role::Client, Auto, Disable, 3_720),
         (Role::Client, Http, Disable, 3_720),
-        (Role::Client, Tcp, Strict, 9_800),
+        (Role::Client, Tcp, Strict, 9_960),
         (Role::Server, Tcp, Disable, 2_600),
         (Role::Server, Auto, Permissive, 3_720),
         (Role::Server, Http, Disable, 3_720),
