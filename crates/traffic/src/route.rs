@@ -18,7 +18,7 @@ mod table;
 mod texts;
 
 pub use cors::{Cors, CorsDecision, CorsField, Origin};
-pub use edit::{EditError, HeaderEdit, HeaderEdits};
+pub use edit::{EditError, HeaderEdit, HeaderEdits, is_authority};
 pub use matching::{FieldMatch, Match, PathMatch, Request, TextMatch, ValueMatch, query_parameter};
 pub use precedence::{Ranked, by_precedence};
 pub use redirect::{REDIRECT_STATUSES, Redirect, RedirectPort};

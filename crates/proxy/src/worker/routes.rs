@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_traffic::RetryPolicy;
-use voile_traffic::route::{Request, RouteTable};
+use voile_traffic::route::{Request, RouteTable, is_authority};
 
 use super::Worker;
 use super::endpoint::Known;
@@ -213,6 +213,9 @@ impl Request for Asked<'_> {
     }
 
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        if is_authority(name) {
+            return self.head.authority().map(|text| text.as_bytes().into());
+        }
         let mut values = self
             .head
             .headers()

@@ -55,13 +55,6 @@ impl KeySource {
     ) -> Key {
         let of = |value: &[u8]| Key::Of(xxh64(value, 0));
         match self {
-            // What HTTP/1.1 calls `Host` is the authority, by either name, as in Envoy.
-            Self::Header(name) if matches!(name.as_str(), "host" | ":authority") => {
-                match request.authority() {
-                    b"" => Key::None,
-                    authority => of(authority),
-                }
-            }
             Self::Header(name) => request.header(name).map_or(Key::None, |value| of(&value)),
             Self::Query(name) => {
                 query_parameter(request.query(), name.as_bytes()).map_or(Key::None, of)

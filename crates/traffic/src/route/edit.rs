@@ -52,7 +52,9 @@ const FRAMING: [&str; 8] = [
     "upgrade",
 ];
 
-fn is_authority(name: &str) -> bool {
+/// Whether a header by this name is the authority, which is no header of its own: HTTP/1.1 calls it `Host`, HTTP/2 `:authority`.
+#[must_use]
+pub fn is_authority(name: &str) -> bool {
     name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case(":authority")
 }
 

@@ -16,7 +16,8 @@ pub trait Request {
     fn path(&self) -> &[u8];
     /// What follows the first `?`; empty without one.
     fn query(&self) -> &[u8];
-    /// The values of a header, joined by a comma where there are several; `name` is lower case.
+    /// The values of a header, joined by a comma where there are several; `name` is lower case. By either of its names
+    /// ([`is_authority`](super::is_authority)) the authority is one, as in Envoy.
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
 }
 

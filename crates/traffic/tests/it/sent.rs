@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use voile_traffic::route::Request;
+use voile_traffic::route::{Request, is_authority};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -51,6 +51,9 @@ impl Request for Sent {
         self.query.as_bytes()
     }
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        if is_authority(name) {
+            return Some(Cow::Borrowed(self.authority()));
+        }
         let mut values = self.headers.iter().filter(|(known, _)| known == name);
         let (_, first) = values.next()?;
         let mut all = Cow::Borrowed(first.as_bytes());
