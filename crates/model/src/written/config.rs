@@ -87,7 +87,7 @@ const PROVIDER_KINDS: [&str; 14] = [
 ];
 
 /// Known, and without meaning for a mesh on one machine.
-const IGNORED: [&str; 19] = [
+const IGNORED: [&str; 18] = [
     "ca",
     "certificates",
     "configSources",
@@ -99,7 +99,6 @@ const IGNORED: [&str; 19] = [
     "ingressControllerMode",
     "ingressSelector",
     "ingressService",
-    "localityLbSetting",
     "proxyHttpPort",
     "proxyInboundListenPort",
     "proxyListenPort",
@@ -110,7 +109,7 @@ const IGNORED: [&str; 19] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 10] = [
+const NOT_YET: [&str; 11] = [
     "caCertificates",
     "defaultDestinationRuleExportTo",
     "defaultServiceExportTo",
@@ -119,6 +118,7 @@ const NOT_YET: [&str; 10] = [
     "discoverySelectors",
     "enableEnvoyAccessLogService",
     "hboneIdleTimeout",
+    "localityLbSetting",
     "meshMTLS",
     "tlsDefaults",
 ];
