@@ -219,6 +219,7 @@ impl Ports {
             ("SERVER_ADDRESS", self.server.to_string()),
             ("SERVER_VIRTUAL", SERVER_VIRTUAL.to_string()),
             ("DIRECT_VIRTUAL", DIRECT_VIRTUAL.to_string()),
+            ("DIRECT_HOST", host("clientonly", self.captured).to_owned()),
             ("ECHO_ADDRESS", echo.http.ip().to_string()),
             ("ECHO_PORT", echo.http.port().to_string()),
             ("TCP_ECHO_PORT", echo.tcp.port().to_string()),

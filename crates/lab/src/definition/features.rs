@@ -21,12 +21,8 @@ pub(super) const FEATURES: [&str; 14] = [
     "routes",
 ];
 
-const BALANCERS: &str = "needs DestinationRule's loadBalancer, which issue 7 (traffic) brings";
-
 /// What is said of a set that cannot be measured yet.
-const MISSING: [(&str, &str); 4] = [
-    ("round-robin", BALANCERS),
-    ("least-request", BALANCERS),
+const MISSING: [(&str, &str); 2] = [
     (
         "policies",
         "is an axis of its own: `policies = [100, 1000]`, `rules`, `principals`, `paths`, `source_ips`, with `verdicts`",
@@ -89,6 +85,27 @@ spec:
   rules:
   - {}
 ";
+
+/// How endpoints of the services that clients call are chosen, as a user would say it.
+fn balanced_by(simple: &str) -> String {
+    let rule = |name: &str, host: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata:
+  name: {name}
+  namespace: lab
+spec:
+  host: {host}
+  trafficPolicy:
+    loadBalancer:
+      simple: {simple}
+"
+        )
+    };
+    let server = rule("server", "server.lab.svc.cluster.local");
+    format!("{server}---\n{}", rule("direct", "${DIRECT_HOST}"))
+}
 
 /// Ports that say nothing of their protocol; the longer words first, since they hold the shorter.
 const UNDECLARED: [(&str, &str); 4] = [
@@ -163,6 +180,14 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
             return Some((title, NO_METRICS.to_owned()));
         }
         "detection" => return Some(("ports without a protocol: detection on", String::new())),
+        "round-robin" => {
+            let title = "endpoints in turn, by a DestinationRule";
+            return Some((title, balanced_by("ROUND_ROBIN")));
+        }
+        "least-request" => {
+            let title = "the endpoint of two with less in flight, by a DestinationRule";
+            return Some((title, balanced_by("LEAST_REQUEST")));
+        }
         "access-log" => (
             "an access log of both sidecars, Istio's text, into a file",
             MeshConfig {
