@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use voile_model::mesh::action::Share;
 
 pub(crate) const TYPES: &str = "type.googleapis.com/envoy.";
 
@@ -25,6 +26,11 @@ pub(crate) fn socket(address: SocketAddr) -> Value {
 /// An address or a name, and a port.
 pub(crate) fn host(address: &str, port: u16) -> Value {
     json!({ "socket_address": { "address": address, "port_value": port } })
+}
+
+/// A share of requests.
+pub(crate) fn share(share: Share) -> Value {
+    json!({ "numerator": share.millionths(), "denominator": "MILLION" })
 }
 
 pub(crate) fn duration(duration: Duration) -> Value {

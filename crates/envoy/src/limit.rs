@@ -44,13 +44,19 @@ pub enum LimitName {
     NoAddress,
     /// A name that is longer than Envoy takes.
     NameTooLong,
-    /// A route of a VirtualService does what is not translated: requests that take it are refused.
+    /// A route of a VirtualService does what Envoy would do otherwise: requests that take it are refused.
     VirtualService,
+    /// Destinations of one route keep requests together by different values.
+    ConsistentHash,
+    /// A new endpoint is to come to its share slowly, where Envoy knows no such thing.
+    Warmup,
+    /// Who is near comes first, which is another answer for each who asks.
+    Locality,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -71,6 +77,9 @@ impl LimitName {
         Self::NoAddress,
         Self::NameTooLong,
         Self::VirtualService,
+        Self::ConsistentHash,
+        Self::Warmup,
+        Self::Locality,
     ];
 
     /// As it is written.
@@ -97,6 +106,9 @@ impl LimitName {
             Self::NoAddress => "no-address",
             Self::NameTooLong => "name-too-long",
             Self::VirtualService => "virtual-service",
+            Self::ConsistentHash => "consistent-hash",
+            Self::Warmup => "warmup",
+            Self::Locality => "locality",
         }
     }
 }

@@ -13,7 +13,7 @@ fn regex(regex: &str) -> Value {
 }
 
 /// A text as a part of an RE2 expression.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {
         if r"\.+*?()|[]{}^$".contains(letter) {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use voile_model::mesh::traffic::{ClientTls, PortTraffic};
 use voile_model::mesh::{
     EndpointAddress, Location, Mesh, Resolution, Service, ServicePort, ServiceWorkload, TargetPort,
 };
@@ -13,12 +14,15 @@ use voile_model::{Hostname, Labels, Port};
 use voile_policy::speaks_mutual_tls;
 
 use super::names::{self, Carried, Spoken};
-use super::tls;
+use super::{tls, traffic};
 use crate::json::{duration, from_control, host, typed};
 use crate::limit::{Limit, LimitName};
 
 /// The label of an endpoint that stands behind a proxy.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
+
+/// Whom to expect where nobody is: without any name Envoy would take everybody of the mesh.
+const NOBODY: &str = "spiffe://nobody.invalid";
 
 /// Somebody behind a service's port.
 struct Behind {
@@ -51,6 +55,7 @@ pub(crate) struct Target<'a> {
     service: &'a Service,
     port: &'a ServicePort,
     subset: Option<Part<'a>>,
+    traffic: PortTraffic,
     pub(crate) spoken: Spoken,
 }
 
@@ -84,6 +89,7 @@ impl<'a> Target<'a> {
                 Some(name) => Some(part(name)?),
                 None => None,
             },
+            traffic: traffic::of(mesh, service, port.number, subset),
             spoken: Spoken::to(mesh, service, port, subset)?,
         })
     }
@@ -101,7 +107,7 @@ impl<'a> Target<'a> {
         };
         let each = self.spoken.each().iter().copied().filter_map(name);
         each.map(|(name, carried)| {
-            let made = self.cluster(&name, carried, found, &behind, &expected);
+            let made = self.cluster(&name, carried, found, &behind, (&expected, limits));
             (name, made)
         })
         .collect()
@@ -116,7 +122,8 @@ impl<'a> Target<'a> {
     ) -> Option<Value> {
         let behind = self.behind();
         let found = self.found(&behind, limits)?;
-        Some(self.cluster(name, carried, found, &behind, &self.expected(&behind)))
+        let expected = self.expected(&behind);
+        Some(self.cluster(name, carried, found, &behind, (&expected, limits)))
     }
 
     /// Its endpoints by the name that its clusters ask for; none where Envoy finds them by itself.
@@ -237,6 +244,16 @@ impl<'a> Target<'a> {
                 }));
             }
         }
+        self.as_spoken_to(all)
+    }
+
+    /// Those that are called at all, in the way in which a DestinationRule has them called.
+    fn as_spoken_to(&self, mut all: Vec<Behind>) -> Vec<Behind> {
+        match self.traffic.tls {
+            None => {}
+            Some(ClientTls::Disable) => all.iter_mut().for_each(|one| one.identity = None),
+            Some(ClientTls::Mutual) => all.retain(|one| one.identity.is_some()),
+        }
         all
     }
 
@@ -311,18 +328,15 @@ impl<'a> Target<'a> {
         carried: Carried,
         found: Found,
         behind: &[Behind],
-        expected: &BTreeSet<String>,
+        (expected, limits): (&BTreeSet<String>, &mut BTreeSet<Limit>),
     ) -> Value {
         let mut cluster = json!({
             "name": name,
             "connect_timeout": duration(self.mesh.config.connect_timeout),
-            // Half of the endpoints may be gone without the rest of the mesh's being tried against policy.
-            "common_lb_config": { "healthy_panic_threshold": { "value": 0 } },
         });
         match found {
             Found::Told => {
                 cluster["type"] = json!("EDS");
-                cluster["lb_policy"] = json!("LEAST_REQUEST");
                 cluster["eds_cluster_config"] =
                     json!({ "eds_config": from_control(), "service_name": self.base() });
             }
@@ -333,7 +347,6 @@ impl<'a> Target<'a> {
                     "LOGICAL_DNS"
                 };
                 cluster["type"] = json!(kind);
-                cluster["lb_policy"] = json!("LEAST_REQUEST");
                 cluster["dns_lookup_family"] = json!("V4_PREFERRED");
                 cluster["respect_dns_ttl"] = json!(true);
                 cluster["load_assignment"] = self.assignment(behind);
@@ -343,18 +356,49 @@ impl<'a> Target<'a> {
                 cluster["lb_policy"] = json!("CLUSTER_PROVIDED");
             }
         }
-        if let Some(options) = protocol_options(carried) {
+        let about = format!("Service {}, port {}", self.service.key, self.port.number);
+        let balanced = found != Found::Passed;
+        if self.ranks(behind) {
+            let why = "who is near comes first, or has another share (localityLbSetting): all localities are asked alike";
+            limits.insert(Limit::new(LimitName::Locality, &about, why));
+        }
+        traffic::treat(&mut cluster, &self.traffic, balanced, (&about, limits));
+        if let Some(options) = traffic::protocol_options(carried, &self.traffic.pool) {
             cluster["typed_extension_protocol_options"] = options;
         }
-        if !expected.is_empty() {
-            let server_name = names::server_name(self.port.number, self.part(), self.host());
-            let mutual = tls::upstream(expected, carried.alpn(), &server_name);
-            cluster["transport_socket_matches"] = json!([
-                { "name": "tlsMode-istio", "match": { "tlsMode": "istio" }, "transport_socket": mutual },
-                { "name": "tlsMode-disabled", "match": {}, "transport_socket": plaintext() },
-            ]);
-        }
+        self.secure(&mut cluster, carried, expected);
         cluster
+    }
+
+    /// Whether localities would be told apart by some caller's proxy of ours.
+    fn ranks(&self, behind: &[Behind]) -> bool {
+        let said = &self.traffic.balancer.locality;
+        let by_some = self.traffic.outliers.is_some() || !said.distribute.is_empty();
+        said.enabled && by_some && behind.iter().any(|one| !one.locality.is_empty())
+    }
+
+    /// How endpoints are spoken to: each as it speaks itself, or all as a DestinationRule says.
+    fn secure(&self, cluster: &mut Value, carried: Carried, expected: &BTreeSet<String>) {
+        let only = self.traffic.tls == Some(ClientTls::Mutual);
+        if expected.is_empty() && !only {
+            return;
+        }
+        let server_name = names::server_name(self.port.number, self.part(), self.host());
+        let nobody = [NOBODY.to_owned()].into();
+        let expected = if expected.is_empty() {
+            &nobody
+        } else {
+            expected
+        };
+        let mutual = tls::upstream(expected, carried.alpn(), &server_name);
+        if only {
+            cluster["transport_socket"] = mutual;
+            return;
+        }
+        cluster["transport_socket_matches"] = json!([
+            { "name": "tlsMode-istio", "match": { "tlsMode": "istio" }, "transport_socket": mutual },
+            { "name": "tlsMode-disabled", "match": {}, "transport_socket": plaintext() },
+        ]);
     }
 
     fn assignment(&self, behind: &[Behind]) -> Value {

@@ -1,8 +1,10 @@
 //! HTTP connection managers and proxies of bytes: the last filters of a chain, inbound and outbound.
 
 use serde_json::{Value, json};
+use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{Mesh, PathNormalization, RetryPolicy, Workload};
 
+use super::traffic;
 use crate::json::{duration, from_control, typed};
 
 /// Which way a connection goes.
@@ -105,6 +107,13 @@ fn inbound(mesh: &Mesh, workload: &Workload, config: &mut Value) {
     if mode == PathNormalization::DecodeAndMergeSlashes {
         config["path_with_escaped_slashes_action"] = json!("UNESCAPE_AND_FORWARD");
     }
+}
+
+/// The same, with what is said of calls to that.
+pub(super) fn tcp_to(mesh: &Mesh, cluster: &str, said: &PortTraffic) -> Value {
+    let mut filter = tcp(mesh, cluster);
+    traffic::carry(&mut filter, said);
+    filter
 }
 
 /// The filter that carries bytes to a cluster.

@@ -1,6 +1,7 @@
 //! Everything that one Envoy needs to stand for one workload: listeners, routes, clusters and endpoints by name, as its discovery
 //! services give them, and what of the mesh could not be said.
 
+mod actions;
 pub(crate) mod cluster;
 mod inbound;
 mod manager;
@@ -9,6 +10,7 @@ mod outbound;
 mod routes;
 mod security;
 mod tls;
+mod traffic;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -46,9 +46,7 @@ impl Spoken {
         port: &ServicePort,
         subset: Option<&str>,
     ) -> Option<Self> {
-        let rule = mesh.destination_rule(service);
-        let pool = rule.map(|rule| rule.pool(port.number, subset));
-        let pool = pool.unwrap_or_default();
+        let pool = super::traffic::of(mesh, service, port.number, subset).pool;
         Some(match port.protocol {
             Protocol::Udp => return None,
             Protocol::Auto => Self::Anything,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::Port;
+use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{
     CaptureMode, Leads, Mesh, OutboundPolicy, Protocol, Resolution, Routing, Service, ServicePort,
     Sidecar,
@@ -15,7 +16,7 @@ use voile_model::mesh::{
 use super::cluster::domains;
 use super::manager::{self, Routes, Way};
 use super::names::{self, Carried, Spoken};
-use super::{Callee, Capture, Made, Scope};
+use super::{Callee, Capture, Made, Scope, actions, traffic};
 use crate::json::{authority, duration, host, socket, typed};
 use crate::limit::LimitName;
 
@@ -383,9 +384,12 @@ impl<'a> Outbound<'a> {
             .iter()
             .filter_map(|hop| Some((hop, to(hop)?)))
             .collect();
-        let otherwise = |cluster: &str| {
+        let otherwise = |filter: Value| {
             let name = format!("{}~otherwise", exit.name);
-            json!({ "name": name, "filters": [manager::tcp(self.mesh, cluster)] })
+            json!({ "name": name, "filters": [filter] })
+        };
+        let carrying = |(hop, cluster): &(&Hop, String)| {
+            manager::tcp_to(self.mesh, cluster, &hop.traffic(self.mesh))
         };
         // A lone service takes everything that is sent to its own listener; of several the first what names none.
         let own = exit.bound
@@ -394,9 +398,9 @@ impl<'a> Outbound<'a> {
                 Some("0.0.0.0" | "::")
             );
         let rest = match (own, opaque.first(), exit.otherwise) {
-            (true, Some((_, first)), _) => Some(otherwise(first)),
-            (_, _, Otherwise::Passed) => Some(otherwise(PASSED)),
-            (_, _, Otherwise::Refused) => Some(otherwise(BLACK_HOLE)),
+            (true, Some(first), _) => Some(otherwise(carrying(first))),
+            (_, _, Otherwise::Passed) => Some(otherwise(manager::tcp(self.mesh, PASSED))),
+            (_, _, Otherwise::Refused) => Some(otherwise(manager::tcp(self.mesh, BLACK_HOLE))),
             (_, _, Otherwise::NoRoute) => None,
         };
         if own && opaque.len() <= 1 {
@@ -405,7 +409,8 @@ impl<'a> Outbound<'a> {
         let named = opaque
             .iter()
             .filter(|(hop, _)| own || hop.port.protocol == Protocol::Tls);
-        let chains = named.map(|(hop, cluster)| {
+        let chains = named.map(|one| {
+            let hop = one.0;
             let is_name = |name: &&String| {
                 name.parse::<IpAddr>().is_err() && !name.starts_with('[') && **name != "*"
             };
@@ -413,7 +418,7 @@ impl<'a> Outbound<'a> {
             json!({
                 "name": format!("{}~{}", exit.name, hop.service.key.hostname),
                 "filter_chain_match": { "transport_protocol": "tls", "server_names": names },
-                "filters": [manager::tcp(self.mesh, cluster)],
+                "filters": [carrying(one)],
             })
         });
         let has_names = |chain: &Value| {
@@ -428,12 +433,16 @@ impl<'a> Outbound<'a> {
         let routes = self.routes(exit, name, carried, made);
         made.routes.insert(name.to_owned(), routes);
         let routes = Routes::Named(name.to_owned());
-        manager::http(self.mesh, Way::Out, name, routes, &[])
+        manager::http(self.mesh, Way::Out, name, routes, &actions::filters())
     }
 
     /// The route of a service of which nothing is written.
-    fn default_route(&self, cluster: &str) -> Value {
+    fn default_route(&self, hop: &Hop, cluster: &str) -> Value {
         let mut action = json!({ "cluster": cluster, "timeout": "0s" });
+        let key = hop.traffic(self.mesh).balancer.key;
+        if let Some(policy) = traffic::hash_policy(&key.iter().collect::<Vec<_>>()) {
+            action["hash_policy"] = policy;
+        }
         if let Some(retry) = manager::retry(self.mesh, None) {
             action["retry_policy"] = retry;
         }
@@ -459,7 +468,7 @@ impl<'a> Outbound<'a> {
             }
             let routes = self
                 .written(hop, carried, made)
-                .unwrap_or_else(|| vec![self.default_route(&cluster)]);
+                .unwrap_or_else(|| vec![self.default_route(hop, &cluster)]);
             hosts.push(json!({
                 "name": format!("{}:{}", key.hostname, hop.port.number),
                 "domains": domains,
@@ -483,7 +492,12 @@ impl<'a> Outbound<'a> {
             route["name"] = json!(name);
             json!({ "name": name, "domains": ["*"], "routes": [route] })
         }));
-        json!({ "name": name, "validate_clusters": false, "virtual_hosts": hosts })
+        json!({
+            "name": name,
+            "validate_clusters": false,
+            "max_direct_response_body_size_bytes": actions::MAX_BODY,
+            "virtual_hosts": hosts,
+        })
     }
 }
 
@@ -492,6 +506,11 @@ fn black_hole() -> Value {
 }
 
 impl Hop {
+    /// What is said of calls to it.
+    fn traffic(&self, mesh: &Mesh) -> PortTraffic {
+        traffic::of(mesh, &self.service, self.port.number, None)
+    }
+
     /// What its clusters' names begin with.
     fn base(&self) -> String {
         names::outbound(self.port.number, None, &self.service.key.hostname)

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use voile_model::Port;
-use voile_model::mesh::action::HeaderRules;
+use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{
     Criterion, HttpMatch, HttpRoute, Place, RouteDestination, Subject, TextMatch, VirtualService,
     holding,
@@ -11,10 +11,17 @@ use voile_model::mesh::{
 
 use super::names::{self, Carried, Spoken};
 use super::outbound::{Hop, Outbound};
-use super::{Callee, Made, manager};
-use crate::json::duration;
+use super::{Callee, Made, actions, manager, traffic};
+use crate::json::{duration, share};
 use crate::limit::LimitName;
 use crate::matching::{any, matching};
+
+/// Where a way of a route leads.
+struct Way {
+    cluster: String,
+    /// By what its requests are kept together.
+    key: Option<HashKey>,
+}
 
 impl Outbound<'_> {
     /// The routes of requests to a service's port; none where no VirtualService is for these clients.
@@ -27,49 +34,62 @@ impl Outbound<'_> {
         let namespace = Some(&self.scope.namespace);
         let all = self.routing.of(&hop.service);
         let one = holding(&all, &hop.service, namespace)?;
-        let port = hop.port.number;
         let mut routes = Vec::new();
+        let to = (Place::Mesh, hop.port.number, carried);
         for route in &one.http {
-            let Some(matches) = route.matches_of(&one.name.namespace, namespace, Place::Mesh)
-            else {
-                continue;
-            };
-            let everything = matches.is_empty();
-            let ours = matches.into_iter().filter(|one| self.is_ours(one, port));
-            let mut ours: Vec<Option<&HttpMatch>> = ours.map(Some).collect();
-            if everything {
-                ours.push(None);
-            }
-            if ours.is_empty() {
-                continue;
-            }
-            let (kind, action) = match untranslated(route) {
-                None => ("route", self.action(one, route, (port, carried), made)),
-                Some(what) => {
-                    let about = format!("VirtualService {}, {}", one.name, route.source);
-                    let why = format!(
-                        "{what} is not translated: requests that take this route are answered 503"
-                    );
-                    made.limit(LimitName::VirtualService, about, &why);
-                    ("direct_response", json!({ "status": 503 }))
-                }
-            };
-            for alternative in ours {
-                let matching =
-                    alternative.map_or_else(any, |one| matching(&one.criteria, one.any_case));
-                let last = matching == any();
-                routes.push(json!({
-                    "name": name(route, alternative),
-                    "match": matching,
-                    kind: action,
-                }));
-                // What follows is never reached, and Istio does not say it either.
-                if last {
-                    return Some(routes);
-                }
+            // What follows is never reached, and Istio does not say it either.
+            if self.alternatives(one, route, to, (&mut routes, made)) {
+                break;
             }
         }
         Some(routes)
+    }
+
+    /// A route for each of its alternatives that requests here can be. Says whether nothing passes them.
+    pub(super) fn alternatives(
+        &self,
+        one: &VirtualService,
+        route: &HttpRoute,
+        (place, port, carried): (Place<'_>, Port, Carried),
+        (routes, made): (&mut Vec<Value>, &mut Made),
+    ) -> bool {
+        let namespace = Some(&self.scope.namespace);
+        let Some(matches) = route.matches_of(&one.name.namespace, namespace, place) else {
+            return false;
+        };
+        let everything = matches.is_empty();
+        let ours = matches.into_iter().filter(|one| self.is_ours(one, port));
+        let mut ours: Vec<Option<&HttpMatch>> = ours.map(Some).collect();
+        if everything {
+            ours.push(None);
+        }
+        if ours.is_empty() {
+            return false;
+        }
+        let base = self.base(one, route, (port, carried), made);
+        for alternative in ours {
+            let matching =
+                alternative.map_or_else(any, |one| matching(&one.criteria, one.any_case));
+            let last = matching == any();
+            let said = base.clone().and_then(|base| {
+                let mut base = base;
+                finish(&mut base, route, alternative, port)?;
+                Ok(base)
+            });
+            let mut said = said.unwrap_or_else(|what| {
+                let about = format!("VirtualService {}, {}", one.name, route.source);
+                let why = format!("{what}: requests that take this route are answered 503");
+                made.limit(LimitName::VirtualService, about, &why);
+                nowhere()
+            });
+            said["name"] = json!(name(route, alternative));
+            said["match"] = matching;
+            routes.push(said);
+            if last {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether requests of these clients to this port can be it, as far as that is known beforehand.
@@ -86,77 +106,148 @@ impl Outbound<'_> {
         })
     }
 
+    /// What is the same for all alternatives of a route.
+    fn base(
+        &self,
+        one: &VirtualService,
+        route: &HttpRoute,
+        to: (Port, Carried),
+        made: &mut Made,
+    ) -> Result<Value, &'static str> {
+        // It stands here still: there is nobody to hand over to, as at our own proxies.
+        if route.delegate.is_some() {
+            return Ok(nowhere());
+        }
+        let mut base = actions::around(route)?;
+        if route.answer.is_none() {
+            base["route"] = self.action(one, route, to, made);
+        }
+        Ok(base)
+    }
+
     fn action(
         &self,
         one: &VirtualService,
         route: &HttpRoute,
-        (port, carried): (Port, Carried),
+        to: (Port, Carried),
         made: &mut Made,
     ) -> Value {
-        let shares = route.shares().map(|(to, weight)| {
-            let cluster = self.cluster(one, &to.to, (port, carried), made);
-            json!({ "name": cluster, "weight": weight })
+        let taking: Vec<_> = route.shares().collect();
+        let ways = taking
+            .iter()
+            .map(|(way, _)| self.way(one, &way.to, to, made));
+        let ways: Vec<Way> = ways.collect();
+        let authorities = taking
+            .iter()
+            .map(|(way, _)| actions::authority(route, &way.headers));
+        let authorities: Vec<Option<&str>> = authorities.collect();
+        let alike = authorities.windows(2).all(|two| two[0] == two[1]);
+        let shares = taking.iter().zip(&ways).zip(&authorities);
+        let shares = shares.map(|(((way, weight), to), authority)| {
+            let mut share = json!({ "name": to.cluster, "weight": weight });
+            actions::edit(&way.headers, &mut share);
+            if let Some(authority) = authority.filter(|_| !alike) {
+                share["host_rewrite_literal"] = json!(authority);
+            }
+            share
         });
         let shares: Vec<Value> = shares.collect();
-        let mut action = match shares.as_slice() {
-            [only] => json!({ "cluster": only["name"] }),
+        let mut action = match (taking.as_slice(), shares.as_slice()) {
+            ([(only, _)], [share]) if only.headers.is_empty() => {
+                json!({ "cluster": share["name"] })
+            }
             _ => json!({ "weighted_clusters": { "clusters": shares } }),
         };
+        if let Some(Some(authority)) = authorities.first().filter(|_| alike) {
+            action["host_rewrite_literal"] = json!(authority);
+        }
         // Without one there is none, where Envoy's own would be 15 s.
         action["timeout"] = duration(route.timeout.unwrap_or_default());
         if let Some(retry) = manager::retry(self.mesh, route.retries.as_ref()) {
             action["retry_policy"] = retry;
+        }
+        let copies = route.mirrors.iter().map(|mirror| {
+            let cluster = self.way(one, &mirror.to, to, made).cluster;
+            let share = json!({ "default_value": share(mirror.share) });
+            json!({ "cluster": cluster, "runtime_fraction": share })
+        });
+        let copies: Vec<Value> = copies.collect();
+        if !copies.is_empty() {
+            action["request_mirror_policies"] = json!(copies);
+        }
+        let mut keys: Vec<&HashKey> = Vec::new();
+        for key in ways.iter().filter_map(|way| way.key.as_ref()) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        if keys.len() > 1 {
+            let about = format!("VirtualService {}, {}", one.name, route.source);
+            let why = "its destinations keep requests together by different values (consistentHash), of which Envoy makes one for the route";
+            made.limit(LimitName::ConsistentHash, about, why);
+        }
+        if let Some(policy) = traffic::hash_policy(&keys) {
+            action["hash_policy"] = policy;
         }
         action
     }
 
     /// The cluster that a destination is. What is not there has the name of one that is not there either: as in Istio, whoever
     /// comes by it is answered 503.
-    fn cluster(
+    fn way(
         &self,
         one: &VirtualService,
         to: &RouteDestination,
         (called, carried): (Port, Carried),
         made: &mut Made,
-    ) -> String {
+    ) -> Way {
         let lead = self.leads.of(one, to, Some(&self.scope.namespace));
         let found = lead.ok().and_then(|lead| {
             let port = lead.service.port(lead.port.unwrap_or(called))?;
             let subset = lead.subset.as_deref();
             let spoken = Spoken::to(self.mesh, lead.service, port, subset)?;
             let base = names::outbound(port.number, subset, &lead.service.key.hostname);
-            let name = spoken.cluster(base, carried)?;
+            let cluster = spoken.cluster(base, carried)?;
             let callee = Callee::new(lead.service, port.number, lead.subset.as_ref());
-            Some((name, callee))
+            let said = traffic::of(self.mesh, lead.service, port.number, subset);
+            let key = said.balancer.key;
+            Some((Way { cluster, key }, callee))
         });
-        if let Some((name, callee)) = found {
+        if let Some((way, callee)) = found {
             made.callees.insert(callee);
-            return name;
+            return way;
         }
         let port = to.port.as_ref().map_or(called, |(port, _)| *port);
         let subset = to.subset.as_ref().map(|(name, _)| &**name);
-        names::outbound(port, subset, &to.host)
+        let (cluster, key) = (names::outbound(port, subset, &to.host), None);
+        Way { cluster, key }
     }
 }
 
-/// What of a route is not said to Envoy: whoever takes it goes nowhere, since what is left of it is something else.
-fn untranslated(route: &HttpRoute) -> Option<&'static str> {
-    match route {
-        route if route.delegate.is_some() => Some("`delegate`"),
-        route if !route.mirrors.is_empty() => Some("`mirror`"),
-        route if route.answer.is_some() => Some("`redirect` or `directResponse`"),
-        route if route.rewrite.is_some() => Some("`rewrite`"),
-        route if route.fault.is_some() => Some("`fault`"),
-        route if route.cors.is_some() => Some("`corsPolicy`"),
-        route if edits(&route.headers) || route.route.iter().any(|to| edits(&to.headers)) => {
-            Some("`headers` (edits)")
+/// What of a route depends on what of it matched: paths that are rewritten, and answers with such.
+fn finish(
+    base: &mut Value,
+    route: &HttpRoute,
+    alternative: Option<&HttpMatch>,
+    called: Port,
+) -> Result<(), &'static str> {
+    if route.delegate.is_some() {
+        return Ok(());
+    }
+    match (&route.answer, &route.rewrite) {
+        (Some(answer), _) => {
+            let (kind, said) = actions::answer(answer, alternative, called.get())?;
+            base[kind] = said;
         }
-        _ => None,
+        (None, Some(rewrite)) => actions::rewrite(rewrite, alternative, &mut base["route"])?,
+        (None, None) => {}
     }
+    Ok(())
 }
 
-fn edits(rules: &HeaderRules) -> bool {
-    *rules != HeaderRules::default()
+/// What leads to nothing.
+fn nowhere() -> Value {
+    json!({ "direct_response": { "status": 503 } })
 }
 
 /// As Istio calls it: by the route's name and the alternative's.

@@ -7,4 +7,5 @@ mod routes;
 mod sets;
 mod stock;
 mod tokens;
+mod traffic;
 mod translation;

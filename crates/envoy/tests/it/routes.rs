@@ -45,10 +45,11 @@ metadata: {name: web, namespace: shop}
 spec: {host: web, subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}, {name: v9, labels: {version: v9}}]}
 "#;
 
-fn made(http: &str) -> Configuration {
+/// What the client's Envoy is told where `web` has these routes, and there are these resources beside.
+fn with(http: &str, more: &str) -> Configuration {
     let routed = format!(
         "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: web, namespace: shop}}\n\
-         spec: {{hosts: [web], http: {http}}}\n"
+         spec: {{hosts: [web], http: {http}}}\n{more}"
     );
     let files = [("mesh.yaml", MESH), ("routes.yaml", &routed)];
     let files = files.map(|(name, text)| SourceFile::new(name, text.to_owned()));
@@ -56,14 +57,25 @@ fn made(http: &str) -> Configuration {
     let error = diagnostics.iter().find(|one| one.is_error());
     assert!(error.is_none(), "{error:?}");
     let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "client");
-    let made = translate(&mesh, &mesh.workloads[&key], Capture::None, &WrittenKeys);
+    translate(&mesh, &mesh.workloads[&key], Capture::None, &WrittenKeys)
+}
+
+fn checked(http: &str) -> Configuration {
+    with(http, "")
+}
+
+fn made(http: &str) -> Configuration {
+    let made = checked(http);
     assert!(made.limits.is_empty(), "{:?}", made.limits);
     made
 }
 
 /// The routes of `web` for HTTP/1.1.
 fn routes(http: &str) -> Vec<Value> {
-    let made = made(http);
+    routes_of(&made(http))
+}
+
+fn routes_of(made: &Configuration) -> Vec<Value> {
     let configuration = &made.routes["outbound_127.9.0.100_80"];
     let mut hosts = configuration["virtual_hosts"]
         .as_array()
@@ -266,5 +278,242 @@ fn retries_are_those_of_the_route_or_else_the_meshs() {
             &said["retry_back_off"]["base_interval"]
         ),
         (&json!([503]), &json!("0.050s"))
+    );
+}
+
+/// What a route with this beside its destination becomes, but for its name and match.
+fn route(said: &str) -> Value {
+    let mut routes = routes(&format!("[{{match: [{{uri: {{prefix: /a}}}}], {said}}}]"));
+    assert_eq!(routes.len(), 1, "{said}: {routes:?}");
+    let mut route = routes.remove(0);
+    let fields = route.as_object_mut().expect("an object");
+    fields.remove("name");
+    fields.remove("match");
+    route
+}
+
+/// The same, that goes on, without what every one says.
+fn action(said: &str) -> Value {
+    let mut action = route(&format!("{TO_WEB}, {said}"))["route"].take();
+    let fields = action.as_object_mut().expect("an object");
+    fields.remove("retry_policy");
+    fields.remove("timeout");
+    fields.remove("cluster");
+    action
+}
+
+#[test]
+fn answers_are_envoys_own() {
+    let rows = [
+        (
+            "directResponse: {status: 418, body: {string: tea}}",
+            json!({ "direct_response": { "status": 418, "body": { "inline_string": "tea" } } }),
+        ),
+        (
+            "directResponse: {status: 200, body: {bytes: /wA=}}",
+            json!({ "direct_response": { "status": 200, "body": { "inline_bytes": "/wA=" } } }),
+        ),
+        (
+            "directResponse: {status: 204}",
+            json!({ "direct_response": { "status": 204 } }),
+        ),
+        (
+            "redirect: {uri: /b, redirectCode: 308}",
+            json!({ "redirect": { "path_redirect": "/b", "response_code": "PERMANENT_REDIRECT" } }),
+        ),
+        (
+            "redirect: {prefixRewrite: /b, authority: \"other:99\", scheme: https}",
+            json!({ "redirect": {
+                "prefix_rewrite": "/b", "host_redirect": "other:99", "scheme_redirect": "https", "response_code": "MOVED_PERMANENTLY",
+            } }),
+        ),
+        // One port is named, and none that goes without saying.
+        (
+            "redirect: {authority: \"other:99\", port: 8443, redirectCode: 302}",
+            json!({ "redirect": { "host_redirect": "other", "port_redirect": 8443, "response_code": "FOUND" } }),
+        ),
+        (
+            "redirect: {authority: other, scheme: https, port: 443, redirectCode: 303}",
+            json!({ "redirect": { "host_redirect": "other", "scheme_redirect": "https", "response_code": "SEE_OTHER" } }),
+        ),
+        (
+            "redirect: {uri: /b, derivePort: FROM_REQUEST_PORT, redirectCode: 307}",
+            json!({ "redirect": { "path_redirect": "/b", "port_redirect": 80, "response_code": "TEMPORARY_REDIRECT" } }),
+        ),
+    ];
+    for (said, wanted) in rows {
+        assert_eq!(route(said), wanted, "{said}");
+    }
+}
+
+#[test]
+fn what_goes_on_is_what_is_said() {
+    let regex = |pattern: &str, becomes: &str| json!({ "regex_rewrite": { "pattern": { "regex": pattern }, "substitution": becomes } });
+    let half = json!({ "default_value": { "numerator": 500_000, "denominator": "MILLION" } });
+    let cluster = "outbound|80|v1|web.shop.svc.cluster.local";
+    let rows = [
+        (
+            "rewrite: {uri: /b, authority: other}",
+            json!({ "prefix_rewrite": "/b", "host_rewrite_literal": "other" }),
+        ),
+        (
+            r"rewrite: {uriRegexRewrite: {match: '/a/(.)', rewrite: '/\1'}}",
+            regex("/a/(.)", r"/\1"),
+        ),
+        (
+            "headers: {request: {set: {Host: by-headers}}}",
+            json!({ "host_rewrite_literal": "by-headers" }),
+        ),
+        (
+            "rewrite: {authority: by-rewrite}, headers: {request: {set: {Host: by-headers}}}",
+            json!({ "host_rewrite_literal": "by-rewrite" }),
+        ),
+        (
+            "mirror: {host: web, subset: v1}, mirrorPercentage: {value: 50}",
+            json!({ "request_mirror_policies": [{ "cluster": cluster, "runtime_fraction": half }] }),
+        ),
+    ];
+    for (said, wanted) in rows {
+        assert_eq!(action(said), wanted, "{said}");
+    }
+    let made = made(&format!(
+        "[{{{TO_WEB}, mirror: {{host: web, subset: v1}}}}]"
+    ));
+    assert!(
+        made.clusters.contains_key(cluster),
+        "who only gets copies is known, too"
+    );
+}
+
+#[test]
+fn edits_of_headers_stay_with_their_way_and_signs_stay_signs() {
+    let option = |name: &str, value: &str, action: &str| json!({ "header": { "key": name, "value": value }, "append_action": action, "keep_empty_value": true });
+    let (set, add) = ("OVERWRITE_IF_EXISTS_OR_ADD", "APPEND_IF_EXISTS_OR_ADD");
+    let made = route(
+        "route: [{destination: {host: web, subset: v1}, weight: 1, headers: {request: {set: {a: \"1\", Host: first}}}}, \
+         {destination: {host: web, subset: v2}, weight: 2, headers: {response: {add: {b: \"50%%\"}, remove: [c]}}}], \
+         headers: {request: {remove: [d], add: {e: \"\"}}, response: {set: {f: g}}}",
+    );
+    assert_eq!(
+        made["request_headers_to_add"],
+        json!([option("e", "", add)])
+    );
+    assert_eq!(made["request_headers_to_remove"], json!(["d"]));
+    assert_eq!(
+        made["response_headers_to_add"],
+        json!([option("f", "g", set)])
+    );
+    let clusters = made["route"]["weighted_clusters"]["clusters"].clone();
+    let name = |part: &str| format!("outbound|80|{part}|web.shop.svc.cluster.local");
+    let wanted = json!([
+        { "name": name("v1"), "weight": 1, "request_headers_to_add": [option("a", "1", set)], "host_rewrite_literal": "first" },
+        { "name": name("v2"), "weight": 2, "response_headers_to_add": [option("b", "50%%", add)], "response_headers_to_remove": ["c"] },
+    ]);
+    assert_eq!(clusters, wanted);
+    // One alone keeps its own edits, too.
+    let one = route("route: [{destination: {host: web}, headers: {request: {remove: [x]}}}]");
+    let clusters = &one["route"]["weighted_clusters"]["clusters"];
+    assert_eq!(
+        clusters[0]["request_headers_to_remove"],
+        json!(["x"]),
+        "{one}"
+    );
+}
+
+#[test]
+fn faults_and_cors_are_settings_of_the_filters_that_stand_before_the_router() {
+    let made = route(&format!(
+        "{TO_WEB}, fault: {{delay: {{fixedDelay: 2s, percentage: {{value: 0.1}}}}, abort: {{grpcStatus: UNAVAILABLE, percentage: {{value: 100}}}}}}, \
+         corsPolicy: {{allowOrigins: [{{exact: \"https://a\"}}, {{prefix: \"https://b\"}}, {{regex: \"https://[cd]\"}}], allowMethods: [GET, PUT], \
+         allowHeaders: [x], exposeHeaders: [y], maxAge: 1m, allowCredentials: true, unmatchedPreflights: IGNORE}}"
+    ));
+    let settings = &made["typed_per_filter_config"];
+    assert_eq!(
+        settings["envoy.filters.http.fault"],
+        json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
+            "delay": { "fixed_delay": "2s", "percentage": { "numerator": 1_000, "denominator": "MILLION" } },
+            "abort": { "grpc_status": 14, "percentage": { "numerator": 1_000_000, "denominator": "MILLION" } },
+        })
+    );
+    assert_eq!(
+        settings["envoy.filters.http.cors"],
+        json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.cors.v3.CorsPolicy",
+            "allow_origin_string_match": [
+                { "exact": "https://a" }, { "prefix": "https://b" }, { "safe_regex": { "regex": "https://[cd]" } },
+            ],
+            "allow_methods": "GET,PUT", "allow_headers": "x", "expose_headers": "y", "max_age": "60",
+            "allow_credentials": true, "forward_not_matching_preflights": false,
+        })
+    );
+    // Envoy takes no delay of nothing.
+    let none = route(&format!(
+        "{TO_WEB}, fault: {{delay: {{fixedDelay: 0s, percentage: {{value: 100}}}}}}"
+    ));
+    assert_eq!(none["typed_per_filter_config"], Value::Null, "{none}");
+    let listener =
+        self::made("[{route: [{destination: {host: web}}]}]").listeners["outbound_127.9.0.100_80"]
+            .to_string();
+    let place = |what: &str| {
+        listener
+            .find(&format!("\"name\":\"envoy.filters.http.{what}\""))
+            .unwrap_or_else(|| panic!("no {what} filter: {listener}"))
+    };
+    assert!(place("fault") < place("cors") && place("cors") < place("router"));
+}
+
+#[test]
+fn what_envoy_would_do_otherwise_is_refused_by_name_and_by_route() {
+    for (said, why) in [
+        ("rewrite: {uri: \"\"}", "does not begin with `/`"),
+        ("rewrite: {uri: \"/b?c=d\"}", "a query of its own"),
+        (
+            "corsPolicy: {allowOrigins: [{prefix: \"*\"}]}",
+            "take for everybody's",
+        ),
+        (
+            "corsPolicy: {allowOrigins: [{regex: \".{1,3}\"}]}",
+            "take for everybody's",
+        ),
+    ] {
+        let made = checked(&format!(
+            "[{{name: bad, match: [{{uri: {{prefix: /a}}}}], {TO_WEB}, {said}}}, {{name: rest, {TO_WEB}}}]"
+        ));
+        let limits: Vec<String> = made.limits.iter().map(ToString::to_string).collect();
+        assert!(
+            limits.len() == 1 && limits[0].contains(why),
+            "{said}: {limits:?}"
+        );
+        assert!(limits[0].starts_with("virtual-service: VirtualService shop/web, routes.yaml:"));
+        let routes = routes_of(&made);
+        assert_eq!(routes[0]["direct_response"], json!({ "status": 503 }));
+        assert!(
+            routes[1]["route"].is_object(),
+            "the others stay: {routes:?}"
+        );
+    }
+}
+
+#[test]
+fn delegates_come_merged_and_those_that_are_not_there_lead_nowhere() {
+    let handed = "[{name: root, match: [{uri: {prefix: /a}}], delegate: {name: part}}, {name: lost, match: [{uri: {prefix: /l}}], delegate: {name: nobody}}]";
+    let part = format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: part, namespace: shop}}\n\
+         spec: {{http: [{{name: own, match: [{{uri: {{exact: /a/b}}}}], {TO_WEB}}}]}}\n"
+    );
+    let made = with(handed, &part);
+    let routes = routes_of(&made);
+    assert_eq!(routes[0]["name"], "root-own");
+    assert_eq!(routes[0]["match"], json!({ "path": "/a/b" }));
+    assert_eq!(
+        routes[1]["direct_response"],
+        json!({ "status": 503 }),
+        "{routes:?}"
+    );
+    assert!(
+        made.limits.is_empty(),
+        "as at our own proxies: {:?}",
+        made.limits
     );
 }

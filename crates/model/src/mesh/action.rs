@@ -6,8 +6,8 @@ use std::time::Duration;
 
 pub use voile_traffic::Share;
 pub use voile_traffic::route::{
-    Cors, HeaderEdits, Origin, PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite,
-    TextMatch as OriginMatch,
+    Cors, HeaderEdit, HeaderEdits, Origin, PathRewrite, Redirect, RedirectPort, Regex,
+    RegexRewrite, TextMatch as OriginMatch,
 };
 
 use super::RouteDestination;
