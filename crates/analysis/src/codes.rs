@@ -95,6 +95,14 @@ codes! {
     AUTHORIZER_KNOWS_HTTP = "V0341";
     /// A rule asks for a token of an issuer whom nobody believes where it holds.
     UNKNOWN_ISSUER = "V0342";
+    /// A RateLimit selects no workload.
+    RATE_LIMIT_SELECTS_NOTHING = "V0350";
+    /// A RateLimit holds for a workload before which no proxy stands to count.
+    RATE_LIMIT_WITHOUT_SIDECAR = "V0351";
+    /// A rule of a RateLimit that no request reaches: an earlier one takes all that it matches.
+    SHADOWED_LIMIT = "V0352";
+    /// More RateLimits hold for a workload than its proxy asks.
+    TOO_MANY_LIMITS = "V0353";
     /// A route leads to a host that no service has.
     UNKNOWN_ROUTE_HOST = "V0401";
     /// A route leads to a subset that no DestinationRule of its host declares.

@@ -16,6 +16,7 @@ mod mutual_tls;
 mod peer_authentication;
 mod ports;
 mod principals;
+mod rate_limits;
 mod request_authentication;
 mod routes;
 mod services;
@@ -44,6 +45,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     workloads::check(mesh, subjects, &mut found);
     callers::check(&view, &mut found);
     telemetry::check(mesh, subjects, &mut found);
+    rate_limits::check(&view, &mut found);
     destinations::check(&view, &mut found);
     routes::check(&view, &mut found);
     gateways::check(&view, &mut found);

@@ -52,11 +52,13 @@ pub enum LimitName {
     Warmup,
     /// Who is near comes first, which is another answer for each who asks.
     Locality,
+    /// A RateLimit is not translated: nothing is counted.
+    RateLimit,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -80,6 +82,7 @@ impl LimitName {
         Self::ConsistentHash,
         Self::Warmup,
         Self::Locality,
+        Self::RateLimit,
     ];
 
     /// As it is written.
@@ -109,6 +112,7 @@ impl LimitName {
             Self::ConsistentHash => "consistent-hash",
             Self::Warmup => "warmup",
             Self::Locality => "locality",
+            Self::RateLimit => "rate-limit",
         }
     }
 }

@@ -19,6 +19,7 @@ mod last_good;
 mod networking;
 mod pod;
 mod probe;
+mod rate_limit;
 mod request_authentication;
 mod security;
 mod service_entry;
@@ -45,8 +46,8 @@ use crate::mesh::Mesh;
 use crate::mesh::intent::{Gateway, Intent};
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
-    PeerAuthentication, Pod, ProxyConfig, RequestAuthentication, Secret, Service, ServiceAccount,
-    Sidecar, Telemetry, VirtualService, Workload, WorkloadGroup,
+    PeerAuthentication, Pod, ProxyConfig, RateLimit, RequestAuthentication, Secret, Service,
+    ServiceAccount, Sidecar, Telemetry, VirtualService, Workload, WorkloadGroup,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -90,6 +91,7 @@ pub(crate) enum Checked {
     VirtualService(Arc<VirtualService>),
     Gateway(Arc<Gateway>),
     Telemetry(Arc<Telemetry>),
+    RateLimit(Arc<RateLimit>),
     MeshConfig(Arc<MeshConfig>),
     ConfigMap(Arc<ConfigMap>),
     ProxyConfig(Arc<ProxyConfig>),

@@ -11,6 +11,7 @@ mod edge;
 pub mod intent;
 pub mod peer_authentication;
 mod probe;
+pub mod rate_limit;
 mod relations;
 pub mod request_authentication;
 mod route;
@@ -37,6 +38,7 @@ pub use destination::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 pub use edge::gateway_name;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
+pub use rate_limit::RateLimit;
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
@@ -97,6 +99,8 @@ pub struct Mesh {
     pub gateways: Vec<Arc<intent::Gateway>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).
     pub telemetries: Vec<Arc<Telemetry>>,
+    /// RateLimits.
+    pub rate_limits: BTreeMap<ResourceName, Arc<RateLimit>>,
     /// ProxyConfig resources.
     pub proxy_configs: BTreeMap<ResourceName, Arc<ProxyConfig>>,
     /// WorkloadGroups: who may join by itself, and as what.

@@ -19,6 +19,7 @@ pub mod http;
 pub mod http2;
 mod moment;
 mod plan;
+mod rate_limits;
 mod recording;
 mod registry;
 mod tokens;

@@ -18,6 +18,7 @@ use voile_xds::wire::{Authorizer, Collector, MutualTls, Protocol, Telemetry, pro
 use crate::authorization::Authorization;
 use crate::health::{Gate, Watch};
 use crate::http::UpstreamTerms;
+use crate::rate_limits::RateLimits;
 use crate::registry::outside;
 use crate::registry::routes::CompiledRoutes;
 use crate::tokens::Tokens;
@@ -55,6 +56,8 @@ pub(crate) struct Plan {
     /// None where no rule about tokens holds.
     pub(crate) tokens: Option<Tokens>,
     pub(crate) telemetry: Arc<TelemetryPlan>,
+    /// None where nothing limits how many requests come.
+    pub(crate) rate_limits: Option<Same<RateLimits>>,
 }
 
 /// An external service that decides, and where it is.

@@ -36,8 +36,9 @@ use crate::authorization::Authorization;
 use crate::http::limits::HEADER_TIMEOUT;
 use crate::plan::{
     AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise,
-    OutboundPlan, Plan, ServicePlan, Settings, TelemetryPlan,
+    OutboundPlan, Plan, Same, ServicePlan, Settings, TelemetryPlan,
 };
+use crate::rate_limits::RateLimits;
 pub(crate) use authorization::{Compiled, Inputs, Work};
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::{is_service, outside};
@@ -85,6 +86,8 @@ pub(crate) struct Registry {
     askers: BTreeMap<Arc<str>, u8>,
     /// What workers know together.
     pub(crate) health: traffic::SharedHealth,
+    /// How many requests our own workload takes.
+    rate_limits: Option<Arc<RateLimits>>,
 }
 
 /// A resource and the version it came with.
@@ -170,6 +173,7 @@ impl Registry {
             _ => {
                 let value = ProxyConfiguration::decode(body).map_err(|e| e.to_string())?;
                 let gateway = self.taken_from_outside(&version, &value)?;
+                self.rate_limits = RateLimits::follow(&value, self.rate_limits.as_ref())?;
                 let before = self.configuration.as_ref().map(|held| &held.value.labels);
                 let relabelled = before != Some(&value.labels);
                 if relabelled {
@@ -441,6 +445,7 @@ impl Registry {
             authorization,
             tokens: self.tokens.compiled(configuration),
             settings: settings(configuration),
+            rate_limits: self.rate_limits.clone().map(Same),
         })
     }
 

@@ -205,6 +205,12 @@ impl KeyedBuckets {
         }
     }
 
+    /// Buckets that there are, those of all who find no room included; never more than at the beginning.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Takes one from a key's bucket, if one is there.
     pub fn take(&self, key: LimitKey, now: Duration) -> Verdict {
         self.rate.take(&self.slot(key, now).1, now)

@@ -48,6 +48,7 @@ mod policies_held;
 mod policy;
 mod probes;
 mod profile;
+mod rate_limits;
 mod replicas;
 mod rollout;
 mod routes;

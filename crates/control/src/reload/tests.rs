@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 34] = [
+const DOCUMENTS: [&str; 36] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -55,6 +55,8 @@ const DOCUMENTS: [&str; 34] = [
     "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: some, namespace: shop}\nspec: {workloadSelector: {labels: {version: v%}}, ingress: [{port: {number: 808%, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: \"127.0.0.1:8080\"}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}",
     "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: some, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, tracing: [{randomSamplingPercentage: %}]}",
     "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: all, namespace: istio-system}\nspec: {tracing: [{randomSamplingPercentage: 1%}]}",
+    "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: some, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, rules: [{limits: [{requests: 1%, per: 1s}]}]}",
+    "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: all, namespace: istio-system}\nspec: {rules: [{limits: [{requests: 2%, per: 1s}]}]}",
 ];
 /// What is wrong in one way or another.
 const WRONG: [&str; 5] = [
@@ -70,12 +72,12 @@ const NAMES: [&str; DOCUMENTS.len()] = [
     "08.yaml", "09.yaml", "10.yaml", "11.yaml", "12.yaml", "13.yaml", "14.yaml", "15.yaml",
     "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
     "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml", "30.yaml", "31.yaml",
-    "32.yaml", "33.yaml",
+    "32.yaml", "33.yaml", "34.yaml", "35.yaml",
 ];
 /// Of `DOCUMENTS`, those that can be patched in.
-const PATCHED: [usize; 28] = [
+const PATCHED: [usize; 30] = [
     2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 27, 28, 29, 30,
-    31, 32, 33,
+    31, 32, 33, 34, 35,
 ];
 /// A service that needs a virtual address.
 const ASKED: usize = 11;

@@ -9,6 +9,7 @@ mod gateways;
 mod listeners;
 pub(crate) mod names;
 mod policy;
+mod rate_limits;
 mod routes;
 mod telemetry;
 mod tokens;
@@ -340,6 +341,7 @@ fn configuration(
         health_probe: member_of(mesh, workload)
             .and_then(|group| HealthProbe::of(group, workload))
             .map(|probe| probe.encode()),
+        rate_limits: rate_limits::holding(mesh, workload),
         // Said by `tokens::refer`.
         request_authentications: Vec::new(),
         key_sets: Vec::new(),

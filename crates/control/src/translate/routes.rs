@@ -176,7 +176,7 @@ impl Answers<'_> {
     }
 }
 
-fn request_match(one: &HttpMatch) -> RequestMatch {
+pub(super) fn request_match(one: &HttpMatch) -> RequestMatch {
     let mut made = RequestMatch {
         any_case: one.any_case,
         ..RequestMatch::default()

@@ -12,7 +12,7 @@
 //! | keys of token issuers | RequestAuthentications; the configurations of the namespaces of those that say something else |
 //! | a Sidecar, a PeerAuthentication | policy and configuration of the workloads for which it is or was; policy of the services that they stand behind |
 //! | a RequestAuthentication | all of them; configurations of the workloads for which it is or was |
-//! | a Telemetry | configurations of the workloads for which it is or was |
+//! | a Telemetry, a RateLimit | configurations of the workloads for which it is or was |
 //! | where there are ambient workloads, a PeerAuthentication | everything |
 //! | where the mesh's addresses are | all configurations |
 //! | anything else | everything |
@@ -60,6 +60,7 @@ pub(crate) fn update(
         following.keys(keys);
     }
     let obeying = changes.tokens.iter().chain(&changes.telemetry);
+    let obeying = obeying.chain(&changes.rate_limits);
     obeying.for_each(|reach| following.obey(reach));
     following.places();
     Some(following.finish())

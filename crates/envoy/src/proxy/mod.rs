@@ -258,6 +258,10 @@ fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
             why,
         );
     }
+    for one in mesh.rate_limits_for(workload) {
+        let why = "requests are not counted, and as many pass as come";
+        made.limit(LimitName::RateLimit, format!("RateLimit {}", one.name), why);
+    }
     if !mesh.config.default_providers.tracing.is_empty() {
         made.limit(
             LimitName::Telemetry,

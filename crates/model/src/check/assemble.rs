@@ -204,6 +204,7 @@ pub(super) fn second_round(
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::VirtualService(one) => mesh.virtual_services.push(one.clone()),
         Checked::Gateway(one) => mesh.gateways.push(one.clone()),
+        Checked::RateLimit(one) => drop(mesh.rate_limits.insert(one.name.clone(), one.clone())),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
         Checked::ProxyConfig(config) => drop(

@@ -89,6 +89,8 @@ pub struct Changes {
     pub tokens: Vec<Reach>,
     /// For whom Telemetry is and was.
     pub telemetry: Vec<Reach>,
+    /// For whom RateLimits are and were.
+    pub rate_limits: Vec<Reach>,
 }
 
 impl Changes {
@@ -103,6 +105,7 @@ impl Changes {
             && self.inbound.is_empty()
             && self.tokens.is_empty()
             && self.telemetry.is_empty()
+            && self.rate_limits.is_empty()
     }
 }
 
@@ -358,6 +361,7 @@ fn stands_alone(checked: &Checked) -> bool {
             | Checked::PeerAuthentication(_)
             | Checked::RequestAuthentication(_)
             | Checked::Telemetry(_)
+            | Checked::RateLimit(_)
             | Checked::ConfigMap(_)
             | Checked::Secret(_)
     )
@@ -414,6 +418,10 @@ impl Changes {
                 mesh.telemetries.retain(|other| other.name != one.name);
                 self.note(checked);
             }
+            Checked::RateLimit(one) => {
+                mesh.rate_limits.remove(&one.name);
+                self.note(checked);
+            }
             Checked::ServiceAccount(account) => {
                 mesh.service_accounts.remove(&account.name);
             }
@@ -464,7 +472,8 @@ impl Changes {
             Checked::Sidecar(_)
             | Checked::PeerAuthentication(_)
             | Checked::RequestAuthentication(_)
-            | Checked::Telemetry(_) => self.note(checked),
+            | Checked::Telemetry(_)
+            | Checked::RateLimit(_) => self.note(checked),
             Checked::ServiceAccount(_) | Checked::Deployment(_) => {}
             _ => self.everything = true,
         }
@@ -491,6 +500,10 @@ impl Changes {
             }
             Checked::Telemetry(one) => {
                 self.telemetry
+                    .push(Reach::of(&one.name, one.selector.as_ref()));
+            }
+            Checked::RateLimit(one) => {
+                self.rate_limits
                     .push(Reach::of(&one.name, one.selector.as_ref()));
             }
             _ => {}

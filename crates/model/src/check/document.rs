@@ -6,8 +6,8 @@ use super::kinds::{GATEWAY, KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
     Checked, Read, ResourceId, Stored, authorization, config, destination, intents, kubernetes,
-    networking, pod, request_authentication, security, service_entry, sidecar, telemetry,
-    virtual_service, workload_group,
+    networking, pod, rate_limit, request_authentication, security, service_entry, sidecar,
+    telemetry, virtual_service, workload_group,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -284,6 +284,9 @@ fn checked(
         "Pod" => pod::pod(meta, fields, report).map(|p| Checked::Pod(p.into())),
         "ProxyConfig" => {
             networking::proxy_config(meta, fields, report).map(|p| Checked::ProxyConfig(p.into()))
+        }
+        "RateLimit" => {
+            rate_limit::rate_limit(meta, fields, report).map(|one| Checked::RateLimit(one.into()))
         }
         "RequestAuthentication" => Some(Checked::RequestAuthentication(
             request_authentication::request_authentication(meta, fields, report).into(),

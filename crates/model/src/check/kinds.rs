@@ -58,6 +58,7 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind("Pod", CORE),
     kind("ProxyConfig", &["networking.istio.io/v1beta1"]),
+    kind("RateLimit", &["voile.dev/v1"]),
     kind(
         "RequestAuthentication",
         &["security.istio.io/v1", "security.istio.io/v1beta1"],

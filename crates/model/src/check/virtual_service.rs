@@ -77,6 +77,15 @@ pub(super) fn virtual_service(
     Some(read)
 }
 
+/// A match of another kind of ours that asks requests the same things.
+pub(super) fn limited_match(
+    name: &ResourceName,
+    cursor: &Cursor<'_>,
+    report: &Report,
+) -> Option<HttpMatch> {
+    Reading { name, report }.http_match(cursor)
+}
+
 type NamedGateway = (Option<ResourceName>, crate::source::Source);
 
 fn gateways(written: &[Text], meta: &Meta, report: &Report) -> Vec<NamedGateway> {

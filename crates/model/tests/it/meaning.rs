@@ -484,3 +484,47 @@ fn a_workload_entry_takes_traffic_unless_its_status_says_that_it_fails() {
         "status: {conditions: [{type: Other, status: \"True\"}, {type: Healthy, status: \"False\", lastProbeTime: now}]}"
     ));
 }
+
+#[test]
+fn a_rate_limit_is_for_whom_it_selects_in_its_namespace_and_from_the_root_in_all() {
+    let limit = |name: &str, namespace: &str, selector: &str| {
+        format!(
+            "---\napiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{{selector}rules: [{{limits: []}}]}}\n"
+        )
+    };
+    let web = "selector: {matchLabels: {app: web}}, ";
+    let pod = |name: &str, namespace: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{address: 10.0.0.1, labels: {{app: {name}}}}}\n"
+        )
+    };
+    let text = [
+        limit("all", "shop", ""),
+        limit("web", "shop", web),
+        limit("mesh", "istio-system", ""),
+        limit("webs", "istio-system", web),
+        limit("other", "bank", ""),
+        pod("web", "shop"),
+        pod("db", "shop"),
+    ];
+    let mesh = good(&text.concat());
+    for (workload, expected) in [
+        (
+            "shop/web",
+            &[
+                "istio-system/mesh",
+                "istio-system/webs",
+                "shop/all",
+                "shop/web",
+            ][..],
+        ),
+        ("shop/db", &["istio-system/mesh", "shop/all"]),
+    ] {
+        let key: WorkloadKey = workload.parse().unwrap();
+        let held = mesh.rate_limits_for(&mesh.workloads[&key]);
+        let names: Vec<String> = held.map(|one| one.name.to_string()).collect();
+        assert_eq!(names, expected, "{workload}");
+    }
+}

@@ -64,6 +64,9 @@ pub struct ProxyConfiguration {
     /// configuration without it by gateways.
     #[prost(message, optional, tag = "40")]
     pub gateway: ::core::option::Option<Gateway>,
+    /// How many requests the workload takes: every RateLimit that holds for it.
+    #[prost(message, repeated, tag = "50")]
+    pub rate_limits: ::prost::alloc::vec::Vec<RateLimit>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -73,6 +76,78 @@ impl ::prost::Name for ProxyConfiguration {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+/// A RateLimit: the first of its rules that takes a request counts.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RateLimit {
+    /// `namespace/name`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub rules: ::prost::alloc::vec::Vec<LimitRule>,
+}
+impl ::prost::Name for RateLimit {
+    const NAME: &'static str = "RateLimit";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RateLimit".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RateLimit".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LimitRule {
+    /// What clients read it is called.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// One of these; none matches everything. Neither ports nor labels of callers are asked.
+    #[prost(message, repeated, tag = "2")]
+    pub matches: ::prost::alloc::vec::Vec<RequestMatch>,
+    /// All of them hold; none lets everything pass.
+    #[prost(message, repeated, tag = "3")]
+    pub limits: ::prost::alloc::vec::Vec<RequestLimit>,
+}
+impl ::prost::Name for LimitRule {
+    const NAME: &'static str = "LimitRule";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.LimitRule".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.LimitRule".into()
+    }
+}
+/// A bucket of tokens, or one for each key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RequestLimit {
+    /// So many requests in each time, in nanoseconds, and so many at once; none is 0.
+    #[prost(uint32, tag = "1")]
+    pub requests: u32,
+    #[prost(uint64, tag = "2")]
+    pub per_ns: u64,
+    #[prost(uint32, tag = "3")]
+    pub burst: u32,
+    /// What requests are told apart by; by none of these, they have one bucket together. Names of headers in lower case.
+    #[prost(bool, tag = "4")]
+    pub by_identity: bool,
+    #[prost(bool, tag = "5")]
+    pub by_address: bool,
+    #[prost(string, repeated, tag = "6")]
+    pub by_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Keys that are told apart.
+    #[prost(uint32, tag = "7")]
+    pub keys: u32,
+}
+impl ::prost::Name for RequestLimit {
+    const NAME: &'static str = "RequestLimit";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RequestLimit".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RequestLimit".into()
     }
 }
 /// The probe of a WorkloadGroup.

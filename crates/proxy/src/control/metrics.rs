@@ -9,6 +9,7 @@ use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shap
 
 use super::state::Control;
 use crate::moment;
+use crate::plan::Same;
 use crate::tokens::Tokens;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
@@ -304,6 +305,24 @@ fn own(control: &Control) -> Vec<Family> {
         help: "Endpoints that are out for answering badly, by cluster, where outlierDetection is in force.",
         samples: out
             .map(|(cluster, count)| (vec![("cluster", cluster)], count as f64))
+            .collect(),
+    });
+    let limits = control.published.as_ref();
+    let limits = limits.and_then(|plan| plan.rate_limits.as_ref());
+    families.push(Family {
+        name: "voile_rate_limited_requests_total",
+        kind: "counter",
+        help: "Requests answered 429 by a RateLimit, by resource and rule.",
+        samples: limits
+            .iter()
+            .flat_map(|Same(limits)| limits.refused())
+            .map(|(resource, rule, count)| {
+                let labels = vec![
+                    ("rate_limit", resource.to_string()),
+                    ("rule", rule.to_string()),
+                ];
+                (labels, count as f64)
+            })
             .collect(),
     });
     families.extend(followed(control));

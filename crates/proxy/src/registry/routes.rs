@@ -229,7 +229,8 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
     made
 }
 
-fn matching(one: &RequestMatch) -> Result<Match, String> {
+/// A match as the table asks it.
+pub(crate) fn matching(one: &RequestMatch) -> Result<Match, String> {
     let path = match &one.uri {
         None | Some(Said::Present) => PathMatch::Any,
         Some(Said::Exact(text)) => PathMatch::Exact(text.to_string()),

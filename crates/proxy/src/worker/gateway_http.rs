@@ -26,6 +26,7 @@ use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::outbound::black_hole;
 use super::outbound_http::{Delayed, Edge, OutboundRole, OutboundTicket, choose};
+use super::rate_limits::{self, TooMany};
 use super::slots::OutboundSlot;
 use super::{Admitted, Worker, counted};
 use crate::http::{
@@ -123,7 +124,16 @@ impl GatewayRole {
     }
 
     /// To the endpoint of its route, with leave.
-    fn way(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Refusal<Self>> {
+    fn way(&self, head: &Head<'_>, mut granted: Granted) -> Result<Route<Self>, Refusal<Self>> {
+        if let Err(why) = rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
+            let TooMany(why) = *why;
+            let flag = rate_limits::flag(&why);
+            let notes = Notes::begin(&self.worker, Side::Client, head);
+            return Err(Refusal {
+                flag,
+                ..denied(why, notes)
+            });
+        }
         if !head.has_authority() {
             return Err(astray(Refusal::new(400, ResponseFlag::NoRoute, NO_HOST)));
         }

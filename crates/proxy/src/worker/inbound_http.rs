@@ -23,6 +23,7 @@ use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::peers::Known;
+use super::rate_limits::{self, TooMany};
 use super::slots::InboundSlot;
 use super::{Admitted, Worker};
 use crate::http::{
@@ -210,6 +211,15 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
     refusal
 }
 
+/// A request that comes too often.
+fn too_many(TooMany(denied): TooMany, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
+    let flag = rate_limits::flag(&denied);
+    Refusal {
+        flag,
+        ..refusal(denied, notes)
+    }
+}
+
 /// Most attempts to hand a request to an application that closes connections before it takes anything: Istio's for inbound.
 const MAX_INBOUND_ATTEMPTS: u32 = 3;
 
@@ -222,10 +232,15 @@ impl HttpRole for InboundRole {
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
         let notes = Notes::begin(&self.worker, Side::Server, head);
-        let judged = match self.judged(mode, head) {
+        let mut judged = match self.judged(mode, head) {
             Ok(judged) => judged,
             Err(denied) => return Err(refusal(denied, notes)),
         };
+        if let Judged::Let(granted) = &mut judged
+            && let Err(why) = rate_limits::limited(&self.worker, head, granted, &self.caller)
+        {
+            return Err(too_many(*why, notes));
+        }
         let admitted = self.worker.admit(None);
         let admitted = admitted.map_err(|mut refusal: Refusal<Self>| {
             refusal.ticket = Some(InboundTicket::unadmitted(notes.clone()));
@@ -259,7 +274,10 @@ impl HttpRole for InboundRole {
             notes,
         } = question;
         let granted = asking.granted(&self.worker, &self.slot, &self.caller, head);
-        let granted = granted.map_err(|denied| refusal(denied, notes.clone()))?;
+        let mut granted = granted.map_err(|denied| refusal(denied, notes.clone()))?;
+        if let Err(why) = rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
+            return Err(too_many(*why, notes));
+        }
         Ok(self.way(head, granted, (admitted, notes)))
     }
 

@@ -27,6 +27,7 @@ mod outbound;
 mod outbound_http;
 mod outcome;
 mod peers;
+mod rate_limits;
 pub(crate) mod routes;
 mod said;
 mod server_first;
@@ -58,6 +59,7 @@ use voile_transport::{self as transport, Origin};
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, Refusal, clock};
 use crate::plan::{AuthorizerPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
+use crate::rate_limits::RateLimits;
 use crate::recording::Recording;
 use admission::Belief;
 use authorizer::Authorizer;
@@ -67,6 +69,7 @@ pub use ledger::Limits;
 use ledger::{Account, Begun};
 pub(crate) use ledger::{Ledger, Overload, Seat};
 use peers::{Peers, Provisional};
+use rate_limits::Limiting;
 use server_first::ServersFirst;
 use shown::AllShown;
 use slots::Slots;
@@ -225,6 +228,8 @@ pub(crate) struct Worker {
     pub(crate) authorizer: RefCell<Option<Rc<Authorizer>>>,
     /// Whose tokens are believed, and which are remembered.
     pub(crate) tokens: tokens::Tokens,
+    /// How many requests come in; none where nothing is limited.
+    limiting: RefCell<Option<Rc<Limiting>>>,
     /// Changes whenever what was let in is to be judged again.
     pub(crate) judgement: Cell<u32>,
     /// When this proxy heard of the change that is in force now.
@@ -282,6 +287,7 @@ impl Worker {
             authorization: RefCell::default(),
             authorizer: RefCell::default(),
             tokens: tokens::Tokens::default(),
+            limiting: RefCell::default(),
             judgement: Cell::new(0),
             changed_at: Cell::new(Instant::now()),
             rehearsals: said::Lines::default(),
@@ -419,6 +425,12 @@ impl Worker {
         let changed = id(&before) != id(&now);
         *self.authorizer.borrow_mut() = now;
         changed
+    }
+
+    /// Counts requests by other limits from now on.
+    fn limit(&self, limits: Option<&Arc<RateLimits>>) {
+        let now = Limiting::follow(self.limiting.borrow().as_ref(), limits);
+        *self.limiting.borrow_mut() = now;
     }
 
     /// Whatever was let in is judged again before it moves on.

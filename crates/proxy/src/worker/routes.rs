@@ -189,6 +189,16 @@ impl<'a> Asked<'a> {
     }
 }
 
+impl<'a> Asked<'a> {
+    /// With another path and query than came.
+    pub(crate) fn of_path(head: &'a Head<'a>, path: &'a str) -> Self {
+        Self {
+            path,
+            ..Self::new(head, None)
+        }
+    }
+}
+
 impl Request for Asked<'_> {
     fn method(&self) -> &[u8] {
         self.head.method().as_bytes()
@@ -216,21 +226,28 @@ impl Request for Asked<'_> {
         if is_authority(name) {
             return self.head.authority().map(|text| text.as_bytes().into());
         }
-        let mut values = self
-            .head
-            .headers()
-            .filter_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value));
-        let first = values.next()?;
-        let Some(second) = values.next() else {
-            return Some(Cow::Borrowed(first));
-        };
-        // Crumbs of a cookie are one line (RFC 9113 section 8.2.3).
-        let between: &[u8] = if name == "cookie" { b"; " } else { b"," };
-        let mut joined = first.to_vec();
-        for value in std::iter::once(second).chain(values) {
-            joined.extend_from_slice(between);
-            joined.extend_from_slice(value);
-        }
-        Some(Cow::Owned(joined))
+        let values = self.head.headers();
+        let values =
+            values.filter_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value));
+        joined(name, values)
     }
+}
+
+/// The lines of one field as one value.
+pub(super) fn joined<'v>(
+    name: &str,
+    mut values: impl Iterator<Item = &'v [u8]>,
+) -> Option<Cow<'v, [u8]>> {
+    let first = values.next()?;
+    let Some(second) = values.next() else {
+        return Some(Cow::Borrowed(first));
+    };
+    // Crumbs of a cookie are one line (RFC 9113 section 8.2.3).
+    let between: &[u8] = if name == "cookie" { b"; " } else { b"," };
+    let mut joined = first.to_vec();
+    for value in std::iter::once(second).chain(values) {
+        joined.extend_from_slice(between);
+        joined.extend_from_slice(value);
+    }
+    Some(Cow::Owned(joined))
 }

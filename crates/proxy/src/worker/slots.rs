@@ -190,6 +190,7 @@ impl Slots {
         if judge {
             self.doubt_servers(worker, plan.revocations.as_deref());
         }
+        worker.limit(plan.rate_limits.as_ref().map(|Same(limits)| limits));
         judge |= worker.obey_policies(plan.authorization.as_ref());
         judge |= worker.ask_of(plan.authorizer.as_ref());
         judge |= worker.tokens.obey(plan.tokens.as_ref());

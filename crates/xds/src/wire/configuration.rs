@@ -11,8 +11,8 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Gateway, HealthProbe, Protocol, Telemetry, WireError, address, labels_of,
-    port, service_key, socket, trust_domain,
+    Authorizer, Capture, Gateway, HealthProbe, Protocol, RateLimit, Telemetry, WireError, address,
+    labels_of, port, service_key, socket, trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -60,6 +60,8 @@ pub struct ProxyConfiguration {
     pub gateway: Option<Gateway>,
     /// How the application is asked whether it is well.
     pub health_probe: Option<HealthProbe>,
+    /// How many requests it takes.
+    pub rate_limits: Vec<RateLimit>,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -236,8 +238,17 @@ impl ProxyConfiguration {
                 }
             },
             health_probe: health_probe(message)?,
+            rate_limits: rate_limits(&message.rate_limits)?,
         })
     }
+}
+
+fn rate_limits(messages: &[wire::RateLimit]) -> Result<Vec<RateLimit>, WireError> {
+    let one = |(index, message)| {
+        let within = |error: WireError| error.within(&format!("rate_limits[{index}]"));
+        RateLimit::check(message).map_err(within)
+    };
+    messages.iter().enumerate().map(one).collect()
 }
 
 fn outbound_policy(said: i32) -> Result<OutboundPolicy, WireError> {

@@ -12,6 +12,7 @@ mod encode;
 mod gateway;
 mod health;
 mod policy;
+mod rate_limit;
 mod routes;
 mod telemetry;
 mod tokens;
@@ -36,6 +37,7 @@ pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protoc
 pub use gateway::{Gateway, GatewayListener, GatewayServer, GatewayTls, VirtualHost};
 pub use health::HealthProbe;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
+pub use rate_limit::{LimitRule, RateLimit};
 pub use routes::{Mirror, RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};

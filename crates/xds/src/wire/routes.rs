@@ -214,7 +214,7 @@ fn route(message: &wire::Route) -> Result<Route, WireError> {
     })
 }
 
-fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch, WireError> {
+pub(super) fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch, WireError> {
     let text = |field: &str, message: &Option<wire::TextMatch>| match message {
         None => Ok(None),
         Some(message) => text(field, message).map(Some),
@@ -299,7 +299,7 @@ fn encode_mirror(one: &Mirror) -> wire::Mirror {
     }
 }
 
-fn encode_match(one: &RequestMatch) -> wire::RequestMatch {
+pub(super) fn encode_match(one: &RequestMatch) -> wire::RequestMatch {
     let text = |text: &Option<TextMatch>| text.as_ref().map(encode_text);
     let named = |list: &[(Arc<str>, TextMatch)]| {
         let one = |(name, text): &(Arc<str>, TextMatch)| wire::NamedMatch {

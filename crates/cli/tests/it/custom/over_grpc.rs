@@ -373,3 +373,23 @@ fn in_dry_run_nobody_is_asked_and_it_is_told_who_would_have_been() {
     });
     assert!(authorizer.asked().is_empty(), "{:?}", authorizer.asked());
 }
+
+#[test]
+fn what_who_is_asked_writes_counts_and_what_clients_write_in_its_place_does_not() {
+    let limits = "---\napiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: users, namespace: shop}\n\
+                  spec: {rules: [{match: [{uri: {prefix: /c}}], limits: [{requests: 3, per: 1h, by: {headers: [x-user]}}]}]}\n";
+    let (mesh, _) = asking("", limits);
+    let answers: Vec<_> = (0..5)
+        .map(|number| {
+            let request = format!("GET /c HTTP/1.1\r\nx-ask: change\r\nx-user: {number}");
+            ask(&mesh, &request)
+        })
+        .collect();
+    let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429], "they are all alice");
+    for answer in &answers {
+        let head = answer.head.to_ascii_lowercase();
+        assert!(head.contains("x-seen: yes\r\n"), "what a yes adds: {head}");
+        assert!(head.contains("ratelimit: \"users\";r="), "{head}");
+    }
+}

@@ -282,3 +282,33 @@ fn tokens_are_verified_at_the_door_and_say_what_goes_on() {
     assert_eq!(ask("no.token.x").status, 401);
     assert_eq!(edge.status("shop.example", "/"), 403);
 }
+
+#[test]
+fn a_gateway_limits_clients_by_their_address_before_it_routes_them() {
+    let resources = servers(&http_server("\"*\"")) + &routes("shop.example", TO_SERVER);
+    let rule = "{match: [{authority: {exact: shop.example}, uri: {prefix: /few}}], limits: [{requests: 3, per: 1h, by: {clientAddress: true}}]}";
+    let limits = format!(
+        "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: edge, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: gateway}}}}, rules: [{rule}]}}\n"
+    );
+    let topology = r#", proxy.istio.io/config: '{"gatewayTopology": {"numTrustedProxies": 1}}'"#;
+    let edge = Edge::start(topology, &(resources + &limits));
+    application::reflect(edge.mesh.http_app());
+    wait_until("the way into the mesh", || {
+        edge.status("shop.example", "/") == 200
+    });
+    let statuses = |host: &str, client: &str| -> Vec<u16> {
+        let fields = format!("X-Forwarded-For: {client}\r\n");
+        let ask = |_| edge.ask("GET", host, "/few", &fields).status;
+        (0..4).map(ask).collect()
+    };
+    for client in ["203.0.113.1", "203.0.113.2"] {
+        let got = statuses("shop.example", client);
+        assert_eq!(got, [200, 200, 200, 429], "{client}");
+    }
+    let labels = ["response_code=\"429\"", "response_flags=\"RL\""];
+    let counted = series(&edge.metrics(), "istio_requests_total", &labels);
+    assert_eq!(counted, Some(2.0));
+    let other = statuses("other.example", "203.0.113.1");
+    assert_eq!(other, [404; 4], "nobody counts these");
+}

@@ -119,6 +119,7 @@ impl Shared {
             policies: _,
             tokens: _,
             telemetry: _,
+            rate_limits: _,
         } = changes;
         if *everything || !inbound.is_empty() {
             return self.forget_all();

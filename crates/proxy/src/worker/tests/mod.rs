@@ -118,6 +118,7 @@ impl Stage {
 
     fn plan(&self) -> Plan {
         Plan {
+            rate_limits: None,
             own: Peer::default(),
             inbound: Vec::new(),
             outbound: Vec::new(),

@@ -1,0 +1,115 @@
+//! RateLimits: do they select somebody, does a proxy stand there to count, and does every rule ever get a request?
+
+use voile_model::mesh::HttpMatch;
+use voile_model::mesh::rate_limit::{LimitRule, MAX_RATE_LIMITS, RateLimit};
+use voile_model::{Diagnostic, Source};
+
+use crate::codes;
+use crate::services::shown;
+use crate::subject::Subject;
+use crate::view::View;
+
+/// Checks all RateLimits.
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    for one in view.mesh.rate_limits.values() {
+        reach(view, one, found);
+        shadowed(one, found);
+    }
+    crowded(view, found);
+}
+
+fn holds(view: &View<'_>, one: &RateLimit, subject: &Subject<'_>) -> bool {
+    let namespace = &one.name.namespace;
+    let near = namespace == subject.namespace || *namespace == view.mesh.config.root_namespace;
+    let selector = one.selector.as_ref();
+    near && selector.is_none_or(|labels| labels.selects(subject.labels))
+}
+
+/// For whom it is, and whether somebody counts there.
+fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
+    let selected = || {
+        view.subjects
+            .iter()
+            .filter(|subject| holds(view, one, subject))
+    };
+    if let Some(labels) = one.selector.as_ref()
+        && selected().next().is_none()
+    {
+        let message = format!(
+            "the selector ({}) of RateLimit {} selects no workload",
+            shown(labels),
+            one.name
+        );
+        let help = "it selects workloads of its own namespace, and those of the mesh from the root namespace";
+        let diagnostic = Diagnostic::warning(
+            codes::RATE_LIMIT_SELECTS_NOTHING,
+            one.source.clone(),
+            message,
+        );
+        found.push(diagnostic.field("spec.selector").help(help));
+    }
+    let mut bare = selected().filter(|subject| !subject.has_sidecar && !subject.is_gateway());
+    if let Some(first) = bare.next() {
+        let others = match bare.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let message = format!(
+            "RateLimit {} is NOT ENFORCED for {}{others}: no sidecar stands before it",
+            one.name, first.name
+        );
+        let help = "label its namespace istio-injection: enabled, or select other workloads";
+        let source = one.source.clone();
+        let code = codes::RATE_LIMIT_WITHOUT_SIDECAR;
+        found.push(Diagnostic::error(code, source, message).help(help));
+    }
+}
+
+/// Rules that an earlier one takes everything from.
+fn shadowed(one: &RateLimit, found: &mut Vec<Diagnostic>) {
+    for (place, rule) in one.rules.iter().enumerate() {
+        let earlier = one.rules[..place]
+            .iter()
+            .find(|earlier| takes_all(earlier, rule));
+        if let Some(earlier) = earlier {
+            let message = format!(
+                "rule `{}` of RateLimit {} counts nothing: rule `{}` before it takes every request that it matches",
+                rule.name, one.name, earlier.name
+            );
+            let help = "the first rule that takes a request counts: put the narrower one first, or both limits into one rule";
+            let source: Source = rule.source.clone();
+            found.push(Diagnostic::warning(codes::SHADOWED_LIMIT, source, message).help(help));
+        }
+    }
+}
+
+fn takes_all(earlier: &LimitRule, later: &LimitRule) -> bool {
+    let everything = |one: &HttpMatch| one.criteria.is_empty();
+    if earlier.matches.is_empty() || earlier.matches.iter().any(everything) {
+        return true;
+    }
+    let covered = |one: &HttpMatch| earlier.matches.iter().any(|wide| wide.covers(one));
+    !later.matches.is_empty() && later.matches.iter().all(covered)
+}
+
+/// More of them for one workload than its proxy asks.
+fn crowded(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    let mut left_out = std::collections::BTreeMap::new();
+    for subject in &view.subjects {
+        let all = view.mesh.rate_limits.values();
+        let beyond = all
+            .filter(|one| holds(view, one, subject))
+            .skip(MAX_RATE_LIMITS);
+        for one in beyond {
+            left_out.entry(&one.name).or_insert((one, &subject.name));
+        }
+    }
+    for (name, (one, whom)) in left_out {
+        let message = format!(
+            "RateLimit {name} does not hold for {whom}: a workload has at most {MAX_RATE_LIMITS}, the first by name"
+        );
+        let help = "write their rules into fewer resources";
+        let source = one.source.clone();
+        found.push(Diagnostic::error(codes::TOO_MANY_LIMITS, source, message).help(help));
+    }
+}

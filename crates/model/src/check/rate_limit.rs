@@ -1,0 +1,193 @@
+//! Check of RateLimit. What would limit nobody, or nobody could foresee, is refused by name.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use voile_traffic::Rate;
+
+use super::telemetry::header_name;
+use super::values::{self, Meta};
+use super::virtual_service::limited_match;
+use crate::codes;
+use crate::decode::{At, Fields, Report, Spanned};
+use crate::mesh::rate_limit::{
+    DEFAULT_KEYS, Limit, LimitBy, LimitRule, MAX_KEYS, MAX_LIMITS, RateLimit,
+};
+use crate::mesh::{HttpMatch, Subject};
+use crate::text::clip;
+use crate::written::{Text, rate_limit as written};
+
+/// Longest name of a rule, which clients are told with every answer.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Most headers of one key.
+const MAX_HEADERS: usize = 8;
+
+pub(super) fn rate_limit(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<RateLimit> {
+    let name = &meta.name;
+    let read = written::RateLimit::read(fields, |at| limited_match(name, at, report));
+    let written = report.required(read, &meta.at, "spec")?;
+    if written.rules.is_empty() {
+        report.required(None::<()>, &written.at, "rules");
+    }
+    let alone = written.rules.len() == 1;
+    let numbered = written.rules.iter().enumerate();
+    let rules = numbered.filter_map(|(number, one)| {
+        let unnamed = || match alone {
+            true => meta.name.name.clone(),
+            false => format!("{}-{}", meta.name.name, number + 1).into(),
+        };
+        rule(one, unnamed, report)
+    });
+    let rules: Vec<LimitRule> = rules.collect();
+    apart(&rules, &written, report);
+    Some(RateLimit {
+        selector: values::selector(written.selector.as_ref(), report),
+        rules,
+        name: meta.name,
+        source: meta.source,
+    })
+}
+
+/// Clients and metrics tell rules apart by their names.
+fn apart(rules: &[LimitRule], written: &written::RateLimit<HttpMatch>, report: &Report) {
+    let mut names = BTreeSet::new();
+    for one in rules {
+        if !names.insert(&one.name) {
+            let message = format!("two rules are called `{}`", clip(&one.name));
+            let help = "give each a name of its own";
+            report.error(codes::CONTRADICTION, &written.at, message, help);
+        }
+    }
+}
+
+fn rule(
+    written: &written::Rule<HttpMatch>,
+    unnamed: impl Fn() -> Arc<str>,
+    report: &Report,
+) -> Option<LimitRule> {
+    let name = match &written.name {
+        Some(text) => text.value.clone(),
+        None => unnamed(),
+    };
+    if let Some(text) = &written.name {
+        self::name(text, report)?;
+    }
+    for one in &written.matches {
+        answerable(one, &written.at, report);
+    }
+    let limits = report.required(written.limits.as_ref(), &written.at, "limits")?;
+    if limits.len() > MAX_LIMITS {
+        let message = format!("a rule has at most {MAX_LIMITS} limits");
+        let help = "write the others in a RateLimit of its own";
+        report.error(codes::LIMIT, &written.at, message, help);
+    }
+    Some(LimitRule {
+        source: report.source(&written.at),
+        name,
+        matches: written.matches.clone(),
+        limits: limits.iter().filter_map(|one| limit(one, report)).collect(),
+    })
+}
+
+/// Clients read it as a string of structured fields.
+fn name(text: &Text, report: &Report) -> Option<()> {
+    let fine = |text: &str| {
+        let shown = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let short = !text.is_empty() && text.len() <= MAX_NAME_BYTES;
+        (shown && short).then_some(())
+    };
+    let help = "at most 64 printable letters of ASCII";
+    report.parsed(text, "the name of a rule", fine, help)
+}
+
+/// What the workload that is called can tell of a request. Of its callers it knows identities, and no labels.
+fn answerable(one: &HttpMatch, at: &At, report: &Report) {
+    for subject in one.criteria.keys() {
+        let help = match subject {
+            Subject::SourceLabel(_) | Subject::SourceNamespace => {
+                "count by `by: {identity: true}`, or remove it"
+            }
+            Subject::Gateways => "aim by `selector`, or remove it",
+            Subject::Port => "aim by `selector` and `uri`, or remove it",
+            _ => continue,
+        };
+        let message = format!("`{subject}` is not asked by rate limits, and would not be in force");
+        report.error(codes::NOT_YET, at, message, help);
+    }
+}
+
+fn limit(written: &written::Limit, report: &Report) -> Option<Limit> {
+    let requests = report.required(written.requests.as_ref(), &written.at, "requests");
+    let requests = requests.and_then(|number| count(number, u32::MAX, report));
+    let per = report.required(written.per.as_ref(), &written.at, "per");
+    let per = per.and_then(|text| Some((text, report.duration(text)?)));
+    let burst = match &written.burst {
+        Some(number) => count(number, u32::MAX, report),
+        None => requests,
+    };
+    let keys = match &written.keys {
+        Some(number) => count(number, MAX_KEYS, report),
+        None => Some(DEFAULT_KEYS),
+    };
+    let by = by(&written.by, report)?;
+    if let Some(keys) = written.keys.as_ref().filter(|_| by.is_nothing()) {
+        let message = "without `by` all requests have one bucket, and `keys` bounds nothing";
+        report.error(
+            codes::CONTRADICTION,
+            &keys.at,
+            message,
+            "say `by`, or remove it",
+        );
+    }
+    let (requests, (text, per), burst, keys) = (requests?, per?, burst?, keys?);
+    rate(requests, per, burst, text, report)?;
+    Some(Limit {
+        requests,
+        per,
+        burst,
+        by,
+        keys,
+    })
+}
+
+fn rate(requests: u32, per: Duration, burst: u32, text: &Text, report: &Report) -> Option<()> {
+    let made = Rate::new(requests, per, burst);
+    if let Err(error) = &made {
+        let help = "write how many requests in how long, such as requests: 100 and per: 1s";
+        report.error(codes::BAD_VALUE, &text.at, error.to_string(), help);
+    }
+    made.ok().map(drop)
+}
+
+/// At least one.
+fn count(number: &Spanned<i64>, most: u32, report: &Report) -> Option<u32> {
+    let fits = (1..=i64::from(most)).contains(&number.value);
+    if !fits {
+        let message = format!("{} is not allowed", number.value);
+        let help = format!("write a number from 1 to {most}");
+        report.error(codes::BAD_VALUE, &number.at, message, help);
+    }
+    u32::try_from(number.value).ok().filter(|_| fits)
+}
+
+fn by(written: &written::By, report: &Report) -> Option<LimitBy> {
+    if let Some(one) = written.headers.get(MAX_HEADERS) {
+        let message = format!("a key has at most {MAX_HEADERS} headers");
+        report.error(codes::LIMIT, &one.at, message, "");
+    }
+    let said = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
+    let headers = written.headers.iter();
+    Some(LimitBy {
+        identity: said(&written.identity),
+        address: said(&written.address),
+        headers: headers
+            .map(|text| header_name(text, report))
+            .collect::<Option<_>>()?,
+    })
+}

@@ -1,0 +1,255 @@
+//! The rate limits of our own workload: made by the control thread of what the control plane says, and shared by all workers,
+//! so that a limit is the proxy's and not a worker's. What is counted is carried on when something else is changed.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use voile_model::mesh::rate_limit::{Limit, LimitBy};
+use voile_policy::authorization::PathNormalization;
+use voile_traffic::route::{Match, Request, RouteTable};
+use voile_traffic::{Bucket, KeyedBuckets, LimitKey, Rate, Verdict};
+use voile_xds::wire::{LimitRule, ProxyConfiguration, RateLimit};
+
+use crate::registry::routes::matching;
+
+/// Everything that limits one workload's requests.
+#[derive(Debug)]
+pub(crate) struct RateLimits {
+    /// As it was told, to know it again.
+    said: Vec<RateLimit>,
+    /// Each has its say about every request.
+    pub(crate) resources: Vec<Resource>,
+    /// How paths are written before they are compared.
+    pub(crate) normalization: PathNormalization,
+    /// Proxies in front whose word in `x-forwarded-for` is believed.
+    pub(crate) trusted_proxies: u32,
+    /// Nobody outside knows it.
+    seed: u64,
+}
+
+/// One RateLimit.
+#[derive(Debug)]
+pub(crate) struct Resource {
+    /// `namespace/name`.
+    pub(crate) name: Arc<str>,
+    /// Which rule takes a request; workers ask clones of their own.
+    pub(crate) table: RouteTable,
+    /// By the numbers that the table gives.
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// One of its rules.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    pub(crate) name: Arc<str>,
+    /// What clients are told of all its limits.
+    pub(crate) policy: String,
+    pub(crate) limits: Vec<Held>,
+    /// Requests that it refused.
+    refused: Arc<AtomicU64>,
+}
+
+/// One limit, and what is counted by it.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// What clients read it is called.
+    name: String,
+    by: LimitBy,
+    counted: Arc<Counted>,
+}
+
+/// What is counted, and by which limit.
+#[derive(Debug)]
+struct Counted {
+    limit: Limit,
+    buckets: Buckets,
+}
+
+#[derive(Debug)]
+enum Buckets {
+    One(Bucket),
+    Keyed(KeyedBuckets),
+}
+
+/// Who sends a request, as far as limits tell requests apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sender<'a> {
+    /// None where it is not proven.
+    pub(crate) identity: Option<&'a str>,
+    pub(crate) address: IpAddr,
+}
+
+/// What was counted before, by where it was said: resource and rule, of limits also the number in it.
+#[derive(Default)]
+struct Known {
+    limits: HashMap<(Arc<str>, Arc<str>, usize), Arc<Counted>>,
+    refused: HashMap<(Arc<str>, Arc<str>), Arc<AtomicU64>>,
+}
+
+impl RateLimits {
+    /// Of a configuration; the same as before where it says the same. None where nothing is limited.
+    pub(crate) fn follow(
+        configuration: &ProxyConfiguration,
+        before: Option<&Arc<Self>>,
+    ) -> Result<Option<Arc<Self>>, String> {
+        let said = &configuration.rate_limits;
+        if said.is_empty() {
+            return Ok(None);
+        }
+        let normalization = configuration.path_normalization.into();
+        let trusted_proxies = configuration.trusted_proxies;
+        let same = before.filter(|before| {
+            before.said == *said
+                && before.normalization == normalization
+                && before.trusted_proxies == trusted_proxies
+        });
+        if let Some(same) = same {
+            return Ok(Some(Arc::clone(same)));
+        }
+        let mut known = before.map(|before| before.known()).unwrap_or_default();
+        let resources = said.iter().map(|one| resource(one, &mut known));
+        Ok(Some(Arc::new(Self {
+            resources: resources.collect::<Result<_, _>>()?,
+            said: said.clone(),
+            normalization,
+            trusted_proxies,
+            seed: match before {
+                Some(before) => before.seed,
+                None => RandomState::new().hash_one(0),
+            },
+        })))
+    }
+
+    /// Every rule, with its resource.
+    fn rules(&self) -> impl Iterator<Item = (&Resource, &Rule)> {
+        let resources = self.resources.iter();
+        resources.flat_map(|one| one.rules.iter().map(move |rule| (one, rule)))
+    }
+
+    fn known(&self) -> Known {
+        let mut known = Known::default();
+        for (resource, rule) in self.rules() {
+            let own = (Arc::clone(&resource.name), Arc::clone(&rule.name));
+            for (number, held) in rule.limits.iter().enumerate() {
+                let spot = (Arc::clone(&own.0), Arc::clone(&own.1), number);
+                known.limits.insert(spot, Arc::clone(&held.counted));
+            }
+            known.refused.insert(own, Arc::clone(&rule.refused));
+        }
+        known
+    }
+
+    /// How many requests each rule refused, by resource and rule.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, u64)> {
+        self.rules()
+            .map(|(one, rule)| (&one.name, &rule.name, rule.refused.load(Relaxed)))
+    }
+
+    /// Takes a token of each limit of a rule, in order, to the first that has none: what was taken before stays taken.
+    /// Each with what clients are told of it, unless nobody is.
+    pub(crate) fn take(
+        &self,
+        rule: &Rule,
+        request: &impl Request,
+        sender: Sender<'_>,
+        now: Duration,
+        mut told: impl FnMut(&str, Verdict),
+    ) -> bool {
+        for held in &rule.limits {
+            let verdict = match &held.counted.buckets {
+                Buckets::One(bucket) => bucket.take(now),
+                Buckets::Keyed(buckets) => buckets.take(self.key(&held.by, request, sender), now),
+            };
+            told(&held.name, verdict);
+            if !verdict.allowed {
+                rule.refused.fetch_add(1, Relaxed);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whose bucket a request is counted in.
+    fn key(&self, by: &LimitBy, request: &impl Request, sender: Sender<'_>) -> LimitKey {
+        let mut key = LimitKey::new(self.seed);
+        if by.identity {
+            key = key.and(sender.identity.map(str::as_bytes));
+        }
+        if by.address {
+            key = match sender.address.to_canonical() {
+                IpAddr::V4(address) => key.and(Some(&address.octets())),
+                IpAddr::V6(address) => key.and(Some(&address.octets())),
+            };
+        }
+        by.headers
+            .iter()
+            .fold(key, |key, name| key.and(request.header(name).as_deref()))
+    }
+}
+
+fn resource(said: &RateLimit, known: &mut Known) -> Result<Resource, String> {
+    let mut alternatives = Vec::with_capacity(said.rules.len());
+    let mut rules = Vec::with_capacity(said.rules.len());
+    for one in &said.rules {
+        let within = |error| format!("RateLimit {}: rule `{}`: {error}", said.name, one.name);
+        let matches = one.matches.iter().map(matching);
+        let mut matches = matches.collect::<Result<Vec<_>, _>>().map_err(within)?;
+        if matches.is_empty() {
+            matches.push(Match::default());
+        }
+        alternatives.push(matches);
+        rules.push(rule(&said.name, one, known).map_err(within)?);
+    }
+    Ok(Resource {
+        name: said.name.clone(),
+        table: RouteTable::new(alternatives),
+        rules,
+    })
+}
+
+fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut Known) -> Result<Rule, String> {
+    let own = (Arc::clone(resource), Arc::clone(&said.name));
+    let mut limits = Vec::with_capacity(said.limits.len());
+    let mut policies = Vec::with_capacity(said.limits.len());
+    for (number, limit) in said.limits.iter().enumerate() {
+        let rate = Rate::new(limit.requests, limit.per, limit.burst);
+        let rate = rate.map_err(|error| error.to_string())?;
+        let name = match number {
+            0 => said.name.to_string(),
+            number => format!("{}-{}", said.name, number + 1),
+        };
+        policies.push(rate.policy(&name));
+        let spot = (Arc::clone(resource), Arc::clone(&said.name), number);
+        let before = known
+            .limits
+            .remove(&spot)
+            .filter(|known| known.limit == *limit);
+        let fresh = || {
+            Arc::new(Counted {
+                limit: limit.clone(),
+                buckets: match limit.by.is_nothing() {
+                    true => Buckets::One(Bucket::new(rate)),
+                    false => Buckets::Keyed(KeyedBuckets::new(rate, limit.keys as usize)),
+                },
+            })
+        };
+        limits.push(Held {
+            name,
+            by: limit.by.clone(),
+            counted: before.unwrap_or_else(fresh),
+        });
+    }
+    Ok(Rule {
+        name: said.name.clone(),
+        policy: policies.join(", "),
+        limits,
+        refused: known.refused.remove(&own).unwrap_or_default(),
+    })
+}
