@@ -6,16 +6,18 @@
 //! pod's namespace:                 eth0   eth0           (the pod's addresses, redirect rules)
 //! ```
 //! A namespace lives as long as somebody holds it: nothing has to be removed, the kernel does it when we are gone,
-//! however we went. Threads that enter a namespace end there; none goes on to do other work.
+//! however we went. Threads that enter a namespace end there; only [`Namespace::within`] comes back, or the process ends.
 
 pub mod link;
 mod netlink;
 pub mod rules;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread;
 
@@ -70,6 +72,46 @@ impl Namespace {
         })
     }
 
+    /// What tells it from others while somebody holds it.
+    ///
+    /// # Errors
+    /// The kernel's word.
+    pub fn id(&self) -> io::Result<(u64, u64)> {
+        let known = self.0.metadata()?;
+        Ok((known.dev(), known.ino()))
+    }
+
+    /// Runs `task` on the calling thread, which is inside meanwhile: for a step or two that make sockets, never for waiting. A
+    /// thread that cannot come back would do the rest of its work in the wrong network, so the process ends then.
+    ///
+    /// # Errors
+    /// The thread cannot enter, or does not know where it is.
+    pub fn within<T>(&self, task: impl FnOnce() -> T) -> io::Result<T> {
+        thread_local! {
+            static HOME: RefCell<Option<Namespace>> = const { RefCell::new(None) };
+        }
+        struct Back(Namespace);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                if self.0.enter().is_err() {
+                    std::process::abort();
+                }
+            }
+        }
+        let known = HOME.with_borrow(Clone::clone);
+        let home = match known {
+            Some(home) => home,
+            None => {
+                let home = Self::current()?;
+                HOME.set(Some(home.clone()));
+                home
+            }
+        };
+        self.enter()?;
+        let _back = Back(home);
+        Ok(task())
+    }
+
     /// Moves the calling thread into it, for good: only for threads that end there.
     ///
     /// # Errors
@@ -79,6 +121,12 @@ impl Namespace {
             self.0.as_fd(),
             Some(LinkNameSpaceType::Network),
         )?)
+    }
+}
+
+impl From<OwnedFd> for Namespace {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(Arc::new(descriptor.into()))
     }
 }
 

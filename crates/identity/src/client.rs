@@ -1,6 +1,7 @@
 //! The proxy's side of certification: get the first certificate by token, then keep it fresh, for as long as the
 //! proxy lives and however long the control plane is away. The only module here that sleeps.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io::Read;
@@ -8,17 +9,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use rustls_pki_types::UnixTime;
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as TlsIdentity};
 use tonic::{Code, Request, Status};
+use voile_model::Identity;
 use voile_proto::certificate::IstioCertificateRequest;
 
 use crate::chain::verify_server_chain;
 use crate::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::keys::{Keys, WorkloadCertificate};
 use crate::refresh::{next_refresh, retry_delay};
+use crate::service::IMPERSONATED_IDENTITY;
 use crate::store::{CertificateStore, TrustBundle};
 use crate::token::MAX_TOKEN_BYTES;
 
@@ -147,11 +152,27 @@ pub async fn request_certificate(
     csr_pem: String,
     ttl: Option<Duration>,
 ) -> Result<Vec<String>, Status> {
+    request_for(channel, credential, csr_pem, ttl, None).await
+}
+
+/// The same, in the name of `subject` if it is not the caller's own.
+async fn request_for(
+    channel: Channel,
+    credential: &Credential,
+    csr_pem: String,
+    ttl: Option<Duration>,
+    subject: Option<&Identity>,
+) -> Result<Vec<String>, Status> {
     let validity_duration = ttl.map_or(0, |ttl| i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX));
     let mut request = Request::new(IstioCertificateRequest {
         csr: csr_pem,
         validity_duration,
-        metadata: None,
+        metadata: subject.map(|subject| {
+            let kind = Some(Kind::StringValue(subject.to_string()));
+            let value = Value { kind };
+            let fields = BTreeMap::from([(IMPERSONATED_IDENTITY.to_owned(), value)]);
+            Struct { fields }
+        }),
     });
     request.set_timeout(REQUEST_TIMEOUT);
     if let Credential::Bearer(token) = credential {
@@ -178,12 +199,27 @@ pub async fn new_certificate(
     credential: &Credential,
     ttl: Option<Duration>,
 ) -> Result<WorkloadCertificate, ClientError> {
+    certificate_for(channel, credential, ttl, None).await
+}
+
+async fn certificate_for(
+    channel: Channel,
+    credential: &Credential,
+    ttl: Option<Duration>,
+    subject: Option<&Identity>,
+) -> Result<WorkloadCertificate, ClientError> {
     let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
     let keys = Keys::generate().map_err(|error| unusable(&error))?;
-    let csr = keys.request(None).map_err(|error| unusable(&error))?;
-    let chain = request_certificate(channel, credential, csr, ttl).await;
+    let csr = keys.request(subject).map_err(|error| unusable(&error))?;
+    let chain = request_for(channel, credential, csr, ttl, subject).await;
     let chain = chain.map_err(|status| ClientError::Refused(Box::new(status)))?;
-    keys.certify(&chain).map_err(|error| unusable(&error))
+    let certificate = keys.certify(&chain).map_err(|error| unusable(&error))?;
+    if let Some(subject) = subject.filter(|subject| *subject != certificate.identity()) {
+        let found = certificate.identity();
+        let text = format!("it speaks for {found}, and {subject} was asked for");
+        return Err(ClientError::Answer(text));
+    }
+    Ok(certificate)
 }
 
 /// Keeps a [`CertificateStore`] supplied.
@@ -191,6 +227,7 @@ pub async fn new_certificate(
 pub struct CertificateClient {
     settings: ClientSettings,
     store: Arc<CertificateStore>,
+    subject: Option<Identity>,
     published: watch::Sender<Option<Arc<WorkloadCertificate>>>,
 }
 
@@ -200,8 +237,17 @@ impl CertificateClient {
         Self {
             settings,
             store,
+            subject: None,
             published: watch::Sender::new(None),
         }
+    }
+
+    /// Certificates are asked for in the name of `subject`, always by the token, which is somebody else's: a node's, that
+    /// stands for its workloads. What speaks for anybody else is not published.
+    #[must_use]
+    pub fn in_the_name_of(mut self, subject: Identity) -> Self {
+        self.subject = Some(subject);
+        self
     }
 
     /// Tells of each new certificate; `None` until the first.
@@ -288,7 +334,8 @@ impl CertificateClient {
         let held = self
             .store
             .current()
-            .filter(|held| held.not_after() > SystemTime::now());
+            // A certificate speaks for itself only, and nobody renews in another's name by it.
+            .filter(|held| self.subject.is_none() && held.not_after() > SystemTime::now());
         let bearer = |path: &PathBuf| {
             read_limited(path, MAX_TOKEN_BYTES)
                 .map(|text| Credential::Bearer(text.trim().to_owned()))
@@ -340,7 +387,8 @@ impl CertificateClient {
                 reason: describe(&error),
             })?;
         let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
-        let certificate = new_certificate(channel, credential, self.settings.ttl).await?;
+        let (ttl, subject) = (self.settings.ttl, self.subject.as_ref());
+        let certificate = certificate_for(channel, credential, ttl, subject).await?;
         check_usable(&certificate, SystemTime::now())?;
         if let Some(before) = self
             .store

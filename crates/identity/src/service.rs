@@ -17,7 +17,7 @@ use crate::join::{JOIN_TOKEN_PREFIX, JoinError, JoinTokens, Redeemable};
 use crate::store::TrustStore;
 
 /// The metadata by which Istio's node agents ask on behalf of others.
-const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
+pub(crate) const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 
 /// Largest request that is read. Who asks is known only once it has been read, so a stranger's may not be as large as
 /// gRPC allows (4 MiB); a certificate request and its metadata fit well.

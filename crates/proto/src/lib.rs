@@ -10,5 +10,5 @@ pub mod type_url;
 
 pub use generated::{
     access_log, authorization, certificate, discovery, external_authorization, proxy, trace,
-    workload,
+    workload, zds,
 };

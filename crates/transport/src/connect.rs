@@ -51,6 +51,14 @@ pub async fn connect(
     origin: Origin,
     limit: Duration,
 ) -> Result<TcpStream, ConnectError> {
+    open(prepare(address, origin)?, address, limit).await
+}
+
+/// A socket that is to be connected to `address`, as `origin` says: of the network that the calling thread is in.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub fn prepare(address: SocketAddr, origin: Origin) -> Result<TcpSocket, ConnectError> {
     let failed = |error| ConnectError::Failed { address, error };
     let socket = Socket::new(
         Domain::for_address(address),
@@ -81,7 +89,19 @@ pub async fn connect(
                 error,
             })?;
     }
-    let socket = TcpSocket::from_std_stream(socket.into());
+    Ok(TcpSocket::from_std_stream(socket.into()))
+}
+
+/// Connects what was prepared for it.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn open(
+    socket: TcpSocket,
+    address: SocketAddr,
+    limit: Duration,
+) -> Result<TcpStream, ConnectError> {
+    let failed = |error| ConnectError::Failed { address, error };
     match tokio::time::timeout(limit, socket.connect(address)).await {
         Ok(result) => result.map_err(failed),
         Err(_) => Err(ConnectError::Timeout { address, limit }),

@@ -24,7 +24,7 @@ mod stream;
 pub use alert::refuse;
 pub use client_hello::{ClientHello, HelloError};
 pub use close::{linger, reset};
-pub use connect::{ConnectError, KeepAlive, connect};
+pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{
     Detected, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, read_first, read_http,
     read_opening, read_prefix,

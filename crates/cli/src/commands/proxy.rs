@@ -1,4 +1,6 @@
-//! `voile proxy`: one sidecar, or one gateway, in one process.
+//! `voile proxy`: one sidecar, one gateway, or the proxy of one node, in one process.
+
+mod node;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,16 +10,21 @@ use std::time::Duration;
 use voile_proxy::Membership;
 use voile_telemetry::logging::Level;
 
-/// Run the sidecar of one workload, or a gateway.
+/// Run the sidecar of one workload, a gateway, or a node proxy.
 ///
 /// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
 /// then it stops accepting, finishes requests in flight and exits 0. A second signal ends it at once.
 ///
 /// The variable ISTIO_KUBE_APP_PROBERS, as Istio's injector sets it, names the probes of the application (JSON by path)
 /// that are asked for whoever GETs /app-health/CONTAINER/readyz, livez or startupz where metrics are served.
+///
+/// With `--role node` it serves every pod of a node, at the level of connections only: whoever makes the pods' networks (Istio's
+/// CNI agent, or `voile up`) hands them over at `--agent`, certificates are asked for in the pods' names by this proxy's own
+/// token (`voile control --node-account`), and node proxies reach each other by HBONE at port 15008. docs/reference/node.md
+/// lists what it does not do yet.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The workload this proxy stands for.
+    /// The workload this proxy stands for; with `--role node` the pod that it is itself.
     #[arg(
         long,
         value_name = "NAMESPACE/NAME",
@@ -43,9 +50,26 @@ pub(crate) struct Args {
     exec_probes: bool,
     /// What it is: the sidecar of an application, or a gateway, which takes what comes from outside at the ports that Gateway
     /// resources open. It must be what the workload is (annotation inject.istio.io/templates of its Pod); else its configuration
-    /// is refused.
+    /// is refused. Or `node`: the proxy of all pods of a node.
     #[arg(long, value_enum, value_name = "ROLE", default_value = "sidecar")]
     role: Role,
+    /// With `--role node`: the socket at which the pods' networks are handed over (ztunnel's ZDS protocol).
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/var/run/ztunnel/ztunnel.sock"
+    )]
+    agent: PathBuf,
+    /// With `--role node`: the name of the node.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    node: String,
+    /// With `--role node`: the trust domain of the pods' identities.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = trust_domain)]
+    trust_domain: voile_model::TrustDomain,
+    /// With `--role node`: call applications from their clients' own addresses. The pods' rules must lead the answers back, as
+    /// Istio's CNI agent's do and those of `voile up`.
+    #[arg(long)]
+    keep_source: bool,
     /// The control plane. Of several (commas between them, or the option again), and of several addresses of one name, one is
     /// asked by chance, and another as soon as it fails.
     #[arg(
@@ -147,6 +171,8 @@ enum Role {
     Sidecar,
     /// Nothing is behind it.
     Gateway,
+    /// It serves the pods of a node.
+    Node,
 }
 
 /// How connections get to the proxy.
@@ -207,6 +233,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if args.role == Role::Node {
+        return node::run(args, log);
+    }
     if args.role == Role::Gateway && args.capture != CaptureMode::None {
         eprintln!(
             "voile proxy: --role gateway with --capture: nothing is redirected to a gateway; clients connect to it"
@@ -347,6 +376,11 @@ fn resolver(text: &str) -> Result<voile_proxy::Outside, String> {
         .map_err(|_| {
             format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53, or `none`")
         })
+}
+
+fn trust_domain(text: &str) -> Result<voile_model::TrustDomain, String> {
+    voile_model::TrustDomain::new(text)
+        .ok_or_else(|| format!("`{text}`: expected a trust domain, such as cluster.local"))
 }
 
 /// None, or within what the configuration may say.

@@ -42,6 +42,7 @@ mod load_command;
 mod marks;
 mod mesh;
 mod names;
+mod node;
 mod overload;
 mod policies_at_once;
 mod policies_held;

@@ -22,6 +22,10 @@ pub use nft::script;
 pub const MARK_OUTWARD: u32 = 0x539;
 /// Mark of what a sidecar sends to its own application.
 pub const MARK_INWARD: u32 = 0x53a;
+/// Mark of connections, and of their answers, that a node proxy opens in a client's name (Istio's number).
+pub const MARK_ANSWER: u32 = 0x111;
+/// Where a node proxy is called by others, which is never captured.
+const HBONE_PORT: u16 = 15008;
 /// A sidecar's own ports, which are called, not captured: HBONE, metrics, readiness, Envoy's metrics.
 pub const OWN_PORTS: [u16; 4] = [15008, 15020, 15021, 15090];
 const DNS_PORT: u16 = 53;
@@ -105,6 +109,27 @@ impl Default for Capture {
     }
 }
 
+/// What is captured in a pod that a node proxy serves: what Istio's CNI agent captures there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeCapture {
+    /// Where outbound connections go.
+    pub outbound: u16,
+    /// Where inbound connections go that are no tunnel.
+    pub inbound: u16,
+    /// Applications may be called from their clients' own addresses, and their answers come back to the node proxy.
+    pub keeps_source: bool,
+}
+
+impl Default for NodeCapture {
+    fn default() -> Self {
+        Self {
+            outbound: 15001,
+            inbound: 15006,
+            keeps_source: true,
+        }
+    }
+}
+
 /// A service's virtual address for a pod without a sidecar, and who answers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VirtualAddress {
@@ -130,6 +155,8 @@ pub struct Turn {
 pub struct Rules {
     /// With a sidecar.
     pub capture: Option<Capture>,
+    /// With a node proxy.
+    pub node: Option<NodeCapture>,
     /// Without one: the part that kube-proxy has elsewhere.
     pub services: Vec<VirtualAddress>,
     /// Ports that are turned when they are called from inside the pod, wherever that call was to lead.
@@ -183,6 +210,8 @@ impl Family {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum If {
     Mark(u32),
+    /// The connection has the mark, whatever the packet has.
+    ConnectionMark(u32),
     ToLoopbackDevice,
     FromLoopbackDevice,
     To(Range),
@@ -200,6 +229,10 @@ enum Then {
     Leave,
     /// Not followed by connection tracking.
     Forget,
+    /// The packet's mark is set.
+    MarkPacket(u32),
+    /// Its connection's is.
+    MarkConnection(u32),
     Redirect(u16),
     Send(SocketAddr),
 }
@@ -216,6 +249,15 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
     let mut list = Vec::new();
     if let Some(capture) = &rules.capture {
         captured_output(capture, family, &mut list);
+    }
+    if let Some(node) = &rules.node {
+        list.extend([
+            rule([If::Mark(MARK_OUTWARD)], Then::Leave),
+            rule([If::Mark(MARK_ANSWER)], Then::Leave),
+            // A pod that calls itself needs nobody between.
+            rule([If::ToLoopbackDevice], Then::Leave),
+            rule([If::Tcp], Then::Redirect(node.outbound)),
+        ]);
     }
     let outside = || If::NotTo(family.loopback());
     for turn in &rules.turned_out {
@@ -308,6 +350,21 @@ fn untracked(rules: &Rules) -> Vec<Rule> {
     keeps.then(forget).into_iter().collect()
 }
 
+/// What marks: incoming packets, and outgoing ones. What a node proxy says inside in a client's name marks its connection, and
+/// so the application's answers, which a route then keeps inside.
+fn marking(rules: &Rules) -> Option<[Vec<Rule>; 2]> {
+    rules.node.filter(|node| node.keeps_source)?;
+    let incoming = rule(
+        [If::FromLoopbackDevice, If::Mark(MARK_OUTWARD)],
+        Then::MarkConnection(MARK_ANSWER),
+    );
+    let outgoing = rule(
+        [If::ConnectionMark(MARK_ANSWER)],
+        Then::MarkPacket(MARK_ANSWER),
+    );
+    Some([vec![incoming], vec![outgoing]])
+}
+
 /// What comes to the pod.
 fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
     if let Some(way_out) = &rules.way_out {
@@ -321,6 +378,11 @@ fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
         return list;
     }
     let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
+    if let Some(node) = &rules.node {
+        list.push(rule([If::TcpPort(HBONE_PORT)], Then::Leave));
+        list.push(rule([If::Tcp], Then::Redirect(node.inbound)));
+        return list;
+    }
     for turn in &rules.turned_in {
         list.push(rule([If::TcpPort(turn.port)], Then::Redirect(turn.to)));
     }

@@ -1,7 +1,7 @@
 //! The redirect rules as text: every kind of rule, for both tools and both families.
 
 use voile_host::netns::rules::{
-    Capture, Range, Rules, Scope, Turn, VirtualAddress, restore, script,
+    Capture, NodeCapture, Range, Rules, Scope, Turn, VirtualAddress, restore, script,
 };
 
 fn range(text: &str) -> Range {
@@ -229,4 +229,43 @@ fn ports_are_turned_to_listeners_of_their_own_on_either_side() {
         ["iifname \"lo\" return", "tcp dport 8102 redirect to :9102"]
     );
     assert_eq!(rules_of(&script(&Rules::default(), false)), [""; 0]);
+}
+
+#[test]
+fn a_node_proxys_pod_has_the_rules_of_istios_agent() {
+    let rules = |keeps_source| Rules {
+        node: Some(NodeCapture {
+            keeps_source,
+            ..NodeCapture::default()
+        }),
+        ..Rules::default()
+    };
+    let nat = [
+        "meta mark 0x539 return",
+        "meta mark 0x111 return",
+        "oifname \"lo\" return",
+        "meta l4proto tcp redirect to :15001",
+        "iifname \"lo\" return",
+        "tcp dport 15008 return",
+        "meta l4proto tcp redirect to :15006",
+    ];
+    let text = script(&rules(false), false);
+    assert_eq!(rules_of(&text), nat);
+    assert!(!text.contains("mark set"), "{text}");
+    let text = script(&rules(true), false);
+    assert_eq!(rules_of(&text), nat);
+    let marks = "\tchain marked_in {\n\t\ttype filter hook prerouting priority -150; policy accept;\n\
+        \t\tiifname \"lo\" meta mark 0x539 ct mark set 0x111\n\t}\n\
+        \tchain marked_out {\n\t\ttype route hook output priority -150; policy accept;\n\
+        \t\tct mark 0x111 meta mark set 0x111\n\t}\n";
+    assert!(text.contains(marks), "{text}");
+    let text = restore(&rules(true), false);
+    let marks = "*mangle\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n\
+        -A PREROUTING -i lo -m mark --mark 0x539 -j CONNMARK --set-mark 0x111\n\
+        -A OUTPUT -m connmark --mark 0x111 -j MARK --set-mark 0x111\nCOMMIT\n";
+    assert!(text.contains(marks), "{text}");
+    assert!(
+        text.contains("-A PREROUTING -p tcp -j REDIRECT --to-ports 15006"),
+        "{text}"
+    );
 }

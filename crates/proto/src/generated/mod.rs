@@ -34,3 +34,6 @@ pub mod trace;
 /// Istio's workload API.
 #[rustfmt::skip]
 pub mod workload;
+/// How a node proxy is told of its pods.
+#[rustfmt::skip]
+pub mod zds;

@@ -14,7 +14,7 @@ struct Source {
     service: Option<(&'static str, &'static str)>,
 }
 
-const SOURCES: [Source; 8] = [
+const SOURCES: [Source; 9] = [
     Source {
         proto: "envoy/discovery.proto",
         package: "envoy.service.discovery.v3",
@@ -55,6 +55,12 @@ const SOURCES: [Source; 8] = [
         proto: "istio/authorization.proto",
         package: "istio.security",
         module: "authorization",
+        service: None,
+    },
+    Source {
+        proto: "istio/zds.proto",
+        package: "istio.workload.zds",
+        module: "zds",
         service: None,
     },
     Source {

@@ -2,7 +2,7 @@
 //! all come over xDS and Istio's certificate call, and traffic goes over HBONE. The program is taken from `ZTUNNEL` or the
 //! PATH; without it, or without namespaces, tests say so and are skipped.
 
-mod node;
+pub(crate) mod node;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -16,29 +16,29 @@ use voile_host::netns::rules::{Capture, MARK_INWARD, MARK_OUTWARD, Rules, Tool, 
 use crate::captured::{connect, listen, local};
 use crate::mesh::{Process, get, wait_until};
 
-const WORLD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
-const FIRST: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 3);
-const SECOND: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 4);
+pub(crate) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
+pub(crate) const FIRST: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 3);
+pub(crate) const SECOND: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 4);
 /// The service's virtual address.
-const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-const XDS: u16 = 15012;
-const APPLICATION: u16 = 8080;
+pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+pub(crate) const XDS: u16 = 15012;
+pub(crate) const APPLICATION: u16 = 8080;
 
 /// A pod: its network, and where it is.
-struct Pod {
-    name: &'static str,
-    inside: Namespace,
+pub(crate) struct Pod {
+    pub(crate) name: &'static str,
+    pub(crate) inside: Namespace,
 }
 
 /// The running mesh; dropping it ends every process, and the namespaces with the last of them.
-struct Mesh {
-    folder: tempfile::TempDir,
+pub(crate) struct Mesh {
+    pub(crate) folder: tempfile::TempDir,
     program: PathBuf,
-    world: Namespace,
+    pub(crate) world: Namespace,
     bridge: Bridge,
     tool: Tool,
-    processes: Vec<Process>,
+    pub(crate) processes: Vec<Process>,
 }
 
 /// The program, if it is here.
@@ -56,7 +56,15 @@ fn program() -> Option<PathBuf> {
 impl Mesh {
     /// The control plane of this folder; `None`, with the reason printed, where something is missing.
     fn start(resources: &str, arguments: &[&str]) -> Option<Self> {
-        let program = program()?;
+        Self::start_with(program()?, resources, arguments)
+    }
+
+    /// The same where pods are served by this program.
+    pub(crate) fn start_with(
+        program: PathBuf,
+        resources: &str,
+        arguments: &[&str],
+    ) -> Option<Self> {
         let (world, tool) = match (Namespace::create(), Tool::find()) {
             (Ok(world), Ok(tool)) => (world, tool),
             (Err(error), _) => {
@@ -109,7 +117,7 @@ impl Mesh {
         });
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let draft = self
             .folder
             .path()
@@ -120,16 +128,13 @@ impl Mesh {
         std::fs::rename(draft, path).expect("a resource");
     }
 
-    fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         let path = self.folder.path().join("config").join(name);
         std::fs::remove_file(path).expect("was there");
     }
 
     /// A network whose connections are turned to a proxy's ports.
     fn pod(&self, name: &'static str, address: Ipv4Addr) -> Pod {
-        let gateway: [IpAddr; 1] = [WORLD.into()];
-        let inside = self.bridge.add_pod(&[Prefixed::v4(address, 16)], &gateway);
-        let inside = inside.expect("a pod");
         let rules = Rules {
             capture: Some(Capture {
                 control: vec![(WORLD, XDS).into()],
@@ -137,11 +142,19 @@ impl Mesh {
             }),
             ..Rules::default()
         };
+        self.pod_with(name, address, rules)
+    }
+
+    /// A network with these rules.
+    pub(crate) fn pod_with(&self, name: &'static str, address: Ipv4Addr, rules: Rules) -> Pod {
+        let gateway: [IpAddr; 1] = [WORLD.into()];
+        let inside = self.bridge.add_pod(&[Prefixed::v4(address, 16)], &gateway);
+        let inside = inside.expect("a pod");
         apply(&self.tool, &inside, &rules, self.bridge.has_v6()).expect("rules");
         Pod { name, inside }
     }
 
-    fn token(&self, account: &str, pod: &str) -> PathBuf {
+    pub(crate) fn token(&self, account: &str, pod: &str) -> PathBuf {
         let path = self.folder.path().join(format!("{pod}.token"));
         let printed = Process::output(|voile| {
             voile.args(["token", "create", "--service-account", account]);
@@ -189,7 +202,7 @@ impl Mesh {
         });
     }
 
-    fn log(&self, pod: &Pod) -> String {
+    pub(crate) fn log(&self, pod: &Pod) -> String {
         let mut named = self.processes.iter();
         let found = named.find(|process| process.name() == pod.name);
         found.expect("it was started").log()
@@ -203,7 +216,7 @@ fn metrics(pod: &Pod) -> String {
 }
 
 /// An application that says its name to whoever connects and then repeats what it hears.
-fn serve(pod: &Pod, address: Ipv4Addr) {
+pub(crate) fn serve(pod: &Pod, address: Ipv4Addr) {
     let listener = listen(&pod.inside, (address, APPLICATION));
     let name = pod.name;
     std::thread::spawn(move || {
@@ -224,7 +237,7 @@ fn serve(pod: &Pod, address: Ipv4Addr) {
 }
 
 /// Who answers there; `None` when the connection ends before anybody has said a word.
-fn answers(from: &Namespace, to: impl Into<SocketAddr>) -> Option<(String, TcpStream)> {
+pub(crate) fn answers(from: &Namespace, to: impl Into<SocketAddr>) -> Option<(String, TcpStream)> {
     let mut stream = connect(from, to);
     let mut said = Vec::new();
     let mut byte = [0];
@@ -238,12 +251,12 @@ fn answers(from: &Namespace, to: impl Into<SocketAddr>) -> Option<(String, TcpSt
     Some((String::from_utf8(said).expect("text"), stream))
 }
 
-fn name(from: &Namespace, to: impl Into<SocketAddr>) -> Option<String> {
+pub(crate) fn name(from: &Namespace, to: impl Into<SocketAddr>) -> Option<String> {
     answers(from, to).map(|(name, _)| name)
 }
 
 /// A namespace of ambient workloads: a client, and servers of one account at these addresses.
-fn resources(servers: &[(&str, Ipv4Addr)]) -> String {
+pub(crate) fn resources(servers: &[(&str, Ipv4Addr)]) -> String {
     let mut text = String::from(
         "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels:\n    istio.io/dataplane-mode: ambient\n",
     );
@@ -269,11 +282,11 @@ fn resources(servers: &[(&str, Ipv4Addr)]) -> String {
     )
 }
 
-const DENIED: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: no-client\n  \
+pub(crate) const DENIED: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: no-client\n  \
     namespace: shop\nspec:\n  selector:\n    matchLabels:\n      app: server\n  action: DENY\n  rules:\n  - from:\n    \
     - source:\n        principals: [cluster.local/ns/shop/sa/client]\n";
 
-const STRICT: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n  name: default\n  \
+pub(crate) const STRICT: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n  name: default\n  \
     namespace: shop\nspec:\n  mtls:\n    mode: STRICT\n";
 
 /// Whoever is told of a sidecar's own mutual TLS refuses the workload: a ztunnel must not hear of it.

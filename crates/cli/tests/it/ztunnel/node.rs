@@ -18,12 +18,12 @@ const ELSEWHERE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: elsewhere
     spec:\n  serviceAccountName: elsewhere\n  nodeName: two\n  containers:\n  - name: app\nstatus:\n  phase: Running\n  \
     podIP: 10.244.0.4\n";
 
-const ZTUNNEL: &str = "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: ztunnel-one\n  namespace: istio-system\nspec:\n  \
+pub(crate) const ZTUNNEL: &str = "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: ztunnel-one\n  namespace: istio-system\nspec:\n  \
     serviceAccountName: ztunnel\n  nodeName: one\n  containers:\n  - name: ztunnel\nstatus:\n  phase: Running\n  \
     podIP: 10.244.0.1\n";
 
 /// Protocol buffers by hand: a field that is text or a message.
-fn field(number: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let length = u8::try_from(content.len()).expect("short");
     assert!(length < 0x80, "one byte says the length");
     let mut bytes = vec![number << 3 | 2, length];
@@ -32,13 +32,13 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// The node agent's end of the socket.
-struct Agent {
+pub(crate) struct Agent {
     listener: OwnedFd,
     stream: Option<OwnedFd>,
 }
 
 impl Agent {
-    fn listen(path: &Path) -> Self {
+    pub(crate) fn listen(path: &Path) -> Self {
         let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         bind(&listener, &SocketAddrUnix::new(path).expect("short")).expect("bound");
         listen_at(&listener, 1).expect("listens");
@@ -49,9 +49,14 @@ impl Agent {
     }
 
     /// Waits for the ztunnel's greeting.
-    fn greet(&mut self) {
+    pub(crate) fn greet(&mut self) {
         self.stream = Some(accept(&self.listener).expect("a ztunnel"));
         assert_eq!(self.hear(), [0x08, 0x01], "version 1");
+    }
+
+    /// Hangs up.
+    pub(crate) fn leave(&mut self) {
+        self.stream = None;
     }
 
     fn hear(&self) -> Vec<u8> {
@@ -66,7 +71,7 @@ impl Agent {
     }
 
     /// Sends a message, with a network if it has one, and waits for a yes.
-    fn say(&self, message: &[u8], network: Option<&Namespace>) {
+    pub(crate) fn say(&self, message: &[u8], network: Option<&Namespace>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut with = SendAncillaryBuffer::new(&mut space);
         let descriptors = network.map(|network| [network.as_fd()]);
@@ -88,7 +93,7 @@ impl Agent {
         );
     }
 
-    fn add(&self, pod: &Pod, account: &str) {
+    pub(crate) fn add(&self, pod: &Pod, account: &str) {
         let who = [
             field(1, pod.name.as_bytes()),
             field(2, b"shop"),
@@ -98,7 +103,11 @@ impl Agent {
         self.say(&field(1, &workload), Some(&pod.inside));
     }
 
-    fn complete(&self) {
+    pub(crate) fn remove(&self, pod: &str) {
+        self.say(&field(2, &field(2, pod.as_bytes())), None);
+    }
+
+    pub(crate) fn complete(&self) {
         self.say(&field(3, &[]), None);
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
 
-use super::{MARK_INWARD, Rules, restore, script};
+use super::{MARK_ANSWER, MARK_INWARD, Rules, restore, script};
 use crate::netns::{Namespace, link};
 use crate::place::keep_capabilities;
 
@@ -90,8 +90,11 @@ impl Tool {
 /// # Errors
 /// Says what the tool said.
 pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Result<(), ToolError> {
-    if rules.capture.as_ref().is_some_and(|c| c.keeps_source) {
-        let turned = namespace.run(|| link::turn_back(MARK_INWARD, v6));
+    let sidecar = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
+    let node = rules.node.is_some_and(|node| node.keeps_source);
+    let marks = [(sidecar, MARK_INWARD), (node, MARK_ANSWER)];
+    for (_, mark) in marks.into_iter().filter(|(keeps, _)| *keeps) {
+        let turned = namespace.run(|| link::turn_back(mark, v6));
         turned.and_then(|done| done).map_err(ToolError::Source)?;
     }
     match tool {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Family, If, Rule, Rules, Then, output, prerouting, untracked};
+use super::{Family, If, Rule, Rules, Then, marking, output, prerouting, untracked};
 
 /// What `iptables-restore` (and, `v6`, `ip6tables-restore`) is fed. The table is replaced as a whole.
 #[must_use]
@@ -13,6 +13,12 @@ pub fn restore(rules: &Rules, v6: bool) -> String {
     if !early.is_empty() {
         text.push_str("*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n");
         chain(&mut text, "OUTPUT", early);
+        text.push_str("COMMIT\n");
+    }
+    if let Some([incoming, outgoing]) = marking(rules) {
+        text.push_str("*mangle\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n");
+        chain(&mut text, "PREROUTING", incoming);
+        chain(&mut text, "OUTPUT", outgoing);
         text.push_str("COMMIT\n");
     }
     text.push_str("*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n");
@@ -33,6 +39,8 @@ fn chain(text: &mut String, chain: &str, rules: Vec<Rule>) {
         let _ = match then {
             Then::Leave => writeln!(text, " -j RETURN"),
             Then::Forget => writeln!(text, " -j CT --notrack"),
+            Then::MarkPacket(mark) => writeln!(text, " -j MARK --set-mark {mark:#x}"),
+            Then::MarkConnection(mark) => writeln!(text, " -j CONNMARK --set-mark {mark:#x}"),
             Then::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
             Then::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
         };
@@ -42,6 +50,7 @@ fn chain(text: &mut String, chain: &str, rules: Vec<Rule>) {
 fn condition(condition: &If) -> String {
     match condition {
         If::Mark(mark) => format!("-m mark --mark {mark:#x}"),
+        If::ConnectionMark(mark) => format!("-m connmark --mark {mark:#x}"),
         If::ToLoopbackDevice => "-o lo".to_owned(),
         If::FromLoopbackDevice => "-i lo".to_owned(),
         If::To(range) => format!("-d {range}"),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::{Family, If, Range, Rule, Rules, Then, output, prerouting, untracked};
+use super::{Family, If, Range, Rule, Rules, Then, marking, output, prerouting, untracked};
 
 /// What `nft -f -` is fed, for IPv4 and, where `v6`, for IPv6.
 #[must_use]
@@ -26,6 +26,14 @@ pub fn script(rules: &Rules, v6: bool) -> String {
                 name,
                 &early,
             );
+        }
+        if let Some([incoming, outgoing]) = marking(rules) {
+            let (before, route) = (
+                "filter hook prerouting priority -150",
+                "route hook output priority -150",
+            );
+            chain(&mut text, "marked_in", before, name, &incoming);
+            chain(&mut text, "marked_out", route, name, &outgoing);
         }
         chain(
             &mut text,
@@ -57,6 +65,8 @@ fn chain(text: &mut String, name: &str, kind: &str, family: &str, rules: &[Rule]
         let _ = match then {
             Then::Leave => writeln!(text, "return"),
             Then::Forget => writeln!(text, "notrack"),
+            Then::MarkPacket(mark) => writeln!(text, "meta mark set {mark:#x}"),
+            Then::MarkConnection(mark) => writeln!(text, "ct mark set {mark:#x}"),
             Then::Redirect(port) => writeln!(text, "redirect to :{port}"),
             Then::Send(target) => writeln!(text, "dnat to {target}"),
         };
@@ -67,6 +77,7 @@ fn chain(text: &mut String, name: &str, kind: &str, family: &str, rules: &[Rule]
 fn condition(condition: &If, family: &str) -> String {
     match condition {
         If::Mark(mark) => format!("meta mark {mark:#x}"),
+        If::ConnectionMark(mark) => format!("ct mark {mark:#x}"),
         If::ToLoopbackDevice => "oifname \"lo\"".to_owned(),
         If::FromLoopbackDevice => "iifname \"lo\"".to_owned(),
         If::To(range) => format!("{family} daddr {}", one(range)),

@@ -1,0 +1,87 @@
+//! `voile proxy --role node`: what of the command line means something for the proxy of a node, and what does not.
+
+use std::process::ExitCode;
+
+use voile_node::RunError;
+use voile_telemetry::logging::Level;
+
+use super::{Args, CaptureMode};
+
+pub(super) fn run(args: Args, log: Level) -> ExitCode {
+    let options = match options(args, log) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("voile proxy: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match voile_node::run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ RunError::Option(_)) => {
+            eprintln!("voile proxy: {error}");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("voile proxy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The first option that was given and means nothing here: it is refused, since whoever gave it expects something of it.
+fn meaningless(args: &Args) -> Option<&'static str> {
+    let given = [
+        ("--workload-group", args.workload_group.is_some()),
+        ("--join-token-file", args.join_token_file.is_some()),
+        ("--capture", args.capture != CaptureMode::None),
+        ("--dns", args.dns.0.is_some()),
+        ("--resolver", args.resolver.is_some()),
+        ("--handover", args.handover.is_some()),
+        ("--max-connections", args.max_connections > 0),
+        ("--max-requests", args.max_requests > 0),
+        (
+            "--max-requests-per-destination",
+            args.max_requests_per_destination > 0,
+        ),
+        (
+            "--service-idle-timeout",
+            !args.service_idle_timeout.is_zero(),
+        ),
+        ("--request-timeout", !args.request_timeout.is_zero()),
+    ];
+    let found = given.iter().find(|(_, given)| *given);
+    found.map(|(name, _)| *name)
+}
+
+fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
+    if let Some(option) = meaningless(&args) {
+        return Err(format!("{option} means nothing with --role node"));
+    }
+    let workload = args.workload.unwrap_or_default();
+    let named = workload.split_once('/');
+    let named = named.filter(|(namespace, name)| {
+        !namespace.is_empty() && !name.is_empty() && !name.contains('/')
+    });
+    let (namespace, name) =
+        named.ok_or_else(|| format!("--workload `{workload}`: expected NAMESPACE/NAME"))?;
+    let token_file = args
+        .token_file
+        .ok_or("--role node needs --token-file: a token that is bound to its own pod")?;
+    Ok(voile_node::Options {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        node: args.node,
+        trust_domain: args.trust_domain,
+        agent: args.agent,
+        control: args.control,
+        root_cert: args.root_cert,
+        token_file,
+        keeps_source: args.keep_source,
+        admin: args.admin,
+        metrics: args.metrics,
+        readiness: args.readiness,
+        workers: args.workers,
+        drain_timeout: args.drain_timeout,
+        log: Some(log),
+    })
+}

@@ -1,0 +1,301 @@
+//! Node proxies in networks of their own: handed their pods by an agent's socket as Istio's CNI agent does it, certificates in
+//! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
+
+mod hostile;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use voile_host::netns::rules::{NodeCapture, Rules};
+
+use crate::captured::{listen, local};
+use crate::mesh::{Process, get, wait_until};
+use crate::ztunnel::node::{Agent, ZTUNNEL};
+use crate::ztunnel::{
+    APPLICATION, CLIENT, DENIED, FIRST, Mesh, Pod, SECOND, STRICT, VIP, WORLD, XDS, answers, name,
+    resources, serve,
+};
+
+/// The proxy of one node, and its agent.
+pub(crate) struct Node {
+    pub(crate) agent: Agent,
+    pub(crate) process: &'static str,
+    /// Its pages are at 15000, 15020 and 15021, so much higher.
+    higher: u16,
+}
+
+/// A mesh with node proxies; the socket's folder is its own.
+pub(crate) fn mesh(text: &str) -> Option<Mesh> {
+    let account = ["--node-account", "istio-system/ztunnel"];
+    Mesh::start_with(PathBuf::from(env!("CARGO_BIN_EXE_voile")), text, &account)
+}
+
+/// The same words for node `two`.
+fn second_ztunnel() -> String {
+    ZTUNNEL
+        .replace("ztunnel-one", "ztunnel-two")
+        .replace("nodeName: one", "nodeName: two")
+}
+
+pub(crate) fn pod(mesh: &Mesh, name: &'static str, address: Ipv4Addr) -> Pod {
+    let rules = Rules {
+        node: Some(NodeCapture::default()),
+        ..Rules::default()
+    };
+    mesh.pod_with(name, address, rules)
+}
+
+impl Node {
+    /// Starts it in the world, and tells it of these pods.
+    pub(crate) fn start(
+        mesh: &mut Mesh,
+        process: &'static str,
+        higher: u16,
+        pods: &[(&Pod, &str)],
+        more: &[&str],
+    ) -> Self {
+        let socket = mesh.folder.path().join(format!("{process}.zds"));
+        let mut agent = Agent::listen(&socket);
+        let token = mesh.token("istio-system/ztunnel", process);
+        let root = mesh.folder.path().join("state/root-cert.pem");
+        let node = process
+            .strip_prefix("ztunnel-")
+            .expect("so they are called");
+        let start = || {
+            Process::start(process, |voile| {
+                voile.args(["proxy", "--role", "node", "--node", node]);
+                voile.args(["--workload", &format!("istio-system/{process}")]);
+                voile.arg("--agent").arg(&socket);
+                voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
+                voile.arg("--root-cert").arg(&root);
+                voile.arg("--token-file").arg(&token);
+                let pages = [
+                    ("--admin", 15000),
+                    ("--metrics", 15020),
+                    ("--readiness", 15021),
+                ];
+                for (option, port) in pages {
+                    voile.args([option, &local(port + higher).to_string()]);
+                }
+                voile.args(more);
+            })
+        };
+        let process_handle = mesh.world.run(start).expect("entered");
+        mesh.processes.push(process_handle);
+        agent.greet();
+        for (pod, account) in pods {
+            agent.add(pod, account);
+        }
+        agent.complete();
+        let node = Self {
+            agent,
+            process,
+            higher,
+        };
+        wait_until("the node proxy is ready", || node.is_ready(mesh));
+        node
+    }
+
+    pub(crate) fn is_ready(&self, mesh: &Mesh) -> bool {
+        let page = || get(local(15021 + self.higher), "/healthz/ready");
+        matches!(mesh.world.run(page), Ok(Ok(answer)) if answer.status == 200)
+    }
+
+    pub(crate) fn metrics(&self, mesh: &Mesh) -> String {
+        let page = || get(local(15020 + self.higher), "/metrics");
+        let answer = mesh.world.run(page).expect("entered").expect("metrics");
+        String::from_utf8(answer.body).expect("text")
+    }
+
+    /// The value of the first series that begins so.
+    pub(crate) fn counter(&self, mesh: &Mesh, series: &str) -> u64 {
+        let page = self.metrics(mesh);
+        let line = page.lines().find(|line| line.starts_with(series));
+        let value = line.and_then(|line| line.rsplit(' ').next());
+        value
+            .and_then(|value| value.parse::<f64>().ok())
+            .unwrap_or(0.0) as u64
+    }
+
+    pub(crate) fn log(&self, mesh: &Mesh) -> String {
+        let mut all = mesh.processes.iter();
+        let found = all.find(|process| process.name() == self.process);
+        found.expect("it was started").log()
+    }
+}
+
+/// Both identities, as the receiving proxy tells of one connection.
+fn is_told(log: &str, direction: &str) -> bool {
+    log.lines().any(|line| {
+        line.contains("connection complete")
+            && line.contains(&format!("direction=\"{direction}\""))
+            && line.contains("spiffe://cluster.local/ns/shop/sa/client")
+            && line.contains("spiffe://cluster.local/ns/shop/sa/server")
+    })
+}
+
+/// What pods of one node and of two must have in common.
+fn carries(mesh: &Mesh, (client, calling): (&Pod, &Node), called: &Node) {
+    let service = SocketAddr::from((VIP, 80));
+    let direct = SocketAddr::from((FIRST, APPLICATION));
+    assert_eq!(name(&client.inside, service).as_deref(), Some("first"));
+    assert_eq!(name(&client.inside, direct).as_deref(), Some("first"));
+    wait_until(
+        "the server's side counts it by its client's identity",
+        || {
+            called.metrics(mesh).lines().any(|line| {
+                line.starts_with("istio_tcp_connections_opened_total{")
+                    && line.contains("reporter=\"destination\"")
+                    && line
+                        .contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
+                    && line.contains("destination_workload=\"first\"")
+                    && line.contains("connection_security_policy=\"mutual_tls\"")
+            })
+        },
+    );
+    wait_until("both sides tell of both identities", || {
+        is_told(&calling.log(mesh), "outbound") && is_told(&called.log(mesh), "inbound")
+    });
+
+    // Plaintext, until it is refused: by a PeerAuthentication alone.
+    assert_eq!(name(&mesh.world, direct).as_deref(), Some("first"));
+    mesh.write("strict.yaml", STRICT);
+    wait_until("plaintext is refused", || {
+        name(&mesh.world, direct).is_none()
+    });
+    let (said, mut open) = answers(&client.inside, service).expect("who has an identity may");
+    assert_eq!(said, "first");
+    open.write_all(b"hello\n").expect("open");
+    let mut echo = [0; 6];
+    open.read_exact(&mut echo).expect("repeated");
+    assert_eq!(&echo, b"hello\n");
+
+    // A policy takes hold of new connections and of those that are open.
+    mesh.write("deny.yaml", DENIED);
+    open.set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("open");
+    let cut = open.read(&mut [0; 16]);
+    let reset = cut.expect_err("the open connection is cut, and does not look finished");
+    assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(
+        name(&client.inside, service),
+        None,
+        "nor is there a new one"
+    );
+    mesh.remove("deny.yaml");
+    wait_until("the policy is gone", || {
+        name(&client.inside, service).as_deref() == Some("first")
+    });
+    assert!(called.counter(mesh, "voile_node_cut_total") >= 1);
+}
+
+#[test]
+fn two_pods_of_one_node_speak_by_their_own_identities_under_policy() {
+    let Some(mut mesh) = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL)) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let pods = [(&client, "client"), (&first, "server")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    carries(&mesh, (&client, &node), &node);
+    let control = mesh.processes[0].log();
+    for account in ["client", "server"] {
+        let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}");
+        let issued = control.lines().filter(|line| {
+            line.contains("certificate issued")
+                && line.contains(&identity)
+                && line.contains("ns/istio-system/sa/ztunnel")
+        });
+        assert_eq!(issued.count(), 1, "{control}");
+    }
+}
+
+#[test]
+fn pods_of_two_nodes_speak_through_both_node_proxies() {
+    let mut text = resources(&[("first", FIRST)]) + ZTUNNEL + &second_ztunnel();
+    let server = "name: first";
+    let (before, after) = text.split_once(server).expect("the server's pod");
+    text = format!(
+        "{before}{server}{}",
+        after.replacen("nodeName: one", "nodeName: two", 1)
+    );
+    let Some(mut mesh) = mesh(&text) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
+    let two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
+    carries(&mesh, (&client, &one), &two);
+    // A node's token is good for its own node's pods alone.
+    let elsewhere = pod(&mesh, "second", SECOND);
+    one.agent.add(&elsewhere, "server");
+    wait_until("the certificate is refused", || {
+        one.log(&mesh)
+            .contains("no workload of spiffe://cluster.local/ns/shop/sa/server is declared")
+    });
+}
+
+#[test]
+fn an_application_sees_its_clients_address_where_that_is_wished() {
+    let Some(mut mesh) = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL)) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    let listener = listen(&first.inside, (FIRST, APPLICATION));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let from = stream.peer_addr().expect("a peer").ip();
+            // Whoever goes, goes.
+            let _ = stream.write_all(format!("{from}\n").as_bytes());
+        }
+    });
+    let pods = [(&client, "client"), (&first, "server")];
+    let _node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &["--keep-source"]);
+    let seen = name(&client.inside, (VIP, 80));
+    assert_eq!(seen, Some(CLIENT.to_string()), "through a tunnel");
+    let seen = name(&mesh.world, (FIRST, APPLICATION));
+    assert_eq!(seen, Some(WORLD.to_string()), "in plaintext");
+}
+
+#[test]
+fn a_node_proxy_says_what_it_may_not_and_what_means_nothing_to_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "x").expect("a token");
+    for (words, wanted) in [
+        (
+            &["--dns", "127.0.0.1:0"][..],
+            "--dns means nothing with --role node",
+        ),
+        (
+            &["--capture", "redirect"],
+            "--capture means nothing with --role node",
+        ),
+        (
+            &["--max-requests", "5"],
+            "--max-requests means nothing with --role node",
+        ),
+        (&["--workers", "0"], "0 workers"),
+    ] {
+        let output = Process::output(|voile| {
+            voile.args([
+                "proxy",
+                "--role",
+                "node",
+                "--workload",
+                "a/b",
+                "--root-cert",
+                "x",
+            ]);
+            voile.arg("--token-file").arg(&token).args(words);
+        });
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(wanted), "{said}");
+    }
+}

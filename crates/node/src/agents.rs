@@ -1,0 +1,339 @@
+//! The pods of this node, as the agent tells of them: each gets listeners in its own network and keys of its own identity.
+//! When the agent is gone its pods are served on; when it comes back, what it no longer names is let go.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::rc::{Rc, Weak as Faint};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use voile_host::netns::Namespace;
+use voile_identity::{
+    CertificateClient, CertificateStore, ClientSettings, Identity, TrustDomain, retry_delay,
+};
+use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor, bind};
+use voile_zds::{Channel, Told, Who};
+
+use crate::dispatch::Dispatcher;
+use crate::pod::{Badge, Life, Pod, Renewal, addresses};
+use crate::route::OWN_PORTS;
+use crate::worker::{Asker, Door};
+
+/// Pods of one node, at most: Kubernetes' usual limit is 110, its largest in use about a thousand.
+const MAX_PODS: usize = 4096;
+
+/// What serving needs beside the pods.
+pub(crate) struct Means {
+    pub(crate) asker: Asker,
+    pub(crate) dispatcher: Rc<Dispatcher>,
+    pub(crate) certificates: ClientSettings,
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) keeps_source: bool,
+    pub(crate) drain: Duration,
+}
+
+/// See the module.
+pub(crate) struct Agency {
+    means: Means,
+    pods: RefCell<BTreeMap<String, Arc<Pod>>>,
+    badges: RefCell<BTreeMap<Identity, Weak<Badge>>>,
+    spare: RefCell<SpareDescriptor>,
+    complete: watch::Sender<bool>,
+}
+
+/// What one agent said in one conversation.
+#[derive(Default)]
+struct Conversation {
+    named: BTreeSet<String>,
+    complete: bool,
+}
+
+impl Agency {
+    pub(crate) fn new(means: Means) -> io::Result<Rc<Self>> {
+        Ok(Rc::new(Self {
+            means,
+            pods: RefCell::default(),
+            badges: RefCell::default(),
+            spare: RefCell::new(SpareDescriptor::reserve()?),
+            complete: watch::Sender::new(false),
+        }))
+    }
+
+    /// Whether an agent has told of all pods.
+    pub(crate) fn is_complete(&self) -> bool {
+        *self.complete.borrow()
+    }
+
+    /// The pods that are served.
+    pub(crate) fn pods(&self) -> Vec<Arc<Pod>> {
+        self.pods.borrow().values().cloned().collect()
+    }
+
+    /// Talks with whoever listens at `path`, for ever again.
+    pub(crate) async fn run(self: Rc<Self>, path: PathBuf) {
+        let mut failures = 0_u32;
+        loop {
+            match Channel::connect(&path).await {
+                Ok(channel) => {
+                    failures = 0;
+                    tracing::info!(path = %path.display(), "an agent tells of pods");
+                    if let Err(error) = self.converse(&channel).await {
+                        tracing::warn!(%error, "the conversation with the agent broke");
+                    }
+                    tracing::warn!("the agent is gone; its pods are served on");
+                }
+                Err(error) if failures == 0 => {
+                    tracing::warn!(path = %path.display(), %error, "no agent tells of pods yet");
+                }
+                Err(_) => {}
+            }
+            failures = failures.saturating_add(1);
+            tokio::time::sleep(retry_delay(failures, fastrand::f64())).await;
+        }
+    }
+
+    async fn converse(self: &Rc<Self>, channel: &Channel) -> io::Result<()> {
+        let mut conversation = Conversation::default();
+        while let Some(told) = channel.hear().await? {
+            let done = self.obey(&mut conversation, told);
+            if let Err(reason) = &done {
+                tracing::error!(reason, "the agent is refused");
+            }
+            let answer = match &done {
+                Ok(()) => Ok(()),
+                Err(reason) => Err(reason.as_str()),
+            };
+            channel.answer(answer).await?;
+        }
+        Ok(())
+    }
+
+    fn obey(self: &Rc<Self>, conversation: &mut Conversation, told: Told) -> Result<(), String> {
+        match told {
+            Told::Add { uid, who, inside } => {
+                if !conversation.complete {
+                    conversation.named.insert(uid.clone());
+                }
+                self.add(uid, &who, inside.into())
+            }
+            Told::Keep(uid) if !conversation.complete => {
+                conversation.named.insert(uid);
+                Ok(())
+            }
+            Told::Keep(uid) => Err(format!("pod {uid}: Keep comes before SnapshotSent")),
+            Told::Remove(uid) => {
+                conversation.named.remove(&uid);
+                self.remove(&uid);
+                Ok(())
+            }
+            Told::Complete if conversation.complete => {
+                Err("SnapshotSent comes once in a conversation".to_owned())
+            }
+            Told::Complete => {
+                conversation.complete = true;
+                let gone: Vec<String> = {
+                    let pods = self.pods.borrow();
+                    let gone = pods.keys().filter(|uid| !conversation.named.contains(*uid));
+                    gone.cloned().collect()
+                };
+                gone.iter().for_each(|uid| self.remove(uid));
+                conversation.named.clear();
+                self.complete.send_replace(true);
+                Ok(())
+            }
+        }
+    }
+
+    fn add(self: &Rc<Self>, uid: String, who: &Who, inside: Namespace) -> Result<(), String> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            format!(
+                "pod {}/{} ({uid}): {what}: {error}",
+                who.namespace, who.name
+            )
+        };
+        let id = inside
+            .id()
+            .map_err(|error| failed("its network namespace", &error))?;
+        let identity = self.identity(who).ok_or_else(|| {
+            failed(
+                "its identity",
+                &"no name of a namespace and a service account",
+            )
+        })?;
+        let known = self.pods.borrow().get(&uid).cloned();
+        if let Some(known) = known {
+            let same = known.inside.id().is_ok_and(|known| known == id);
+            if same && known.badge.identity == identity && *known.name == *who.name {
+                return Ok(());
+            }
+            self.remove(&uid);
+        }
+        if self.pods.borrow().len() >= MAX_PODS {
+            return Err(failed(
+                "no room",
+                &format_args!("{MAX_PODS} pods are served"),
+            ));
+        }
+        let addresses = addresses(&inside).map_err(|error| failed("its addresses", &error))?;
+        let listeners = inside
+            .within(listeners)
+            .and_then(|bound| bound)
+            .map_err(|error| failed("its listeners", &error))?;
+        let badge = self
+            .badge(identity)
+            .map_err(|error| failed("its TLS", &error))?;
+        let pod = Arc::new(Pod {
+            uid: uid.as_str().into(),
+            name: who.name.as_str().into(),
+            inside,
+            addresses,
+            badge,
+            life: watch::Sender::new(Life::Served),
+            keeps_source: self.means.keeps_source,
+        });
+        for address in &pod.addresses {
+            let wish = self.means.asker.registry().own(*address);
+            self.means.asker.follow(wish);
+        }
+        for (door, listener) in listeners {
+            let listener = Listener::new(listener);
+            let listener = listener.map_err(|error| failed("its listeners", &error))?;
+            let accepting = accept(Rc::downgrade(self), Arc::clone(&pod), door, listener);
+            tokio::task::spawn_local(accepting);
+        }
+        tracing::info!(uid = %pod.uid, pod = %pod.name, identity = %pod.badge.identity, addresses = ?pod.addresses, "a pod is served");
+        self.pods.borrow_mut().insert(uid, pod);
+        Ok(())
+    }
+
+    fn identity(&self, who: &Who) -> Option<Identity> {
+        let account = &who.service_account;
+        voile_model::names::is_dns_subdomain(account).then_some(())?;
+        Some(Identity {
+            trust_domain: self.means.trust_domain.clone(),
+            namespace: voile_model::Namespace::new(&who.namespace)?,
+            service_account: account.as_str().into(),
+        })
+    }
+
+    /// The keys of an identity: those that another pod of it has already, or new ones.
+    fn badge(&self, identity: Identity) -> Result<Arc<Badge>, voile_identity::KeyError> {
+        let mut badges = self.badges.borrow_mut();
+        badges.retain(|_, badge| badge.strong_count() > 0);
+        if let Some(badge) = badges.get(&identity).and_then(Weak::upgrade) {
+            return Ok(badge);
+        }
+        let store = Arc::new(CertificateStore::new());
+        let (server, client) = Badge::tls(&store)?;
+        let certificates =
+            CertificateClient::new(self.means.certificates.clone(), Arc::clone(&store))
+                .in_the_name_of(identity.clone());
+        let news = certificates.subscribe();
+        let renewing = tokio::task::spawn_local(certificates.run(std::future::pending()));
+        let badge = Arc::new(Badge {
+            identity: identity.clone(),
+            store,
+            server,
+            client,
+            news,
+            _renewal: Renewal(renewing.abort_handle()),
+        });
+        badges.insert(identity, Arc::downgrade(&badge));
+        Ok(badge)
+    }
+
+    fn remove(&self, uid: &str) {
+        let Some(pod) = self.pods.borrow_mut().remove(uid) else {
+            return;
+        };
+        tracing::info!(uid = %pod.uid, pod = %pod.name, "a pod is served no more");
+        for address in &pod.addresses {
+            let still_ours = self.pods.borrow().values().any(|other| other.has(*address));
+            if !still_ours {
+                let wish = self.means.asker.registry().disown(*address);
+                self.means.asker.follow(wish);
+            }
+        }
+        pod.life.send_replace(Life::Leaving);
+        let drain = self.means.drain;
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(drain).await;
+            pod.life.send_replace(Life::Gone);
+        });
+    }
+
+    /// Accepts nothing more; what is open may end.
+    pub(crate) fn leave(&self) {
+        for pod in self.pods.borrow().values() {
+            pod.life.send_replace(Life::Leaving);
+        }
+    }
+
+    /// Cuts what is still open.
+    pub(crate) fn cut(&self) {
+        for pod in self.pods.borrow().values() {
+            pod.life.send_replace(Life::Gone);
+        }
+    }
+}
+
+type Listeners = Vec<(Door, TcpListener)>;
+
+/// The three doors, for both families where the machine has both; of the calling thread's network.
+fn listeners() -> io::Result<Listeners> {
+    let [outbound, plaintext, tunnel] = OWN_PORTS;
+    let doors = [
+        (Door::Outbound, outbound),
+        (Door::Plaintext, plaintext),
+        (Door::Tunnel, tunnel),
+    ];
+    let mut all = Vec::new();
+    for (door, port) in doors {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let named = |error: io::Error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot listen on port {port}: {error}"),
+            )
+        };
+        all.push((door, bind(address).map_err(named)?));
+        match bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+            Ok(listener) => all.push((door, listener)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(named(error)),
+            // A machine without IPv6 has nobody who calls by it.
+            Err(error) => tracing::debug!(port, %error, "no IPv6"),
+        }
+    }
+    Ok(all)
+}
+
+/// Takes what comes to one door of a pod, until the pod leaves.
+async fn accept(agency: Faint<Agency>, pod: Arc<Pod>, door: Door, listener: Listener) {
+    loop {
+        let Some(agency) = agency.upgrade() else {
+            return;
+        };
+        let accepted = tokio::select! {
+            accepted = listener.accept(&agency.spare) => accepted,
+            () = pod.is_at(Life::Leaving) => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => agency.means.dispatcher.hand_over(&pod, door, stream, peer),
+            Err(AcceptFailure::Shed) => {
+                tracing::warn!("out of descriptors: a connection is closed");
+            }
+            Err(AcceptFailure::Exhausted(error)) => {
+                tracing::warn!(%error, "cannot accept; pausing");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            Err(AcceptFailure::Broken(error)) => {
+                tracing::error!(%error, pod = %pod.name, "a listener is broken");
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The node proxy: one process for the pods of a node, at the level of connections. It enters their networks, holds a key for
+//! each identity, and carries what they call through tunnels of mutual TLS (HBONE) to the node proxies of those who are called.
+//!
+//! ```text
+//! agent ─ pods ─► agents ─► doors of each pod ─► workers:  15001 ─ route ─► pool ═ HBONE ═► 15008 ─ policy ─► application
+//! control plane ─ who is where, who may ─► registry ─ views ──┘                              15006 ─ policy ──┘
+//! ```
+
+mod agents;
+mod dispatch;
+mod heads;
+mod inbound;
+mod outbound;
+mod pages;
+mod pod;
+mod policy;
+mod pool;
+mod records;
+mod registry;
+mod route;
+mod tunnel;
+mod wire;
+mod worker;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::LocalSet;
+use voile_identity::{ClientSettings, TrustDomain};
+use voile_proto::discovery::Node;
+use voile_proto::type_url;
+use voile_telemetry::logging::Level;
+use voile_transport as transport;
+use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
+
+use agents::{Agency, Means};
+use dispatch::{Dispatcher, Handle};
+use pages::{Sockets, Told};
+use registry::{Registry, View};
+use worker::Asker;
+
+/// How often a draining proxy looks whether everybody left.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// Most workers anybody may ask for.
+const MAX_WORKERS: usize = 256;
+
+/// What a node proxy needs to begin.
+#[derive(Debug)]
+pub struct Options {
+    /// The pod that it is itself.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The node's name, for the control plane's people.
+    pub node: String,
+    /// The trust domain of the identities that it serves.
+    pub trust_domain: TrustDomain,
+    /// The agent's socket.
+    pub agent: PathBuf,
+    /// `https://host:port` of each control plane.
+    pub control: Vec<String>,
+    /// PEM file of the mesh's root.
+    pub root_cert: PathBuf,
+    /// Its own service-account token, bound to its pod.
+    pub token_file: PathBuf,
+    /// Whether applications are called from their clients' own addresses.
+    pub keeps_source: bool,
+    /// Admin pages (15000).
+    pub admin: SocketAddr,
+    /// Metrics (15020).
+    pub metrics: SocketAddr,
+    /// Readiness (15021).
+    pub readiness: SocketAddr,
+    /// Threads that carry traffic.
+    pub workers: usize,
+    /// How long connections may take to end at shutdown, and when their pod is gone.
+    pub drain_timeout: Duration,
+    /// Changes the log's level.
+    pub log: Option<Level>,
+}
+
+/// Why a node proxy cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An address of its own pages cannot be bound.
+    #[error("cannot listen on {address} ({purpose}): {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        purpose: &'static str,
+        /// The kernel's word.
+        error: io::Error,
+    },
+    /// The option makes no sense, or the process may not do what it needs.
+    #[error("{0}")]
+    Option(String),
+    /// Threads, runtimes, descriptors.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+}
+
+/// Runs a node proxy until SIGTERM, SIGINT or `/quitquitquit`.
+///
+/// # Errors
+/// When it cannot begin; once it runs, failures are logged and survived.
+pub fn run(options: Options) -> Result<(), RunError> {
+    if !(1..=MAX_WORKERS).contains(&options.workers) {
+        return Err(RunError::Option(format!(
+            "{} workers: expected 1 to {MAX_WORKERS}",
+            options.workers
+        )));
+    }
+    may(&options)?;
+    let descriptors = transport::raise_descriptor_limit();
+    let (workers, node) = (options.workers, &options.node);
+    tracing::info!(node, workers, descriptors, "node proxy begins");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let threads = LocalSet::new().block_on(&runtime, serve(options))?;
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a worker ended by a panic");
+        }
+    }
+    Ok(())
+}
+
+/// What it must be allowed to do, tried before anything begins.
+fn may(options: &Options) -> Result<(), RunError> {
+    let here = voile_host::netns::Namespace::current()?;
+    here.within(|| ()).map_err(|error| {
+        RunError::Option(format!(
+            "cannot enter network namespaces ({error}); a node proxy needs CAP_SYS_ADMIN"
+        ))
+    })?;
+    transport::may_mark().map_err(|error| {
+        RunError::Option(format!(
+            "cannot mark sockets ({error}); a node proxy needs CAP_NET_ADMIN"
+        ))
+    })?;
+    if options.keeps_source {
+        transport::may_be_transparent().map_err(|error| {
+            RunError::Option(format!(
+                "--keep-source: cannot call from a client's address ({error}); it needs CAP_NET_ADMIN and a kernel with IP_TRANSPARENT"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+type Threads = Vec<std::thread::JoinHandle<()>>;
+
+async fn serve(options: Options) -> Result<Threads, RunError> {
+    let sockets = bind(&options).await?;
+    let (publish, view) = watch::channel(Arc::new(View::default()));
+    let registry = Arc::new(Mutex::new(Registry::default()));
+    let asker = Asker {
+        client: discover(&options, Arc::clone(&registry), publish),
+        registry,
+    };
+    let (handles, threads) = start_workers(options.workers, &view, &asker)?;
+    let dispatcher = Rc::new(Dispatcher::new(handles));
+    let agency = Agency::new(Means {
+        asker,
+        dispatcher: Rc::clone(&dispatcher),
+        certificates: ClientSettings {
+            control: options.control.clone(),
+            root_cert: options.root_cert.clone(),
+            token_file: Some(options.token_file.clone()),
+            join_token_file: None,
+            ttl: None,
+        },
+        trust_domain: options.trust_domain.clone(),
+        keeps_source: options.keeps_source,
+        drain: options.drain_timeout,
+    })?;
+    let told = Rc::new(Told {
+        agency: Rc::clone(&agency),
+        dispatcher: Rc::clone(&dispatcher),
+        view,
+        ending: Notify::new(),
+        leaving: Cell::new(false),
+        log: options.log.clone(),
+    });
+    pages::start(&told, sockets);
+    let listening = tokio::task::spawn_local(Rc::clone(&agency).run(options.agent.clone()));
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        () = told.ending.notified() => {}
+    }
+    listening.abort();
+    told.leaving.set(true);
+    agency.leave();
+    let limit = options.drain_timeout;
+    tracing::info!(connections = dispatcher.load(), ?limit, "draining");
+    let everybody_left = async {
+        while dispatcher.load() > 0 {
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+    };
+    tokio::select! {
+        done = tokio::time::timeout(limit, everybody_left) => if done.is_err() {
+            tracing::warn!(connections = dispatcher.load(), "drain timeout: closing what is left");
+        },
+        _ = terminate.recv() => tracing::warn!("second signal: ending at once"),
+        _ = interrupt.recv() => tracing::warn!("second signal: ending at once"),
+    }
+    agency.cut();
+    dispatcher.dismiss();
+    Ok(threads)
+}
+
+async fn bind(options: &Options) -> Result<Sockets, RunError> {
+    let bind = |address, purpose| {
+        let bound = transport::bind(address).and_then(tokio::net::TcpListener::from_std);
+        bound.map_err(|error| RunError::Bind {
+            address,
+            purpose,
+            error,
+        })
+    };
+    Ok(Sockets {
+        admin: bind(options.admin, "admin")?,
+        metrics: bind(options.metrics, "metrics")?,
+        readiness: bind(options.readiness, "readiness")?,
+    })
+}
+
+/// Starts the discovery client: every policy, and of addresses those that are asked for.
+fn discover(
+    options: &Options,
+    registry: Arc<Mutex<Registry>>,
+    publish: watch::Sender<Arc<View>>,
+) -> XdsClient {
+    let config = ClientConfig {
+        addresses: options.control.clone(),
+        root_certificate: Some(options.root_cert.clone()),
+        node: node(options),
+    };
+    let handler: Handler = Box::new(move |update: &Update| {
+        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejections = registry.apply(update);
+        publish.send_replace(Arc::new(registry.view()));
+        rejections
+    });
+    let credentials = Arc::new(TokenFile(options.token_file.clone()));
+    let runtime = tokio::runtime::Handle::current();
+    let client = XdsClient::start(config, credentials, handler, &runtime);
+    // Two names of one type are never too many.
+    let _ = client.subscribe(type_url::AUTHORIZATION, ["*"]);
+    client
+}
+
+/// Who we say we are, in ztunnel's words: nobody trusts it, but people read it.
+fn node(options: &Options) -> Node {
+    let (name, namespace) = (&options.name, &options.namespace);
+    let text = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
+    };
+    let fields = [
+        ("NAME", name),
+        ("NAMESPACE", namespace),
+        ("NODE_NAME", &options.node),
+    ];
+    let fields = fields.map(|(name, value)| (name.to_owned(), text(value)));
+    Node {
+        id: format!("ztunnel~0.0.0.0~{name}.{namespace}~{namespace}.svc.cluster.local"),
+        metadata: Some(Struct {
+            fields: BTreeMap::from(fields),
+        }),
+        user_agent_name: concat!("voile/", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Node::default()
+    }
+}
+
+fn start_workers(
+    count: usize,
+    view: &watch::Receiver<Arc<View>>,
+    asker: &Asker,
+) -> io::Result<(Vec<Handle>, Threads)> {
+    let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let (view, asker) = (view.clone(), asker.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || {
+                if let Err(error) = worker::run(inbox, view, asker) {
+                    tracing::error!(%error, "a worker does not start");
+                }
+            })?;
+        handles.push(Handle {
+            sender,
+            load: Arc::new(AtomicUsize::new(0)),
+        });
+        threads.push(thread);
+    }
+    Ok((handles, threads))
+}

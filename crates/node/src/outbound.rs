@@ -1,0 +1,219 @@
+//! What a pod's application calls (15001): where it was going, who is there, and through a tunnel to whom that needs one.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use voile_http2::{RecvStream, SendStream};
+use voile_identity::{Identity, PeerError, identity_of, verify_expected};
+use voile_telemetry::{Reporter, Security};
+use voile_transport::{
+    RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, original_destination, relay,
+    reset,
+};
+
+use crate::pod::{Life, Pod, keep_alive};
+use crate::pool::{Key, Lease, Trouble};
+use crate::records::{Parties, Record};
+use crate::registry::Resident;
+use crate::route::{HBONE_PORT, OWN_PORTS, Target, decide};
+use crate::tunnel::{self, End};
+use crate::worker::{Worker, own};
+
+/// How long the other proxy may take to open a tunnel: it may itself wait 10 s for its application.
+const TUNNEL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A relay's idle limit stands for none: the kernel's keep-alive notices who is gone.
+pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
+
+/// ztunnel's words for what went wrong.
+pub(crate) const CONNECT: &str = "CONNECT";
+pub(crate) const DENY: &str = "DENY";
+const TLS_FAILURE: &str = "TLS_FAILURE";
+const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
+const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
+
+/// Serves one connection.
+pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
+    let began = Instant::now();
+    // Nagle's algorithm would hold small answers back; where it cannot be switched off, they come late.
+    let _ = tcp.set_nodelay(true);
+    keep_alive(&tcp);
+    let refused = |reason: &dyn std::fmt::Display| {
+        worker.refused.set(worker.refused.get() + 1);
+        tracing::info!(target: "access", direction = "outbound", src.addr = %client, pod = %pod.name, error = %reason, "connection refused");
+        reset(&tcp);
+    };
+    let to = match original_destination(&tcp) {
+        Ok(Some(to)) => to,
+        Ok(None) => return refused(&"nobody redirected it here"),
+        Err(error) => return refused(&error),
+    };
+    if pod.has(to.ip()) && OWN_PORTS.contains(&to.port()) {
+        return refused(&format_args!("{to} is a port of the node proxy itself"));
+    }
+    if !pod.has(client.ip()) {
+        return refused(&format_args!("{} is not the pod's address", client.ip()));
+    }
+    let Some(view) = worker.known(&[client.ip(), to.ip()]).await else {
+        return refused(&format_args!("nobody says who is at {}", to.ip()));
+    };
+    let Some(source) = own(&view, pod, client.ip()) else {
+        return refused(&"the control plane does not know this pod");
+    };
+    let target = match decide(&view, source, to, fastrand::f64()) {
+        Ok(target) => target,
+        Err(refusal) => return refused(&refusal),
+    };
+    let answering = target.expected.as_ref().and_then(|all| all.first());
+    let server = match target.expected {
+        Some(_) => SocketAddr::new(target.to.ip(), HBONE_PORT),
+        None => target.to,
+    };
+    let parties = Parties {
+        reporter: Reporter::Source,
+        source: (Some(&**source), Some(&pod.badge.identity)),
+        destination: (target.resident.as_deref(), answering),
+        service: target.service.as_deref(),
+        security: match target.expected {
+            Some(_) => Security::MutualTls,
+            None => Security::Unknown,
+        },
+        client,
+        server,
+        tunnelled: target.expected.as_ref().map(|_| target.to),
+    };
+    let record = Record::open(worker, &parties, began);
+    match &target.expected {
+        None => plaintext(pod, tcp, &target, record).await,
+        Some(_) => through(worker, pod, tcp, (client, source), &target, record).await,
+    }
+}
+
+async fn plaintext(pod: &Arc<Pod>, tcp: TcpStream, target: &Target, record: Record<'_>) {
+    match pod.connect(target.to, None).await {
+        Ok(server) => {
+            let (down, up) = (
+                Stream::Tcp(TcpIo::from(tcp)),
+                Stream::Tcp(TcpIo::from(server)),
+            );
+            let done = relay(down, up, NO_IDLE_LIMIT, pod.is_at(Life::Gone)).await;
+            let error = match done.end {
+                RelayEnd::Finished => None,
+                other => Some(format!("{other:?}")),
+            };
+            record.close("-", (done.received, done.sent), error);
+        }
+        Err(error) => {
+            reset(&tcp);
+            record.close(CONNECT, (0, 0), Some(error.to_string()));
+        }
+    }
+}
+
+async fn through(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    tcp: TcpStream,
+    caller: (SocketAddr, &Arc<Resident>),
+    target: &Target,
+    record: Record<'_>,
+) {
+    let opened = open_tunnel(worker, pod, caller, target).await;
+    let (lease, halves) = match opened {
+        Ok(opened) => opened,
+        Err(trouble) => {
+            reset(&tcp);
+            return record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
+        }
+    };
+    let down = Stream::Tcp(TcpIo::from(tcp));
+    let done = tunnel::carry(down, halves, pod.is_at(Life::Gone)).await;
+    drop(lease);
+    let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
+    record.close("-", (done.inward, done.outward), error);
+}
+
+fn trouble(flags: &'static str, reason: impl std::fmt::Display) -> Trouble {
+    Trouble {
+        flags,
+        reason: reason.to_string().into(),
+    }
+}
+
+/// A tunnel to the target: a place on a connection, and its two directions.
+async fn open_tunnel(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    (client, source): (SocketAddr, &Arc<Resident>),
+    target: &Target,
+) -> Result<(Lease, (RecvStream, SendStream)), Trouble> {
+    let mut expected = target.expected.clone().unwrap_or_default();
+    expected.sort_unstable();
+    let place = pod.inside.id().map_err(|error| trouble(CONNECT, error))?;
+    let key = Key {
+        place,
+        identity: pod.badge.identity.clone(),
+        expected,
+        to: SocketAddr::new(target.to.ip(), HBONE_PORT),
+        source: client.ip(),
+    };
+    let (to, expected) = (key.to, key.expected.clone());
+    let lease = worker.pool.lease(pod, key, || dial(pod, to, expected));
+    let lease = Box::pin(lease).await?;
+    let mut head = worker.pool.blocks().block();
+    let service = target.service.as_deref();
+    let who = (&**source, service);
+    crate::heads::connect(&mut head, target.to, client, who, || fastrand::u64(..));
+    let gone = || trouble(CONNECT, "the connection to the other proxy ended");
+    let (mut answer, send) = lease.link().send_request(head, false).ok_or_else(gone)?;
+    let answered = poll_fn(|cx| answer.poll_head(cx));
+    let answered = tokio::time::timeout(TUNNEL_PATIENCE, answered).await;
+    let answered = answered.map_err(|_| trouble(CONNECT, "the other proxy does not answer"))?;
+    let head = answered.map_err(|failure| {
+        trouble(
+            CONNECT,
+            format_args!("the other proxy ended the tunnel: {failure:?}"),
+        )
+    })?;
+    match head.status() {
+        200 => Ok((lease, (answer.into_body(), send))),
+        401 => Err(trouble(DENY, "the other proxy refuses it by policy (401)")),
+        status => Err(trouble(
+            CONNECT,
+            format_args!("the other proxy answered {status}"),
+        )),
+    }
+}
+
+/// A connection to the proxy at `to`, which is who it must be.
+async fn dial(pod: &Arc<Pod>, to: SocketAddr, expected: Vec<Identity>) -> Result<Stream, Trouble> {
+    if !pod.badge.is_certified().await {
+        let why = pod.badge.store.trouble().unwrap_or_default();
+        let who = &pod.badge.identity;
+        return Err(trouble(
+            IDENTITY_ERROR,
+            format_args!("{who} has no certificate: {why}"),
+        ));
+    }
+    let tcp = pod.connect(to, None).await;
+    let tcp = tcp.map_err(|error| trouble(CONNECT, error))?;
+    let (config, name) = (Arc::clone(&pod.badge.client), ServerName::from(to.ip()));
+    let stream = connect_tls(config, name, TcpIo::from(tcp), TLS_HANDSHAKE_TIMEOUT).await;
+    let stream = stream.map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
+    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
+        return Err(trouble(
+            HANDSHAKE_FAILURE,
+            format_args!("{to} does not speak h2"),
+        ));
+    }
+    let who = stream.peer_certificates().first();
+    let found = who.map_or(Err(PeerError::NoCertificate), identity_of);
+    let found = found.map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
+    verify_expected(&found, &expected)
+        .map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
+    Ok(stream)
+}

@@ -1,0 +1,198 @@
+//! The pages for people and scrapers: admin (15000), metrics (15020), readiness (15021).
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+use voile_telemetry::admin::{Answer, Question, serve};
+use voile_telemetry::logging::Level;
+use voile_telemetry::{Family, ProcessFigures, Scrape};
+
+use crate::agents::Agency;
+use crate::dispatch::Dispatcher;
+use crate::registry::View;
+
+/// How long a worker may take to answer a scrape before the page goes out without it.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
+
+const HELP: &str = "\
+GET  /config_dump        the pods that are served, and how much is known of the mesh
+GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
+GET  /ready              200 when ready, 503 with the reasons when not
+GET  /stats/prometheus   metrics
+POST /quitquitquit       end in good order, as SIGTERM does
+GET  /help               this
+";
+
+/// What the pages tell of.
+pub(crate) struct Told {
+    pub(crate) agency: Rc<Agency>,
+    pub(crate) dispatcher: Rc<Dispatcher>,
+    pub(crate) view: watch::Receiver<Arc<View>>,
+    pub(crate) ending: Notify,
+    pub(crate) leaving: std::cell::Cell<bool>,
+    pub(crate) log: Option<Level>,
+}
+
+/// The three sockets.
+pub(crate) struct Sockets {
+    pub(crate) admin: TcpListener,
+    pub(crate) metrics: TcpListener,
+    pub(crate) readiness: TcpListener,
+}
+
+/// Starts the three servers.
+pub(crate) fn start(told: &Rc<Told>, sockets: Sockets) {
+    let shared = Rc::clone(told);
+    tokio::task::spawn_local(serve(sockets.admin, move |question| {
+        admin(Rc::clone(&shared), question)
+    }));
+    let shared = Rc::clone(told);
+    tokio::task::spawn_local(serve(sockets.metrics, move |question| {
+        metrics(Rc::clone(&shared), question)
+    }));
+    let shared = Rc::clone(told);
+    tokio::task::spawn_local(serve(sockets.readiness, move |question| {
+        std::future::ready(match question.path.as_str() {
+            "/healthz/ready" => ready(&shared),
+            path => Answer::not_found(path),
+        })
+    }));
+}
+
+async fn admin(told: Rc<Told>, question: Question) -> Answer {
+    match (&question.method, question.path.as_str()) {
+        (&Method::GET, "/config_dump") => Answer::json(dump(&told)),
+        (&Method::GET, "/ready") => ready(&told),
+        (&Method::GET, "/stats/prometheus" | "/metrics") => metrics(told, question).await,
+        (&Method::POST, "/quitquitquit") => {
+            told.ending.notify_one();
+            Answer::text(StatusCode::OK, "draining\n")
+        }
+        (&Method::GET | &Method::PUT | &Method::POST, "/logging") => logging(&told, &question),
+        (&Method::GET, "/" | "/help") => Answer::text(StatusCode::OK, HELP),
+        (_, path) => Answer::not_found(path),
+    }
+}
+
+fn logging(told: &Told, question: &Question) -> Answer {
+    let Some(log) = &told.log else {
+        return Answer::not_found("/logging");
+    };
+    match question.parameter("level") {
+        Some(level) if question.method != Method::GET => match log.set(level) {
+            Ok(()) => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
+            Err(error) => Answer::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        },
+        _ => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
+    }
+}
+
+fn ready(told: &Told) -> Answer {
+    let mut reasons = Vec::new();
+    if !told.view.borrow().is_told {
+        reasons.push("the control plane has not said which policies there are");
+    }
+    if !told.agency.is_complete() {
+        reasons.push("no agent has told of all pods");
+    }
+    if told.leaving.get() {
+        reasons.push("draining");
+    }
+    match reasons.as_slice() {
+        [] => Answer::text(StatusCode::OK, "ready\n"),
+        reasons => Answer::text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready: {}\n", reasons.join("; ")),
+        ),
+    }
+}
+
+fn dump(told: &Told) -> String {
+    let (workloads, services, policies) = told.view.borrow().counts();
+    let pods = told.agency.pods();
+    let pods = pods.iter().map(|pod| {
+        let certificate = pod.badge.store.current();
+        json!({
+            "uid": &*pod.uid,
+            "name": &*pod.name,
+            "identity": pod.badge.identity.to_string(),
+            "addresses": pod.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "certificate": certificate.map(|held| held.serial().to_owned()),
+            "trouble": pod.badge.store.trouble(),
+        })
+    });
+    let page = json!({
+        "pods": pods.collect::<Vec<_>>(),
+        "addresses_of_workloads": workloads,
+        "addresses_of_services": services,
+        "policies": policies,
+        "connections": told.dispatcher.load(),
+    });
+    format!("{page:#}\n")
+}
+
+async fn metrics(told: Rc<Told>, question: Question) -> Answer {
+    if !matches!(question.path.as_str(), "/metrics" | "/stats/prometheus") {
+        return Answer::not_found(&question.path);
+    }
+    let mut scrape = Scrape::default();
+    let (mut pooled, mut denied, mut cut, mut refused) = (0, 0, 0, 0);
+    for asked in told.dispatcher.scrape() {
+        if let Ok(Ok(figures)) = tokio::time::timeout(SCRAPE_PATIENCE, asked).await {
+            scrape.add(figures.snapshot);
+            pooled += figures.pooled;
+            denied += figures.denied;
+            cut += figures.cut;
+            refused += figures.refused;
+        }
+    }
+    let mut single = |name, kind, help, value: f64| {
+        scrape.family(Family::single(name, kind, help, value));
+    };
+    let pods = told.agency.pods().len();
+    single(
+        "voile_node_pods",
+        "gauge",
+        "Pods that are served.",
+        pods as f64,
+    );
+    let connections = told.dispatcher.load();
+    single(
+        "voile_connections",
+        "gauge",
+        "Connections accepted and open.",
+        connections as f64,
+    );
+    single(
+        "voile_node_pooled_tunnels",
+        "gauge",
+        "Connections to other node proxies.",
+        pooled as f64,
+    );
+    single(
+        "voile_node_denied_total",
+        "counter",
+        "Inbound connections denied by policy.",
+        denied as f64,
+    );
+    single(
+        "voile_node_cut_total",
+        "counter",
+        "Inbound connections cut by a change of policy.",
+        cut as f64,
+    );
+    single(
+        "voile_node_refused_total",
+        "counter",
+        "Connections refused for another reason.",
+        refused as f64,
+    );
+    let process = ProcessFigures::read().families();
+    process.into_iter().for_each(|family| scrape.family(family));
+    Answer::metrics(scrape.render(), &question)
+}

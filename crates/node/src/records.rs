@@ -1,0 +1,165 @@
+//! What is told of connections: ztunnel's metrics, by Istio's labels, and one line in the access log at each one's end.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use voile_identity::Identity;
+use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
+
+use crate::registry::{Resident, Served};
+use crate::worker::Worker;
+
+/// One end, as far as it is known.
+pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> Peer {
+    let principal = identity.map(ToString::to_string).unwrap_or_default();
+    let Some(resident) = resident else {
+        // What a certificate says is known of a stranger, too.
+        return Peer {
+            namespace: identity
+                .map(|one| one.namespace.to_string())
+                .unwrap_or_default(),
+            principal,
+            ..Peer::default()
+        };
+    };
+    let labels = &resident.workload.labels;
+    let (app, version) = match &labels.app_and_version {
+        Some((app, version)) => (app, version),
+        None => (&labels.canonical_name, &labels.canonical_revision),
+    };
+    Peer {
+        workload: labels.workload_name.to_string(),
+        namespace: labels.namespace.to_string(),
+        principal,
+        app: app.to_string(),
+        version: version.to_string(),
+        canonical_service: labels.canonical_name.to_string(),
+        canonical_revision: labels.canonical_revision.to_string(),
+        cluster: labels.cluster.to_string(),
+    }
+}
+
+fn service(served: Option<&Served>) -> Service {
+    let Some(served) = served else {
+        return Service::default();
+    };
+    Service {
+        host: served.service.key.hostname.to_string(),
+        name: served.service.name.to_string(),
+        namespace: served.service.key.namespace.to_string(),
+    }
+}
+
+/// Who is connected with whom.
+pub(crate) struct Parties<'a> {
+    pub(crate) reporter: Reporter,
+    pub(crate) source: (Option<&'a Resident>, Option<&'a Identity>),
+    pub(crate) destination: (Option<&'a Resident>, Option<&'a Identity>),
+    pub(crate) service: Option<&'a Served>,
+    pub(crate) security: Security,
+    pub(crate) client: SocketAddr,
+    /// Where the TCP connection leads, and what is at the tunnel's end if there is one.
+    pub(crate) server: SocketAddr,
+    pub(crate) tunnelled: Option<SocketAddr>,
+}
+
+/// A connection that is counted and will be told of at its end.
+pub(crate) struct Record<'a> {
+    worker: &'a Worker,
+    series: SeriesId,
+    labels: Labels,
+    client: SocketAddr,
+    server: SocketAddr,
+    tunnelled: Option<SocketAddr>,
+    began: Instant,
+    outcome: Option<Outcome>,
+}
+
+struct Outcome {
+    flags: &'static str,
+    received: u64,
+    sent: u64,
+    error: Option<String>,
+}
+
+impl<'a> Record<'a> {
+    /// It begins.
+    pub(crate) fn open(worker: &'a Worker, parties: &Parties<'_>, began: Instant) -> Self {
+        let labels = Labels {
+            reporter: parties.reporter,
+            source: peer(parties.source.0, parties.source.1),
+            destination: peer(parties.destination.0, parties.destination.1),
+            service: service(parties.service),
+            protocol: TCP,
+            security: parties.security,
+        };
+        let mut shard = worker.shard.borrow_mut();
+        let series = shard.series(&labels);
+        shard.tcp_opened(series);
+        drop(shard);
+        Self {
+            worker,
+            series,
+            labels,
+            client: parties.client,
+            server: parties.server,
+            tunnelled: parties.tunnelled,
+            began,
+            outcome: None,
+        }
+    }
+
+    /// It ends so: `received` from the client, `sent` to it. ztunnel's word for what went wrong is `flags`.
+    pub(crate) fn close(
+        mut self,
+        flags: &'static str,
+        (received, sent): (u64, u64),
+        error: Option<String>,
+    ) {
+        self.outcome = Some(Outcome {
+            flags,
+            received,
+            sent,
+            error,
+        });
+    }
+}
+
+impl Drop for Record<'_> {
+    /// Whoever was dropped in the middle is told of, too.
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| Outcome {
+            flags: "-",
+            received: 0,
+            sent: 0,
+            error: Some("ended with the node proxy".to_owned()),
+        });
+        let mut shard = self.worker.shard.borrow_mut();
+        shard.tcp_closed(self.series, outcome.flags, outcome.received, outcome.sent);
+        drop(shard);
+        let (from, to) = (&self.labels.source, &self.labels.destination);
+        let outbound = self.labels.reporter == Reporter::Source;
+        tracing::info!(
+            target: "access",
+            direction = if outbound { "outbound" } else { "inbound" },
+            src.addr = %self.client,
+            src.workload = from.workload,
+            src.namespace = from.namespace,
+            src.identity = from.principal,
+            src.cluster = from.cluster,
+            dst.addr = %self.server,
+            dst.hbone_addr = self.tunnelled.map(tracing::field::display),
+            dst.service = self.labels.service.host,
+            dst.workload = to.workload,
+            dst.namespace = to.namespace,
+            dst.identity = to.principal,
+            dst.cluster = to.cluster,
+            bytes_sent = outcome.sent,
+            bytes_recv = outcome.received,
+            duration_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            response_flags = outcome.flags,
+            error = outcome.error,
+            "connection complete"
+        );
+    }
+}

@@ -1,0 +1,320 @@
+//! What the control plane said, and what was asked of it: workloads and services by address, and who may connect. It is told
+//! by the discovery client and gives [`View`]s, which never change: a worker's decisions take no lock.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use voile_model::ServiceKey;
+use voile_proto::type_url;
+use voile_proto::workload as proto;
+use voile_xds::client::{Rejection, ResourceUpdate, Update};
+use voile_xds::wire::{Service, Workload};
+
+use crate::policy::{Policies, Policy};
+
+/// Addresses followed at once. Beyond them the one asked for first makes room, and is asked for again when it is called
+/// again: an application that scans a network must not fill the node's memory.
+pub(crate) const MAX_FOLLOWED: usize = 8192;
+
+/// A workload, and what the checked type leaves out.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(crate) workload: Workload,
+    /// The policies that it names.
+    pub(crate) policies: Vec<Arc<str>>,
+    /// Where it runs.
+    pub(crate) node: Arc<str>,
+    /// A waypoint stands before it.
+    pub(crate) waypoint: bool,
+}
+
+/// A service, and what the checked type leaves out.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) service: Service,
+    /// A waypoint stands before it.
+    pub(crate) waypoint: bool,
+    /// What a near endpoint has in common with the client, most important first.
+    pub(crate) preference: Vec<proto::load_balancing::Scope>,
+    /// Only endpoints that have all of it.
+    pub(crate) strict: bool,
+    /// Also endpoints that are not well.
+    pub(crate) unhealthy_too: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Body {
+    Workload(Arc<Resident>),
+    Service(Arc<Served>),
+}
+
+#[derive(Debug)]
+struct Held {
+    body: Body,
+    aliases: Vec<Arc<str>>,
+}
+
+/// What is known at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    workloads: HashMap<IpAddr, Arc<Resident>>,
+    services: HashMap<IpAddr, Vec<Arc<Served>>>,
+    behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
+    absent: HashSet<IpAddr>,
+    pub(crate) policies: Policies,
+    /// Whether the control plane has said which policies there are.
+    pub(crate) is_told: bool,
+}
+
+impl View {
+    /// Whether it is known who is there, if anybody.
+    pub(crate) fn knows(&self, address: IpAddr) -> bool {
+        self.workloads.contains_key(&address)
+            || self.services.contains_key(&address)
+            || self.absent.contains(&address)
+    }
+
+    /// The workload with this address.
+    pub(crate) fn workload(&self, address: IpAddr) -> Option<&Arc<Resident>> {
+        self.workloads.get(&address)
+    }
+
+    /// The services with this address, by name.
+    pub(crate) fn services(&self, address: IpAddr) -> &[Arc<Served>] {
+        self.services.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// The workloads behind a service.
+    pub(crate) fn behind(&self, service: &ServiceKey) -> &[Arc<Resident>] {
+        self.behind.get(service).map_or(&[], Vec::as_slice)
+    }
+
+    /// Workloads, services and policies known, for people.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (
+            self.workloads.len(),
+            self.services.len(),
+            self.policies.len(),
+        )
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    held: BTreeMap<Arc<str>, Held>,
+    policies: Policies,
+    is_told: bool,
+    absent: HashSet<IpAddr>,
+    /// Addresses that were asked for, the first first; and those of our own pods, which stay.
+    asked: VecDeque<IpAddr>,
+    own: HashSet<IpAddr>,
+}
+
+/// What to tell the discovery client.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) subscribe: Option<String>,
+    pub(crate) unsubscribe: Option<String>,
+}
+
+/// How an address is asked for; our own network has no name.
+pub(crate) fn name_of(address: IpAddr) -> String {
+    format!("/{address}")
+}
+
+fn address_of(name: &str) -> Option<IpAddr> {
+    name.strip_prefix('/')?.parse().ok()
+}
+
+impl Registry {
+    /// Somebody wants to know who is there.
+    pub(crate) fn ask(&mut self, address: IpAddr) -> Wish {
+        let mut wish = Wish::default();
+        if self.own.contains(&address) || self.asked.contains(&address) {
+            return wish;
+        }
+        if self.asked.len() >= MAX_FOLLOWED
+            && let Some(oldest) = self.asked.pop_front()
+        {
+            self.absent.remove(&oldest);
+            wish.unsubscribe = Some(name_of(oldest));
+        }
+        self.asked.push_back(address);
+        wish.subscribe = Some(name_of(address));
+        wish
+    }
+
+    /// A pod of ours has this address: it is followed as long as it is ours.
+    pub(crate) fn own(&mut self, address: IpAddr) -> Wish {
+        self.asked.retain(|asked| *asked != address);
+        let subscribe = self.own.insert(address).then(|| name_of(address));
+        Wish {
+            subscribe,
+            unsubscribe: None,
+        }
+    }
+
+    /// It is ours no more.
+    pub(crate) fn disown(&mut self, address: IpAddr) -> Wish {
+        let unsubscribe = self.own.remove(&address).then(|| name_of(address));
+        self.absent.remove(&address);
+        Wish {
+            subscribe: None,
+            unsubscribe,
+        }
+    }
+
+    /// Takes a response; what cannot be used is named.
+    pub(crate) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
+        match &*update.type_url {
+            type_url::ADDRESS => self.addresses(update),
+            type_url::AUTHORIZATION => self.authorizations(update),
+            _ => Vec::new(),
+        }
+    }
+
+    fn addresses(&mut self, update: &Update) -> Vec<Rejection> {
+        let mut rejections = Vec::new();
+        for name in &update.removed {
+            self.held.remove(name);
+        }
+        for address in update.absent.iter().filter_map(|name| address_of(name)) {
+            self.absent.insert(address);
+        }
+        for resource in &update.added {
+            match decode(resource) {
+                Ok(body) => {
+                    let aliases = resource.aliases.clone();
+                    for name in aliases.iter().chain([&resource.name]) {
+                        if let Some(address) = address_of(name) {
+                            self.absent.remove(&address);
+                        }
+                    }
+                    let held = Held { body, aliases };
+                    self.held.insert(Arc::clone(&resource.name), held);
+                }
+                Err(reason) => rejections.push(Rejection {
+                    name: Arc::clone(&resource.name),
+                    reason,
+                }),
+            }
+        }
+        rejections
+    }
+
+    fn authorizations(&mut self, update: &Update) -> Vec<Rejection> {
+        let mut rejections = Vec::new();
+        self.is_told = true;
+        for name in &update.removed {
+            self.policies.remove(name);
+        }
+        for resource in &update.added {
+            let name = Arc::clone(&resource.name);
+            match Policy::decode(&resource.body) {
+                Ok(policy) => self.policies.set(name, policy),
+                Err((closed, reason)) => {
+                    // What it said before goes on; one that never was good closes.
+                    if !self.policies.contains(&name) {
+                        self.policies.set(Arc::clone(&name), closed);
+                    }
+                    rejections.push(Rejection { name, reason });
+                }
+            }
+        }
+        rejections
+    }
+
+    /// What is known now.
+    pub(crate) fn view(&self) -> View {
+        let mut view = View {
+            absent: self.absent.clone(),
+            policies: self.policies.clone(),
+            is_told: self.is_told,
+            ..View::default()
+        };
+        let mut by_uid: BTreeMap<&str, &Arc<Resident>> = BTreeMap::new();
+        let mut by_key: BTreeMap<&ServiceKey, &Arc<Served>> = BTreeMap::new();
+        for (name, held) in &self.held {
+            match &held.body {
+                Body::Workload(resident) => {
+                    by_uid.insert(&resident.workload.uid, resident);
+                }
+                Body::Service(served) => {
+                    by_key.insert(&served.service.key, served);
+                    // A range of addresses is known by the names under which it was asked for.
+                    let names = held.aliases.iter().chain([name]);
+                    for address in names.filter_map(|name| address_of(name)) {
+                        let at = view.services.entry(address).or_default();
+                        if !at.iter().any(|one| one.service.key == served.service.key) {
+                            at.push(Arc::clone(served));
+                        }
+                    }
+                }
+            }
+        }
+        for resident in by_uid.into_values() {
+            // Another network's addresses are not ours.
+            if resident.workload.network.is_empty() {
+                for address in &resident.workload.addresses {
+                    view.workloads.insert(*address, Arc::clone(resident));
+                }
+            }
+            for key in resident.workload.services.keys() {
+                let behind = view.behind.entry(key.clone()).or_default();
+                behind.push(Arc::clone(resident));
+            }
+        }
+        for (key, served) in by_key {
+            for address in &served.service.addresses {
+                let at = view.services.entry(*address).or_default();
+                if !at.iter().any(|one| one.service.key == *key) {
+                    at.push(Arc::clone(served));
+                }
+            }
+        }
+        view
+    }
+}
+
+fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
+    let message = proto::Address::decode(&*resource.body);
+    let message = message.map_err(|error| format!("not a message of its type: {error}"))?;
+    match message.r#type {
+        Some(proto::address::Type::Workload(message)) => {
+            let workload = Workload::check(&message).map_err(|error| error.to_string())?;
+            let policies = message.authorization_policies.iter();
+            Ok(Body::Workload(Arc::new(Resident {
+                workload,
+                policies: policies.map(|name| name.as_str().into()).collect(),
+                node: message.node.as_str().into(),
+                waypoint: message.waypoint.is_some(),
+            })))
+        }
+        Some(proto::address::Type::Service(message)) => {
+            use proto::load_balancing::{HealthPolicy, Mode, Scope};
+            let service = Service::check(&message).map_err(|error| error.to_string())?;
+            let balancing = message.load_balancing.unwrap_or_default();
+            let scopes = balancing.routing_preference.iter();
+            let preference = scopes.map(|scope| match Scope::try_from(*scope) {
+                Ok(scope) if scope != Scope::UnspecifiedScope => Ok(scope),
+                _ => Err(format!(
+                    "load_balancing.routing_preference: {scope} is not known"
+                )),
+            });
+            Ok(Body::Service(Arc::new(Served {
+                service,
+                waypoint: message.waypoint.is_some(),
+                preference: preference.collect::<Result<_, _>>()?,
+                strict: balancing.mode == Mode::Strict as i32,
+                unhealthy_too: balancing.health_policy == HealthPolicy::AllowAll as i32,
+            })))
+        }
+        None => Err("neither workload nor service".to_owned()),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,175 @@
+//! Where a connection of a pod goes: pure. A service's endpoint is drawn once for each connection, by weight, among those that
+//! have most in common with the client; a workload that needs a tunnel is never called without one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use voile_identity::Identity;
+use voile_model::{Port, ServiceKey};
+use voile_proto::workload::load_balancing::Scope;
+use voile_xds::wire::Tunnel;
+
+use crate::registry::{Resident, Served, View};
+
+/// Where node proxies take each other's connections.
+pub(crate) const HBONE_PORT: u16 = 15008;
+/// Ports of a pod that are the node proxy's: to call them through it would be a loop.
+pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, HBONE_PORT];
+
+/// Where to.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    /// The workload's address and port, or, of a stranger, what was called.
+    pub(crate) to: SocketAddr,
+    /// Who must answer, where it is called through a tunnel; plaintext without.
+    pub(crate) expected: Option<Vec<Identity>>,
+    /// Who it is, if it is of the mesh.
+    pub(crate) resident: Option<Arc<Resident>>,
+    /// The service that was meant.
+    pub(crate) service: Option<Arc<Served>>,
+}
+
+/// Why nobody can be called.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The service has no such port.
+    #[error("service {0} has no port {1}")]
+    NoPort(ServiceKey, u16),
+    /// No endpoint of the service may be called.
+    #[error("service {0} has no endpoint for port {1} that may be called")]
+    NoEndpoint(ServiceKey, u16),
+    /// Its sidecar wants mutual TLS of its own kind.
+    #[error(
+        "workload {0} is to be called in the mutual TLS of sidecars, which a node proxy does not speak"
+    )]
+    SidecarTls(Arc<str>),
+    /// A waypoint decides who may.
+    #[error("{0} stands behind a waypoint, which this node proxy does not call yet")]
+    Waypoint(String),
+    /// It is elsewhere.
+    #[error("workload {0} is on network {1}, to which this node proxy knows no way")]
+    Network(Arc<str>, Arc<str>),
+    /// One of the node proxy's own ports.
+    #[error("port {0} is the node proxy's own")]
+    OwnPort(u16),
+}
+
+/// Decides; `random` is in 0..1.
+pub(crate) fn decide(
+    view: &View,
+    source: &Resident,
+    to: SocketAddr,
+    random: f64,
+) -> Result<Target, Refusal> {
+    let services = view.services(to.ip());
+    let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
+    if let Some(served) = services.iter().find(ours).or(services.first()) {
+        if served.waypoint {
+            return Err(Refusal::Waypoint(format!("service {}", served.service.key)));
+        }
+        if !served.service.passthrough {
+            return endpoint(view, source, served, to.port(), random);
+        }
+    }
+    let service = services.first().cloned();
+    match view.workload(to.ip()) {
+        Some(resident) => workload(resident, to, service),
+        None => Ok(Target {
+            to,
+            expected: None,
+            resident: None,
+            service,
+        }),
+    }
+}
+
+fn endpoint(
+    view: &View,
+    source: &Resident,
+    served: &Arc<Served>,
+    number: u16,
+    random: f64,
+) -> Result<Target, Refusal> {
+    let key = &served.service.key;
+    let port = Port::new(number).filter(|port| served.service.port(*port).is_some());
+    let port = port.ok_or_else(|| Refusal::NoPort(key.clone(), number))?;
+    let usable = view.behind(key).iter().filter_map(|resident| {
+        let at = resident.workload.endpoint(key, port)?;
+        let well = resident.workload.healthy || served.unhealthy_too;
+        (well && resident.workload.network.is_empty()).then_some((resident, at))
+    });
+    let ranked = usable.filter_map(|(resident, at)| {
+        let rank = rank(source, resident, &served.preference);
+        let all = rank == served.preference.len();
+        (all || !served.strict).then_some((rank, resident, at))
+    });
+    let ranked: Vec<_> = ranked.collect();
+    let best = ranked.iter().map(|(rank, ..)| *rank).max().unwrap_or(0);
+    let near: Vec<_> = ranked.iter().filter(|(rank, ..)| *rank == best).collect();
+    let weight = |resident: &Resident| f64::from(resident.workload.weight);
+    let mut left = random * near.iter().map(|(_, one, _)| weight(one)).sum::<f64>();
+    let drawn = near.iter().find(|(_, resident, _)| {
+        left -= weight(resident);
+        left < 0.0
+    });
+    let (_, resident, at) = drawn.ok_or_else(|| Refusal::NoEndpoint(key.clone(), number))?;
+    let to = SocketAddr::new(at.address, at.port.get());
+    workload(resident, to, Some(Arc::clone(served)))
+}
+
+/// How many of the things that matter, from the most important on, two workloads have in common.
+fn rank(source: &Resident, other: &Resident, preference: &[Scope]) -> usize {
+    let part = |resident: &Resident, index: usize| -> String {
+        let mut parts = resident.workload.locality.split('/');
+        parts.nth(index).unwrap_or_default().to_owned()
+    };
+    let is_common = |scope: &&Scope| match scope {
+        Scope::Region => part(source, 0) == part(other, 0),
+        Scope::Zone => part(source, 1) == part(other, 1),
+        Scope::Subzone => part(source, 2) == part(other, 2),
+        Scope::Node => source.node == other.node,
+        Scope::Cluster => source.workload.labels.cluster == other.workload.labels.cluster,
+        Scope::Network => source.workload.network == other.workload.network,
+        Scope::UnspecifiedScope => false,
+    };
+    preference.iter().take_while(is_common).count()
+}
+
+fn workload(
+    resident: &Arc<Resident>,
+    to: SocketAddr,
+    service: Option<Arc<Served>>,
+) -> Result<Target, Refusal> {
+    let found = &resident.workload;
+    if !found.network.is_empty() {
+        let (uid, network) = (Arc::clone(&found.uid), Arc::clone(&found.network));
+        return Err(Refusal::Network(uid, network));
+    }
+    // A service's own waypoint was looked at before; of a workload's only who calls it by its address.
+    if resident.waypoint && service.is_none() {
+        return Err(Refusal::Waypoint(format!("workload {}", found.uid)));
+    }
+    let expected = match found.tunnel {
+        Tunnel::None => None,
+        Tunnel::Mtls => return Err(Refusal::SidecarTls(Arc::clone(&found.uid))),
+        Tunnel::Hbone if OWN_PORTS.contains(&to.port()) => {
+            return Err(Refusal::OwnPort(to.port()));
+        }
+        Tunnel::Hbone => {
+            let others = service
+                .iter()
+                .flat_map(|served| &served.service.subject_alt_names);
+            let others = others.filter_map(|name| name.parse().ok());
+            Some(found.identity.clone().into_iter().chain(others).collect())
+        }
+    };
+    Ok(Target {
+        to,
+        expected,
+        resident: Some(Arc::clone(resident)),
+        service,
+    })
+}
+
+#[cfg(test)]
+mod tests;

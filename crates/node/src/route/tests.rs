@@ -1,0 +1,217 @@
+//! Where connections go, as tables.
+
+use super::*;
+use crate::registry::tests::{Said, service, workload};
+use voile_proto::workload as proto;
+use voile_proto::workload::address::Type;
+
+const KEY: &str = "shop/web.shop.svc.cluster.local";
+
+fn view(service: proto::Service, workloads: Vec<proto::Workload>) -> View {
+    let mut said = Said::asked(&[]);
+    let named: Vec<_> = workloads.iter().map(|one| one.uid.clone()).collect();
+    let all = named.iter().zip(workloads);
+    let all = all.map(|(name, one)| (name.as_str(), &[][..], Type::Workload(one)));
+    let all = all.chain([(KEY, &[][..], Type::Service(service))]);
+    let rejections = said.addresses(all.collect(), &[]);
+    assert!(rejections.is_empty(), "{rejections:?}");
+    said.registry.view()
+}
+
+fn client() -> proto::Workload {
+    proto::Workload {
+        node: "one".to_owned(),
+        locality: Some(proto::Locality {
+            region: "r".to_owned(),
+            zone: "z".to_owned(),
+            subzone: "s".to_owned(),
+        }),
+        services: std::collections::BTreeMap::new(),
+        ..workload("client", 2)
+    }
+}
+
+fn called(view: &View, to: impl Into<SocketAddr>, random: f64) -> Result<Target, Refusal> {
+    let source = view.workload([10, 244, 0, 2].into()).expect("the client");
+    decide(view, source, to.into(), random)
+}
+
+/// Who is called at the service's port, for many draws.
+fn drawn(view: &View) -> Vec<u8> {
+    let mut found: Vec<u8> = (0..100)
+        .filter_map(|n| called(view, ([10, 96, 0, 10], 80), f64::from(n) / 100.0).ok())
+        .map(|target| match target.to.ip() {
+            std::net::IpAddr::V4(address) => address.octets()[3],
+            std::net::IpAddr::V6(_) => 0,
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn a_services_endpoint_is_called_through_a_tunnel_to_its_own_port() {
+    let mut also = service();
+    also.subject_alt_names = vec!["spiffe://cluster.local/ns/shop/sa/other".to_owned()];
+    let view = view(also, vec![client(), workload("one", 3)]);
+    let target = called(&view, ([10, 96, 0, 10], 80), 0.0).expect("somebody");
+    assert_eq!(target.to, ([10, 244, 0, 3], 8080).into());
+    let expected = target.expected.expect("a tunnel");
+    let expected: Vec<_> = expected.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        expected,
+        [
+            "spiffe://cluster.local/ns/shop/sa/server",
+            "spiffe://cluster.local/ns/shop/sa/other"
+        ]
+    );
+    // By its own address, at any port.
+    let target = called(&view, ([10, 244, 0, 3], 9999), 0.0).expect("somebody");
+    assert_eq!(target.to, ([10, 244, 0, 3], 9999).into());
+    assert!(target.expected.is_some() && target.service.is_none());
+    // Nobody of the mesh.
+    let target = called(&view, ([192, 0, 2, 1], 15008), 0.0).expect("passed on");
+    assert!(target.expected.is_none() && target.resident.is_none());
+}
+
+#[test]
+fn who_cannot_be_called_rightly_is_not_called() {
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let direct = SocketAddr::from(([10, 244, 0, 3], 8080));
+    type Change = fn(&mut proto::Service, &mut proto::Workload);
+    let cases: [(&str, Change, SocketAddr, &str); 8] = [
+        (
+            "port",
+            |_, _| {},
+            ([10, 96, 0, 10], 81).into(),
+            "no port 81",
+        ),
+        (
+            "ill",
+            |_, w| w.status = proto::WorkloadStatus::Unhealthy.into(),
+            vip,
+            "no endpoint",
+        ),
+        (
+            "sidecar",
+            |_, w| w.tunnel_protocol = proto::TunnelProtocol::LegacyIstioMtls.into(),
+            vip,
+            "sidecars",
+        ),
+        (
+            "sidecar",
+            |_, w| w.tunnel_protocol = proto::TunnelProtocol::LegacyIstioMtls.into(),
+            direct,
+            "sidecars",
+        ),
+        (
+            "waypoint",
+            |s, _| s.waypoint = Some(proto::GatewayAddress::default()),
+            vip,
+            "waypoint",
+        ),
+        (
+            "waypoint",
+            |_, w| w.waypoint = Some(proto::GatewayAddress::default()),
+            direct,
+            "waypoint",
+        ),
+        ("hbone", |_, _| {}, ([10, 244, 0, 3], 15008).into(), "own"),
+        (
+            "weightless",
+            |_, w| w.capacity = Some(0),
+            vip,
+            "no endpoint",
+        ),
+    ];
+    for (what, change, to, word) in cases {
+        let (mut service, mut one) = (service(), workload("one", 3));
+        change(&mut service, &mut one);
+        let view = view(service, vec![client(), one]);
+        let refusal = called(&view, to, 0.5).expect_err(what);
+        assert!(refusal.to_string().contains(word), "{what}: {refusal}");
+    }
+}
+
+#[test]
+fn plaintext_is_only_for_who_has_no_tunnel() {
+    let mut plain = workload("plain", 3);
+    plain.tunnel_protocol = proto::TunnelProtocol::None.into();
+    let view = view(service(), vec![client(), plain]);
+    for to in [([10, 96, 0, 10], 80), ([10, 244, 0, 3], 8080)] {
+        assert!(called(&view, to, 0.0).expect("somebody").expected.is_none());
+    }
+}
+
+#[test]
+fn endpoints_are_drawn_by_weight() {
+    let mut heavy = workload("heavy", 4);
+    heavy.capacity = Some(3);
+    let view = view(service(), vec![client(), workload("one", 3), heavy]);
+    let found = drawn(&view);
+    assert_eq!(found.iter().filter(|last| **last == 3).count(), 25);
+    assert_eq!(found.len(), 100);
+}
+
+#[test]
+fn the_nearest_are_called_and_others_only_where_that_is_allowed() {
+    use proto::load_balancing::{Mode, Scope};
+    let at = |name: &str, last: u8, region: &str, zone: &str, node: &str| {
+        let mut one = workload(name, last);
+        one.node = node.to_owned();
+        one.locality = Some(proto::Locality {
+            region: region.to_owned(),
+            zone: zone.to_owned(),
+            subzone: String::new(),
+        });
+        one
+    };
+    let far = || at("far", 3, "other", "z", "two");
+    let near = || at("near", 4, "r", "z", "two");
+    let here = || at("here", 5, "r", "z", "one");
+    let by_place = vec![Scope::Region, Scope::Zone];
+    let cases = [
+        (
+            vec![],
+            Mode::UnspecifiedMode,
+            vec![far(), near()],
+            vec![3, 4],
+        ),
+        (
+            by_place.clone(),
+            Mode::Failover,
+            vec![far(), near(), here()],
+            vec![4, 5],
+        ),
+        (by_place.clone(), Mode::Failover, vec![far()], vec![3]),
+        (by_place.clone(), Mode::Strict, vec![far()], vec![]),
+        (by_place, Mode::Strict, vec![far(), near()], vec![4]),
+        (
+            vec![Scope::Node],
+            Mode::Strict,
+            vec![near(), here()],
+            vec![5],
+        ),
+        (vec![Scope::Node], Mode::Failover, vec![near()], vec![4]),
+        // Equal zones of unequal regions are not the same place.
+        (
+            vec![Scope::Region, Scope::Zone],
+            Mode::Failover,
+            vec![far(), at("r", 6, "r", "q", "x")],
+            vec![6],
+        ),
+    ];
+    for (preference, mode, mut workloads, wanted) in cases {
+        let mut service = service();
+        service.load_balancing = Some(proto::LoadBalancing {
+            routing_preference: preference.iter().map(|scope| *scope as i32).collect(),
+            mode: mode.into(),
+            ..proto::LoadBalancing::default()
+        });
+        workloads.push(client());
+        let view = view(service, workloads);
+        let mut found = drawn(&view);
+        found.dedup();
+        assert_eq!(found, wanted, "{preference:?} {mode:?}");
+    }
+}

@@ -1,0 +1,401 @@
+//! A thread that carries connections: its own runtime, pools and counters. What it knows is a [`View`] that never changes;
+//! when there is a newer one, every connection that came in is judged again.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use slab::Slab;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::LocalSet;
+use voile_identity::Identity;
+use voile_proto::type_url;
+use voile_telemetry::{Shard, Snapshot};
+use voile_xds::client::XdsClient;
+
+use crate::pod::{Life, Pod};
+use crate::policy::{Caller, Denial, Judged};
+use crate::pool::Pool;
+use crate::registry::{Registry, Resident, View, Wish};
+
+/// How long a connection waits to learn who is at an address. The control plane answers in milliseconds; one that is away is
+/// not guessed for.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same where the answer only names a caller in metrics.
+const LABEL_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Connections of one worker that wait for such an answer.
+const MAX_PARKED: usize = 4096;
+
+/// By which of a pod's doors a connection came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The pod's application called somebody (15001).
+    Outbound,
+    /// Another proxy calls (15008).
+    Tunnel,
+    /// Somebody calls in plaintext (15006).
+    Plaintext,
+}
+
+/// One connection's share of a worker's load.
+#[derive(Debug)]
+pub(crate) struct Load(Arc<AtomicUsize>);
+
+impl Load {
+    pub(crate) fn new(of: &Arc<AtomicUsize>) -> Self {
+        of.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(of))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a worker is given.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// A connection.
+    Accepted {
+        pod: Arc<Pod>,
+        door: Door,
+        stream: TcpStream,
+        peer: SocketAddr,
+        load: Load,
+    },
+    /// A wish to know the counters.
+    Scrape(oneshot::Sender<Figures>),
+}
+
+/// What a worker counts.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) pooled: usize,
+    pub(crate) denied: u64,
+    pub(crate) cut: u64,
+    pub(crate) refused: u64,
+}
+
+/// The way to ask the control plane who is where.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    pub(crate) client: XdsClient,
+    pub(crate) registry: Arc<Mutex<Registry>>,
+}
+
+impl Asker {
+    pub(crate) fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows what is wished for.
+    pub(crate) fn follow(&self, wish: Wish) {
+        if let Some(name) = wish.unsubscribe {
+            self.client.unsubscribe(type_url::ADDRESS, [name]);
+        }
+        if let Some(name) = wish.subscribe
+            && let Err(error) = self.client.subscribe(type_url::ADDRESS, [name])
+        {
+            tracing::warn!(%error, "an address cannot be asked for");
+        }
+    }
+
+    fn ask(&self, address: IpAddr) {
+        let wish = self.registry().ask(address);
+        self.follow(wish);
+    }
+}
+
+/// A connection that came in, as long as it is open.
+struct Live {
+    pod: Arc<Pod>,
+    identity: Option<Rc<Identity>>,
+    source: IpAddr,
+    destination: SocketAddr,
+    cut: Rc<Notify>,
+}
+
+/// A view that one worker holds: its connections share it without touching what other threads touch.
+pub(crate) struct Known(Arc<View>);
+
+impl Deref for Known {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        &self.0
+    }
+}
+
+/// See the module.
+pub(crate) struct Worker {
+    view: RefCell<Rc<Known>>,
+    changes: watch::Receiver<Arc<View>>,
+    asker: Asker,
+    pub(crate) pool: Rc<Pool>,
+    pub(crate) shard: RefCell<Shard>,
+    live: RefCell<Slab<Live>>,
+    parked: Cell<usize>,
+    pub(crate) denied: Cell<u64>,
+    cut: Cell<u64>,
+    pub(crate) refused: Cell<u64>,
+}
+
+/// Why a connection that came in may not be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Closed {
+    /// By a policy.
+    #[error("{0}")]
+    Denied(Denial),
+    /// The control plane does not know the pod, or as somebody else.
+    #[error("the control plane does not know this pod at {0}")]
+    Nobody(IpAddr),
+}
+
+/// Judges a connection that came in to a pod.
+pub(crate) fn judge(view: &View, pod: &Pod, caller: &Caller<'_>) -> Result<(), Closed> {
+    let address = caller.destination.ip();
+    let own = own(view, pod, address).ok_or(Closed::Nobody(address))?;
+    let judged = Judged {
+        namespace: own.workload.namespace.as_str(),
+        named: &own.policies,
+    };
+    view.policies.judge(&judged, caller).map_err(Closed::Denied)
+}
+
+/// The pod's own workload, if the control plane means the same by it as whoever made its network.
+pub(crate) fn own<'a>(view: &'a View, pod: &Pod, address: IpAddr) -> Option<&'a Arc<Resident>> {
+    let identity = &pod.badge.identity;
+    view.workload(address).filter(|resident| {
+        let found = &resident.workload;
+        found.name == pod.name
+            && found.namespace == identity.namespace
+            && found.identity.as_ref() == Some(identity)
+    })
+}
+
+/// One judged connection; dropping it ends the judging.
+pub(crate) struct Watched<'a> {
+    worker: &'a Worker,
+    key: usize,
+    cut: Rc<Notify>,
+    pod: Arc<Pod>,
+}
+
+impl Watched<'_> {
+    /// Resolves when it must end: its permission is gone, or its pod.
+    pub(crate) async fn ended(&self) {
+        tokio::select! {
+            () = self.cut.notified() => {}
+            () = self.pod.is_at(Life::Gone) => {}
+        }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.worker.live.borrow_mut().remove(self.key);
+    }
+}
+
+impl Worker {
+    /// What is known now.
+    pub(crate) fn view(&self) -> Rc<Known> {
+        Rc::clone(&self.view.borrow())
+    }
+
+    /// What is known once it is known who is at these addresses; none when nobody says so in time.
+    pub(crate) async fn known(&self, addresses: &[IpAddr]) -> Option<Rc<Known>> {
+        self.known_within(ANSWER_PATIENCE, addresses).await
+    }
+
+    /// What is known of a pod of ours and, for labels alone and therefore not for long, of its caller.
+    pub(crate) async fn known_both(&self, ours: IpAddr, caller: IpAddr) -> Option<Rc<Known>> {
+        let view = self.known(&[ours]).await?;
+        let both = self.known_within(LABEL_PATIENCE, &[ours, caller]).await;
+        Some(both.unwrap_or(view))
+    }
+
+    async fn known_within(&self, patience: Duration, addresses: &[IpAddr]) -> Option<Rc<Known>> {
+        let knows =
+            |view: &View| view.is_told && addresses.iter().all(|address| view.knows(*address));
+        let view = self.view();
+        if knows(&view) {
+            return Some(view);
+        }
+        if self.parked.get() >= MAX_PARKED {
+            return None;
+        }
+        /// A place among those who wait.
+        struct Parked<'a>(&'a Cell<usize>);
+        impl Drop for Parked<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() - 1);
+            }
+        }
+        self.parked.set(self.parked.get() + 1);
+        let _place = Parked(&self.parked);
+        let unknown = addresses.iter().filter(|address| !view.knows(**address));
+        unknown.for_each(|address| self.asker.ask(*address));
+        let mut changes = self.changes.clone();
+        let answered = changes.wait_for(|view| knows(view));
+        let answered = tokio::time::timeout(patience, answered).await;
+        let view = Arc::clone(&*answered.ok()?.ok()?);
+        Some(Rc::new(Known(view)))
+    }
+
+    /// Permits a connection that came in, and watches that it stays permitted.
+    pub(crate) fn admit(
+        &self,
+        view: &View,
+        pod: &Arc<Pod>,
+        identity: Option<&Rc<Identity>>,
+        (source, destination): (IpAddr, SocketAddr),
+    ) -> Result<Watched<'_>, Closed> {
+        let caller = Caller {
+            identity: identity.map(|identity| &**identity),
+            source,
+            destination,
+        };
+        let permitted = judge(view, pod, &caller);
+        if let Err(closed) = permitted {
+            self.denied.set(self.denied.get() + 1);
+            return Err(closed);
+        }
+        let cut = Rc::new(Notify::new());
+        let key = self.live.borrow_mut().insert(Live {
+            pod: Arc::clone(pod),
+            identity: identity.cloned(),
+            source,
+            destination,
+            cut: Rc::clone(&cut),
+        });
+        Ok(Watched {
+            worker: self,
+            key,
+            cut,
+            pod: Arc::clone(pod),
+        })
+    }
+
+    /// Obeys a newer view: from now on, and for what is open.
+    fn obey(&self, view: Arc<View>) {
+        for (_, live) in self.live.borrow().iter() {
+            let caller = Caller {
+                identity: live.identity.as_deref(),
+                source: live.source,
+                destination: live.destination,
+            };
+            if let Err(reason) = judge(&view, &live.pod, &caller) {
+                tracing::debug!(%reason, "a connection is cut");
+                self.cut.set(self.cut.get() + 1);
+                live.cut.notify_one();
+            }
+        }
+        *self.view.borrow_mut() = Rc::new(Known(view));
+    }
+
+    fn figures(&self) -> Figures {
+        let mut shard = self.shard.borrow_mut();
+        shard.expire(Instant::now());
+        Figures {
+            snapshot: shard.snapshot(),
+            pooled: self.pool.len(),
+            denied: self.denied.get(),
+            cut: self.cut.get(),
+            refused: self.refused.get(),
+        }
+    }
+
+    fn begin(self: &Rc<Self>, job: Job) {
+        match job {
+            Job::Scrape(answer) => {
+                // Who asked may be gone.
+                let _ = answer.send(self.figures());
+            }
+            Job::Accepted {
+                pod,
+                door,
+                stream,
+                peer,
+                load,
+            } => {
+                let worker = Rc::clone(self);
+                tokio::task::spawn_local(async move {
+                    let stream = match tokio::net::TcpStream::from_std(stream) {
+                        Ok(stream) => stream,
+                        Err(error) => {
+                            tracing::debug!(%error, "a connection cannot be served");
+                            return;
+                        }
+                    };
+                    let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                    match door {
+                        Door::Outbound => {
+                            crate::outbound::serve(&worker, &pod, stream, canonical).await;
+                        }
+                        Door::Tunnel => {
+                            crate::inbound::tunnels(&worker, &pod, stream, canonical).await;
+                        }
+                        Door::Plaintext => {
+                            crate::inbound::plaintext(&worker, &pod, stream, canonical).await;
+                        }
+                    }
+                    drop(load);
+                });
+            }
+        }
+    }
+}
+
+/// Runs a worker on the calling thread until its inbox is closed.
+pub(crate) fn run(
+    mut inbox: mpsc::UnboundedReceiver<Job>,
+    mut changes: watch::Receiver<Arc<View>>,
+    asker: Asker,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, async move {
+        let first = Arc::clone(&changes.borrow_and_update());
+        let worker = Rc::new(Worker {
+            view: RefCell::new(Rc::new(Known(first))),
+            changes: changes.clone(),
+            asker,
+            pool: Rc::default(),
+            shard: RefCell::default(),
+            live: RefCell::default(),
+            parked: Cell::new(0),
+            denied: Cell::new(0),
+            cut: Cell::new(0),
+            refused: Cell::new(0),
+        });
+        loop {
+            tokio::select! {
+                biased;
+                changed = changes.changed() => match changed {
+                    Ok(()) => {
+                        let view = Arc::clone(&changes.borrow_and_update());
+                        worker.obey(view);
+                    }
+                    Err(_) => return,
+                },
+                job = inbox.recv() => match job {
+                    Some(job) => worker.begin(job),
+                    None => return,
+                },
+            }
+        }
+    });
+    Ok(())
+}

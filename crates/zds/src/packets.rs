@@ -1,0 +1,195 @@
+//! The socket: SEQPACKET, so that a packet is a message, and with it a descriptor may travel. What is too long, or brings
+//! more than one descriptor, is refused whole; the kernel closes what nobody took.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use prost::Message;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    bind, connect, listen, recvmsg, sendmsg, socket_with,
+};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use voile_proto::zds as wire;
+use voile_proto::zds::workload_response::Payload;
+
+use crate::told::Told;
+
+/// Longest message, in bytes: three names and a uid, of 253 at most each; ztunnel reads 1,024.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Proxies that wait to be accepted: an old one and a new one at a time.
+const BACKLOG: i32 = 16;
+
+fn new_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let made = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok(made)
+}
+
+fn strange(reason: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason.into())
+}
+
+/// Where an agent waits for proxies.
+#[derive(Debug)]
+pub struct Agents(UnixListener);
+
+impl Agents {
+    /// Listens there.
+    ///
+    /// # Errors
+    /// The path is taken, too long, or not permitted.
+    pub fn listen(path: &Path) -> io::Result<Self> {
+        let socket = new_socket()?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        listen(&socket, BACKLOG)?;
+        Ok(Self(UnixListener::from_std(socket.into())?))
+    }
+
+    /// The next proxy, which has said hello.
+    ///
+    /// # Errors
+    /// The socket is broken, or a caller said something else; another may be accepted after that.
+    pub async fn accept(&self) -> io::Result<Channel> {
+        let (stream, _) = self.0.accept().await?;
+        let channel = Channel(stream);
+        let (bytes, _) = channel.receive().await?.ok_or_else(gone)?;
+        let hello = wire::ZdsHello::decode(&*bytes).map_err(|error| strange(error.to_string()))?;
+        match hello.version == wire::Version::V1 as i32 {
+            true => Ok(channel),
+            false => Err(strange(format!(
+                "a proxy of version {}, expected 1",
+                hello.version
+            ))),
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+/// A conversation, seen from either end.
+#[derive(Debug)]
+pub struct Channel(UnixStream);
+
+impl Channel {
+    /// Calls an agent and says hello.
+    ///
+    /// # Errors
+    /// Nobody listens there, or not now.
+    pub async fn connect(path: &Path) -> io::Result<Self> {
+        let socket = new_socket()?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        let channel = Self(UnixStream::from_std(socket.into())?);
+        let version = wire::Version::V1.into();
+        let hello = wire::ZdsHello { version }.encode_to_vec();
+        channel.send(&hello, None).await?;
+        Ok(channel)
+    }
+
+    /// The proxy's end: the agent's next word; none when it ended the conversation. A word that cannot be understood is
+    /// answered, with the reason, and is an error.
+    ///
+    /// # Errors
+    /// The socket broke, or the word is none.
+    pub async fn hear(&self) -> io::Result<Option<Told>> {
+        let word = match self.receive().await {
+            Ok(None) => return Ok(None),
+            Ok(Some((bytes, inside))) => Told::decode(&bytes, inside).map_err(strange),
+            Err(error) => Err(error),
+        };
+        match word {
+            Ok(told) => Ok(Some(told)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.answer(Err(&error.to_string())).await?;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The proxy's end: yes, or why not.
+    ///
+    /// # Errors
+    /// The socket broke.
+    pub async fn answer(&self, answer: Result<(), &str>) -> io::Result<()> {
+        let error = answer.err().unwrap_or_default().to_owned();
+        let payload = Some(Payload::Ack(wire::Ack { error }));
+        let answer = wire::WorkloadResponse { payload }.encode_to_vec();
+        self.send(&answer, None).await
+    }
+
+    /// The agent's end: tells, and waits for the answer, which may be a no.
+    ///
+    /// # Errors
+    /// The socket broke, or the proxy is gone.
+    pub async fn tell(&self, told: &Told) -> io::Result<Result<(), String>> {
+        let (bytes, inside) = told.encode();
+        self.send(&bytes, inside).await?;
+        let (bytes, _) = self.receive().await?.ok_or_else(gone)?;
+        let answer = wire::WorkloadResponse::decode(&*bytes);
+        match answer.map_err(|error| strange(error.to_string()))?.payload {
+            Some(Payload::Ack(ack)) if ack.error.is_empty() => Ok(Ok(())),
+            Some(Payload::Ack(ack)) => Ok(Err(ack.error)),
+            None => Err(strange("an answer that says nothing")),
+        }
+    }
+
+    /// Ready when the other end is gone, or has said something unasked.
+    pub async fn ended(&self) {
+        // Whatever the reason: there is no conversation any more.
+        let _ = self.0.readable().await;
+    }
+
+    async fn send(&self, bytes: &[u8], inside: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let send = || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut with = SendAncillaryBuffer::new(&mut space);
+            let descriptors = inside.map(|inside| [inside]);
+            if let Some(descriptors) = &descriptors {
+                with.push(SendAncillaryMessage::ScmRights(descriptors));
+            }
+            let data = [IoSlice::new(bytes)];
+            sendmsg(&self.0, &data, &mut with, SendFlags::NOSIGNAL)?;
+            Ok(())
+        };
+        self.0.async_io(Interest::WRITABLE, send).await
+    }
+
+    async fn receive(&self) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        let receive = || receive(&self.0);
+        self.0.async_io(Interest::READABLE, receive).await
+    }
+}
+
+fn receive(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+    let mut bytes = vec![0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut data = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.contains(ReturnFlags::TRUNC) {
+        let reason = format!("a message of more than {MAX_MESSAGE_BYTES} bytes");
+        return Err(strange(reason));
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > 1 {
+        return Err(strange("more than one descriptor"));
+    }
+    bytes.truncate(received.bytes);
+    Ok(Some((bytes, descriptors.pop())))
+}

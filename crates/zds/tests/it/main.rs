@@ -1,0 +1,70 @@
+//! Both ends over a real socket.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use voile_zds::{Agents, Channel, Told, Who};
+
+fn add(uid: &str) -> Told {
+    Told::Add {
+        uid: uid.to_owned(),
+        who: Who {
+            name: "web".to_owned(),
+            namespace: "shop".to_owned(),
+            service_account: "server".to_owned(),
+        },
+        inside: File::open("/proc/self/ns/net").expect("a namespace").into(),
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_hears_what_an_agent_tells_and_the_agent_its_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("zds");
+    let agents = Agents::listen(&path).expect("listens");
+    let proxy = async {
+        let channel = Channel::connect(&path).await.expect("an agent");
+        let Some(Told::Add { uid, who, inside }) = channel.hear().await.expect("a word") else {
+            panic!("not a pod");
+        };
+        assert_eq!((uid.as_str(), who.name.as_str()), ("1", "web"));
+        let found = std::fs::read_link(format!("/proc/self/fd/{}", inside.as_raw_fd()));
+        let wanted = std::fs::read_link("/proc/self/ns/net");
+        assert_eq!(found.expect("a link"), wanted.expect("a link"));
+        channel.answer(Err("no room")).await.expect("answered");
+        let complete = channel.hear().await.expect("a word");
+        assert!(matches!(complete, Some(Told::Complete)), "{complete:?}");
+        channel.answer(Ok(())).await.expect("answered");
+        assert!(channel.hear().await.expect("an end").is_none());
+    };
+    let agent = async {
+        let channel = agents.accept().await.expect("a proxy");
+        let answer = channel.tell(&add("1")).await.expect("an answer");
+        assert_eq!(answer, Err("no room".to_owned()));
+        let answer = channel.tell(&Told::Complete).await.expect("an answer");
+        assert_eq!(answer, Ok(()));
+    };
+    tokio::join!(proxy, agent);
+}
+
+#[tokio::test]
+async fn a_word_that_is_too_long_is_answered_with_the_reason() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("zds");
+    let agents = Agents::listen(&path).expect("listens");
+    let proxy = async {
+        let channel = Channel::connect(&path).await.expect("an agent");
+        let error = channel.hear().await.expect_err("too long");
+        assert!(
+            error.to_string().contains("more than 4096 bytes"),
+            "{error}"
+        );
+    };
+    let agent = async {
+        let channel = agents.accept().await.expect("a proxy");
+        let answer = channel.tell(&Told::Keep("x".repeat(5000))).await;
+        let answer = answer.expect("an answer").expect_err("a no");
+        assert!(answer.contains("4096"), "{answer}");
+    };
+    tokio::join!(proxy, agent);
+}
