@@ -145,6 +145,7 @@ impl<S: Source> Reload<S> {
                 last_good,
                 register,
                 status: status.clone(),
+                pause: None,
             }),
             status,
         }
@@ -419,7 +420,7 @@ impl<S: Source> Reload<S> {
     fn version(&self) -> String {
         self.snapshot
             .as_ref()
-            .map(|snapshot| snapshot.version.clone())
+            .map(|snapshot| snapshot.version.to_string())
             .unwrap_or_default()
     }
 
@@ -431,7 +432,8 @@ impl<S: Source> Reload<S> {
         // Kept from turn to turn: news of keys that waits for others must not be lost.
         let mut news = std::pin::pin!(keys.changed());
         loop {
-            let due = self.pending.as_ref().map(Pending::due);
+            let pause = self.rest.as_ref().and_then(|rest| rest.pause);
+            let due = self.pending.as_ref().map(|pending| pending.due(pause));
             let due = due.filter(|_| working.is_none());
             let edited = tokio::select! {
                 () = &mut ended => break,

@@ -19,6 +19,9 @@ use crate::status::Status;
 const QUIET: Duration = Duration::from_millis(100);
 /// What is not kept when the control plane is killed amid a storm: no more than this.
 const LONGEST: Duration = Duration::from_secs(5);
+/// So many times as long as the work took nothing is done before it is done again: edits that go on cost a hundredth of a core, however
+/// large the mesh, and the first after a pause is told of at once.
+const PAUSE: u32 = 100;
 
 /// What readings of the sources brought since the last report.
 #[derive(Debug)]
@@ -116,11 +119,14 @@ impl Pending {
         self.unreadable = Some(error);
     }
 
-    /// When to do it.
-    pub(crate) fn due(&self) -> Instant {
+    /// When to do it, where the work before wants a pause until then.
+    pub(crate) fn due(&self, pause: Option<Instant>) -> Instant {
+        let rested = self.last + QUIET;
         match self.first {
             true => self.begin,
-            false => (self.last + QUIET).min(self.begin + LONGEST),
+            false => rested
+                .max(pause.unwrap_or(rested))
+                .min(self.begin + LONGEST),
         }
     }
 }
@@ -131,12 +137,15 @@ pub(crate) struct Rest {
     pub(crate) last_good: LastGood,
     pub(crate) register: Register,
     pub(crate) status: Arc<Status>,
+    /// When it may be done again.
+    pub(crate) pause: Option<Instant>,
 }
 
 impl Rest {
     /// Does it. May take long.
     pub(crate) fn work(&mut self, pending: Pending, mesh: &Mesh, snapshot: &MeshSnapshot) {
-        let version = snapshot.version.clone();
+        let begin = Instant::now();
+        let version = snapshot.version.to_string();
         let Pending {
             known,
             changed,
@@ -176,6 +185,7 @@ impl Rest {
             });
         }
         memory::give_back();
+        self.pause = Some(Instant::now() + begin.elapsed().saturating_mul(PAUSE));
     }
 
     /// Analyses and reports a state; keeps it if it is new and good. How many errors it has.
@@ -200,7 +210,7 @@ impl Rest {
             diagnostics,
             problems,
             unreadable: None,
-            version: snapshot.version.clone(),
+            version: snapshot.version.to_string(),
             changed,
         });
         errors
@@ -215,5 +225,35 @@ impl Rest {
             version: String::new(),
             changed: false,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_edit_after_a_pause_is_told_of_at_once_and_a_storm_of_them_now_and_then() {
+        let mut pending = Pending::new();
+        let (begin, ms) = (pending.begin, Duration::from_millis);
+        for (last, pause, due) in [
+            (0, None, 100),
+            (0, Some(50), 100),
+            (40, Some(50), 140),
+            (0, Some(3000), 3000),
+            (2950, Some(3000), 3050),
+            (0, Some(60_000), 5000),
+            (4990, None, 5000),
+        ] {
+            pending.last = begin + ms(last);
+            let seen = pending.due(pause.map(|pause| begin + ms(pause)));
+            assert_eq!(seen, begin + ms(due), "edited at {last}, pause {pause:?}");
+        }
+        pending.first = true;
+        assert_eq!(
+            pending.due(Some(begin + ms(3000))),
+            begin,
+            "the first reading"
+        );
     }
 }

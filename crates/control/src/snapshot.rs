@@ -164,7 +164,7 @@ impl Weigh for Arc<[Arc<str>]> {
 /// All there is at one moment. Cheap to clone: what two snapshots have in common they share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshSnapshot {
-    pub(crate) version: String,
+    pub(crate) version: Arc<str>,
     /// Workloads that take no traffic yet.
     pub(crate) unready: usize,
     /// Each Address once, by name.
@@ -259,7 +259,7 @@ impl MeshSnapshot {
         if let Some(lists) = &self.revocations {
             hash.update(&*lists.version);
         }
-        self.version = hex(&hash.finalize());
+        self.version = hex(&hash.finalize()).into();
     }
 
     /// Puts the certificates that are taken back in the place of those before.
@@ -530,8 +530,8 @@ impl MeshSnapshot {
 }
 
 impl Snapshot<Caller> for MeshSnapshot {
-    fn version(&self) -> &str {
-        &self.version
+    fn version(&self) -> Arc<str> {
+        self.version.clone()
     }
 
     fn resolve(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {

@@ -91,12 +91,12 @@ impl Default for Status {
 
 #[derive(Debug, Default)]
 struct Inner {
-    version: String,
+    version: Arc<str>,
     unready_workloads: usize,
     resources: Vec<(&'static str, usize)>,
     proxies: Proxies,
     /// The snapshot about which it was last said that everybody has it.
-    in_sync: String,
+    in_sync: Arc<str>,
 }
 
 #[derive(Serialize)]
@@ -146,7 +146,7 @@ impl Status {
         let changed = touched.counts();
         let changed = changed.map(|(kind, count)| (kind.to_owned(), count));
         self.journal.note(Happened::Published {
-            version: snapshot.version.clone(),
+            version: snapshot.version.to_string(),
             changed: changed.collect(),
         });
     }
@@ -220,7 +220,7 @@ impl Status {
         }
         inner.in_sync = inner.version.clone();
         let happened = Happened::InSync {
-            version: inner.version.clone(),
+            version: inner.version.to_string(),
             proxies: inner.proxies.len(),
         };
         drop(inner);

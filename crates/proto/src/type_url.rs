@@ -1,6 +1,8 @@
 //! The type URLs under which resources travel in discovery requests and responses.
 //! See docs/decisions/0001-wire.md for what each is for.
 
+use std::sync::{Arc, LazyLock};
+
 /// Istio's workloads and services ([`crate::workload::Address`]).
 pub const ADDRESS: &str = "type.googleapis.com/istio.workload.Address";
 
@@ -49,11 +51,52 @@ pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets
 /// Envoy's endpoints.
 pub const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 
+/// All of them.
+const ALL: [&str; 15] = [
+    ADDRESS,
+    AUTHORIZATION,
+    PROXY_CONFIGURATION,
+    SERVICE_POLICY,
+    SERVICE_ROUTES,
+    AUTHORIZATION_POLICY,
+    REQUEST_AUTHENTICATION,
+    KEY_SET,
+    REVOCATION_LISTS,
+    HEALTH,
+    LISTENER,
+    ROUTES,
+    CLUSTER,
+    SECRET,
+    ENDPOINTS,
+];
+
+/// The one copy of a type's name in this process; a new one of a type that is none of ours. Thousands of streams know a few types each,
+/// and compare them at every turn: names that lie in one place are read from near.
+#[must_use]
+pub fn shared(type_url: &str) -> Arc<str> {
+    static SHARED: LazyLock<[Arc<str>; ALL.len()]> = LazyLock::new(|| ALL.map(Arc::from));
+    let known = SHARED.iter().find(|known| ***known == *type_url);
+    known.map_or_else(|| type_url.into(), Arc::clone)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use prost::Name;
 
     use crate::{authorization, proxy, workload};
+
+    #[test]
+    fn one_copy_of_each_name_is_shared_and_no_stranger_is_kept() {
+        for url in super::ALL {
+            let read = String::from(url);
+            let (one, other) = (super::shared(url), super::shared(&read));
+            assert!(Arc::ptr_eq(&one, &other) && *one == *url, "{url}");
+        }
+        let (one, other) = (super::shared("another"), super::shared("another"));
+        assert!(!Arc::ptr_eq(&one, &other) && one == other);
+    }
 
     #[test]
     fn type_urls_name_their_messages() {

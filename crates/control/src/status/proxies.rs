@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Serialize, Serializer};
 use voile_identity::Proof;
 use voile_model::Identity;
+use voile_proto::type_url::shared;
 use voile_xds::server::StreamId;
 
 use crate::snapshot::Caller;
@@ -44,7 +45,7 @@ struct Proxy {
 
 /// By type, the first that was heard of first: a few, looked up at each push.
 #[derive(Debug, Default)]
-struct Types(Vec<(Box<str>, Kind)>);
+struct Types(Vec<(Arc<str>, Kind)>);
 
 impl Types {
     fn of(&mut self, type_url: &str) -> &mut Kind {
@@ -52,7 +53,7 @@ impl Types {
         let place = known.unwrap_or_else(|| {
             // Types come one by one and hardly ever: no room is kept for more.
             self.0.reserve_exact(1);
-            self.0.push((type_url.into(), Kind::default()));
+            self.0.push((shared(type_url), Kind::default()));
             self.0.len() - 1
         });
         &mut self.0[place].1
@@ -202,10 +203,13 @@ impl Proxies {
         found.map(|(id, _)| StreamId(*id)).collect()
     }
 
-    fn change(&mut self, id: StreamId, type_url: &str, change: impl FnOnce(&mut Kind)) {
-        let Some(proxy) = self.streams.get_mut(&id.0) else {
-            return;
-        };
+    fn change(
+        &mut self,
+        id: StreamId,
+        type_url: &str,
+        change: impl FnOnce(&mut Kind),
+    ) -> Option<&mut Proxy> {
+        let proxy = self.streams.get_mut(&id.0)?;
         let was = proxy.is_behind();
         change(proxy.types.of(type_url));
         match (was, proxy.is_behind()) {
@@ -213,6 +217,7 @@ impl Proxies {
             (true, false) => self.behind = self.behind.saturating_sub(1),
             _ => {}
         }
+        Some(proxy)
     }
 
     pub(super) fn sent(&mut self, id: StreamId, type_url: &str, resources: usize) {
@@ -231,13 +236,13 @@ impl Proxies {
         version: &Arc<str>,
         took: Option<Duration>,
     ) {
-        self.change(id, type_url, |kind| {
+        let proxy = self.change(id, type_url, |kind| {
             kind.acknowledged_version = Some(version.clone());
             kind.acknowledged_at = Some(seconds(SystemTime::now()));
             kind.refuses = false;
             kind.travelling_since = None;
         });
-        if let Some(proxy) = self.streams.get_mut(&id.0) {
+        if let Some(proxy) = proxy {
             proxy.version = Some(version.clone());
             if let Some(took) = took {
                 proxy.changes += 1;

@@ -78,7 +78,7 @@ impl Seat {
 /// All that one Envoy is told.
 struct Told {
     /// The snapshot's.
-    version: String,
+    version: Arc<str>,
     seat: Arc<Seat>,
     /// What is its workload's alone.
     own: Part,

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use voile_proto::type_url;
+
 /// Entries by type, in the order of the types' names.
 #[derive(Debug, Clone)]
 pub(super) struct ByType<V>(Vec<(Arc<str>, V)>);
@@ -40,7 +42,8 @@ impl<V> ByType<V> {
         let place = self.place(type_url).unwrap_or_else(|place| {
             // Types come one by one and hardly ever: no room is kept for more.
             self.0.reserve_exact(1);
-            self.0.insert(place, (type_url.into(), V::default()));
+            self.0
+                .insert(place, (type_url::shared(type_url), V::default()));
             place
         });
         &mut self.0[place].1

@@ -244,7 +244,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             self.observer.health(self.id, S::complaint(&request));
             return Ok(());
         }
-        let type_url = S::asked(&request).to_owned();
+        let type_url = type_url::shared(S::asked(&request));
         let event = self
             .stream
             .receive(request, Instant::now())

@@ -1,6 +1,7 @@
 //! Responses as the bytes that travel: gRPC's head, and the message behind it. A resource's body was encoded once for all streams; here
 //! it is copied once, to where it leaves from, and no message is built on the way: thousands of proxies are told the same at once.
 
+use std::fmt;
 use std::sync::Arc;
 
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
@@ -38,12 +39,46 @@ pub(super) struct Told {
     pub(super) asked: Vec<Arc<str>>,
 }
 
+/// The number of a response, which its caller says again when it answers. It travels as decimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Nonce(pub(super) u64);
+
+/// Digits of the largest.
+const NONCE_DIGITS: usize = 20;
+
+impl Nonce {
+    /// Its digits, written where there is room.
+    fn digits(self, room: &mut [u8; NONCE_DIGITS]) -> &str {
+        let (mut rest, mut at) = (self.0, NONCE_DIGITS);
+        loop {
+            at -= 1;
+            room[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        std::str::from_utf8(&room[at..]).expect("digits are ASCII")
+    }
+
+    /// Whether this is what a caller says.
+    pub(super) fn is(self, said: &str) -> bool {
+        self.digits(&mut [0; NONCE_DIGITS]) == said
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.digits(&mut [0; NONCE_DIGITS]))
+    }
+}
+
 /// A response that is due; what it says is shared until it is written.
 #[derive(Debug)]
 pub(super) struct Due<R> {
     pub(super) version: Arc<str>,
     pub(super) type_url: Arc<str>,
-    pub(super) nonce: String,
+    pub(super) nonce: Nonce,
     pub(super) resources: Vec<R>,
     /// Names gone; a state-of-the-world response has none.
     pub(super) removed: Vec<Arc<str>>,
@@ -147,7 +182,7 @@ impl<R: Entry> Due<R> {
                 .map(|one| field_length(RESPONSE_RESOURCES, one.length(&self.type_url)))
                 .sum::<usize>()
             + text_length(RESPONSE_TYPE, &self.type_url)
-            + text_length(RESPONSE_NONCE, &self.nonce)
+            + text_length(RESPONSE_NONCE, self.nonce.digits(&mut [0; NONCE_DIGITS]))
             + removed
                 .map(|name| field_length(RESPONSE_REMOVED, name.len()))
                 .sum::<usize>()
@@ -160,7 +195,11 @@ impl<R: Entry> Due<R> {
             one.write(&self.type_url, out);
         }
         put_text(RESPONSE_TYPE, &self.type_url, out);
-        put_text(RESPONSE_NONCE, &self.nonce, out);
+        put_text(
+            RESPONSE_NONCE,
+            self.nonce.digits(&mut [0; NONCE_DIGITS]),
+            out,
+        );
         for name in &self.removed {
             put_bytes(RESPONSE_REMOVED, name.as_bytes(), out);
         }
@@ -217,7 +256,7 @@ impl From<Due<Told>> for DeltaDiscoveryResponse {
             system_version_info: due.version.to_string(),
             resources: due.resources.iter().map(resource).collect(),
             type_url: due.type_url.to_string(),
-            nonce: due.nonce,
+            nonce: due.nonce.to_string(),
             removed_resources: due.removed.iter().map(ToString::to_string).collect(),
         }
     }
@@ -230,7 +269,7 @@ impl From<Due<Arc<Resource>>> for DiscoveryResponse {
             version_info: due.version.to_string(),
             resources: resources.map(|one| any(&due.type_url, one)).collect(),
             type_url: due.type_url.to_string(),
-            nonce: due.nonce,
+            nonce: due.nonce.to_string(),
         }
     }
 }
@@ -265,7 +304,7 @@ mod tests {
         Due {
             version: "snapshot".into(),
             type_url: "type.googleapis.com/thing".into(),
-            nonce: "17".to_owned(),
+            nonce: Nonce(17),
             resources,
             removed: removed.iter().map(|name| Arc::from(*name)).collect(),
         }
@@ -307,6 +346,20 @@ mod tests {
             put(&due(resources.clone(), &[]), &mut bytes);
             let expected: DiscoveryResponse = due(resources, &[]).into();
             assert_eq!(read::<DiscoveryResponse>(&bytes), [expected]);
+        }
+    }
+
+    #[test]
+    fn a_nonce_is_its_digits_and_nothing_else() {
+        for number in [1, 9, 10, 17, 100, u64::MAX] {
+            let text = number.to_string();
+            let nonce = Nonce(number);
+            assert_eq!(nonce.to_string(), text);
+            assert!(nonce.is(&text));
+            for wrong in [format!("0{text}"), format!("+{text}"), format!("{text} ")] {
+                assert!(!nonce.is(&wrong), "{wrong:?}");
+            }
+            assert!(!nonce.is("") && !nonce.is(&text[1..]));
         }
     }
 

@@ -51,7 +51,7 @@ pub enum Resolution {
 /// All there is at one moment, closed in itself: nothing in it names something that is not there.
 pub trait Snapshot<C>: Send + Sync + 'static {
     /// Its version, for people to compare.
-    fn version(&self) -> &str;
+    fn version(&self) -> Arc<str>;
 
     /// What a name stands for.
     fn resolve(&self, caller: &C, type_url: &str, name: &str) -> Resolution;

@@ -15,7 +15,7 @@ use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse};
 use voile_proto::type_url;
 
 use super::by_type::ByType;
-use super::frame::Due;
+use super::frame::{Due, Nonce};
 use super::stream::{
     ACK_DEADLINE, Ended, Event, Held, InFlight, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES,
     MAX_TYPES,
@@ -171,7 +171,7 @@ impl<C: 'static> SotwStream<C> {
         }
         let in_flight = kind
             .in_flight
-            .take_if(|one| one.nonce == request.response_nonce);
+            .take_if(|one| one.nonce.is(&request.response_nonce));
         let Some(in_flight) = in_flight else {
             return Ok(Event::Stale);
         };
@@ -207,10 +207,10 @@ impl<C: 'static> SotwStream<C> {
                 continue;
             };
             self.responses += 1;
-            let nonce = self.responses.to_string();
-            let version: Arc<str> = snapshot.version().into();
+            let nonce = Nonce(self.responses);
+            let version = snapshot.version();
             kind.in_flight = Some(InFlight {
-                nonce: nonce.clone(),
+                nonce,
                 version: version.clone(),
                 sent_at: now,
                 changed: kind.changed.take(),

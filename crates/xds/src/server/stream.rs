@@ -14,7 +14,7 @@ use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use voile_proto::type_url;
 
 use super::by_type::ByType;
-use super::frame::{Due, Told};
+use super::frame::{Due, Nonce, Told};
 use super::{Resolution, Resource, Snapshot};
 
 mod partial;
@@ -36,9 +36,9 @@ const POLICIES: &str = type_url::AUTHORIZATION;
 const NAMING: &str = type_url::ADDRESS;
 
 /// Where requests go, and what they may lead to: routes are acknowledged before the rest of the same moment is sent, so that what
-/// goes is led to no more by then. What comes is asked for by whoever was told of routes to it.
+/// goes is led to no more by then: addresses, and this. What comes is asked for by whoever was told of routes to it.
 const ROUTES: &str = type_url::SERVICE_ROUTES;
-const LED_TO: [&str; 2] = [type_url::ADDRESS, type_url::SERVICE_POLICY];
+const LED_TO: &str = type_url::SERVICE_POLICY;
 
 /// Why we end a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,14 +79,42 @@ pub enum Event {
 
 #[derive(Debug, Clone)]
 pub(super) struct InFlight {
-    pub(super) nonce: String,
+    pub(super) nonce: Nonce,
     pub(super) version: Arc<str>,
     pub(super) sent_at: Instant,
     pub(super) changed: Option<Instant>,
 }
 
+/// What one type has to do with others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Place {
+    /// See `POLICIES`.
+    Policies,
+    /// See `NAMING`; it is led to by `ROUTES`, too.
+    Naming,
+    /// See `ROUTES`.
+    Routes,
+    /// See `LED_TO`.
+    LedTo,
+    #[default]
+    Apart,
+}
+
+impl Place {
+    fn of(type_url: &str) -> Self {
+        match type_url {
+            POLICIES => Self::Policies,
+            NAMING => Self::Naming,
+            ROUTES => Self::Routes,
+            LED_TO => Self::LedTo,
+            _ => Self::Apart,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 struct Kind {
+    place: Place,
     names: BTreeSet<Arc<str>>,
     wildcard: bool,
     /// Versions the caller has been sent, or said it holds. Names begin alike and lie anywhere: a tree would read several at each look.
@@ -211,6 +239,7 @@ impl<C: 'static> Stream<C> {
     pub fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>) {
         if let Some(kind) = self.kinds.get_mut(type_url) {
             match names {
+                Some(names) if kind.touched.is_empty() => kind.touched = names,
                 Some(names) => kind.touched.extend(names),
                 None => kind.dirty = true,
             }
@@ -278,6 +307,7 @@ impl<C: 'static> Stream<C> {
         }
         let kind = self.kinds.of(&request.type_url);
         if first {
+            kind.place = Place::of(&request.type_url);
             kind.first(&request)?;
         }
         kind.subscribe(first, &request)?;
@@ -299,25 +329,40 @@ impl<C: 'static> Stream<C> {
     /// The same, to be written.
     pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
         let (caller, responses) = (&self.caller, &mut self.responses);
-        if let Some(kind) = self.kinds.get_mut(ROUTES)
-            && kind.in_flight.is_none()
-            && let Some(response) = kind.respond(snapshot, caller, (ROUTES, false), responses, now)
-        {
-            return Some(response);
+        let routes = self.kinds.iter_mut();
+        for (of, kind) in routes.filter(|(_, kind)| kind.place == Place::Routes) {
+            if kind.in_flight.is_none()
+                && let Some(response) = kind.respond(snapshot, caller, (of, false), responses, now)
+            {
+                return Some(response);
+            }
         }
-        let known = |of: &str| self.kinds.get(of);
-        let travels = |of: &str| known(of).is_some_and(|kind| kind.in_flight.is_some());
-        let (policies_travel, routes_travel) = (travels(POLICIES), travels(ROUTES));
-        let names_travel =
-            known(NAMING).is_some_and(|kind| kind.in_flight.is_some() || kind.is_due());
-        for (type_url, kind) in self.kinds.iter_mut() {
-            let waits = (policies_travel && **type_url == *NAMING)
-                || (routes_travel && LED_TO.contains(&&**type_url));
+        let (mut policies_travel, mut routes_travel, mut names_travel) = (false, false, false);
+        let mut any = false;
+        for kind in self.kinds.values() {
+            let travels = kind.in_flight.is_some();
+            any |= !travels && kind.is_due();
+            match kind.place {
+                Place::Policies => policies_travel = travels,
+                Place::Routes => routes_travel = travels,
+                Place::Naming => names_travel = travels || kind.is_due(),
+                Place::LedTo | Place::Apart => {}
+            }
+        }
+        if !any {
+            return None;
+        }
+        for (of, kind) in self.kinds.iter_mut() {
+            let waits = match kind.place {
+                Place::Naming => policies_travel || routes_travel,
+                Place::LedTo => routes_travel,
+                Place::Policies | Place::Routes | Place::Apart => false,
+            };
             if kind.in_flight.is_some() || waits {
                 continue;
             }
-            let keep = names_travel && **type_url == *POLICIES;
-            let response = kind.respond(snapshot, caller, (type_url, keep), responses, now);
+            let keep = names_travel && kind.place == Place::Policies;
+            let response = kind.respond(snapshot, caller, (of, keep), responses, now);
             if response.is_some() {
                 return response;
             }
@@ -332,7 +377,7 @@ impl Kind {
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
-        (type_url, keep): (&str, bool),
+        (type_url, keep): (&Arc<str>, bool),
         responses: &mut u64,
         now: Instant,
     ) -> Option<Due<Told>> {
@@ -342,17 +387,17 @@ impl Kind {
         let changed = self.changed.take_if(|_| !more);
         let (resources, removed) = due?;
         *responses += 1;
-        let nonce = responses.to_string();
-        let version: Arc<str> = snapshot.version().into();
+        let nonce = Nonce(*responses);
+        let version = snapshot.version();
         self.in_flight = Some(InFlight {
-            nonce: nonce.clone(),
+            nonce,
             version: version.clone(),
             sent_at: now,
             changed,
         });
         Some(Due {
             version,
-            type_url: type_url.into(),
+            type_url: type_url.clone(),
             nonce,
             resources: resources.into_iter().map(Wanted::told).collect(),
             removed,
@@ -421,7 +466,7 @@ impl Kind {
     fn answer(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Event {
         let Some(in_flight) = self
             .in_flight
-            .take_if(|f| f.nonce == request.response_nonce)
+            .take_if(|f| f.nonce.is(&request.response_nonce))
         else {
             return Event::Stale;
         };
@@ -454,6 +499,12 @@ impl Kind {
         } = self.wanted(snapshot, caller, type_url);
         self.depends_anew |= depends_on != self.depends_on;
         self.renamed = answers.iter().any(|(name, all)| all.first() != Some(name));
+        for name in answers.keys() {
+            // The names asked for are read at every push, next to each other only if they are everybody's.
+            if self.names.take(name).is_some() {
+                self.names.insert(name.clone());
+            }
+        }
         (self.depends_on, self.answers, self.searches) = (depends_on, answers, searches);
         self.touched.clear();
         let mut bytes = 0;
@@ -515,7 +566,7 @@ impl Kind {
     fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> Found {
         let mut wanted: BTreeMap<Arc<str>, Wanted> = BTreeMap::new();
         let mut absent = BTreeSet::new();
-        let mut depends_on = self.names.clone();
+        let mut depends_on = BTreeSet::new();
         let mut answers = BTreeMap::new();
         let mut searches = self.wildcard;
         if self.wildcard {
@@ -543,11 +594,18 @@ impl Kind {
             match snapshot.resolve(caller, type_url, name) {
                 Resolution::Found(found) => {
                     let fresh = self.fresh.contains(name);
-                    if let Some(first) = found.first().filter(|first| first.name != *name) {
-                        depends_on.insert(first.name.clone());
-                    }
+                    // Where a name is what it stands for, the resource's own copy of it is kept: others keep that one, too.
+                    let own = match found.first() {
+                        Some(first) if first.name == *name => first.name.clone(),
+                        Some(first) => {
+                            depends_on.insert(first.name.clone());
+                            name.clone()
+                        }
+                        None => name.clone(),
+                    };
+                    depends_on.insert(own.clone());
                     let brought = found.iter().map(|resource| resource.name.clone());
-                    answers.insert(name.clone(), brought.collect());
+                    answers.insert(own, brought.collect());
                     for (index, resource) in found.into_iter().enumerate() {
                         let named = resource.name == *name || resource.aliases.contains(name);
                         let one = hold(&mut wanted, resource);
@@ -560,9 +618,11 @@ impl Kind {
                     }
                 }
                 Resolution::Unknown => {
+                    depends_on.insert(name.clone());
                     absent.insert(name.clone());
                 }
                 Resolution::Refused(reason) => {
+                    depends_on.insert(name.clone());
                     if !self.told_absent.contains(name) {
                         tracing::warn!(type_url, name = %name, "refused: {reason}");
                     }

@@ -39,8 +39,8 @@ fn thing(text: &str) -> Arc<Resource> {
 }
 
 impl Snapshot<()> for Things {
-    fn version(&self) -> &str {
-        "snapshot"
+    fn version(&self) -> Arc<str> {
+        "snapshot".into()
     }
 
     fn resolve(&self, (): &(), _: &str, name: &str) -> Resolution {

@@ -32,8 +32,8 @@ impl World {
 }
 
 impl Snapshot<()> for World {
-    fn version(&self) -> &str {
-        "one"
+    fn version(&self) -> Arc<str> {
+        "one".into()
     }
 
     fn resolve(&self, (): &(), _: &str, name: &str) -> Resolution {

@@ -52,10 +52,13 @@ impl Kind {
             if first != found.first().map(|one| &one.name) {
                 return None;
             }
-            let brought: Vec<Arc<str>> = found.iter().map(|one| one.name.clone()).collect();
-            let left = before.into_iter().flatten();
-            gone.extend(left.filter(|old| !brought.contains(old)).cloned());
-            answers.push((name.clone(), brought));
+            let names = || found.iter().map(|one| &one.name);
+            if !before.is_some_and(|before| before.iter().eq(names())) {
+                let brought: Vec<Arc<str>> = names().cloned().collect();
+                let left = before.into_iter().flatten();
+                gone.extend(left.filter(|old| !brought.contains(old)).cloned());
+                answers.push((name.clone(), brought));
+            }
             for resource in found {
                 if self.sent.get(&resource.name) != Some(&resource.version) {
                     bytes += resource.body.len();
