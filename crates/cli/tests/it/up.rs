@@ -233,8 +233,13 @@ impl Drop for Up {
 }
 
 pub(crate) fn bookstore(folder: &Path) {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bookstore");
-    for entry in std::fs::read_dir(example)
+    example("bookstore", folder);
+}
+
+/// Copies one of the examples.
+pub(crate) fn example(name: &str, folder: &Path) {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for entry in std::fs::read_dir(examples.join(name))
         .expect("the example is there")
         .flatten()
     {
