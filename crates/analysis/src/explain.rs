@@ -10,8 +10,8 @@ use std::sync::Arc;
 use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort};
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
-    Action, Attribute, Denial, Facts, Http, Outcome, PathNormalization, Policy, Reason, RuleRef,
-    Term, TrustDomains, Verdict, naive, provider_of,
+    Action, Attribute, Denial, DryRun, Facts, Http, Outcome, PathNormalization, Policy, Reason,
+    RuleRef, Term, TrustDomains, Verdict, naive, provider_of,
 };
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
@@ -345,26 +345,40 @@ fn judge(held: &Held<'_>, facts: &Facts<'_>, outcome: Outcome, explanation: &mut
         explanation.allowed = false;
         explanation.decided = held.decided(words(denial).to_owned(), denial.rule);
         explanation.otherwise = match denial.rule {
-            Some(rule) => unmatched(held, rule),
+            Some(rule) => unmatched(held, rule, denial.reason),
             None => nearest(held, facts),
         };
     }
+    explanation
+        .beside
+        .extend(beside(held, outcome.audit, outcome.dry_run));
+}
+
+/// What policies say that decides nothing.
+fn beside(held: &Held<'_>, audit: Option<RuleRef>, dry_run: DryRun) -> Vec<String> {
+    let named = |rule| match held.decided(String::new(), rule).policy {
+        Some(policy) => format!(": {policy}"),
+        None => String::new(),
+    };
+    let mut said = Vec::new();
+    if audit.is_some() {
+        said.push(format!("AUDIT policies mark it{}", named(audit)));
+    }
     let dry = [
-        ("ALLOW", outcome.dry_run.allow),
-        ("DENY", outcome.dry_run.deny),
+        ("ALLOW", dry_run.allow, ["deny", "allow"]),
+        ("DENY", dry_run.deny, ["deny", "allow"]),
+        ("CUSTOM", dry_run.custom, ["ask about", "not ask about"]),
     ];
-    for (action, verdict) in dry {
+    for (action, verdict, words) in dry {
         if let Some(verdict) = verdict {
-            let word = if verdict.allowed { "allow" } else { "deny" };
-            let named = held
-                .decided(String::new(), verdict.rule)
-                .policy
-                .unwrap_or_default();
-            explanation.beside.push(format!(
-                "{action} policies on dry run would {word} it {named}"
+            let word = words[usize::from(verdict.allowed)];
+            said.push(format!(
+                "{action} policies on dry run would {word} it{}",
+                named(verdict.rule)
             ));
         }
     }
+    said
 }
 
 fn words(denial: Denial) -> &'static str {
@@ -401,8 +415,8 @@ pub(crate) fn said(term: &Term) -> String {
     parts.join(" and ")
 }
 
-/// A rule that denies would not if one of these did not hold.
-fn unmatched(held: &Held<'_>, rule: RuleRef) -> Vec<String> {
+/// A rule that denies, or has somebody asked, would not if one of these did not hold.
+fn unmatched(held: &Held<'_>, rule: RuleRef, reason: Reason) -> Vec<String> {
     let policy = held.policies.get(rule.policy as usize);
     let rule = policy.and_then(|policy| policy.rules.get(rule.rule as usize));
     let terms: Vec<String> = rule
@@ -414,7 +428,13 @@ fn unmatched(held: &Held<'_>, rule: RuleRef) -> Vec<String> {
         true => {
             vec!["the rule matches everything: remove it, or say in it what is meant".to_owned()]
         }
-        false => vec![format!("it denies while {}", terms.join("; and "))],
+        false => {
+            let what = match reason {
+                Reason::Provider => "somebody is asked",
+                Reason::DenyRule | Reason::NotAllowed | Reason::SeveralProviders => "it denies",
+            };
+            vec![format!("{what} while {}", terms.join("; and "))]
+        }
     }
 }
 

@@ -233,6 +233,45 @@ fn generated_policies_are_right_the_same_for_a_seed_and_hit_where_they_are_told(
     }
 }
 
+#[test]
+fn generated_policies_do_what_they_are_told_to_do_and_are_tried_out_where_they_are_told() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    let generate = |more: &str| {
+        let words = format!("generate policies --rules 20 --namespace shop {more}");
+        voile(&words.split_whitespace().collect::<Vec<_>>(), folder.path()).1
+    };
+    for (more, verdict) in [
+        ("--action deny --hit last", "DENIED"),
+        ("--action deny --hit miss", "ALLOWED"),
+        (
+            "--action audit --hit last",
+            "AUDIT policies mark it: shop/generated-0",
+        ),
+        (
+            "--action deny --hit last --dry-run",
+            "DENY policies on dry run would deny it: shop/generated-0",
+        ),
+        (
+            "--action allow --hit miss --dry-run",
+            "ALLOW policies on dry run would deny it",
+        ),
+        (
+            "--action allow --hit last --dry-run",
+            "ALLOW policies on dry run would allow it: shop/generated-0",
+        ),
+    ] {
+        std::fs::write(folder.path().join("generated.yaml"), generate(more)).expect("written");
+        let (_, said) = voile(
+            &["explain", "DIR", "--to", "shop/web:80", "--path", "/"],
+            folder.path(),
+        );
+        assert!(said.contains(verdict), "{more}: {said}");
+    }
+    let (one, other) = (generate("--seed 1"), generate("--seed 2"));
+    assert_ne!(one, other, "another seed makes other policies");
+}
+
 /// Makes resources with tokens into the folder; gives the tokens.
 fn generate_tokens(folder: &Path, kind: &str, hit: &str) -> Vec<String> {
     let tokens = tempfile::tempdir().expect("a folder");
