@@ -372,3 +372,26 @@ fn a_good_token_is_good_again_only_by_the_same_keys() {
         "nobody"
     );
 }
+
+#[test]
+fn a_good_token_is_good_again_only_for_its_audience() {
+    let keys = RSA.key_set(&json!({"kid": "1"}));
+    let of = |audience: &str| {
+        let mut rule = rule("a", &keys);
+        rule.audiences = vec![audience.into()];
+        compiled(&[rule])
+    };
+    let more = json!({"aud": "x"});
+    let token = RSA.token_with("RS256", &json!({"kid": "1"}), &claims("a", &more));
+    let line = format!("Bearer {token}");
+    let lines = [("authorization", &*line)];
+    let mut cache = Cache::new(9);
+    // The rule was edited: the same keys, and a token that is remembered.
+    for (audience, expected) in [("x", "a/user"), ("y", "403 Audience"), ("x", "a/user")] {
+        assert_eq!(
+            said(&asked(&of(audience), &mut cache, "/", &lines)),
+            expected,
+            "{audience}"
+        );
+    }
+}

@@ -1,6 +1,8 @@
 //! Policies as the control plane sends them: none of a set is obeyed before all are held, they are compiled once for all
 //! workers, and a change compiles them again.
 
+use voile_policy::authorization::{Facts, Http, NoHeaders, Verdict};
+
 use super::*;
 use crate::plan::Plan;
 use crate::registry::Compiled;
@@ -128,4 +130,49 @@ fn many_policies_are_work_for_another_thread_and_few_are_not() {
     // Who cannot wait any longer gets it all the same.
     assert_ne!(plan(&registry).authorization, first.authorization);
     assert!(registry.work().is_none());
+}
+
+#[test]
+fn a_policy_that_cannot_be_read_leaves_the_last_good_one_and_denies_all_where_there_is_none() {
+    let mut registry = registry();
+    let (good, other) = (allow("one", "a", 1), allow("one", "b", 1));
+    let spoilt = |(name, body): &(String, Vec<u8>)| (name.clone(), [&body[..], &[0xff]].concat());
+    let spoil = |registry: &mut Registry, policy: &(String, Vec<u8>)| {
+        let (name, body) = policy;
+        let version = version(body).into();
+        let kind = type_url::AUTHORIZATION_POLICY;
+        let refused = registry.add(kind, &(&**name).into(), &version, body);
+        assert!(refused.is_err(), "it cannot be read");
+    };
+    hold(&mut registry, &good);
+    let broken = spoilt(&other);
+    spoil(&mut registry, &broken);
+    obey(&mut registry, &[&broken]);
+    let passes = |registry: &Registry, path: &str| {
+        let policies = plan(registry).authorization.expect("policies");
+        let local = "127.0.0.1".parse().expect("an address");
+        let facts = Facts {
+            source: None,
+            source_ip: local,
+            remote_ip: local,
+            destination: (local, 80).into(),
+            sni: None,
+            http: Some(Http {
+                authority: Some(b"shop"),
+                method: b"GET",
+                path: path.as_bytes(),
+                headers: &NoHeaders,
+                claims: None,
+            }),
+        };
+        let verdict = policies.decide(&facts, None).verdict;
+        matches!(verdict, Verdict::Allowed(_))
+    };
+    let all = |registry: &Registry| ["/a/0", "/b/0"].map(|path| passes(registry, path));
+    assert_eq!(all(&registry), [true, false], "the last good one");
+
+    let never_good = spoilt(&allow("two", "b", 1));
+    spoil(&mut registry, &never_good);
+    obey(&mut registry, &[&broken, &never_good]);
+    assert_eq!(all(&registry), [false, false], "nothing was good before");
 }
