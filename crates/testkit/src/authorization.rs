@@ -3,10 +3,12 @@
 //! comparison with a stock Envoy draw from here.
 
 mod policies;
+mod reached;
 mod requests;
 mod words;
 
 pub use policies::{Scope, policies, rule};
+pub use reached::{Reached, alone};
 pub use requests::{Sent, SentHttp, request};
 
 /// Random numbers from a seed (splitmix64).

@@ -9,10 +9,11 @@ use std::thread;
 use base64::Engine as _;
 use serde_json::{Value, json};
 use voile_policy::authorization::{
-    DryRunVerdict, Engine, Facts, Outcome, PathNormalization, Policy, Reason, RuleRef, Verdict,
+    Action, DryRunVerdict, Engine, Facts, Outcome, PathNormalization, Policy, PolicyName, Reason,
+    Rule, RuleRef, Verdict,
 };
 use voile_policy::claims::Claims;
-use voile_testkit::authorization::{Random, Scope, Sent, SentHttp, policies, request};
+use voile_testkit::authorization::{Random, Scope, Sent, SentHttp, alone, policies, request};
 
 use crate::echo::Echo;
 use crate::sets::{ASKED, GRANT, listener_name, listeners};
@@ -24,6 +25,10 @@ const SETS_AT_ONCE: usize = 50;
 const ON_ONE_CONNECTION: usize = 20;
 /// Threads that ask.
 const THREADS: usize = 4;
+/// So many requests on each rule that asks one thing meet it.
+const REQUESTS_THAT_REACH_ALL: usize = 500;
+/// So many are looked at to find a rule that some request meets.
+const LOOKED_AT: usize = 100;
 const SECRET: &[u8] = b"a secret of the test and of nobody else";
 
 /// What can be had of an Envoy that sees requests.
@@ -112,6 +117,18 @@ struct Said {
     asked: Found,
     /// By action, what dry-run policies would have done.
     dry: [Option<(bool, Found)>; 3],
+}
+
+/// Whether any rule matches, whatever comes of it.
+fn matches(outcome: &Outcome) -> bool {
+    let decided = match &outcome.verdict {
+        Verdict::Allowed(permit) => permit.rule(),
+        Verdict::Denied(denial) => denial.rule,
+        Verdict::Ask(ask) => Some(ask.rule()),
+    };
+    let dry = &outcome.dry_run;
+    let mut dry = [&dry.custom, &dry.deny, &dry.allow].into_iter().flatten();
+    decided.or(outcome.audit).is_some() || dry.any(|verdict| verdict.rule.is_some())
 }
 
 /// What our engine says.
@@ -248,6 +265,8 @@ struct Drawn {
     sent: Sent,
     wanted: [Said; 2],
     texts: [String; 2],
+    /// Whether ours found a rule for the request.
+    matched: bool,
 }
 
 /// One set of policies.
@@ -255,6 +274,8 @@ struct Set<'a> {
     number: usize,
     policies: &'a [Policy],
     engine: Engine,
+    /// What its only rule asks, where it has but one.
+    part: Option<&'a str>,
 }
 
 fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
@@ -287,20 +308,37 @@ fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
         http: None,
         ..sent.facts()
     };
-    let said = |facts: &Facts<'_>| ours(set.policies, set.engine.decide(facts), wire.granted);
-    let wanted = [said(&sent.facts()), said(&tcp)];
+    let outcome = set.engine.decide(&sent.facts());
+    let matched = matches(&outcome);
+    let said = |outcome| ours(set.policies, outcome, wire.granted);
+    let wanted = [said(outcome), said(set.engine.decide(&tcp))];
     Drawn {
         sent,
         wanted,
         texts,
+        matched,
     }
 }
 
 /// What a run has seen, so that one that no longer reaches something fails.
-type Seen = BTreeMap<&'static str, usize>;
+#[derive(Default)]
+struct Seen {
+    counted: BTreeMap<&'static str, usize>,
+    /// Of rules that ask one thing: how many requests met them.
+    alone: BTreeMap<String, usize>,
+}
+
+impl Seen {
+    fn add(&mut self, other: Self) {
+        for (what, count) in other.counted {
+            *self.counted.entry(what).or_default() += count;
+        }
+        self.alone.extend(other.alone);
+    }
+}
 
 fn note(seen: &mut Seen, said: &Said, call: &Call, ipv6: bool) {
-    let mut note = |what, is| *seen.entry(what).or_default() += usize::from(is);
+    let mut note = |what, is| *seen.counted.entry(what).or_default() += usize::from(is);
     note("all", true);
     if ipv6 {
         note("from an IPv6 peer", call.from.is_ipv6());
@@ -334,7 +372,8 @@ struct Court<'a> {
 
 /// Compares so many requests on one set.
 fn compare(court: &Court<'_>, set: &Set<'_>, seed: usize) -> Seen {
-    let mut seen = Seen::new();
+    let mut seen = Seen::default();
+    let mut met = 0;
     let mut random = Random::new(seed as u64 + 7_000_000);
     let mut left = number("VOILE_REQUESTS", 60);
     while left > 0 {
@@ -364,37 +403,110 @@ fn compare(court: &Court<'_>, set: &Set<'_>, seed: usize) -> Seen {
                 "set {seed}: Envoy, ours (as a request, as a connection): {}\n{call:?}\n{answers:?}\n{:#?}\n{:#?}",
                 drawn.texts[0], drawn.sent, set.policies
             );
+            met += usize::from(drawn.matched);
         }
+    }
+    if let Some(part) = set.part {
+        seen.alone.insert(part.to_owned(), met);
     }
     seen
 }
 
+/// The policies of a set, and what their only rule asks where it is one of those that ask one thing.
+type DrawnSet = (Option<String>, Vec<Policy>);
+
 /// All sets that one Envoy runs, by several threads.
-fn compare_all(court: &Court<'_>, sets: &[Vec<Policy>], first: usize) -> Seen {
+fn compare_all(court: &Court<'_>, sets: &[DrawnSet], first: usize) -> Seen {
     let of_thread = |thread: usize| {
         let mine = sets.iter().enumerate().skip(thread).step_by(THREADS);
-        mine.map(|(number, policies)| {
+        mine.map(|(number, (part, policies))| {
             let set = Set {
                 number,
                 policies,
                 engine: Engine::new(policies),
+                part: part.as_deref(),
             };
             compare(court, &set, first + number)
         })
         .collect::<Vec<_>>()
     };
-    let mut seen = Seen::new();
+    let mut seen = Seen::default();
     thread::scope(|scope| {
         let spawn = |thread| scope.spawn(move || of_thread(thread));
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         let all = threads
             .into_iter()
             .flat_map(|thread| thread.join().expect("agreement"));
-        for (what, count) in all.flatten() {
-            *seen.entry(what).or_default() += count;
-        }
+        all.for_each(|more| seen.add(more));
     });
     seen
+}
+
+/// A policy that asks one thing.
+fn asking(action: Action, rule: Rule) -> Policy {
+    Policy {
+        name: PolicyName {
+            namespace: "shop".into(),
+            name: "alone".into(),
+        },
+        origin: None,
+        action,
+        dry_run: false,
+        rules: vec![rule],
+    }
+}
+
+/// Whether some request meets a rule.
+fn is_met(rule: &Rule, ipv6: bool) -> bool {
+    let policies = [asking(Action::Deny, rule.clone())];
+    let set = Set {
+        number: 0,
+        engine: Engine::new(&policies),
+        policies: &policies,
+        part: None,
+    };
+    let mut random = Random::new(1);
+    (0..LOOKED_AT).any(|_| {
+        let (on, call) = connection(&mut random, ipv6);
+        draw(&mut random, &set, &on, call.tls.is_some()).matched
+    })
+}
+
+/// A set for each rule that asks one thing, of every action in turn, and then random ones.
+fn sets(random_ones: usize, ipv6: bool) -> Vec<DrawnSet> {
+    let actions = [
+        Action::Allow,
+        Action::Deny,
+        Action::Audit,
+        Action::Custom("ext".into()),
+    ];
+    let alone = alone(&mut Random::new(0), SCOPE, |rule| is_met(rule, ipv6));
+    let alone = alone.into_iter().enumerate().map(|(number, (part, rule))| {
+        // An ALLOW rule with a key that nobody can answer matches nothing.
+        let action = match rule.terms().all(|term| term.attribute.is_answerable()) {
+            true => actions[number % actions.len()].clone(),
+            false => Action::Deny,
+        };
+        (Some(part), vec![asking(action, rule)])
+    });
+    let random = |seed| (None, policies(&mut Random::new(seed as u64), SCOPE, 8));
+    alone.chain((0..random_ones).map(random)).collect()
+}
+
+/// What no request can meet: all have these, and no client's address is an IPv4-mapped one (see decision 0014).
+fn is_never_met(part: &str) -> bool {
+    let always_there = [
+        "to: request.host",
+        "to: request.method",
+        "to: request.path",
+        "when: request.headers[:authority]",
+        "when: request.headers[:method]",
+        "when: request.headers[:path]",
+        "when: request.headers[host]",
+    ];
+    let mut always_there = always_there.iter();
+    always_there.any(|name| part == format!("{name} notValues: *"))
+        || part.ends_with(" values: mapped")
 }
 
 #[test]
@@ -402,28 +514,40 @@ fn our_engine_says_what_a_stock_envoy_says() {
     let Some(program) = stock::found() else {
         return;
     };
-    let sets = number("VOILE_SETS", 100);
     let provider = Echo::authorizer();
     let (certificates, ipv6) = (Certificates::new(), has_ipv6());
-    let mut seen = Seen::new();
-    for first in (0..sets).step_by(SETS_AT_ONCE) {
-        let numbers = first..sets.min(first + SETS_AT_ONCE);
-        let drawn = numbers.map(|seed| policies(&mut Random::new(seed as u64), SCOPE, 8));
-        let drawn: Vec<Vec<Policy>> = drawn.collect();
-        let listeners = listeners(&drawn, &keys(), &certificates, ipv6);
+    let sets = sets(number("VOILE_SETS", 100), ipv6);
+    let mut seen = Seen::default();
+    for (batch, drawn) in sets.chunks(SETS_AT_ONCE).enumerate() {
+        let listeners = listeners(
+            drawn.iter().map(|(_, policies)| &**policies),
+            &keys(),
+            &certificates,
+            ipv6,
+        );
         let court = Court {
             envoy: &Envoy::start(&program, &listeners, &[provider.cluster("authorizer")]),
             certificates: &certificates,
             ipv6,
         };
-        for (what, count) in compare_all(&court, &drawn, first) {
-            *seen.entry(what).or_default() += count;
-        }
+        seen.add(compare_all(&court, drawn, batch * SETS_AT_ONCE));
     }
-    println!("{sets} sets, each request also as a connection: {seen:?}");
+    let Seen { counted, alone } = seen;
+    let count = sets.len();
+    println!("{count} sets, each request also as a connection: {counted:?}");
     // A generator that no longer reaches something proves nothing about it.
     assert!(
-        seen.values().all(|count| count * 50 > seen["all"]),
-        "{seen:?}"
+        counted.values().all(|count| count * 50 > counted["all"]),
+        "{counted:?}"
     );
+    let never = alone
+        .iter()
+        .filter(|(part, met)| **met == 0 && !is_never_met(part));
+    let never: Vec<&String> = never.map(|(part, _)| part).collect();
+    println!("of {} never met: {never:?}", alone.len());
+    // Few requests miss what few carry.
+    assert!(never.len() * 4 < alone.len(), "{never:?}");
+    if number("VOILE_REQUESTS", 0) >= REQUESTS_THAT_REACH_ALL {
+        assert_eq!(never, Vec::<&String>::new());
+    }
 }

@@ -102,7 +102,7 @@ fn overrides(set: &[Policy], translation: Translation) -> Value {
     all.into()
 }
 
-fn routes(sets: &[Vec<Policy>], peer: Peer) -> Value {
+fn routes(sets: &[&[Policy]], peer: Peer) -> Value {
     let layers = [("h", Layer::Http), ("t", Layer::Tcp)];
     let route = |number: usize, set: &[Policy], (letter, layer): (&str, Layer)| {
         let name = format!("{letter}{number}");
@@ -171,7 +171,7 @@ fn told() -> Value {
     }] })
 }
 
-fn manager(sets: &[Vec<Policy>], keys: &str, peer: Peer) -> Value {
+fn manager(sets: &[&[Policy]], keys: &str, peer: Peer) -> Value {
     // Tokens of any issuer, as a source of claims.
     let any_issuer = TokenRule {
         forward_original: true,
@@ -221,8 +221,8 @@ pub(crate) fn listener_name(tls: bool, ipv6: bool) -> String {
 }
 
 /// A listener for each way to connect.
-pub(crate) fn listeners(
-    sets: &[Vec<Policy>],
+pub(crate) fn listeners<'a>(
+    sets: impl Iterator<Item = &'a [Policy]>,
     keys: &str,
     certificates: &Certificates,
     ipv6: bool,
@@ -237,9 +237,10 @@ pub(crate) fn listeners(
         "extensions.filters.listener.tls_inspector.v3.TlsInspector",
         json!({}),
     );
-    let plain = json!({ "filters": [manager(sets, keys, Peer::FilterState)] });
+    let sets: Vec<&[Policy]> = sets.collect();
+    let plain = json!({ "filters": [manager(&sets, keys, Peer::FilterState)] });
     let tls = json!({
-        "filters": [manager(sets, keys, Peer::Certificate)],
+        "filters": [manager(&sets, keys, Peer::Certificate)],
         "transport_socket": certificates.transport_socket(),
     });
     let mut all = Vec::new();

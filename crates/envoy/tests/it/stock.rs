@@ -78,6 +78,21 @@ pub(crate) fn typed(name: &str, kind: &str, mut config: Value) -> Value {
     json!({ "name": name, "typed_config": config })
 }
 
+/// A listener called `plain4` with this connection manager; the PROXY protocol says who is calling.
+pub(crate) fn plain_listener(manager: &Value) -> Value {
+    let proxy = typed(
+        "proxy",
+        "extensions.filters.listener.proxy_protocol.v3.ProxyProtocol",
+        json!({}),
+    );
+    json!({
+        "name": "plain4",
+        "address": loopback(false),
+        "listener_filters": [proxy],
+        "filter_chains": [{ "filters": [manager] }],
+    })
+}
+
 /// What the admin page says, once it says anything.
 fn asked(admin: &Path, page: &str) -> Option<String> {
     let address = std::fs::read_to_string(admin).ok()?;

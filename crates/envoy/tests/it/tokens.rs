@@ -7,7 +7,7 @@ mod became;
 mod stricter;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,7 +22,7 @@ use became::{SEEN, envoys, ours};
 use stricter::Case;
 
 use crate::echo::Echo;
-use crate::stock::{self, Call, Certificates, Envoy, loopback, number, typed};
+use crate::stock::{self, Call, Certificates, Envoy, number, plain_listener, typed};
 
 /// Sets of rules that one Envoy runs at a time.
 const SETS_AT_ONCE: usize = 50;
@@ -96,17 +96,7 @@ fn listener(sets: &[Vec<DrawnRule>]) -> Value {
             "http_filters": filters,
         }),
     );
-    let proxy = typed(
-        "proxy",
-        "extensions.filters.listener.proxy_protocol.v3.ProxyProtocol",
-        json!({}),
-    );
-    json!({
-        "name": "plain4",
-        "address": loopback(false),
-        "listener_filters": [proxy],
-        "filter_chains": [{ "filters": [manager] }],
-    })
+    plain_listener(&manager)
 }
 
 /// The request as it goes over the wire.
@@ -158,14 +148,7 @@ fn compare(
     });
     let rules = Rules::new(given, None);
     let mut cache = Cache::new(seed as u64);
-    let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let call = Call {
-        listener: "plain4".to_owned(),
-        from: localhost,
-        client: localhost,
-        destination: SocketAddr::new(localhost, 80),
-        tls: None,
-    };
+    let call = Call::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 80)));
     let mut asking = court.envoy.connect(&call, court.certificates);
     for _ in 0..requests {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);

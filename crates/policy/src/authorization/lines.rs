@@ -46,9 +46,10 @@ pub(super) fn are_joined(name: &str) -> bool {
     JOINED.binary_search(&name).is_ok()
 }
 
-/// The one value of several lines.
+/// The one value of several lines. Empty ones add nothing, not even a comma.
 pub(super) fn joined(lines: &[&[u8]]) -> Vec<u8> {
-    lines.join(&b","[..])
+    let lines = lines.iter().copied().filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(&b","[..])
 }
 
 #[cfg(test)]
@@ -62,5 +63,21 @@ mod tests {
             assert!(are_joined(name) && !name.bytes().any(|byte| byte.is_ascii_uppercase()));
         }
         assert!(!are_joined("x-custom") && !are_joined("cookie"));
+    }
+
+    #[test]
+    fn empty_lines_add_nothing() {
+        let table: [(&[&str], &str); 6] = [
+            (&["one", "two"], "one,two"),
+            (&["one", ""], "one"),
+            (&["", "one"], "one"),
+            (&["one", "", "two"], "one,two"),
+            (&["", ""], ""),
+            (&["one", " ", "two,"], "one, ,two,"),
+        ];
+        for (lines, value) in table {
+            let bytes: Vec<&[u8]> = lines.iter().map(|line| line.as_bytes()).collect();
+            assert_eq!(joined(&bytes), value.as_bytes(), "{lines:?}");
+        }
     }
 }

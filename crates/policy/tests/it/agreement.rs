@@ -3,7 +3,7 @@
 use voile_policy::authorization::{
     Action, Engine, Outcome, Policy, PolicyName, Reason, Rule, Verdict, naive,
 };
-use voile_testkit::authorization::{Random, Scope, policies, request, rule};
+use voile_testkit::authorization::{Random, Reached, Scope, policies, request, rule};
 
 /// Sets of policies, and requests tried on each; `VOILE_CASES` multiplies the sets.
 const SETS: u64 = 1_500;
@@ -74,6 +74,19 @@ fn the_index_decides_as_the_naive_evaluator_does() {
         seen.iter().all(|count| count * 20 > total),
         "{seen:?} of {total}"
     );
+}
+
+#[test]
+fn the_generator_reaches_every_field_and_matcher() {
+    // So often each, at least.
+    const LEAST: usize = 10;
+    let mut reached = Reached::default();
+    for seed in 0..sets() * 3 {
+        let set = policies(&mut Random::new(seed), Scope::ALL, 12);
+        set.iter().for_each(|policy| reached.policy(policy));
+    }
+    assert_eq!(reached.missing(LEAST), Vec::<String>::new());
+    assert_eq!(reached.unheard_of(), Vec::<&String>::new());
 }
 
 /// Whether it passes, is denied or asked about, and by which policy and rule; why it is denied.

@@ -35,7 +35,7 @@ impl Scope {
 pub fn policies(random: &mut Random, scope: Scope, most: usize) -> Vec<Policy> {
     let count = match random.one_in(4) {
         true => random.below(most + 1),
-        false => random.below(most.min(3) + 1),
+        false => random.below(most.min(4) + 1),
     };
     (0..count)
         .map(|number| policy(random, scope, number))
@@ -52,7 +52,7 @@ fn policy(random: &mut Random, scope: Scope, number: usize) -> Policy {
     };
     let rules = match random.one_in(8) {
         true => 0,
-        false => random.below(4) + 1,
+        false => random.below(5) + 1,
     };
     Policy {
         name: PolicyName {
@@ -91,15 +91,14 @@ pub fn rule(random: &mut Random, scope: Scope) -> Rule {
         to: parts(random, OPERATION),
         when: Vec::new(),
     };
-    if random.one_in(2) {
-        for _ in 0..=random.below(2) {
+    if !random.one_in(3) {
+        for _ in 0..=random.below(3) {
             let attribute = random.of(CONDITION)(random);
             rule.when.push(term(random, scope, attribute));
         }
     }
     if scope.unanswerable && random.one_in(40) {
-        let attribute = Attribute::Unanswerable("experimental.envoy.filters.a[b]".into());
-        rule.when.push(term(random, scope, attribute));
+        rule.when.push(term(random, scope, unanswerable()));
     }
     rule
 }
@@ -124,7 +123,12 @@ const OPERATION: &[Draw] = &[
     |_| Attribute::DestinationPort,
 ];
 
+/// Sources often: by this spelling there are seven of them.
 const CONDITION: &[Draw] = &[
+    |random| random.of(SOURCE)(random),
+    |random| random.of(SOURCE)(random),
+    |random| random.of(SOURCE)(random),
+    |random| random.of(SOURCE)(random),
     |random| random.of(SOURCE)(random),
     |random| Attribute::RequestHeader((random.of(HEADERS)).into()),
     |random| {
@@ -139,6 +143,20 @@ const CONDITION: &[Draw] = &[
     |_| Attribute::DestinationPort,
     |_| Attribute::Sni,
 ];
+
+/// An attribute that may stand there; in `when` one that nobody can answer now and then.
+pub(super) fn attribute(random: &mut Random, place: &str) -> Attribute {
+    match place {
+        "from" => random.of(SOURCE)(random),
+        "to" => random.of(OPERATION)(random),
+        _ if random.one_in(40) => unanswerable(),
+        _ => random.of(CONDITION)(random),
+    }
+}
+
+fn unanswerable() -> Attribute {
+    Attribute::Unanswerable("experimental.envoy.filters.a[b]".into())
+}
 
 fn claim(random: &mut Random) -> Attribute {
     let paths: &[&[&str]] = &[
@@ -172,7 +190,7 @@ fn term(random: &mut Random, scope: Scope, attribute: Attribute) -> Term {
 }
 
 /// A value that may match something of the vocabulary.
-fn value(random: &mut Random, scope: Scope, attribute: &Attribute) -> String {
+pub(super) fn value(random: &mut Random, scope: Scope, attribute: &Attribute) -> String {
     let word = |random: &mut Random, words: &[&str]| (random.of(words)).to_owned();
     let text = match attribute {
         Attribute::SourcePrincipal => principal(random),

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use rustls::client::Resumption;
@@ -27,6 +27,20 @@ pub(crate) struct Call {
     pub(crate) destination: SocketAddr,
     /// Over TLS.
     pub(crate) tls: Option<Handshake>,
+}
+
+impl Call {
+    /// In plaintext, as if to this destination, from loopback to the listener that is there for it.
+    pub(crate) fn plain(destination: SocketAddr) -> Self {
+        let localhost = IpAddr::from(Ipv4Addr::LOCALHOST);
+        Self {
+            listener: "plain4".to_owned(),
+            from: localhost,
+            client: localhost,
+            destination,
+            tls: None,
+        }
+    }
 }
 
 /// What a client shows when it shakes hands.
