@@ -54,11 +54,15 @@ pub enum LimitName {
     Locality,
     /// A RateLimit is not translated: nothing is counted.
     RateLimit,
+    /// Routes of connections are not translated: they go to the service itself.
+    ConnectionRoutes,
+    /// TLS that a DestinationRule wants of clients is not made: the service is left out.
+    TlsOrigination,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -83,6 +87,8 @@ impl LimitName {
         Self::Warmup,
         Self::Locality,
         Self::RateLimit,
+        Self::ConnectionRoutes,
+        Self::TlsOrigination,
     ];
 
     /// As it is written.
@@ -113,6 +119,8 @@ impl LimitName {
             Self::Warmup => "warmup",
             Self::Locality => "locality",
             Self::RateLimit => "rate-limit",
+            Self::ConnectionRoutes => "connection-routes",
+            Self::TlsOrigination => "tls-origination",
         }
     }
 }

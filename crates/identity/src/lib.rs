@@ -40,7 +40,7 @@ pub use client::{
 pub use csr::{CsrError, MAX_CSR_BYTES};
 pub use join::{JoinError, JoinTokens};
 pub use keys::{KeyError, Keys, WorkloadCertificate};
-pub use outside::{OutsideTls, OutsideTlsError};
+pub use outside::{OutsideTls, OutsideTlsError, TowardsOutside};
 pub use refresh::{next_refresh, retry_delay};
 pub use revocation::{CertificateKey, RevocationError, Revocations};
 pub use service::CertificateService;

@@ -1,5 +1,7 @@
-//! TLS with clients outside of the mesh: a certificate that somebody else made for a name of the world's, versions and suites as
+//! TLS with clients outside of the mesh (with servers: `servers`): a certificate that somebody else made for a name of the world's, versions and suites as
 //! its owner wants them, and certificates of clients that are none of the mesh's. Nothing here says who anybody is in the mesh.
+
+mod servers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +15,9 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::keys::MAX_CHAIN_CERTIFICATES;
+pub use servers::TowardsOutside;
 
-/// Most authorities of clients' certificates.
+/// Most authorities of the other side's certificates.
 const MAX_AUTHORITIES: usize = 1_000;
 
 /// What is spoken with clients outside. `Debug` does not show the key.
@@ -60,9 +63,12 @@ pub enum OutsideTlsError {
     /// They do not belong together.
     #[error("the private key is not the certificate's")]
     Mismatch,
-    /// The authorities of clients cannot be read.
-    #[error("the authorities of clients' certificates cannot be read: {0}")]
+    /// The authorities of the other side cannot be read.
+    #[error("the authorities of certificates cannot be read: {0}")]
     Authorities(String),
+    /// What no certificate can have as a name.
+    #[error("`{0}` is no name of a certificate")]
+    Name(Arc<str>),
     /// A suite that is not spoken.
     #[error("there is no suite `{0}`")]
     Suite(Arc<str>),
@@ -84,14 +90,14 @@ impl OutsideTls {
                 .into_iter()
                 .filter_map(|(spoken, version)| spoken.then_some(version))
                 .collect();
-        let certified = self.certified(&provider)?;
+        let certified = certified(&self.certificates, &self.private_key, &provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&versions)
             .map_err(|error| refused(&error))?;
         let builder = match self.authorities.is_empty() {
             true => builder.with_no_client_auth(),
             false => {
-                let roots = Arc::new(self.roots()?);
+                let roots = Arc::new(roots(&self.authorities)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
                 let verifier = match self.anonymous {
                     true => verifier.allow_unauthenticated(),
@@ -126,36 +132,40 @@ impl OutsideTls {
         provider.cipher_suites = newer.chain(chosen).collect();
         Ok(provider)
     }
+}
 
-    fn certified(&self, provider: &CryptoProvider) -> Result<CertifiedKey, OutsideTlsError> {
-        let chain = certificates(&self.certificates, MAX_CHAIN_CERTIFICATES);
-        let chain = chain.map_err(OutsideTlsError::Certificate)?;
-        let key =
-            PrivateKeyDer::from_pem_slice(&self.private_key).map_err(|_| OutsideTlsError::Key)?;
-        let key = provider
-            .key_provider
-            .load_private_key(key)
-            .map_err(|_| OutsideTlsError::Key)?;
-        let certified = CertifiedKey::new(chain, key);
-        match certified.keys_match() {
-            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-                Ok(certified)
-            }
-            Err(rustls::Error::InconsistentKeys(_)) => Err(OutsideTlsError::Mismatch),
-            Err(error) => Err(OutsideTlsError::Certificate(error.to_string())),
+/// A chain with its key, which must belong together.
+fn certified(
+    chain: &[u8],
+    key: &[u8],
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, OutsideTlsError> {
+    let chain = certificates(chain, MAX_CHAIN_CERTIFICATES);
+    let chain = chain.map_err(OutsideTlsError::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| OutsideTlsError::Key)?;
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(|_| OutsideTlsError::Key)?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+            Ok(certified)
         }
+        Err(rustls::Error::InconsistentKeys(_)) => Err(OutsideTlsError::Mismatch),
+        Err(error) => Err(OutsideTlsError::Certificate(error.to_string())),
     }
+}
 
-    fn roots(&self) -> Result<RootCertStore, OutsideTlsError> {
-        let mut roots = RootCertStore::empty();
-        let unreadable = OutsideTlsError::Authorities;
-        for root in certificates(&self.authorities, MAX_AUTHORITIES).map_err(unreadable)? {
-            roots
-                .add(root)
-                .map_err(|error| unreadable(error.to_string()))?;
-        }
-        Ok(roots)
+fn roots(pem: &[u8]) -> Result<RootCertStore, OutsideTlsError> {
+    let mut roots = RootCertStore::empty();
+    let unreadable = OutsideTlsError::Authorities;
+    for root in certificates(pem, MAX_AUTHORITIES).map_err(unreadable)? {
+        roots
+            .add(root)
+            .map_err(|error| unreadable(error.to_string()))?;
     }
+    Ok(roots)
 }
 
 fn certificates(pem: &[u8], most: usize) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -44,7 +44,7 @@ pub use request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
 };
 pub use route::{
-    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH, Place,
+    Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH, Place,
     RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination, holding,
 };
 pub use service::{

@@ -49,7 +49,8 @@ impl Foretold {
             Err(reject) => return Err(format!("{reject:?}")),
         }
         let head = Head::Http1(index.head(head));
-        let chosen = self.routes.table.choose(&Asked::new(&head, None));
+        let table = self.routes.table.as_ref();
+        let chosen = table.and_then(|table| table.choose(&Asked::new(&head, None)));
         Ok(chosen.map(|number| self.lot(number)))
     }
 

@@ -6,14 +6,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ServerConfig;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
 use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::KeepAlive;
-use voile_xds::wire::{Authorizer, Collector, MutualTls, Protocol, Telemetry, protocol_of};
+use voile_xds::wire::{
+    Authorizer, Collector, MutualTls, Protocol, ServerKind, Telemetry, protocol_of,
+};
 
 use crate::authorization::Authorization;
 use crate::health::{Gate, Watch};
@@ -130,6 +133,8 @@ pub(crate) struct TlsPlan {
     pub(crate) credential: Arc<str>,
     /// None where there is nothing to show: nobody is let in.
     pub(crate) config: Option<Arc<ServerConfig>>,
+    /// The mesh's own, by the proxy's own certificate, whatever `config` is.
+    pub(crate) mesh: bool,
 }
 
 impl PartialEq for TlsPlan {
@@ -138,7 +143,7 @@ impl PartialEq for TlsPlan {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() == other.is_none(),
         };
-        same && self.credential == other.credential
+        same && self.credential == other.credential && self.mesh == other.mesh
     }
 }
 
@@ -147,9 +152,10 @@ impl PartialEq for TlsPlan {
 pub(crate) struct ServerPlan {
     /// Names that clients of TLS ask for; `*` is any, and none.
     pub(crate) names: Vec<Arc<str>>,
-    /// How TLS ends; `None` is plaintext.
+    /// How TLS ends; `None` is plaintext, or TLS that ends behind us.
     pub(crate) tls: Option<TlsPlan>,
-    /// Where they lead: a service for each virtual host, all of which have routes and no endpoints.
+    pub(crate) kind: ServerKind,
+    /// Where they lead: a service for each virtual host, or one for all connections; all of which have routes and no endpoints.
     pub(crate) way: OutboundPlan,
     /// Virtual hosts whose clients in plaintext are sent to `https`.
     pub(crate) redirects: HashSet<Arc<str>>,
@@ -263,6 +269,8 @@ pub(crate) struct TrafficPlan {
     pub(crate) tcp_idle: Option<Duration>,
     pub(crate) keep_alive: Option<KeepAlive>,
     pub(crate) upstream: UpstreamTerms,
+    /// What TLS every endpoint is spoken to in.
+    pub(crate) origination: Option<Same<Origination>>,
 }
 
 /// How one of a destination's endpoints is chosen.
@@ -322,12 +330,45 @@ pub(crate) struct EndpointPlan {
     pub(crate) address: SocketAddr,
     /// The name that leads there, where the control plane knows no address.
     pub(crate) name: Option<NamePlan>,
-    /// Who must answer; `None` is plaintext. Never empty.
+    /// Who must answer in the mesh's mutual TLS; `None` is anybody. Never empty.
     pub(crate) expected: Option<Vec<Identity>>,
+    /// What TLS is made besides; of most none.
+    pub(crate) origination: Option<Same<Origination>>,
     pub(crate) weight: u32,
     pub(crate) available: bool,
     pub(crate) rank: Rank,
     pub(crate) peer: Peer,
+}
+
+/// TLS towards a destination, as a DestinationRule wants it.
+pub(crate) enum Origination {
+    /// The mesh's own, which asks for this name.
+    Mesh(ServerName<'static>),
+    /// The world's.
+    World(WorldTls),
+    /// It cannot be made, and nothing goes without it: why.
+    Unmade(Arc<str>),
+}
+
+/// What is spoken with a server outside.
+pub(crate) struct WorldTls {
+    /// Asked for, and what the certificate must have unless other names are said.
+    pub(crate) name: ServerName<'static>,
+    /// By what travels inside.
+    pub(crate) http: Arc<ClientConfig>,
+    pub(crate) http2: Arc<ClientConfig>,
+    pub(crate) tcp: Arc<ClientConfig>,
+}
+
+impl std::fmt::Debug for Origination {
+    /// Nothing that is secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Mesh(name) => f.debug_tuple("Mesh").field(name).finish(),
+            Self::World(tls) => f.debug_tuple("World").field(&tls.name).finish(),
+            Self::Unmade(why) => f.debug_tuple("Unmade").field(why).finish(),
+        }
+    }
 }
 
 /// Where an endpoint stands among the others.

@@ -7,6 +7,7 @@ mod index;
 mod locality;
 mod named;
 pub(crate) mod names;
+mod origination;
 pub(crate) mod routes;
 #[cfg(test)]
 mod tests;
@@ -84,6 +85,8 @@ pub(crate) struct Registry {
     absent: BTreeSet<(&'static str, Arc<str>)>,
     /// Names asked for, and by whom: bits of [`names::Asker`].
     askers: BTreeMap<Arc<str>, u8>,
+    /// TLS that is made towards destinations.
+    originations: origination::Originations,
     /// What workers know together.
     pub(crate) health: traffic::SharedHealth,
     /// How many requests our own workload takes.
@@ -588,7 +591,7 @@ impl Registry {
             let Some(rank) = ranking.rank(workload) else {
                 continue;
             };
-            let tls = said.and_then(|said| said.tls);
+            let tls = said.and_then(|said| said.tls.as_ref());
             for endpoint in self.endpoints(wanted, workload, (&sans, tls)) {
                 endpoints.push(EndpointPlan { rank, ..endpoint });
                 localities.push(Arc::clone(&workload.locality));
@@ -618,7 +621,7 @@ impl Registry {
         &self,
         wanted: &OutboundService,
         workload: &Workload,
-        (sans, tls): (&[Identity], Option<ClientTls>),
+        (sans, tls): (&[Identity], Option<&ClientTls>),
     ) -> Vec<EndpointPlan> {
         let ports = workload.services.get(&wanted.key);
         let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {
@@ -629,11 +632,17 @@ impl Registry {
                 .policy(wanted)
                 .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid));
         let never = NEVER_CAPTURED.contains(&port.get());
+        let mutual = matches!(tls, Some(ClientTls::Mutual(_)));
+        let plain = matches!(tls, Some(ClientTls::Disable | ClientTls::Originate(_)));
         let (expected, reachable) = match (workload.tunnel, &workload.identity) {
+            // A gateway takes it where its Gateways say so, and refuses it elsewhere.
+            (Tunnel::None, Some(identity)) if mutual && workload.gateway => {
+                (Some(vec![identity.clone()]), true)
+            }
             // Whoever wants the mesh's mutual TLS is not given plaintext instead.
-            (Tunnel::None, _) => (None, tls != Some(ClientTls::Mutual)),
-            (Tunnel::Mtls, _) if never || tls == Some(ClientTls::Disable) => (None, true),
-            (Tunnel::Mtls, _) if spared => (None, tls != Some(ClientTls::Mutual)),
+            (Tunnel::None, _) => (None, !mutual),
+            (Tunnel::Mtls, _) if never || plain => (None, true),
+            (Tunnel::Mtls, _) if spared => (None, !mutual),
             (Tunnel::Mtls, Some(identity)) => (
                 Some(
                     std::iter::once(identity.clone())
@@ -649,6 +658,7 @@ impl Registry {
             address: SocketAddr::new(address, port.get()),
             name: None,
             expected,
+            origination: None,
             weight: workload.weight.max(1),
             available: reachable && workload.healthy,
             rank: Default::default(),

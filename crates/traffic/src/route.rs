@@ -5,6 +5,7 @@
 //! redirects, CORS. Why it is so: docs/decisions/0026-traffic-decisions.md.
 
 mod candidates;
+mod connections;
 mod cors;
 mod edit;
 mod matching;
@@ -17,6 +18,7 @@ mod syntax;
 mod table;
 mod texts;
 
+pub use connections::{ConnectionMatch, ConnectionTable};
 pub use cors::{Cors, CorsDecision, CorsField, Origin};
 pub use edit::{EditError, HeaderEdit, HeaderEdits, is_authority};
 pub use matching::{FieldMatch, Match, PathMatch, Request, TextMatch, ValueMatch, query_parameter};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use voile_envoy::grpc::{self, Discovery, Endpoint};
+use voile_model::mesh::traffic::ClientTls;
 use voile_model::{Labels, Port, ServiceKey};
 use voile_policy::authorization::{Policy, TrustDomains};
 use voile_proto::{type_url, workload as wire};
@@ -257,7 +258,16 @@ impl Destination {
             }
             None => Labels::default(),
         };
+        let of_part = policy.as_ref().zip(subset);
+        let of_part = of_part.and_then(|(all, name)| all.subsets.get(name)?.ports.get(&port));
+        let of_part = of_part.map(|port| port.traffic.tls.clone());
         let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
+        let whole = || policy.as_ref().and_then(|one| one.traffic.tls.clone());
+        if let Some(ClientTls::Originate(_)) = of_part.unwrap_or_else(whole) {
+            return Err(format!(
+                "a DestinationRule wants TLS towards {name} that the mesh's proxies make and gRPC is not told of"
+            ));
+        }
         let at = (&service.key, port, &part);
         let mut found = Behind::look(snapshot, name, at, policy.as_ref())
             .map_err(|error| unreadable(&error))?;

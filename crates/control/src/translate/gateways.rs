@@ -2,6 +2,9 @@
 //! those. As in Istio: servers of one port are one listener, and of several VirtualServices for one host each has its routes there,
 //! the oldest first, those that take everything last.
 
+mod connections;
+mod credentials;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use voile_model::{Hostname, Port, ResourceName};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
     self as checked, GatewayListener, GatewayServer, GatewayTls, RequestMatch, Route, Routes,
-    VirtualHost,
+    ServerKind, VirtualHost,
 };
 
 use super::routes::Answers;
@@ -47,12 +50,35 @@ pub(super) fn gateway(
         });
     let gateway = checked::Gateway {
         listeners: listeners.collect(),
+        credentials: credentials::for_servers(mesh, workload, problems),
     };
     gateway.encode()
 }
 
-fn speaks_tls(server: &Server) -> bool {
-    &*server.protocol == "HTTPS"
+/// What can share a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    Http,
+    Tcp,
+    Tls,
+}
+
+impl Family {
+    fn of(server: &Server) -> Self {
+        match &*server.protocol {
+            "HTTPS" | "TLS" => Self::Tls,
+            "TCP" => Self::Tcp,
+            _ => Self::Http,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+        }
+    }
 }
 
 /// Servers of plaintext are one; those of TLS are told apart by the name that clients ask for, and each has its own hosts, so that
@@ -64,41 +90,90 @@ fn told_apart(
     mut servers: Servers<'_>,
     problems: &mut Vec<String>,
 ) -> Vec<GatewayServer> {
-    let in_tls = servers.first().is_some_and(|(_, first)| speaks_tls(first));
+    let family = servers
+        .first()
+        .map_or(Family::Http, |(_, first)| Family::of(first));
     servers.retain(|(gateway, server)| {
-        let alike = speaks_tls(server) == in_tls;
-        if !alike {
+        let own = Family::of(server);
+        if own != family {
             problems.push(format!(
-                "{}: {}: port {} of {} is in plaintext for one Gateway and in TLS for another; the oldest counts",
-                server.source, gateway.name, server.port, workload.key
+                "{}: {}: port {} of {} is {} for one Gateway and {} for another; the oldest counts",
+                server.source,
+                gateway.name,
+                server.port,
+                workload.key,
+                family.word(),
+                own.word()
             ));
         }
-        alike
+        own == family
     });
-    if !in_tls {
-        let hosts = hosts(mesh, workload, answers, &servers);
-        return vec![GatewayServer {
-            names: Vec::new(),
-            tls: None,
-            hosts,
-        }];
-    }
-    let one = |(gateway, server): &(&Arc<Gateway>, &Server)| {
-        let tls = tls(mesh, workload, server);
-        if let Err(missing) = &tls.certificate {
-            problems.push(format!(
-                "{}: {}: nobody is let in on port {} of {}: {missing}",
-                server.source, gateway.name, server.port, workload.key
-            ));
-        }
-        let names = server.hosts.iter().map(|one| one.host.as_str().into());
-        GatewayServer {
-            names: names.collect(),
-            tls: Some(tls),
-            hosts: hosts(mesh, workload, answers, &vec![(*gateway, *server)]),
-        }
+    let plain = |kind| GatewayServer {
+        names: Vec::new(),
+        tls: None,
+        kind,
+        hosts: Vec::new(),
+        connections: Routes::default(),
     };
-    servers.iter().map(one).collect()
+    match family {
+        Family::Http => vec![GatewayServer {
+            hosts: hosts(mesh, workload, answers, &servers),
+            ..plain(ServerKind::Requests)
+        }],
+        Family::Tcp => vec![GatewayServer {
+            connections: connections::routes(mesh, workload, answers, &servers),
+            ..plain(ServerKind::Bytes)
+        }],
+        Family::Tls => {
+            let servers = servers.iter();
+            servers
+                .map(|one| in_tls(mesh, workload, answers, one, problems))
+                .collect()
+        }
+    }
+}
+
+/// A server of TLS, which ends here or behind us.
+fn in_tls(
+    mesh: &Mesh,
+    workload: &Workload,
+    answers: &Answers<'_>,
+    (gateway, server): &(&Arc<Gateway>, &Server),
+    problems: &mut Vec<String>,
+) -> GatewayServer {
+    let tls = match server.tls.as_ref().map(|tls| tls.mode) {
+        Some(ServerTlsMode::Passthrough) => None,
+        Some(ServerTlsMode::IstioMutual) => Some(GatewayTls::of_mesh()),
+        _ => Some(tls(mesh, workload, server)),
+    };
+    if let Some(Err(missing)) = tls.as_ref().map(|tls| &tls.certificate) {
+        problems.push(format!(
+            "{}: {}: nobody is let in on port {} of {}: {missing}",
+            server.source, gateway.name, server.port, workload.key
+        ));
+    }
+    let kind = match (&tls, &*server.protocol) {
+        (None, _) => ServerKind::Passthrough,
+        (Some(_), "TLS") => ServerKind::Bytes,
+        (Some(_), _) => ServerKind::Requests,
+    };
+    let own = vec![(*gateway, *server)];
+    let names = server.hosts.iter().map(|one| one.host.as_str().into());
+    GatewayServer {
+        names: names.collect(),
+        hosts: match kind {
+            ServerKind::Requests => hosts(mesh, workload, answers, &own),
+            ServerKind::Bytes | ServerKind::Passthrough => Vec::new(),
+        },
+        connections: match kind {
+            ServerKind::Requests => Routes::default(),
+            ServerKind::Bytes | ServerKind::Passthrough => {
+                connections::routes(mesh, workload, answers, &own)
+            }
+        },
+        tls,
+        kind,
+    }
 }
 
 /// What is shown to clients, from a Secret of the gateway's own namespace: nobody else's is ever told it.
@@ -137,6 +212,7 @@ fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
         suites: said
             .map(|tls| tls.cipher_suites.clone())
             .unwrap_or_default(),
+        mesh: false,
     }
 }
 
@@ -219,7 +295,10 @@ fn hosts(
         routes.extend(last);
         VirtualHost {
             host: host.as_str().into(),
-            routes: Routes { routes },
+            routes: Routes {
+                routes,
+                connections: Vec::new(),
+            },
             https_redirect: made.https_redirect,
         }
     };

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{
-    Criterion, HttpMatch, HttpRoute, Leads, Mesh, Place, RouteDestination as Written, Routing,
-    Service, Subject, TextMatch, VirtualService, Visibility, holding,
+    AddressRange, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, Leads, Mesh, Place,
+    RouteDestination as Written, Routing, Service, Subject, TextMatch, VirtualService, Visibility,
+    holding,
 };
 use voile_model::{Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
-    Mirror, RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes,
+    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, Route, RouteDestination,
+    RouteTarget, Routes,
 };
 
 use super::Making;
@@ -73,6 +75,9 @@ impl Answers<'_> {
             let one = holding(all, service, namespace)?;
             let routes = Routes {
                 routes: self.routes(one, namespace, Place::Mesh).collect(),
+                connections: self
+                    .connections(one, one.tls.iter().chain(&one.tcp), namespace, Place::Mesh)
+                    .collect(),
             };
             let body = routes.encode().encode_to_vec();
             Some(Arc::new(resource(name.clone(), Vec::new(), body)))
@@ -113,6 +118,28 @@ impl Answers<'_> {
     ) -> impl Iterator<Item = Route> {
         let routes = one.http.iter();
         routes.filter_map(move |route| self.route(one, route, namespace, place))
+    }
+
+    /// What some of its routes say of connections of these clients.
+    pub(super) fn connections<'r>(
+        &self,
+        one: &VirtualService,
+        routes: impl Iterator<Item = &'r LayerFourRoute>,
+        namespace: Option<&Namespace>,
+        place: Place<'_>,
+    ) -> impl Iterator<Item = ConnectionRoute> {
+        routes.filter_map(move |route| {
+            let matches = route.matches_of(&one.name.namespace, namespace, place)?;
+            let destinations = route.shares().map(|(to, weight)| RouteDestination {
+                to: self.target(one, &to.to, namespace),
+                weight,
+                headers: HeaderRules::default(),
+            });
+            Some(ConnectionRoute {
+                matches: matches.into_iter().map(connection_match).collect(),
+                destinations: destinations.collect(),
+            })
+        })
     }
 
     /// None where no request of these clients can take it.
@@ -176,6 +203,32 @@ impl Answers<'_> {
     }
 }
 
+fn connection_match(criteria: &Criteria) -> ConnectionMatch {
+    let mut made = ConnectionMatch::default();
+    let mut labels: Vec<(Arc<str>, Arc<str>)> = Vec::new();
+    for (subject, criterion) in criteria {
+        match (subject, criterion) {
+            (Subject::SniHosts, Criterion::OneOf(names)) => made.server_names.clone_from(names),
+            (Subject::DestinationSubnets, Criterion::OneOf(ranges)) => {
+                let ranges = ranges.iter();
+                made.subnets = ranges
+                    .filter_map(|text| AddressRange::parse(text))
+                    .collect();
+            }
+            (Subject::Port, Criterion::Is(TextMatch::Exact(text))) => {
+                made.port = text.parse().ok().and_then(Port::new);
+            }
+            (Subject::SourceLabel(name), Criterion::Is(TextMatch::Exact(text))) => {
+                labels.push((name.clone(), text.clone()));
+            }
+            // Decided above.
+            _ => {}
+        }
+    }
+    made.source_labels = labels.into_iter().collect::<Labels>();
+    made
+}
+
 pub(super) fn request_match(one: &HttpMatch) -> RequestMatch {
     let mut made = RequestMatch {
         any_case: one.any_case,
@@ -205,12 +258,11 @@ pub(super) fn request_match(one: &HttpMatch) -> RequestMatch {
             Subject::SourceLabel(name) => {
                 labels.extend(exact.map(|text| (name.clone(), text.clone())));
             }
-            // Decided above, or of other layers, which are refused.
+            // Decided above, or of connections.
             Subject::SourceNamespace
             | Subject::Gateways
             | Subject::SniHosts
-            | Subject::DestinationSubnets
-            | Subject::SourceSubnet => {}
+            | Subject::DestinationSubnets => {}
         }
     }
     made.source_labels = labels.into_iter().collect::<Labels>();

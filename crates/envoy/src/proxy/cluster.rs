@@ -159,6 +159,13 @@ impl<'a> Target<'a> {
                 why,
             ));
         };
+        if let Some(ClientTls::Originate(_)) = self.traffic.tls {
+            limit(
+                LimitName::TlsOrigination,
+                "tls of mode SIMPLE and MUTUAL is not translated; it is left out, and nothing goes there in plaintext",
+            );
+            return None;
+        }
         match &self.service.resolution {
             Resolution::Passthrough if !self.service.headless => {
                 if self.subset.is_some() {
@@ -250,9 +257,10 @@ impl<'a> Target<'a> {
     /// Those that are called at all, in the way in which a DestinationRule has them called.
     fn as_spoken_to(&self, mut all: Vec<Behind>) -> Vec<Behind> {
         match self.traffic.tls {
-            None => {}
+            // It is left out before anybody looks who is behind it.
+            None | Some(ClientTls::Originate(_)) => {}
             Some(ClientTls::Disable) => all.iter_mut().for_each(|one| one.identity = None),
-            Some(ClientTls::Mutual) => all.retain(|one| one.identity.is_some()),
+            Some(ClientTls::Mutual(_)) => all.retain(|one| one.identity.is_some()),
         }
         all
     }
@@ -379,7 +387,7 @@ impl<'a> Target<'a> {
 
     /// How endpoints are spoken to: each as it speaks itself, or all as a DestinationRule says.
     fn secure(&self, cluster: &mut Value, carried: Carried, expected: &BTreeSet<String>) {
-        let only = self.traffic.tls == Some(ClientTls::Mutual);
+        let only = matches!(self.traffic.tls, Some(ClientTls::Mutual(_)));
         if expected.is_empty() && !only {
             return;
         }

@@ -79,6 +79,7 @@ pub(super) fn translate(outbound: Outbound<'_>, made: &mut Made) {
         for hop in &exit.hops {
             let callee = Callee::new(&hop.service, hop.port.number, None);
             made.callees.insert(callee);
+            outbound.unrouted(hop, made);
         }
         let listener = outbound.listener(&exit, made);
         made.listeners.insert(exit.name.clone(), listener);

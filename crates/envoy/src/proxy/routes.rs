@@ -24,6 +24,18 @@ struct Way {
 }
 
 impl Outbound<'_> {
+    /// Says which routes of connections are not translated.
+    pub(super) fn unrouted(&self, hop: &Hop, made: &mut Made) {
+        let all = self.routing.of(&hop.service);
+        let one = holding(&all, &hop.service, Some(&self.scope.namespace));
+        let Some(one) = one.filter(|one| !one.tls.is_empty() || !one.tcp.is_empty()) else {
+            return;
+        };
+        let about = format!("VirtualService {}", one.name);
+        let why = "`tls` and `tcp` are not translated: connections go to the service itself";
+        made.limit(LimitName::ConnectionRoutes, about, why);
+    }
+
     /// The routes of requests to a service's port; none where no VirtualService is for these clients.
     pub(super) fn written(
         &self,
@@ -34,6 +46,10 @@ impl Outbound<'_> {
         let namespace = Some(&self.scope.namespace);
         let all = self.routing.of(&hop.service);
         let one = holding(&all, &hop.service, namespace)?;
+        // One that speaks of connections alone leaves requests as they are.
+        if one.http.is_empty() {
+            return None;
+        }
         let mut routes = Vec::new();
         let to = (Place::Mesh, hop.port.number, carried);
         for route in &one.http {

@@ -1,6 +1,8 @@
 //! Check of DestinationRule. Policies are told to clients by service, the same to all of them; what only some clients are
 //! to obey (a rule in a namespace that is not the service's, `exportTo`) is refused by name and not widened.
 
+mod origin;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,7 +11,6 @@ use super::{intents, traffic};
 use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::intent::Intent;
-use crate::mesh::traffic::ClientTls;
 use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 use crate::names::{CLUSTER_DOMAIN, Hostname, ResourceName};
 use crate::written::traffic::Level;
@@ -102,27 +103,6 @@ fn level(written: &Level, tls: Option<&written::ClientTls>, report: &Report) -> 
         outliers: outliers.map(|outliers| traffic::outliers(outliers, report)),
         pool: pool.and_then(|pool| traffic::pool(pool, report)),
         retry_budget: None,
-        tls: tls.and_then(|tls| self::tls(tls, report)),
-    }
-}
-
-/// TLS that is not the mesh's is not yet made by a sidecar.
-fn tls(written: &written::ClientTls, report: &Report) -> Option<ClientTls> {
-    let Some(mode) = &written.mode else {
-        // Without a mode it is plaintext, as in Istio.
-        return Some(ClientTls::Disable);
-    };
-    match &*mode.value {
-        "DISABLE" => Some(ClientTls::Disable),
-        "ISTIO_MUTUAL" => Some(ClientTls::Mutual),
-        word @ ("SIMPLE" | "MUTUAL") => {
-            let message =
-                format!("`tls` of mode {word} is not yet supported, and would not be in force");
-            let help = "let the application make its own TLS, or wait for a later version";
-            report.error(codes::NOT_YET, &mode.at, message, help);
-            None
-        }
-        // Said where it is read as an intent.
-        _ => None,
+        tls: tls.and_then(|tls| origin::tls(tls, report)),
     }
 }

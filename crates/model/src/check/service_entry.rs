@@ -13,7 +13,6 @@ use crate::mesh::{
     ServiceOrigin, ServicePort, TargetPort, Transport,
 };
 use crate::names::{Hostname, ResourceName, ServiceKey};
-use crate::ranges::masked;
 use crate::text::clip;
 use crate::written::{Text, networking as written};
 
@@ -267,35 +266,16 @@ fn service_port(written: &written::ServiceEntryPort, report: &Report) -> Option<
 fn addresses(written: &[Text], report: &Report) -> (Vec<IpAddr>, Vec<AddressRange>) {
     let (mut addresses, mut ranges) = (Vec::new(), Vec::new());
     for text in written {
-        let Some((address, prefix)) = report.parsed(
+        let range = report.parsed(
             text,
             "an address",
-            parse_range,
+            AddressRange::parse,
             "write an IP address or a range such as 10.0.0.0/8",
-        ) else {
-            continue;
-        };
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        if prefix == bits {
-            addresses.push(address);
-        } else {
-            ranges.push(AddressRange {
-                address: masked(address, prefix),
-                prefix,
-            });
+        );
+        match range {
+            Some(one) if one.is_single() => addresses.push(one.address),
+            more => ranges.extend(more),
         }
     }
     (addresses, ranges)
-}
-
-fn parse_range(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, prefix) = text
-        .split_once('/')
-        .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-    let address: IpAddr = address.parse().ok()?;
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix.map_or(Some(bits), |prefix| {
-        prefix.parse().ok().filter(|prefix| *prefix <= bits)
-    })?;
-    Some((address, prefix))
 }

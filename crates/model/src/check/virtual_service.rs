@@ -2,6 +2,7 @@
 //! in force yet: that is an error by name, and leaves the resource out.
 
 mod actions;
+mod connections;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::mesh::intent::Intent;
 use crate::mesh::{
-    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, MESH, RetryPolicy, RouteDestination,
-    Subject, TextMatch, VirtualService, WeightedDestination,
+    Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination, Subject,
+    TextMatch, VirtualService, WeightedDestination,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::text::clip;
@@ -55,9 +56,8 @@ pub(super) fn virtual_service(
     let gateways = gateways(&spec.texts("gateways"), &meta, report);
     let visibility = values::visibility(&spec.texts("exportTo"), &meta.name.namespace, report);
     let http = spec.list("http", |cursor| reading.http(cursor));
-    let tls = spec.list("tls", |cursor| reading.layer_four(cursor));
-    let tcp = spec.list("tcp", |cursor| reading.layer_four(cursor));
-    spec.not_yet(&["tls", "tcp"]);
+    let tls = spec.list("tls", |cursor| reading.tls(cursor, &hosts));
+    let tcp = spec.list("tcp", |cursor| reading.tcp(cursor));
     if http.is_empty() && tls.is_empty() && tcp.is_empty() {
         report.required(None::<()>, spec.at(), "http");
     }
@@ -346,61 +346,34 @@ impl Reading<'_> {
         Some(first.unwrap_or(TextMatch::Present))
     }
 
-    fn layer_four(&self, cursor: &Cursor<'_>) -> Option<LayerFourRoute> {
-        let mut fields = cursor.fields()?;
-        let matches = fields.list("match", |cursor| {
-            let mut fields = cursor.fields()?;
-            let mut criteria = BTreeMap::new();
-            for (field, subject) in [
-                ("sniHosts", Subject::SniHosts),
-                ("destinationSubnets", Subject::DestinationSubnets),
-            ] {
-                let texts = fields.texts(field);
-                if !texts.is_empty() {
-                    let texts = texts.into_iter().map(|text| text.value).collect();
-                    criteria.insert(subject, Criterion::OneOf(texts));
-                }
-            }
-            if let Some(text) = fields.text("sourceSubnet") {
-                let exact = Criterion::Is(TextMatch::Exact(text.value));
-                criteria.insert(Subject::SourceSubnet, exact);
-            }
-            self.who(&mut fields, &mut criteria);
-            fields.finish();
-            Some(criteria)
-        });
-        let weighted = fields.list("route", |cursor| self.weighted(cursor));
-        let destinations = weighted.into_iter().map(|one| one.to).collect();
-        fields.finish();
-        Some(LayerFourRoute {
-            source: self.report.source(cursor.at()),
-            matches,
-            destinations,
-        })
-    }
-
     /// One of `route`.
     fn weighted(&self, cursor: &Cursor<'_>) -> Option<WeightedDestination> {
         let report = self.report;
         let mut fields = cursor.fields()?;
         let at = fields.at().clone();
         let to = report.required(fields.get("destination"), &at, "destination");
-        let weight = fields.integer("weight");
-        let weight = weight.map_or(Some(0), |weight| {
-            let fits = (0..=MAX_WEIGHT).contains(&weight.value);
-            if !fits {
-                let message = format!("{} is not a weight", weight.value);
-                let help = format!("write a number from 0 to {MAX_WEIGHT}");
-                report.error(codes::BAD_VALUE, &weight.at, message, help);
-            }
-            u32::try_from(weight.value).ok().filter(|_| fits)
-        });
+        let weight = self.weight(&mut fields);
         let headers = self.headers(&mut fields);
         fields.finish();
         Some(WeightedDestination {
             to: self.destination(&to?)?,
             weight: weight.unwrap_or(0),
             headers,
+        })
+    }
+
+    /// 0 where none is written; none where it is bad.
+    fn weight(&self, fields: &mut Fields<'_>) -> Option<u32> {
+        let weight = fields.integer("weight");
+        weight.map_or(Some(0), |weight| {
+            let fits = (0..=MAX_WEIGHT).contains(&weight.value);
+            if !fits {
+                let message = format!("{} is not a weight", weight.value);
+                let help = format!("write a number from 0 to {MAX_WEIGHT}");
+                self.report
+                    .error(codes::BAD_VALUE, &weight.at, message, help);
+            }
+            u32::try_from(weight.value).ok().filter(|_| fits)
         })
     }
 

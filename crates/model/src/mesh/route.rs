@@ -52,7 +52,7 @@ impl VirtualService {
     pub fn destinations(&self) -> impl Iterator<Item = &RouteDestination> {
         let http = self.http.iter().flat_map(HttpRoute::destinations);
         let others = self.tls.iter().chain(&self.tcp);
-        http.chain(others.flat_map(|route| &route.destinations))
+        http.chain(others.flat_map(|route| route.route.iter().map(|one| &one.to)))
     }
 }
 
@@ -157,8 +157,6 @@ pub enum Subject {
     SniHosts,
     /// Addresses that were called.
     DestinationSubnets,
-    /// The caller's address.
-    SourceSubnet,
 }
 
 impl fmt::Display for Subject {
@@ -177,7 +175,6 @@ impl fmt::Display for Subject {
             Self::Gateways => f.write_str("gateways"),
             Self::SniHosts => f.write_str("sniHosts"),
             Self::DestinationSubnets => f.write_str("destinationSubnets"),
-            Self::SourceSubnet => f.write_str("sourceSubnet"),
         }
     }
 }
@@ -242,39 +239,37 @@ impl Criterion {
     }
 }
 
+/// All that a match asks, by what is looked at.
+pub type Criteria = BTreeMap<Subject, Criterion>;
+
+/// Whether a match can hold for clients in a namespace at a place, as far as those decide; `own` is the VirtualService's namespace.
+fn is_theirs(
+    criteria: &Criteria,
+    own: &Namespace,
+    client: Option<&Namespace>,
+    place: Place<'_>,
+) -> bool {
+    let named = |name: &Arc<str>| match place {
+        Place::Mesh => &**name == MESH,
+        Place::Gateway(gateway) => super::gateway_name(name, own).as_ref() == Some(gateway),
+    };
+    let here = match criteria.get(&Subject::Gateways) {
+        Some(Criterion::OneOf(names)) => names.iter().any(named),
+        _ => true,
+    };
+    let of = source_namespace(criteria);
+    here && of.is_none_or(|of| client.is_some_and(|own| own.as_str() == of))
+}
+
+/// The namespace that callers must be of.
+fn source_namespace(criteria: &Criteria) -> Option<&str> {
+    match criteria.get(&Subject::SourceNamespace) {
+        Some(Criterion::Is(TextMatch::Exact(name))) => Some(name),
+        _ => None,
+    }
+}
+
 impl HttpMatch {
-    /// Whether it can hold for requests of proxies in the mesh, as far as `gateways` goes.
-    #[must_use]
-    pub fn is_for_mesh(&self) -> bool {
-        match self.criteria.get(&Subject::Gateways) {
-            Some(Criterion::OneOf(names)) => names.iter().any(|name| &**name == MESH),
-            _ => true,
-        }
-    }
-
-    /// Whether it can hold for requests at a gateway, as far as `gateways` goes; `own` is the VirtualService's namespace.
-    #[must_use]
-    pub fn is_for_gateway(&self, gateway: &ResourceName, own: &Namespace) -> bool {
-        match self.criteria.get(&Subject::Gateways) {
-            Some(Criterion::OneOf(names)) => {
-                let named = |name: &Arc<str>| super::gateway_name(name, own);
-                names
-                    .iter()
-                    .any(|name| named(name).as_ref() == Some(gateway))
-            }
-            _ => true,
-        }
-    }
-
-    /// The namespace that its callers must be of.
-    #[must_use]
-    pub fn source_namespace(&self) -> Option<&str> {
-        match self.criteria.get(&Subject::SourceNamespace) {
-            Some(Criterion::Is(TextMatch::Exact(name))) => Some(name),
-            _ => None,
-        }
-    }
-
     /// Whether every request that `other` takes is taken.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
@@ -296,15 +291,45 @@ impl HttpMatch {
     }
 }
 
-/// One of `tls` or `tcp`.
+/// One of `tls` or `tcp`: where connections go, by the name that TLS asks for and the address that was called.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerFourRoute {
     /// Where it was written.
     pub source: Source,
-    /// One of these; none matches everything.
-    pub matches: Vec<BTreeMap<Subject, Criterion>>,
-    /// Where connections go.
-    pub destinations: Vec<RouteDestination>,
+    /// One of these; none matches everything. Of `tls` each has names.
+    pub matches: Vec<Criteria>,
+    /// Where connections go, by weight.
+    pub route: Vec<WeightedDestination>,
+}
+
+impl LayerFourRoute {
+    /// The alternatives that connections of clients in a namespace can be; `None` where none can take this route. Empty:
+    /// everything. `own` is the VirtualService's namespace.
+    #[must_use]
+    pub fn matches_of(
+        &self,
+        own: &Namespace,
+        client: Option<&Namespace>,
+        place: Place<'_>,
+    ) -> Option<Vec<&Criteria>> {
+        let matches = self.matches.iter();
+        let matches: Vec<&Criteria> = matches
+            .filter(|one| is_theirs(one, own, client, place))
+            .collect();
+        (self.matches.is_empty() || !matches.is_empty()).then_some(matches)
+    }
+
+    /// As of [`HttpRoute::shares`].
+    pub fn shares(&self) -> impl Iterator<Item = (&WeightedDestination, u32)> {
+        shares(&self.route)
+    }
+}
+
+/// Those that take something, with their shares: one that is alone takes everything, whatever its weight.
+fn shares(all: &[WeightedDestination]) -> impl Iterator<Item = (&WeightedDestination, u32)> {
+    let alone = all.len() == 1;
+    let taking = all.iter().filter(move |to| alone || to.weight > 0);
+    taking.map(move |to| (to, if alone { 1 } else { to.weight }))
 }
 
 /// Somewhere that traffic is sent to.
@@ -329,8 +354,11 @@ impl VirtualService {
             Visibility::Public => None,
             Visibility::Namespaces(list) => Some(list.iter().cloned()),
         };
-        let matches = self.http.iter().flat_map(|route| &route.matches);
-        let named = matches.filter_map(|one| Namespace::new(one.source_namespace()?));
+        let http = self.http.iter().flat_map(|route| &route.matches);
+        let others = self.tls.iter().chain(&self.tcp);
+        let others = others.flat_map(|route| &route.matches);
+        let matches = http.map(|one| &one.criteria).chain(others);
+        let named = matches.filter_map(|one| Namespace::new(source_namespace(one)?));
         seeing.into_iter().flatten().chain(named)
     }
 

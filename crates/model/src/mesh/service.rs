@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::names::{Hostname, Labels, Namespace, Port, ServiceKey};
+use crate::ranges::masked;
 use crate::source::Source;
 
 /// One callable hostname. A ServiceEntry with several hosts makes several.
@@ -79,6 +80,31 @@ pub struct AddressRange {
     pub address: IpAddr,
     /// Bits that are fixed.
     pub prefix: u8,
+}
+
+impl AddressRange {
+    /// Reads `ADDRESS` or `ADDRESS/PREFIX`; bits that are not fixed are dropped.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text
+            .split_once('/')
+            .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address: IpAddr = address.parse().ok()?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Some(bits), |prefix| {
+            prefix.parse().ok().filter(|prefix| *prefix <= bits)
+        })?;
+        Some(Self {
+            address: masked(address, prefix),
+            prefix,
+        })
+    }
+
+    /// Whether it is one address.
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.prefix == if self.address.is_ipv4() { 32 } else { 128 }
+    }
 }
 
 impl std::fmt::Display for AddressRange {

@@ -15,17 +15,49 @@ pub struct PortTraffic {
     pub pool: ConnectionPool,
     /// `retryBudget`.
     pub retry_budget: Option<RetryBudget>,
-    /// `tls.mode`; as the mesh finds it where nothing is said.
+    /// `tls`; as the mesh finds it where nothing is said.
     pub tls: Option<ClientTls>,
 }
 
-/// `tls.mode`, of those that are obeyed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// `tls`: how clients speak to a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientTls {
     /// DISABLE: plaintext, whoever is called.
     Disable,
-    /// ISTIO_MUTUAL: the mesh's mutual TLS and nothing else.
-    Mutual,
+    /// ISTIO_MUTUAL: the mesh's mutual TLS and nothing else; with `sni` clients ask for that name.
+    Mutual(Option<Arc<str>>),
+    /// SIMPLE and MUTUAL: TLS of the world's, which the proxy makes, and nothing else.
+    Originate(Arc<TlsOrigin>),
+}
+
+/// TLS that a proxy makes of what comes to it in plaintext.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TlsOrigin {
+    /// MUTUAL: it shows a certificate of its own, too.
+    pub mutual: bool,
+    /// Whom it believes.
+    pub authorities: Authorities,
+    /// `credentialName`: a Secret of the namespace of the gateway that speaks. No sidecar has it.
+    pub credential: Option<Arc<str>>,
+    /// `clientCertificate` and `privateKey`: files of the proxy's own.
+    pub certificate: Option<(Arc<str>, Arc<str>)>,
+    /// `sni`: the name that is asked for, and that the certificate must have. None: the host's.
+    pub server_name: Option<Arc<str>>,
+    /// `subjectAltNames`: instead of it the certificate must have one of these.
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// `insecureSkipVerify`: the certificate is not looked at.
+    pub unverified: bool,
+}
+
+/// Whose certificates of servers are believed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Authorities {
+    /// The system's of the proxy, unless its credential has some.
+    System,
+    /// These, in PEM.
+    Pem(Arc<[u8]>),
+    /// `caCertificates`: those of a file of the proxy's own.
+    File(Arc<str>),
 }
 
 /// `retryBudget`.

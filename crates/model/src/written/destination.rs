@@ -42,6 +42,11 @@ pub(crate) struct ClientTls {
     pub(crate) mode: Option<Text>,
     pub(crate) credential_name: Option<Text>,
     pub(crate) insecure: Option<Spanned<bool>>,
+    pub(crate) client_certificate: Option<Text>,
+    pub(crate) private_key: Option<Text>,
+    pub(crate) ca_certificates: Option<Text>,
+    pub(crate) subject_alt_names: Vec<Text>,
+    pub(crate) sni: Option<Text>,
 }
 
 /// One of `portLevelSettings`.
@@ -131,15 +136,13 @@ impl ClientTls {
             mode: fields.text("mode"),
             credential_name: fields.text("credentialName"),
             insecure: fields.boolean("insecureSkipVerify"),
+            client_certificate: fields.text("clientCertificate"),
+            private_key: fields.text("privateKey"),
+            ca_certificates: fields.text("caCertificates"),
+            subject_alt_names: fields.texts("subjectAltNames"),
+            sni: fields.text("sni"),
         };
-        fields.ignore(&[
-            "clientCertificate",
-            "privateKey",
-            "caCertificates",
-            "subjectAltNames",
-            "sni",
-            "caCrl",
-        ]);
+        fields.not_yet(&["caCrl"]);
         fields.finish();
         Some(tls)
     }

@@ -1311,6 +1311,12 @@ pub struct TrafficPolicy {
     pub retry_budget: ::core::option::Option<RetryBudget>,
     #[prost(enumeration = "ClientTls", tag = "5")]
     pub tls: i32,
+    /// Of ORIGINATE.
+    #[prost(message, optional, tag = "20")]
+    pub tls_origin: ::core::option::Option<TlsOrigin>,
+    /// Of MESH_MUTUAL: the name that is asked for. Empty: none.
+    #[prost(string, tag = "21")]
+    pub mesh_server_name: ::prost::alloc::string::String,
 }
 impl ::prost::Name for TrafficPolicy {
     const NAME: &'static str = "TrafficPolicy";
@@ -1320,6 +1326,45 @@ impl ::prost::Name for TrafficPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.TrafficPolicy".into()
+    }
+}
+/// TLS that a proxy makes of what comes to it in plaintext.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TlsOrigin {
+    /// The client shows a certificate, too.
+    #[prost(bool, tag = "1")]
+    pub mutual: bool,
+    /// A Secret, by its name; the gateways that may have it hold it among their `credentials`, and nobody else does.
+    #[prost(string, tag = "2")]
+    pub credential: ::prost::alloc::string::String,
+    /// PEM of whom is believed.
+    #[prost(bytes = "vec", tag = "3")]
+    pub authorities: ::prost::alloc::vec::Vec<u8>,
+    /// The name that is asked for, and that the server's certificate must have. Empty: the host's.
+    #[prost(string, tag = "4")]
+    pub server_name: ::prost::alloc::string::String,
+    /// Instead of it the certificate must have one of these.
+    #[prost(string, repeated, tag = "5")]
+    pub subject_alt_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The server's certificate is not looked at.
+    #[prost(bool, tag = "6")]
+    pub unverified: bool,
+    /// Files of the proxy's own, in PEM.
+    #[prost(string, tag = "7")]
+    pub authorities_file: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub certificate_file: ::prost::alloc::string::String,
+    #[prost(string, tag = "9")]
+    pub key_file: ::prost::alloc::string::String,
+}
+impl ::prost::Name for TlsOrigin {
+    const NAME: &'static str = "TlsOrigin";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TlsOrigin".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TlsOrigin".into()
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1624,9 +1669,13 @@ impl ::prost::Name for RetryPolicy {
 /// A proxy that cannot read it goes on with the one before, and where there was none refuses every request to the service.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Routes {
-    /// The first that matches counts; a request that matches none is answered 404.
+    /// The first that matches counts; a request that matches none is answered 404. None where there are connections: requests go to
+    /// the service itself.
     #[prost(message, repeated, tag = "1")]
     pub routes: ::prost::alloc::vec::Vec<Route>,
+    /// Of what is no HTTP: the closest counts.
+    #[prost(message, repeated, tag = "20")]
+    pub connections: ::prost::alloc::vec::Vec<ConnectionRoute>,
 }
 impl ::prost::Name for Routes {
     const NAME: &'static str = "Routes";
@@ -1636,6 +1685,52 @@ impl ::prost::Name for Routes {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.Routes".into()
+    }
+}
+/// Where connections go of which nothing is known but the name that TLS asks for and the address that was called.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectionRoute {
+    /// One of these; none matches everything.
+    #[prost(message, repeated, tag = "1")]
+    pub matches: ::prost::alloc::vec::Vec<ConnectionMatch>,
+    /// Without headers; never empty.
+    #[prost(message, repeated, tag = "2")]
+    pub destinations: ::prost::alloc::vec::Vec<RouteDestination>,
+}
+impl ::prost::Name for ConnectionRoute {
+    const NAME: &'static str = "ConnectionRoute";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ConnectionRoute".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ConnectionRoute".into()
+    }
+}
+/// All of it must hold.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ConnectionMatch {
+    /// The client speaks TLS and asks for one of these; lower case, may begin with `*.`, or be `*`, which is also for who asks for none.
+    #[prost(string, repeated, tag = "1")]
+    pub server_names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Of the address that was called.
+    #[prost(message, repeated, tag = "2")]
+    pub destinations: ::prost::alloc::vec::Vec<AddressRange>,
+    /// The port that was called; 0 is any.
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+    /// The caller has all of these.
+    #[prost(message, repeated, tag = "4")]
+    pub source_labels: ::prost::alloc::vec::Vec<Label>,
+}
+impl ::prost::Name for ConnectionMatch {
+    const NAME: &'static str = "ConnectionMatch";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ConnectionMatch".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ConnectionMatch".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2185,6 +2280,9 @@ impl ::prost::Name for RouteDestination {
 pub struct Gateway {
     #[prost(message, repeated, tag = "1")]
     pub listeners: ::prost::alloc::vec::Vec<GatewayListener>,
+    /// Of TLS that it makes itself. They are told to nobody but the gateway.
+    #[prost(message, repeated, tag = "20")]
+    pub credentials: ::prost::alloc::vec::Vec<Credential>,
 }
 impl ::prost::Name for Gateway {
     const NAME: &'static str = "Gateway";
@@ -2194,6 +2292,33 @@ impl ::prost::Name for Gateway {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.Gateway".into()
+    }
+}
+/// A Secret, as far as TLS towards servers needs it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Credential {
+    /// As DestinationRules name it.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Not empty: why there is none.
+    #[prost(string, tag = "2")]
+    pub missing: ::prost::alloc::string::String,
+    /// PEM; may be empty.
+    #[prost(bytes = "vec", tag = "3")]
+    pub certificates: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub private_key: ::prost::alloc::vec::Vec<u8>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub authorities: ::prost::alloc::vec::Vec<u8>,
+}
+impl ::prost::Name for Credential {
+    const NAME: &'static str = "Credential";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Credential".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Credential".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2231,6 +2356,11 @@ pub struct GatewayServer {
     /// What requests may ask for, by their authority; those that ask for none of these are answered 404.
     #[prost(message, repeated, tag = "3")]
     pub hosts: ::prost::alloc::vec::Vec<VirtualHost>,
+    #[prost(enumeration = "ServerKind", tag = "20")]
+    pub kind: i32,
+    /// Where connections go, of the kinds that are no HTTP.
+    #[prost(message, optional, tag = "21")]
+    pub connections: ::core::option::Option<Routes>,
 }
 impl ::prost::Name for GatewayServer {
     const NAME: &'static str = "GatewayServer";
@@ -2292,6 +2422,9 @@ pub struct GatewayTls {
     /// Suites of TLS 1.2 by OpenSSL's names; none is all.
     #[prost(string, repeated, tag = "9")]
     pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
+    #[prost(bool, tag = "20")]
+    pub mesh: bool,
 }
 impl ::prost::Name for GatewayTls {
     const NAME: &'static str = "GatewayTls";
@@ -2514,6 +2647,8 @@ pub enum ClientTls {
     Plaintext = 1,
     /// In the mesh's mutual TLS or not at all.
     MeshMutual = 2,
+    /// In TLS of the world's, as `tls_origin` says, or not at all.
+    Originate = 3,
 }
 impl ClientTls {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2525,6 +2660,7 @@ impl ClientTls {
             Self::Automatic => "AUTOMATIC",
             Self::Plaintext => "PLAINTEXT",
             Self::MeshMutual => "MESH_MUTUAL",
+            Self::Originate => "ORIGINATE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2533,6 +2669,7 @@ impl ClientTls {
             "AUTOMATIC" => Some(Self::Automatic),
             "PLAINTEXT" => Some(Self::Plaintext),
             "MESH_MUTUAL" => Some(Self::MeshMutual),
+            "ORIGINATE" => Some(Self::Originate),
             _ => None,
         }
     }
@@ -2571,6 +2708,38 @@ impl LoadBalancerAlgorithm {
             "RANDOM" => Some(Self::Random),
             "RING_HASH" => Some(Self::RingHash),
             "MAGLEV" => Some(Self::Maglev),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ServerKind {
+    /// Requests of HTTP.
+    Requests = 0,
+    /// Bytes, after TLS ended here if there is `tls`.
+    Bytes = 1,
+    /// TLS that ends behind us: its name alone is looked at. There is no `tls`.
+    Passthrough = 2,
+}
+impl ServerKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Requests => "REQUESTS",
+            Self::Bytes => "BYTES",
+            Self::Passthrough => "PASSTHROUGH",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REQUESTS" => Some(Self::Requests),
+            "BYTES" => Some(Self::Bytes),
+            "PASSTHROUGH" => Some(Self::Passthrough),
             _ => None,
         }
     }

@@ -61,6 +61,11 @@ impl Dial for Collected {
             let Some((endpoint, origin)) = picked else {
                 return Err(io::Error::other("no healthy upstream"));
             };
+            if endpoint.origination.is_some() {
+                // Never in plaintext instead.
+                let why = "TLS that a DestinationRule wants is not made towards collectors";
+                return Err(io::Error::other(why));
+            }
             let tcp = transport::connect(endpoint.address, origin, CONNECT_TIMEOUT);
             let tcp = tcp.await.map_err(io::Error::other)?;
             let Some(expected) = &endpoint.expected else {

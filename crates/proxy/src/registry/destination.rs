@@ -20,7 +20,7 @@ use voile_xds::wire::{
 };
 
 use super::names::search_name;
-use super::{Registry, address_name, peer, retry, service_name};
+use super::{Registry, address_name, origination, peer, retry, service_name};
 use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
 
 /// Ports of sidecars themselves (metrics, readiness, Envoy's metrics): plaintext, and left alone by capture everywhere.
@@ -347,6 +347,7 @@ impl Registry {
             address: to,
             name: None,
             expected: (!expected.is_empty()).then_some(expected),
+            origination: None,
             weight: 1,
             available: reachable,
             rank: Default::default(),
@@ -384,18 +385,22 @@ pub(crate) fn is_service(name: &str) -> bool {
 
 /// The address that was called is what the service comes to, and what routes come to that lead to the same port of it.
 fn put_called(plan: &mut ServicePlan, called: &EndpointPlan) {
-    plan.endpoints = vec![called.clone()];
-    // Who is called cannot be left out for another.
-    plan.traffic.outliers = None;
-    let (service, port) = (&plan.service, plan.port);
+    let (service, port) = (plan.service.clone(), plan.port);
+    put(plan, called);
     let routes = plan.routes.as_mut();
     let targets = routes.into_iter().flat_map(|routes| &mut routes.targets);
     for target in targets.flatten() {
-        if target.service == *service && target.port == port && target.subset.is_none() {
-            target.endpoints = vec![called.clone()];
-            target.traffic.outliers = None;
+        if target.service == service && target.port == port && target.subset.is_none() {
+            put(target, called);
         }
     }
+}
+
+fn put(plan: &mut ServicePlan, called: &EndpointPlan) {
+    plan.endpoints = vec![called.clone()];
+    origination::originate(plan);
+    // Who is called cannot be left out for another.
+    plan.traffic.outliers = None;
 }
 
 /// The services whose port this port of the workload serves.

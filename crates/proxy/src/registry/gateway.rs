@@ -11,7 +11,10 @@ use voile_model::Port;
 use voile_telemetry as telemetry;
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::alpn;
-use voile_xds::wire::{GatewayListener, GatewayServer, GatewayTls, Protocol, ProxyConfiguration};
+use voile_xds::wire::{
+    Credential, GatewayListener, GatewayServer, GatewayTls, Protocol, ProxyConfiguration,
+    ServerKind,
+};
 
 use super::Registry;
 use super::routes::HeldRoutes;
@@ -21,11 +24,15 @@ use crate::plan::{
 
 /// What stands for every host.
 const ANY: &str = "*";
+/// What is called in place of a service until routes lead a connection to one.
+const CONNECTIONS: &str = "connections";
 
 /// See the module; empty of a sidecar.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     listeners: Vec<Listener>,
+    /// For TLS that it makes itself.
+    credentials: Vec<Arc<Credential>>,
 }
 
 #[derive(Debug)]
@@ -42,7 +49,17 @@ struct Server {
     key: Arc<str>,
     names: Vec<Arc<str>>,
     tls: Option<Tls>,
+    kind: ServerKind,
     hosts: Vec<Host>,
+    /// Of the kinds that are no HTTP: what stands for all of its connections.
+    connections: Option<Host>,
+}
+
+impl Server {
+    /// Everything that has routes.
+    fn routed(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().chain(&self.connections)
+    }
 }
 
 /// How TLS ends, as it was told and as it is.
@@ -61,6 +78,14 @@ impl Tls {
     fn new(said: &GatewayTls) -> Self {
         let made = match &said.certificate {
             Err(missing) => Err(missing.to_string()),
+            // The proxy's own certificate is shown.
+            Ok(_) if said.mesh => {
+                return Self {
+                    said: said.clone(),
+                    config: None,
+                    trouble: None,
+                };
+            }
             Ok((certificates, private_key)) => {
                 let tls = OutsideTls {
                     certificates: certificates.clone(),
@@ -112,12 +137,18 @@ impl Tls {
 fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
     let names: Vec<&str> = server.names.iter().map(|name| &**name).collect();
     let clients = match &server.tls {
+        None if server.kind == ServerKind::Passthrough => "passthrough",
         None => "plain",
+        Some(tls) if tls.mesh => "mesh",
         Some(tls) if tls.authorities.is_empty() => "simple",
         Some(tls) if tls.anonymous => "optional",
         Some(_) => "mutual",
     };
-    format!("{listener}/{clients}/{}", names.join(",")).into()
+    let kind = match server.kind {
+        ServerKind::Bytes => "-bytes",
+        ServerKind::Requests | ServerKind::Passthrough => "",
+    };
+    format!("{listener}/{clients}{kind}/{}", names.join(",")).into()
 }
 
 #[derive(Debug)]
@@ -137,9 +168,22 @@ impl Listener {
                 routes: routes.map_err(|error| format!("{}: {}: {error}", said.name, one.host))?,
             })
         };
+        let connections = |one: &GatewayServer| {
+            let routes = HeldRoutes::new(version.clone(), one.connections.clone());
+            Ok::<_, String>(Host {
+                host: CONNECTIONS.into(),
+                https_redirect: false,
+                routes: routes.map_err(|error| format!("{}: {error}", said.name))?,
+            })
+        };
         let server = |one: &GatewayServer| {
             let hosts = one.hosts.iter().map(host);
             Ok(Server {
+                kind: one.kind,
+                connections: match one.kind {
+                    ServerKind::Requests => None,
+                    ServerKind::Bytes | ServerKind::Passthrough => Some(connections(one)?),
+                },
                 key: key(&said.name, one),
                 names: one.names.clone(),
                 tls: one.tls.as_ref().map(Tls::new),
@@ -164,7 +208,7 @@ impl Held {
     /// Each with the key of its server.
     fn hosts(&self) -> impl Iterator<Item = (&Arc<str>, &Host)> {
         self.servers()
-            .flat_map(|server| server.hosts.iter().map(|host| (&server.key, host)))
+            .flat_map(|server| server.routed().map(|host| (&server.key, host)))
     }
 
     /// What of it cannot be as it was told.
@@ -182,6 +226,19 @@ impl Held {
     /// The routes of all virtual hosts.
     pub(crate) fn routes(&self) -> impl Iterator<Item = &HeldRoutes> {
         self.hosts().map(|(_, host)| &host.routes)
+    }
+
+    /// The credential of this name, or why there is none.
+    pub(super) fn credential(&self, name: &Arc<str>) -> Result<Arc<Credential>, Arc<str>> {
+        let mut all = self.credentials.iter();
+        match all.find(|one| one.name == *name) {
+            None => Err(format!(
+                "the credential {name} is not here: a Secret is told to gateways alone, of their own namespace"
+            )
+            .into()),
+            Some(one) if !one.missing.is_empty() => Err(one.missing.clone()),
+            Some(one) => Ok(Arc::clone(one)),
+        }
     }
 
     /// Names of the services that they lead to.
@@ -208,7 +265,7 @@ impl Held {
         let shown: HashMap<_, _> = shown.collect();
         let servers = new.listeners.iter_mut().flat_map(|one| &mut one.servers);
         for server in servers {
-            for host in &mut server.hosts {
+            for host in server.hosts.iter_mut().chain(&mut server.connections) {
                 if let Some(old) = before.get(&(server.key.clone(), host.host.clone())) {
                     host.routes.follow(old);
                 }
@@ -240,7 +297,9 @@ impl Registry {
             (Some(gateway), true) => {
                 let listeners = gateway.listeners.iter();
                 let listeners = listeners.map(|one| Listener::new(version, one));
+                let credentials = gateway.credentials.iter().cloned().map(Arc::new);
                 Ok(Held {
+                    credentials: credentials.collect(),
                     listeners: listeners.collect::<Result<_, _>>()?,
                 })
             }
@@ -281,18 +340,25 @@ impl Registry {
             tls: server.tls.as_ref().map(|tls| TlsPlan {
                 credential: tls.said.credential.clone(),
                 config: tls.config.clone(),
+                mesh: tls.said.mesh,
             }),
+            kind: server.kind,
             redirects,
             way: OutboundPlan {
                 name: server.key.clone(),
                 bind: listener.bind,
-                protocol: Protocol::Http,
-                services: hosts
-                    .iter()
+                protocol: match server.kind {
+                    ServerKind::Requests => Protocol::Http,
+                    ServerKind::Bytes => Protocol::Tcp,
+                    ServerKind::Passthrough => Protocol::Tls,
+                },
+                services: server
+                    .routed()
                     .map(|host| self.virtual_host(listener.port, host))
                     .collect(),
                 otherwise: any.map_or(Otherwise::NoRoute, Otherwise::Service),
-                by_name: true,
+                // A lone service takes every connection; requests name their host.
+                by_name: server.kind == ServerKind::Requests,
             },
         }
     }

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,11 @@ use voile_model::mesh::action::HeaderRules;
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::type_url;
 use voile_traffic::route::{
-    FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch,
+    ConnectionTable, FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch,
 };
 use voile_xds::wire::{
-    OutboundService, RequestMatch, Route, RouteDestination, RouteTarget, Routes, ServicePolicy,
-    Subset,
+    ConnectionMatch, ConnectionRoute, OutboundService, RequestMatch, Route, RouteDestination,
+    RouteTarget, Routes, ServicePolicy, Subset,
 };
 
 use super::{Registry, retry_of, service_name};
@@ -49,11 +50,55 @@ pub(crate) struct HeldRoutes {
 /// Routes as they hold for one port and for our own workload.
 #[derive(Debug)]
 pub(crate) struct CompiledRoutes {
-    pub(crate) table: RouteTable,
+    /// None where nothing is said of requests, which go to the service itself.
+    pub(crate) table: Option<RouteTable>,
+    pub(crate) connections: Connections,
     /// By the numbers that the table gives.
     pub(crate) rules: Vec<Rule>,
     /// Where rules lead, each once; or what is missing there.
     pub(crate) targets: Vec<Result<RouteTarget, Arc<str>>>,
+}
+
+/// Where connections go that are no HTTP.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    table: ConnectionTable,
+    /// By the numbers that the table gives.
+    shares: Vec<Vec<(u64, usize)>>,
+}
+
+/// Where one of them goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Led {
+    /// No route is for it, and none is for others: to the service itself.
+    Straight,
+    /// Nowhere: routes ask for names of TLS, and it has none of them.
+    Nowhere,
+    /// To the target of this number.
+    To(usize),
+}
+
+impl Connections {
+    /// Where a connection to an address goes. `asked` is as of [`ConnectionTable::choose`], `random` uniform.
+    pub(crate) fn lead(
+        &self,
+        asked: Option<&str>,
+        called: IpAddr,
+        random: impl FnOnce() -> u64,
+    ) -> Led {
+        let chosen = self.table.choose(asked, called);
+        let share = chosen.and_then(|route| share(self.shares.get(route)?, random));
+        match share {
+            Some((_, target)) => Led::To(target),
+            None if self.asks_for_names() => Led::Nowhere,
+            None => Led::Straight,
+        }
+    }
+
+    /// Whether a client of TLS must be heard before it can be led.
+    pub(crate) fn asks_for_names(&self) -> bool {
+        self.table.asks_for_names()
+    }
 }
 
 /// What becomes of requests that take a route.
@@ -79,14 +124,18 @@ impl Rule {
 
     /// Which of its shares takes one request, and the target of that; none where it is answered. `random` is uniform.
     pub(crate) fn share(&self, random: impl FnOnce() -> u64) -> Option<(usize, usize)> {
-        match self.shares.as_slice() {
-            [(_, only)] => Some((0, *only)),
-            shares => {
-                let (sum, _) = *shares.last()?;
-                let drawn = ((u128::from(random()) * u128::from(sum)) >> 64) as u64;
-                let at = shares.partition_point(|(upto, _)| *upto <= drawn);
-                shares.get(at).map(|(_, target)| (at, *target))
-            }
+        share(&self.shares, random)
+    }
+}
+
+fn share(shares: &[(u64, usize)], random: impl FnOnce() -> u64) -> Option<(usize, usize)> {
+    match shares {
+        [(_, only)] => Some((0, *only)),
+        shares => {
+            let (sum, _) = *shares.last()?;
+            let drawn = ((u128::from(random()) * u128::from(sum)) >> 64) as u64;
+            let at = shares.partition_point(|(upto, _)| *upto <= drawn);
+            shares.get(at).map(|(_, target)| (at, *target))
         }
     }
 }
@@ -99,6 +148,17 @@ impl CompiledRoutes {
             self.targets.push(to.clone());
             self.targets.len() - 1
         })
+    }
+
+    /// Sums of the weights up to each destination, with the number of its target.
+    fn shares(&mut self, destinations: &[RouteDestination]) -> Vec<(u64, usize)> {
+        let mut sum = 0;
+        let mut shares = Vec::new();
+        for to in destinations.iter().filter(|to| to.weight > 0) {
+            sum += u64::from(to.weight);
+            shares.push((sum, self.number(&to.to)));
+        }
+        shares
     }
 }
 
@@ -133,6 +193,10 @@ impl HeldRoutes {
         Self {
             version,
             said: Routes {
+                connections: vec![ConnectionRoute {
+                    matches: Vec::new(),
+                    destinations: route.destinations.clone(),
+                }],
                 routes: vec![route],
             },
             compiled: RefCell::default(),
@@ -176,8 +240,12 @@ impl HeldRoutes {
             }
         };
         let routes = self.said.routes.iter();
+        let routes = routes.map(|route| (&*route.name, &route.destinations));
+        let connections = self.said.connections.iter();
+        let connections = connections.map(|route| ("connections", &route.destinations));
         routes
-            .map(|route| (&*route.name, route.destinations.iter().map(to).collect()))
+            .chain(connections)
+            .map(|(name, destinations)| (name, destinations.iter().map(to).collect()))
             .collect()
     }
 
@@ -189,7 +257,8 @@ impl HeldRoutes {
 
 fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
     let mut made = CompiledRoutes {
-        table: RouteTable::new(Vec::new()),
+        table: None,
+        connections: Connections::default(),
         rules: Vec::new(),
         targets: Vec::new(),
     };
@@ -208,12 +277,7 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
             continue;
         }
         alternatives.push(matches);
-        let mut sum = 0;
-        let mut shares = Vec::new();
-        for to in route.destinations.iter().filter(|to| to.weight > 0) {
-            sum += u64::from(to.weight);
-            shares.push((sum, made.number(&to.to)));
-        }
+        let shares = made.shares(&route.destinations);
         let mirrors = route.mirrors.iter();
         let mirrors = mirrors.map(|mirror| (mirror.share, made.number(&mirror.to)));
         let mirrors = mirrors.collect();
@@ -225,8 +289,41 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
             actions: Actions::of(route, mirrors).map(Box::new),
         });
     }
-    made.table = RouteTable::new(alternatives);
+    // A virtual host that nobody routes leads nowhere; a service of whose connections alone something is said takes its requests.
+    if !said.routes.is_empty() || said.connections.is_empty() {
+        made.table = Some(RouteTable::new(alternatives));
+    }
+    connect(said, port, own, &mut made);
     made
+}
+
+/// The connections' part of it.
+fn connect(said: &Routes, port: Port, own: &Labels, made: &mut CompiledRoutes) {
+    let mut alternatives = Vec::new();
+    let mut shares = Vec::new();
+    for route in &said.connections {
+        let ours = |one: &&ConnectionMatch| {
+            one.port.is_none_or(|wanted| wanted == port) && one.source_labels.selects(own)
+        };
+        let matches: Vec<_> = route.matches.iter().filter(ours).map(connection).collect();
+        if matches.is_empty() && !route.matches.is_empty() {
+            continue;
+        }
+        alternatives.push(matches);
+        shares.push(made.shares(&route.destinations));
+    }
+    made.connections = Connections {
+        table: ConnectionTable::new(&alternatives),
+        shares,
+    };
+}
+
+fn connection(one: &ConnectionMatch) -> voile_traffic::route::ConnectionMatch {
+    let subnets = one.subnets.iter();
+    voile_traffic::route::ConnectionMatch {
+        server_names: one.server_names.iter().map(ToString::to_string).collect(),
+        subnets: subnets.map(|range| (range.address, range.prefix)).collect(),
+    }
 }
 
 /// A match as the table asks it.

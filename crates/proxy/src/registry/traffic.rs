@@ -14,7 +14,7 @@ use voile_traffic::{Limits, OutlierPolicy, RetryBudget};
 use voile_transport::KeepAlive;
 use voile_xds::wire::OutboundService;
 
-use super::{Registry, service_name};
+use super::{Registry, origination, service_name};
 use crate::health::{Gate, Watch};
 use crate::http::UpstreamTerms;
 use crate::plan::{BalancePlan, EndpointPlan, Measure, Same, ServicePlan, TrafficPlan};
@@ -95,16 +95,19 @@ impl Registry {
         said: &PortTraffic,
     ) -> ServicePlan {
         let of = || (service_name(wanted), wanted.port, plan.subset.clone());
-        let traffic = self.traffic(of, said, &plan.endpoints);
+        let mut traffic = self.traffic(of, said, &plan.endpoints);
+        traffic.origination = self.origination(said.tls.as_ref(), &wanted.key);
         let budget = said.retry_budget.map(|budget| RetryBudget {
             percent: budget.percent_thousandths / 1_000,
             min: budget.min,
         });
-        ServicePlan {
+        let mut treated = ServicePlan {
             traffic,
             retry_budget: budget.unwrap_or(plan.retry_budget),
             ..plan
-        }
+        };
+        origination::originate(&mut treated);
+        treated
     }
 
     fn traffic(
@@ -130,6 +133,7 @@ impl Registry {
             key: said.balancer.key.as_ref().map(key_source),
             outliers: outliers.map(|policy| self.health.watch(&of(), policy, endpoints)),
             breaker: (limits != Limits::default()).then(|| self.health.gate(&of(), limits)),
+            origination: None,
             connect_timeout: pool.connect_timeout,
             tcp_idle: pool.tcp_idle,
             keep_alive: pool.keep_alive.map(|said| KeepAlive {

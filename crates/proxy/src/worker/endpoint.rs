@@ -16,13 +16,15 @@ use voile_identity::revocation::keys_of;
 use voile_identity::{Identity, PeerError, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 use voile_traffic::balance::Vitals;
-use voile_transport::{self as transport, ConnectError, KeepAlive, Stream, TLS_HANDSHAKE_TIMEOUT};
+use voile_transport::{
+    self as transport, ConnectError, HandshakeError, KeepAlive, Stream, TLS_HANDSHAKE_TIMEOUT,
+};
 
 use super::shown::Shown;
-use super::{Worker, count};
-use crate::http::{Answer, UNREACHED};
+use super::{Tls, Worker, count};
+use crate::http::{Answer, UNREACHED, UpstreamHttp};
 use crate::moment;
-use crate::plan::{EndpointPlan, TrafficPlan};
+use crate::plan::{EndpointPlan, Origination, Same, TrafficPlan, WorldTls};
 
 /// See the module.
 pub(crate) struct Endpoint {
@@ -151,6 +153,53 @@ impl Unreachable {
         }
     }
 
+    /// TLS that cannot be made; in plaintext nothing goes instead.
+    fn unmade(why: &str) -> Self {
+        Self {
+            details: "upstream_connection_failure{tls_origination}",
+            ..Self::new("upstream TLS cannot be made", why.to_owned())
+        }
+    }
+
+    /// What went wrong with a server of the world's, in so far as it may be told.
+    fn unshaken(address: SocketAddr, error: &HandshakeError) -> Self {
+        use rustls::CertificateError as Wrong;
+        let wrong = match error {
+            HandshakeError::Refused(rustls::Error::InvalidCertificate(wrong)) => Some(wrong),
+            _ => None,
+        };
+        let (public, details) = match (wrong, error) {
+            (Some(Wrong::Expired | Wrong::ExpiredContext { .. }), _) => (
+                "upstream TLS error: its certificate has expired",
+                "upstream_connection_failure{tls_certificate_expired}",
+            ),
+            (Some(Wrong::UnknownIssuer), _) => (
+                "upstream TLS error: nobody we believe certifies it",
+                "upstream_connection_failure{tls_unknown_authority}",
+            ),
+            (Some(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }), _) => (
+                "upstream TLS error: its certificate is for another name",
+                "upstream_connection_failure{tls_wrong_name}",
+            ),
+            (Some(_), _) => (
+                "upstream TLS error: its certificate is not valid",
+                "upstream_connection_failure{tls_certificate}",
+            ),
+            (None, HandshakeError::Timeout(_)) => (
+                "upstream TLS error: no answer in time",
+                "upstream_connection_failure{tls_timeout}",
+            ),
+            (None, _) => (
+                "upstream TLS error",
+                "upstream_connection_failure{tls_handshake}",
+            ),
+        };
+        Self {
+            details,
+            ..Self::new(public, format!("{address}: {error}"))
+        }
+    }
+
     /// What the kernel says of a connection that was not made.
     fn unconnected(error: &ConnectError) -> Self {
         let (public, details) = match error {
@@ -180,6 +229,40 @@ impl Unreachable {
             ..Self::new(public, error.to_string())
         }
     }
+}
+
+/// What travels inside TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inside {
+    Http,
+    Http2,
+    Bytes,
+}
+
+impl From<UpstreamHttp> for Inside {
+    fn from(upstream: UpstreamHttp) -> Self {
+        match upstream {
+            UpstreamHttp::Http1 => Self::Http,
+            UpstreamHttp::Http2 => Self::Http2,
+        }
+    }
+}
+
+impl Inside {
+    fn of_mesh(self, tls: &Tls) -> &Arc<ClientConfig> {
+        match self {
+            Self::Http => &tls.client_http,
+            Self::Http2 => &tls.client_http2,
+            Self::Bytes => &tls.client_tcp,
+        }
+    }
+}
+
+/// The same, but that the name is sent.
+fn asking(config: &ClientConfig) -> Arc<ClientConfig> {
+    let mut config = config.clone();
+    config.enable_sni = true;
+    Arc::new(config)
 }
 
 /// Endpoints that were there before, found by where they are.
@@ -215,7 +298,9 @@ impl<'a> Known<'a> {
     fn like(&self, plan: &EndpointPlan) -> Option<&'a Rc<Endpoint>> {
         let there = self.0.get(&Whereabouts::of(plan))?;
         let mut there = there.iter().copied();
-        there.find(|known| known.plan.expected == plan.expected)
+        there.find(|known| {
+            known.plan.expected == plan.expected && known.plan.origination == plan.origination
+        })
     }
 }
 
@@ -277,10 +362,14 @@ impl Endpoint {
     pub(crate) async fn connect(
         &self,
         worker: &Worker,
-        tls: &Arc<ClientConfig>,
+        inside: Inside,
         manner: Manner,
     ) -> Result<Stream, Unreachable> {
         let limit = manner.timeout;
+        let origination = self.plan.origination.as_ref().map(|Same(one)| &**one);
+        if let Some(Origination::Unmade(why)) = origination {
+            return Err(Unreachable::unmade(why));
+        }
         let tcp = match &self.plan.name {
             Some(name) if self.plan.address.ip().is_unspecified() => {
                 Box::pin(self.connect_by_name(worker, &name.host, limit)).await?
@@ -292,13 +381,21 @@ impl Endpoint {
         {
             tracing::debug!(address = %self.plan.address, %error, "keep-alive is the kernel's own");
         }
+        if let Some(Origination::World(world)) = origination {
+            return Box::pin(self.shake(worker, world, inside, tcp)).await;
+        }
         let Some(expected) = &self.plan.expected else {
             return Ok(Stream::Tcp(tcp.into()));
         };
-        // The name is neither sent nor compared; identities are.
-        let name = ServerName::IpAddress(self.plan.address.ip().into());
-        let handshake =
-            transport::connect_tls(Arc::clone(tls), name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
+        let (tls, name) = match origination {
+            Some(Origination::Mesh(name)) => (asking(inside.of_mesh(&worker.tls)), name.clone()),
+            // The name is neither sent nor compared; identities are.
+            _ => (
+                Arc::clone(inside.of_mesh(&worker.tls)),
+                ServerName::IpAddress(self.plan.address.ip().into()),
+            ),
+        };
+        let handshake = transport::connect_tls(tls, name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
         let stream = Box::pin(handshake).await.map_err(|error| {
             count(&worker.counters.handshake_failures_upstream);
             Unreachable::new(
@@ -318,6 +415,27 @@ impl Endpoint {
             "upstream identity refused",
             format!("{}: {error}", self.plan.address),
         ))
+    }
+
+    /// Speaks TLS of the world's, which verifies who answered by itself.
+    async fn shake(
+        &self,
+        worker: &Worker,
+        world: &WorldTls,
+        inside: Inside,
+        tcp: TcpStream,
+    ) -> Result<Stream, Unreachable> {
+        let config = Arc::clone(match inside {
+            Inside::Http => &world.http,
+            Inside::Http2 => &world.http2,
+            Inside::Bytes => &world.tcp,
+        });
+        let name = world.name.clone();
+        let handshake = transport::connect_tls(config, name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
+        handshake.await.map_err(|error| {
+            count(&worker.counters.handshake_failures_upstream);
+            Unreachable::unshaken(self.plan.address, &error)
+        })
     }
 
     /// What it was verified by so far, and the word that ends what goes there.

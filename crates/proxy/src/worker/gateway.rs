@@ -4,23 +4,29 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use rustls::AlertDescription;
 use tokio::net::TcpStream;
+use voile_identity::identity_of;
+use voile_identity::revocation::keys_of;
 use voile_model::mesh::telemetry::Side;
 use voile_telemetry::Service;
 use voile_traffic::AuthorityTable;
 use voile_transport::alpn::{self, Inner};
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
-use voile_xds::wire::MutualTls;
+use voile_xds::wire::{MutualTls, ServerKind};
 
+use super::admission::{Arrival, Verified};
 use super::gateway_http::GatewayRole;
+use super::gateway_tcp::bytes;
 use super::inbound::{Caller, behind};
 use super::logged::{self, TcpRecord};
 use super::slots::{Http, InboundSlot, OutboundSlot};
 use super::{Conversation, Worker, count};
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::{GatewayPlan, InboundPlan, Otherwise, OutboundPlan, TlsPlan};
+use crate::plan::{GatewayPlan, InboundPlan, Otherwise, OutboundPlan, ServerPlan, TlsPlan};
 
 /// A gateway's listener in force.
 pub(crate) struct GatewaySlot {
@@ -95,8 +101,8 @@ impl GatewaySlot {
             name: plan.name.clone(),
             bind: plan.bind,
             protocol: voile_xds::wire::Protocol::Http,
-            // Whoever comes from outside has no certificate of the mesh's.
-            mutual_tls: MutualTls::Disable,
+            // Where a server takes the mesh's own TLS it takes nothing else.
+            mutual_tls: MutualTls::Permissive,
             endpoint: plan.bind,
             service: Service::default(),
         };
@@ -124,22 +130,37 @@ impl GatewaySlot {
     /// Whether it takes nothing but TLS.
     fn is_encrypted(&self) -> bool {
         let plan = self.plan.borrow();
-        plan.servers.iter().any(|server| server.tls.is_some())
+        let in_tls =
+            |server: &ServerPlan| server.tls.is_some() || server.kind == ServerKind::Passthrough;
+        plan.servers.iter().any(in_tls)
     }
 
     /// Who takes what comes in plaintext.
-    fn plain(&self) -> Option<Rc<OutboundSlot>> {
-        self.servers.borrow().ways.first().cloned()
+    fn plain(&self) -> Option<Taker> {
+        self.taker(0)
     }
 
-    /// Who takes what a client of TLS says that asks for this name, and how it is answered.
-    fn named(&self, name: Option<&str>) -> Option<(Rc<OutboundSlot>, TlsPlan)> {
-        let servers = self.servers.borrow();
-        let index = servers.named(name)?;
-        let way = servers.ways.get(index)?;
-        let tls = self.plan.borrow().servers.get(index)?.tls.clone()?;
-        Some((Rc::clone(way), tls))
+    /// Who takes what a client of TLS says that asks for this name.
+    fn named(&self, name: Option<&str>) -> Option<Taker> {
+        self.taker(self.servers.borrow().named(name)?)
     }
+
+    fn taker(&self, index: usize) -> Option<Taker> {
+        let plan = self.plan.borrow();
+        let server = plan.servers.get(index)?;
+        Some(Taker {
+            way: Rc::clone(self.servers.borrow().ways.get(index)?),
+            tls: server.tls.clone(),
+            kind: server.kind,
+        })
+    }
+}
+
+/// A server that takes a connection.
+struct Taker {
+    way: Rc<OutboundSlot>,
+    tls: Option<TlsPlan>,
+    kind: ServerKind,
 }
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
@@ -166,6 +187,11 @@ async fn open(
     if slot.is_encrypted() {
         return in_tls(worker, slot, tcp, caller).await;
     }
+    let server = slot.plain()?;
+    if server.kind == ServerKind::Bytes {
+        let stream = Stream::Tcp(tcp.into());
+        return Some(bytes(worker, slot, server.way, stream, caller, None));
+    }
     let mut prefix = Vec::new();
     let limit = worker.settings.borrow().idle_timeout;
     let detected = tokio::select! {
@@ -174,11 +200,10 @@ async fn open(
         () = slot.http.idle_unwelcome() => return None,
     };
     let stream = Stream::Tcp(TcpIo::new(tcp, prefix));
-    let server = slot.plain()?;
-    Some(http(worker, slot, server, stream, caller, detected))
+    Some(http(worker, slot, server.way, stream, caller, detected))
 }
 
-/// Ends TLS as the server wants it that the client asks for.
+/// Hears whom a client of TLS asks for, and ends TLS as that server wants it, or leaves that to who is behind us.
 async fn in_tls(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
@@ -188,54 +213,83 @@ async fn in_tls(
     let mut prefix = Vec::new();
     let heard = transport::read_prefix(&mut tcp, &mut prefix, Some(TLS_HANDSHAKE_TIMEOUT));
     let Detected::Tls(hello) = heard.await.ok()? else {
-        refuse(
-            &worker,
-            &slot,
-            &caller,
-            "not TLS, on a port that takes nothing else",
-        );
+        let why = "not TLS, on a port that takes nothing else";
+        refuse(&worker, &slot, &caller, why);
         transport::linger(Stream::Tcp(TcpIo::new(tcp, prefix))).await;
         return None;
     };
     let name = hello.server_name.map(|name| name.to_ascii_lowercase());
-    let Some((server, tls)) = slot.named(name.as_deref()) else {
-        refuse(
-            &worker,
-            &slot,
-            &caller,
-            "no server has the name that was asked for",
-        );
+    let Some(server) = slot.named(name.as_deref()) else {
+        let why = "no server has the name that was asked for";
+        refuse(&worker, &slot, &caller, why);
         transport::reset(&tcp);
         return None;
     };
-    let Some(config) = tls.config else {
-        let why = format!("there is no certificate to show: {}", tls.credential);
-        refuse(&worker, &slot, &caller, &why);
-        transport::reset(&tcp);
-        return None;
-    };
+    if let Some(name) = &name {
+        caller.tell(|told| told.server_name = Some(name.as_str().into()));
+    }
+    let name = name.unwrap_or_default();
     let io = TcpIo::new(tcp, prefix);
-    let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
-        Ok(stream) => stream,
-        Err(error) => {
-            count(&worker.counters.handshake_failures_downstream);
-            refuse(&worker, &slot, &caller, &error.to_string());
-            return None;
-        }
+    let Some(tls) = server.tls else {
+        let stream = Stream::Tcp(io);
+        return Some(bytes(worker, slot, server.way, stream, caller, Some(name)));
     };
-    caller.suite = stream.cipher_suite();
-    if let Some(name) = name {
-        caller.tell(|told| told.server_name = Some(name.into()));
+    let stream = ended(&worker, &slot, &mut caller, tls, io).await?;
+    if server.kind == ServerKind::Bytes {
+        return Some(bytes(worker, slot, server.way, stream, caller, Some(name)));
     }
     let detected = match alpn::inner(stream.alpn()) {
         Inner::Http2 => Detected::Http2,
         Inner::Http1 | Inner::Opaque | Inner::Unnamed => Detected::Http1,
     };
-    Some(http(worker, slot, server, stream, caller, detected))
+    Some(http(worker, slot, server.way, stream, caller, detected))
+}
+
+/// Ends TLS. In the mesh's own, whoever calls proves who it is.
+async fn ended(
+    worker: &Worker,
+    slot: &GatewaySlot,
+    caller: &mut Caller,
+    tls: TlsPlan,
+    io: TcpIo,
+) -> Option<Stream> {
+    let config = match tls.mesh {
+        true => Some(Arc::clone(&worker.tls.server)),
+        false => tls.config,
+    };
+    let Some(config) = config else {
+        let why = format!("there is no certificate to show: {}", tls.credential);
+        refuse(worker, slot, caller, &why);
+        transport::reset(io.tcp());
+        return None;
+    };
+    let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            count(&worker.counters.handshake_failures_downstream);
+            refuse(worker, slot, caller, &error.to_string());
+            return None;
+        }
+    };
+    caller.suite = stream.cipher_suite();
+    if tls.mesh {
+        let Some(Ok(identity)) = stream.peer_certificates().first().map(identity_of) else {
+            count(&worker.counters.handshake_failures_downstream);
+            refuse(worker, slot, caller, "a certificate without an identity");
+            transport::refuse(stream, AlertDescription::BadCertificate).await;
+            return None;
+        };
+        caller.principal = identity.to_string();
+        caller.arrival = Arrival::MutualTls(Rc::new(Verified {
+            identity,
+            certificates: keys_of(stream.peer_certificates()),
+        }));
+    }
+    Some(stream)
 }
 
 /// Counts a connection that got nowhere, and writes its line.
-fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &Caller, why: &str) {
+pub(super) fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &Caller, why: &str) {
     count(&worker.counters.refused);
     tracing::debug!(remote = %caller.client(), why, "connection refused");
     if logged::is_on(worker, Side::Client) {

@@ -114,7 +114,7 @@ impl GatewayRole {
         let belief = self.worker.belief.borrow().clone();
         let refused = |why: String| Denied::new(403, "refused_by_policy", why);
         let belief = belief.ok_or_else(|| refused("no trust domain yet".to_owned()))?;
-        let permit = self.admission.permit(MutualTls::Disable, &belief);
+        let permit = self.admission.permit(MutualTls::Permissive, &belief);
         let permit = permit.map_err(|denial| refused(denial.to_string()))?;
         if self.edge.path(head).is_err() {
             return Err(Denied::new(400, UNREADABLE_PATH, UNREADABLE_PATH));

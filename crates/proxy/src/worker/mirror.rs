@@ -182,13 +182,10 @@ impl HttpRole for Shadow {
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
-        let tls = match route.upstream {
-            UpstreamHttp::Http1 => &self.worker.tls.client_http,
-            UpstreamHttp::Http2 => &self.worker.tls.client_http2,
-        };
+        let inside = route.upstream.into();
         let endpoint = &route.ticket.endpoint;
         let manner = Manner::of(&self.worker, &self.service.plan.traffic);
-        let connecting = Box::pin(endpoint.connect(&self.worker, tls, manner));
+        let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
         let connected = connecting.await;
         let line = connected.map(|stream| Line::new(stream, None, &endpoint.lines));
         line.map_err(|unreachable| ConnectFailure::new(unreachable.public))

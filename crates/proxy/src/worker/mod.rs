@@ -14,6 +14,7 @@ mod effects;
 mod endpoint;
 mod gateway;
 mod gateway_http;
+mod gateway_tcp;
 mod inbound;
 mod inbound_http;
 mod late;

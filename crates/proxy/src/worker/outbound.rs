@@ -15,11 +15,12 @@ use voile_xds::wire::Protocol;
 use super::authorization::count_revoked;
 use super::balance::Wish;
 use super::captured::Captured;
-use super::endpoint::{InFlight, Manner, Unreachable, outbound_labels};
+use super::endpoint::{InFlight, Inside, Manner, Unreachable, outbound_labels};
 use super::inbound::flags;
 use super::logged::{self, Downstream, TcpRecord};
 use super::names::host_name;
 use super::outbound_http::OutboundRole;
+use super::routes::Way;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
 use super::{Conversation, Worker, count};
@@ -87,13 +88,13 @@ async fn open(
             serve_connection(&engine, &role, stream, &[]).await;
         })
     } else {
-        let server_name = match heard.detected {
-            Detected::Tls(hello) => hello.server_name,
+        let asked = match heard.detected {
+            Detected::Tls(hello) => Some(hello.server_name.unwrap_or_default()),
             _ => None,
         };
         let opaque = Opaque {
             remote,
-            server_name,
+            asked,
             watched: heard.watched.map(|place| (place, begun)),
         };
         Box::pin(relay(worker, slot, stream, opaque))
@@ -131,7 +132,7 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
         }
         Protocol::Tcp => return Some(Heard::declared(Detected::Opaque)),
         // Nothing to choose by its server name.
-        Protocol::Tls if slot.table.borrow().services.len() < 2 => {
+        Protocol::Tls if !slot.asks_for_names() => {
             return Some(Heard::declared(Detected::Opaque));
         }
         Protocol::Tls => TLS_HANDSHAKE_TIMEOUT,
@@ -190,13 +191,14 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
 /// What is known of an opaque connection.
 struct Opaque {
     remote: SocketAddr,
-    server_name: Option<String>,
+    /// The name that a client of TLS asks for, empty for none; `None` where it was not heard, or speaks something else.
+    asked: Option<String>,
     /// Of which place something can be learned, and how much its client has said.
     watched: Option<(Place, u64)>,
 }
 
 /// What became of an opaque connection.
-struct Relayed {
+pub(super) struct Relayed {
     series: SeriesId,
     flags: &'static str,
     failure: String,
@@ -216,21 +218,18 @@ fn relay(
     let (start, started) = (SystemTime::now(), Instant::now());
     let Opaque {
         remote,
-        server_name,
+        asked,
         watched,
     } = opaque;
     async move {
         let worker = &worker;
-        let (service, otherwise) = {
-            let table = slot.table.borrow();
-            let service = table.opaque(server_name.as_deref()).cloned();
-            (service, table.otherwise)
-        };
-        let relayed = match (&service, otherwise) {
-            (None, Otherwise::NoRoute) => refuse(worker, &black_hole(), &stream, "NR"),
-            // Envoy's black hole is a cluster without endpoints.
-            (None, _) => refuse(worker, &black_hole(), &stream, "UH"),
-            (Some(service), _) => to_service(worker, service, (stream, remote), watched).await,
+        let led = led(worker, &slot, asked.as_deref());
+        let relayed = match &led {
+            Err(flags) => refuse(worker, &black_hole(), &stream, flags),
+            Ok(service) => {
+                let never = std::future::pending();
+                to_service(worker, service, (stream, remote), watched, never).await
+            }
         };
         let downstream = Downstream {
             local: slot.plan.borrow().bind,
@@ -241,19 +240,55 @@ fn relay(
         let record = TcpRecord {
             start,
             duration: started.elapsed(),
-            server_name: server_name.as_deref().unwrap_or_default(),
-            cluster: service
-                .as_ref()
-                .map_or(BLACK_HOLE, |service| service.cluster.as_str()),
+            server_name: asked.as_deref().unwrap_or_default(),
+            cluster: cluster(&led),
             ..TcpRecord::new(Side::Client, downstream)
         };
         relayed.record(worker, record);
     }
 }
 
+/// Who takes a connection, or the flag of why nobody does.
+pub(super) type Led = Result<Rc<ServiceState>, &'static str>;
+
+/// Where a connection goes: to the service that its name means, and then where its routes say. `asked` is as of [`Opaque`].
+pub(super) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option<&str>) -> Led {
+    let table = slot.table.borrow();
+    let named = asked.filter(|name| !name.is_empty());
+    let Some(service) = table.opaque(named) else {
+        return Err(match table.otherwise {
+            Otherwise::NoRoute => "NR",
+            // Envoy's black hole is a cluster without endpoints.
+            Otherwise::BlackHole | Otherwise::Service(_) => "UH",
+        });
+    };
+    let Some(routes) = &service.routes else {
+        return Ok(Rc::clone(service));
+    };
+    let called = slot.plan.borrow().bind.ip();
+    match routes.lead(worker, asked, called) {
+        Way::Straight => Ok(Rc::clone(service)),
+        Way::To(service) => Ok(service),
+        Way::Nowhere => Err("NR"),
+        Way::Missing(what) => {
+            let service = &service.cluster;
+            tracing::debug!(service, what = &*what, "the route leads nowhere");
+            Err("NC")
+        }
+    }
+}
+
+/// How logs call where a connection went.
+pub(super) fn cluster(led: &Led) -> &str {
+    match led {
+        Ok(service) => &service.cluster,
+        Err(_) => BLACK_HOLE,
+    }
+}
+
 impl Relayed {
     /// Counts it, and writes its line.
-    fn record(self, worker: &Worker, record: TcpRecord<'_>) {
+    pub(super) fn record(self, worker: &Worker, record: TcpRecord<'_>) {
         let (received, sent) = (self.received, self.sent);
         let mut shard = worker.shard.borrow_mut();
         shard.tcp_closed(self.series, self.flags, received, sent);
@@ -277,11 +312,13 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
     source.key_of_source(remote.ip())
 }
 
-async fn to_service(
+/// Carries a connection to one of a service's endpoints, until either side ends it, or `ending` does.
+pub(super) async fn to_service(
     worker: &Rc<Worker>,
     service: &ServiceState,
     (stream, remote): (Stream, SocketAddr),
     watched: Option<(Place, u64)>,
+    ending: impl Future<Output = ()>,
 ) -> Relayed {
     let traffic = &service.plan.traffic;
     // Whom a connection lasts for is told as long as it lasts.
@@ -305,7 +342,7 @@ async fn to_service(
     worker.shard.borrow_mut().tcp_opened(series);
     let upstream = Some(endpoint.plan.address);
     let manner = Manner::of(worker, traffic);
-    let connected = Box::pin(endpoint.connect(worker, &worker.tls.client_tcp, manner)).await;
+    let connected = Box::pin(endpoint.connect(worker, Inside::Bytes, manner)).await;
     let outcome = match &connected {
         Ok(_) => Outcome::Answered(200),
         Err(_) => Outcome::Failed,
@@ -336,7 +373,8 @@ async fn to_service(
             }
         }
         Ok(connected) => {
-            let relayed = carry(worker, service, &in_flight, (stream, connected), watched).await;
+            let streams = (stream, connected);
+            let relayed = carry(worker, service, &in_flight, streams, watched, ending).await;
             drop(seated);
             Relayed {
                 series,
@@ -354,6 +392,7 @@ async fn carry(
     to: &InFlight,
     (stream, connected): (Stream, Stream),
     watched: Option<(Place, u64)>,
+    ending: impl Future<Output = ()>,
 ) -> Relayed {
     let endpoint = &to.endpoint;
     let idle = service.plan.traffic.tcp_idle;
@@ -368,8 +407,14 @@ async fn carry(
         }
     };
     let shown = endpoint.shown();
-    let stop = shown.cut();
+    let cut = shown.cut();
     drop(shown);
+    let stop = async {
+        tokio::select! {
+            () = cut => {}
+            () = ending => {}
+        }
+    };
     let begun = watched.map_or(0, |(_, begun)| begun);
     let relaying = transport::relay_watched(stream, connected, idle, stop, begun, opened);
     let outcome = relaying.await;
@@ -393,7 +438,12 @@ async fn carry(
 }
 
 /// Nobody to relay to: the application sees a reset, not an empty answer.
-fn refuse(worker: &Worker, service: &Service, stream: &Stream, flags: &'static str) -> Relayed {
+pub(super) fn refuse(
+    worker: &Worker,
+    service: &Service,
+    stream: &Stream,
+    flags: &'static str,
+) -> Relayed {
     transport::reset(stream.tcp());
     let mut shard = worker.shard.borrow_mut();
     let series = shard.series(&outbound_labels(worker, service, None, "tcp"));

@@ -281,6 +281,7 @@ impl OutboundRole {
         match routes.choose(&self.worker, head, edge) {
             Chosen::To(service, terms) => Ok((service, terms)),
             Chosen::Here(terms) => Ok((Rc::clone(service), terms)),
+            Chosen::Straight => Ok((Rc::clone(service), Terms::default())),
             Chosen::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
             Chosen::Missing(what) => {
                 let reason = format!("the route leads nowhere: {what}");
@@ -628,12 +629,9 @@ impl HttpRole for OutboundRole {
         };
         let endpoint = &in_flight.endpoint;
         let seated = seat(traffic, endpoint, route.upstream).await?;
-        let tls = match route.upstream {
-            UpstreamHttp::Http1 => &self.worker.tls.client_http,
-            UpstreamHttp::Http2 => &self.worker.tls.client_http2,
-        };
         let manner = Manner::of(&self.worker, traffic);
-        let connecting = Box::pin(endpoint.connect(&self.worker, tls, manner));
+        let inside = route.upstream.into();
+        let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
         let connected = connecting.await;
         let line = connected.map(|stream| Line::new(stream, seated, &endpoint.lines));
         line.map_err(|unreachable| {

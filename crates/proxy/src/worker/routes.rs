@@ -2,6 +2,7 @@
 //! and the services that they lead to. Both stay what they are when endpoints come and go.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,13 @@ use super::slots::ServiceState;
 use crate::actions::Actions;
 use crate::http::Head;
 use crate::plan::RoutesPlan;
-use crate::registry::routes::CompiledRoutes;
+use crate::registry::routes::{CompiledRoutes, Led};
 
 /// See the module.
 pub(crate) struct RoutesState {
     compiled: Arc<CompiledRoutes>,
-    table: Rc<RouteTable>,
+    /// None where requests go to the service itself.
+    table: Option<Rc<RouteTable>>,
     rules: Rc<[RuleState]>,
     targets: Vec<Result<Rc<ServiceState>, Arc<str>>>,
 }
@@ -43,6 +45,20 @@ pub(crate) enum Chosen {
     To(Rc<ServiceState>, Terms),
     /// By a route that answers it.
     Here(Terms),
+    /// Nothing is said of requests: to the service itself.
+    Straight,
+}
+
+/// Where one connection goes that is no HTTP.
+pub(crate) enum Way {
+    /// Nothing is said of it: to the service itself.
+    Straight,
+    /// No route is for it.
+    Nowhere,
+    /// By a route whose destination is not there.
+    Missing(Arc<str>),
+    /// To this service, or part of one.
+    To(Rc<ServiceState>),
 }
 
 /// A request at a gateway, as routes compare it.
@@ -88,7 +104,7 @@ impl RoutesState {
         let old = before.and_then(|before| before.routes.as_deref());
         let same = old.filter(|old| Arc::ptr_eq(&old.compiled, &plan.compiled));
         let (table, rules) = match same {
-            Some(same) => (Rc::clone(&same.table), Rc::clone(&same.rules)),
+            Some(same) => (same.table.clone(), Rc::clone(&same.rules)),
             None => {
                 let rules = plan.compiled.rules.iter().map(|rule| RuleState {
                     name: (*rule.name).into(),
@@ -97,7 +113,7 @@ impl RoutesState {
                     // Expressions remember their way, each worker's its own.
                     actions: rule.actions.as_deref().cloned().map(Rc::new),
                 });
-                (Rc::new(plan.compiled.table.clone()), rules.collect())
+                (plan.compiled.table.clone().map(Rc::new), rules.collect())
             }
         };
         let states = || {
@@ -135,7 +151,10 @@ impl RoutesState {
 
     /// Where a request goes; `edge` has what counts of it at a gateway instead of what came.
     pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>, edge: Option<&AtEdge>) -> Chosen {
-        let Some(chosen) = self.table.choose_match(&Asked::new(head, edge)) else {
+        let Some(table) = &self.table else {
+            return Chosen::Straight;
+        };
+        let Some(chosen) = table.choose_match(&Asked::new(head, edge)) else {
             return Chosen::Nowhere;
         };
         let share = self.compiled.rules[chosen.route].share(|| worker.random());
@@ -159,6 +178,24 @@ impl RoutesState {
             Some(Err(missing)) => Chosen::Missing(Arc::clone(missing)),
             Some(Ok(service)) => Chosen::To(Rc::clone(service), terms),
         }
+    }
+
+    /// Where a connection goes to `called`; `asked` is the name that a client of TLS asks for, empty for none.
+    pub(crate) fn lead(&self, worker: &Worker, asked: Option<&str>, called: IpAddr) -> Way {
+        let connections = &self.compiled.connections;
+        match connections.lead(asked, called, || worker.random()) {
+            Led::Straight => Way::Straight,
+            Led::Nowhere => Way::Nowhere,
+            Led::To(target) => match &self.targets[target] {
+                Ok(service) => Way::To(Rc::clone(service)),
+                Err(missing) => Way::Missing(Arc::clone(missing)),
+            },
+        }
+    }
+
+    /// Whether a client of TLS must be heard before its connection can be led.
+    pub(crate) fn asks_for_names(&self) -> bool {
+        self.compiled.connections.asks_for_names()
     }
 
     /// Where copies of one request go; what is not there gets none.

@@ -426,6 +426,13 @@ impl OutboundSlot {
     pub(crate) fn protocol(&self) -> Protocol {
         self.plan.borrow().protocol
     }
+
+    /// Whether it takes the name that a client of TLS asks for to know where its connection goes.
+    pub(crate) fn asks_for_names(&self) -> bool {
+        let services = &self.table.borrow().services;
+        let mut routes = services.iter().filter_map(|one| one.routes.as_ref());
+        services.len() > 1 || routes.any(|routes| routes.asks_for_names())
+    }
 }
 
 impl Table {

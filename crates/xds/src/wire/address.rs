@@ -65,6 +65,8 @@ pub struct TelemetryLabels {
 
 /// Name of the extension that carries [`TelemetryLabels::app_and_version`].
 pub(crate) const LABELS_EXTENSION: &str = "voile.labels";
+/// Says of a workload that it is a gateway, which takes the mesh's mutual TLS where a Gateway says so.
+pub(crate) const GATEWAY_EXTENSION: &str = "voile.gateway";
 /// The labels that metrics speak of.
 pub(crate) const APP: &str = "app";
 /// See [`APP`].
@@ -93,6 +95,8 @@ pub struct Workload {
     pub labels: TelemetryLabels,
     /// The labels that it has, by which subsets of services choose it.
     pub own_labels: Labels,
+    /// Whether it is a gateway.
+    pub gateway: bool,
     /// Services it stands behind: workload port by service port.
     pub services: BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
     /// Its share of the load, 1 when not said.
@@ -194,6 +198,10 @@ impl Workload {
             identity: identity(message, &namespace, tunnel)?,
             labels: labels(message)?,
             own_labels: own_labels(message),
+            gateway: message
+                .extensions
+                .iter()
+                .any(|extension| extension.name == GATEWAY_EXTENSION),
             namespace,
             addresses,
             hostname,

@@ -68,7 +68,7 @@ impl AddressRange {
         }
     }
 
-    fn check(message: &wire::AddressRange) -> Result<Self, WireError> {
+    pub(super) fn check(message: &wire::AddressRange) -> Result<Self, WireError> {
         let address = address("address", &message.address)?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         match u8::try_from(message.prefix) {

@@ -7,7 +7,7 @@ use voile_model::mesh::{self, Resolution, TargetPort, Transport};
 use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload as wire};
 
-use super::address::{APP, LABELS_EXTENSION, VERSION};
+use super::address::{APP, GATEWAY_EXTENSION, LABELS_EXTENSION, VERSION};
 use super::{Protocol, address_bytes};
 
 /// What the proxy knows of a model protocol; `None` for UDP, which no proxy touches.
@@ -143,6 +143,10 @@ pub fn encode_workload(
             &workload.canonical_revision,
         )
         .into_iter()
+        .chain(workload.gateway.then(|| wire::Extension {
+            name: GATEWAY_EXTENSION.to_owned(),
+            config: None,
+        }))
         .collect(),
         ..wire::Workload::default()
     }

@@ -16,6 +16,44 @@ use super::{Routes, WireError, port, socket, socket_address};
 pub struct Gateway {
     /// All of them.
     pub listeners: Vec<GatewayListener>,
+    /// For TLS that it makes itself.
+    pub credentials: Vec<Credential>,
+}
+
+/// A Secret, as far as TLS towards servers needs it. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Credential {
+    /// As DestinationRules name it.
+    pub name: Arc<str>,
+    /// Not empty: why there is none.
+    pub missing: Arc<str>,
+    /// PEM; may be empty.
+    pub certificates: Vec<u8>,
+    /// PEM; may be empty.
+    pub private_key: Vec<u8>,
+    /// PEM; may be empty.
+    pub authorities: Vec<u8>,
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential")
+            .field("name", &self.name)
+            .field("missing", &self.missing)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a server's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerKind {
+    /// Requests of HTTP.
+    #[default]
+    Requests,
+    /// Bytes, after TLS ended here if it does.
+    Bytes,
+    /// TLS that ends behind us: its name alone is looked at.
+    Passthrough,
 }
 
 /// One of them.
@@ -38,8 +76,12 @@ pub struct GatewayServer {
     pub names: Vec<Arc<str>>,
     /// How TLS ends here; `None` is plaintext.
     pub tls: Option<GatewayTls>,
-    /// Who is served.
+    /// What becomes of its connections.
+    pub kind: ServerKind,
+    /// Who is served, of requests.
     pub hosts: Vec<VirtualHost>,
+    /// Where connections go, of the kinds that are no HTTP.
+    pub connections: Routes,
 }
 
 /// How TLS ends at a gateway. `Debug` does not show the key.
@@ -59,6 +101,25 @@ pub struct GatewayTls {
     pub tls13: bool,
     /// Suites of TLS 1.2 by OpenSSL's names; none is all.
     pub suites: Vec<Arc<str>>,
+    /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
+    pub mesh: bool,
+}
+
+impl GatewayTls {
+    /// The mesh's own mutual TLS.
+    #[must_use]
+    pub fn of_mesh() -> Self {
+        Self {
+            credential: "".into(),
+            certificate: Ok(Default::default()),
+            authorities: Vec::new(),
+            anonymous: false,
+            tls12: false,
+            tls13: true,
+            suites: Vec::new(),
+            mesh: true,
+        }
+    }
 }
 
 impl fmt::Debug for GatewayTls {
@@ -91,15 +152,33 @@ impl Gateway {
             GatewayListener::check,
             |l| (&l.name, l.bind),
         )?;
-        Ok(Self { listeners })
+        let credentials = message.credentials.iter().map(|one| Credential {
+            name: one.name.as_str().into(),
+            missing: one.missing.as_str().into(),
+            certificates: one.certificates.clone(),
+            private_key: one.private_key.clone(),
+            authorities: one.authorities.clone(),
+        });
+        Ok(Self {
+            listeners,
+            credentials: credentials.collect(),
+        })
     }
 
     /// The message.
     #[must_use]
     pub fn encode(&self) -> wire::Gateway {
         let listeners = self.listeners.iter().map(GatewayListener::encode);
+        let credentials = self.credentials.iter().map(|one| wire::Credential {
+            name: one.name.to_string(),
+            missing: one.missing.to_string(),
+            certificates: one.certificates.clone(),
+            private_key: one.private_key.clone(),
+            authorities: one.authorities.clone(),
+        });
         wire::Gateway {
             listeners: listeners.collect(),
+            credentials: credentials.collect(),
         }
     }
 }
@@ -114,7 +193,9 @@ impl GatewayListener {
         if servers.is_empty() {
             return Err(WireError::new("servers", "missing"));
         }
-        let plain = servers.iter().filter(|server| server.tls.is_none()).count();
+        let in_tls =
+            |server: &GatewayServer| server.tls.is_some() || server.kind == ServerKind::Passthrough;
+        let plain = servers.iter().filter(|server| !in_tls(server)).count();
         if plain > 0 && servers.len() > 1 {
             let reason = "one in plaintext has no others beside it";
             return Err(WireError::new("servers", reason));
@@ -146,7 +227,21 @@ impl GatewayServer {
             hosts.push(host);
         }
         let tls = message.tls.as_ref().map(GatewayTls::check).transpose();
+        let kind = match wire::ServerKind::try_from(message.kind) {
+            Ok(wire::ServerKind::Requests) => ServerKind::Requests,
+            Ok(wire::ServerKind::Bytes) => ServerKind::Bytes,
+            Ok(wire::ServerKind::Passthrough) => ServerKind::Passthrough,
+            Err(_) => return Err(super::unknown_value("kind", message.kind)),
+        };
+        if kind == ServerKind::Passthrough && message.tls.is_some() {
+            return Err(WireError::new("tls", "it ends behind us"));
+        }
+        let connections = message.connections.as_ref().map(Routes::check).transpose();
         Ok(Self {
+            kind,
+            connections: connections
+                .map_err(|error| error.within("connections"))?
+                .unwrap_or_default(),
             names: message
                 .names
                 .iter()
@@ -162,6 +257,13 @@ impl GatewayServer {
             names: self.names.iter().map(ToString::to_string).collect(),
             tls: self.tls.as_ref().map(GatewayTls::encode),
             hosts: self.hosts.iter().map(VirtualHost::encode).collect(),
+            kind: match self.kind {
+                ServerKind::Requests => wire::ServerKind::Requests,
+                ServerKind::Bytes => wire::ServerKind::Bytes,
+                ServerKind::Passthrough => wire::ServerKind::Passthrough,
+            }
+            .into(),
+            connections: (self.connections != Routes::default()).then(|| self.connections.encode()),
         }
     }
 }
@@ -194,6 +296,9 @@ impl VirtualHost {
 
 impl GatewayTls {
     fn check(message: &wire::GatewayTls) -> Result<Self, WireError> {
+        if message.mesh {
+            return Ok(Self::of_mesh());
+        }
         if !message.tls12 && !message.tls13 {
             return Err(WireError::new("tls13", "no version is spoken"));
         }
@@ -202,6 +307,7 @@ impl GatewayTls {
             return Err(WireError::new("authorities", "missing"));
         }
         Ok(Self {
+            mesh: false,
             credential: message.credential.as_str().into(),
             certificate: match message.missing.as_str() {
                 "" => Ok((message.certificates.clone(), message.private_key.clone())),
@@ -232,6 +338,7 @@ impl GatewayTls {
             tls12: self.tls12,
             tls13: self.tls13,
             suites: self.suites.iter().map(ToString::to_string).collect(),
+            mesh: self.mesh,
         }
     }
 }

@@ -34,11 +34,16 @@ pub use configuration::{
     OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
-pub use gateway::{Gateway, GatewayListener, GatewayServer, GatewayTls, VirtualHost};
+pub use gateway::{
+    Credential, Gateway, GatewayListener, GatewayServer, GatewayTls, ServerKind, VirtualHost,
+};
 pub use health::HealthProbe;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use rate_limit::{LimitRule, RateLimit};
-pub use routes::{Mirror, RequestMatch, Route, RouteDestination, RouteTarget, Routes};
+pub use routes::{
+    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, Route, RouteDestination, RouteTarget,
+    Routes,
+};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 pub use traffic::encode_traffic;

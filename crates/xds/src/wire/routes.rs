@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use voile_model::mesh::TextMatch;
 use voile_model::mesh::action::{Answer, Cors, Fault, HeaderRules, Rewrite, Share};
+use voile_model::mesh::{AddressRange, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
@@ -18,8 +18,32 @@ use super::{
 /// Routes of one service's requests; the first that matches counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Routes {
-    /// In order.
+    /// Of requests, in order. None where there are connections: requests go to the service itself.
     pub routes: Vec<Route>,
+    /// Of what is no HTTP; the closest counts.
+    pub connections: Vec<ConnectionRoute>,
+}
+
+/// Where connections go of which only the name that TLS asks for and the address that was called are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionRoute {
+    /// One of these; none matches everything.
+    pub matches: Vec<ConnectionMatch>,
+    /// Not all of weight 0, and without headers.
+    pub destinations: Vec<RouteDestination>,
+}
+
+/// What a connection must be: all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConnectionMatch {
+    /// Names of which its client asks for one, in TLS; `*` is any, and none. Empty: it need not be TLS.
+    pub server_names: Vec<Arc<str>>,
+    /// Where the address that was called must be; none is anywhere.
+    pub subnets: Vec<AddressRange>,
+    /// The port that was called.
+    pub port: Option<Port>,
+    /// What the caller must have.
+    pub source_labels: Labels,
 }
 
 /// One of them.
@@ -128,10 +152,13 @@ pub struct RouteTarget {
 impl Routes {
     /// Everything that requests may be sent to, copies included; or what is missing there.
     pub fn ways(&self) -> impl Iterator<Item = &Result<RouteTarget, Arc<str>>> {
-        self.routes.iter().flat_map(|route| {
+        let requests = self.routes.iter().flat_map(|route| {
             let destinations = route.destinations.iter().map(|one| &one.to);
             destinations.chain(route.mirrors.iter().map(|one| &one.to))
-        })
+        });
+        let connections = self.connections.iter();
+        let connections = connections.flat_map(|route| &route.destinations);
+        requests.chain(connections.map(|one| &one.to))
     }
 
     /// What of it is there.
@@ -149,8 +176,13 @@ impl Routes {
         let routes = message.routes.iter().enumerate();
         let routes = routes
             .map(|(index, one)| route(one).map_err(|e| e.within(&format!("routes[{index}]"))));
+        let connections = message.connections.iter().enumerate();
+        let connections = connections.map(|(index, one)| {
+            connection(one).map_err(|e| e.within(&format!("connections[{index}]")))
+        });
         Ok(Self {
             routes: routes.collect::<Result<_, _>>()?,
+            connections: connections.collect::<Result<_, _>>()?,
         })
     }
 
@@ -172,7 +204,69 @@ impl Routes {
         };
         wire::Routes {
             routes: self.routes.iter().map(one).collect(),
+            connections: self.connections.iter().map(encode_connection).collect(),
         }
+    }
+}
+
+fn connection(message: &wire::ConnectionRoute) -> Result<ConnectionRoute, WireError> {
+    let mut matches = Vec::with_capacity(message.matches.len());
+    for (index, one) in message.matches.iter().enumerate() {
+        matches.push(connection_match(one).map_err(|e| e.within(&format!("matches[{index}]")))?);
+    }
+    let mut destinations = Vec::with_capacity(message.destinations.len());
+    for (index, one) in message.destinations.iter().enumerate() {
+        destinations
+            .push(destination(one).map_err(|e| e.within(&format!("destinations[{index}]")))?);
+    }
+    if destinations.iter().all(|one| one.weight == 0) {
+        return Err(WireError::new("destinations", "none has a weight"));
+    }
+    Ok(ConnectionRoute {
+        matches,
+        destinations,
+    })
+}
+
+fn connection_match(message: &wire::ConnectionMatch) -> Result<ConnectionMatch, WireError> {
+    let mut subnets = Vec::with_capacity(message.destinations.len());
+    for (index, one) in message.destinations.iter().enumerate() {
+        let range = super::AddressRange::check(one);
+        let range = range.map_err(|e| e.within(&format!("destinations[{index}]")))?;
+        subnets.push(AddressRange {
+            address: range.address,
+            prefix: range.prefix,
+        });
+    }
+    let names = message.server_names.iter();
+    Ok(ConnectionMatch {
+        server_names: names.map(|name| name.as_str().into()).collect(),
+        subnets,
+        port: match message.port {
+            0 => None,
+            number => Some(port("port", number)?),
+        },
+        source_labels: labels_of(&message.source_labels),
+    })
+}
+
+fn encode_connection(one: &ConnectionRoute) -> wire::ConnectionRoute {
+    let matched = |one: &ConnectionMatch| wire::ConnectionMatch {
+        server_names: one.server_names.iter().map(ToString::to_string).collect(),
+        destinations: one
+            .subnets
+            .iter()
+            .map(|range| wire::AddressRange {
+                address: super::address_bytes(range.address),
+                prefix: range.prefix.into(),
+            })
+            .collect(),
+        port: one.port.map_or(0, |port| port.get().into()),
+        source_labels: labels_on_wire(&one.source_labels),
+    };
+    wire::ConnectionRoute {
+        matches: one.matches.iter().map(matched).collect(),
+        destinations: one.destinations.iter().map(encode_destination).collect(),
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::traffic::{
-    Algorithm, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer,
-    LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive, Warmup,
+    Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
+    LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive,
+    TlsOrigin, Warmup,
 };
 use voile_proto::proxy as wire;
 
@@ -34,11 +35,81 @@ pub fn encode_traffic(traffic: &PortTraffic) -> Option<wire::TrafficPolicy> {
         tls: match tls {
             None => wire::ClientTls::Automatic,
             Some(ClientTls::Disable) => wire::ClientTls::Plaintext,
-            Some(ClientTls::Mutual) => wire::ClientTls::MeshMutual,
+            Some(ClientTls::Mutual(_)) => wire::ClientTls::MeshMutual,
+            Some(ClientTls::Originate(_)) => wire::ClientTls::Originate,
         }
         .into(),
+        mesh_server_name: match tls {
+            Some(ClientTls::Mutual(Some(name))) => name.to_string(),
+            _ => String::new(),
+        },
+        tls_origin: match tls {
+            Some(ClientTls::Originate(origin)) => Some(encode_origin(origin)),
+            _ => None,
+        },
     };
     (message != wire::TrafficPolicy::default()).then_some(message)
+}
+
+fn some(text: &str) -> Option<Arc<str>> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn encode_origin(origin: &TlsOrigin) -> wire::TlsOrigin {
+    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+    let files = origin.certificate.as_ref();
+    let (authorities, file) = match &origin.authorities {
+        Authorities::System => (Vec::new(), String::new()),
+        Authorities::Pem(pem) => (pem.to_vec(), String::new()),
+        Authorities::File(path) => (Vec::new(), path.to_string()),
+    };
+    wire::TlsOrigin {
+        mutual: origin.mutual,
+        credential: text(&origin.credential),
+        authorities,
+        server_name: text(&origin.server_name),
+        subject_alt_names: origin
+            .subject_alt_names
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        unverified: origin.unverified,
+        authorities_file: file,
+        certificate_file: files.map(|(path, _)| path.to_string()).unwrap_or_default(),
+        key_file: files.map(|(_, path)| path.to_string()).unwrap_or_default(),
+    }
+}
+
+fn check_origin(message: &wire::TlsOrigin) -> Result<TlsOrigin, WireError> {
+    let authorities = match (&*message.authorities, some(&message.authorities_file)) {
+        ([], None) => Authorities::System,
+        (pem, None) => Authorities::Pem(pem.into()),
+        ([], Some(path)) => Authorities::File(path),
+        (_, Some(_)) => return Err(WireError::new("authorities", "they are there twice")),
+    };
+    let certificate = match (some(&message.certificate_file), some(&message.key_file)) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(WireError::new("key_file", "one without the other")),
+    };
+    let credential = some(&message.credential);
+    // Never read as "none need be shown".
+    if message.mutual && credential.is_none() && certificate.is_none() {
+        return Err(WireError::new("credential", "missing"));
+    }
+    Ok(TlsOrigin {
+        mutual: message.mutual,
+        authorities,
+        credential,
+        certificate,
+        server_name: some(&message.server_name),
+        subject_alt_names: message
+            .subject_alt_names
+            .iter()
+            .map(|name| name.as_str().into())
+            .collect(),
+        unverified: message.unverified,
+    })
 }
 
 fn encode_balancer(balancer: &LoadBalancer) -> wire::LoadBalancer {
@@ -187,7 +258,14 @@ pub(super) fn check_traffic(
         tls: match wire::ClientTls::try_from(message.tls) {
             Ok(wire::ClientTls::Automatic) => None,
             Ok(wire::ClientTls::Plaintext) => Some(ClientTls::Disable),
-            Ok(wire::ClientTls::MeshMutual) => Some(ClientTls::Mutual),
+            Ok(wire::ClientTls::MeshMutual) => {
+                Some(ClientTls::Mutual(some(&message.mesh_server_name)))
+            }
+            Ok(wire::ClientTls::Originate) => {
+                let origin = message.tls_origin.as_ref();
+                let origin = origin.ok_or_else(|| WireError::new("tls_origin", "missing"))?;
+                Some(ClientTls::Originate(check_origin(origin)?.into()))
+            }
             Err(_) => return Err(super::unknown_value("tls", message.tls)),
         },
     })
@@ -281,8 +359,9 @@ mod tests {
     use std::time::Duration;
 
     use voile_model::mesh::traffic::{
-        Algorithm, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer,
-        LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive, Warmup,
+        Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
+        LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive,
+        TlsOrigin, Warmup,
     };
 
     use super::{check_traffic, encode_traffic};
@@ -355,7 +434,38 @@ mod tests {
             percent_thousandths: 12_500,
             min: 0,
         });
-        all.tls = Some(ClientTls::Mutual);
+        all.tls = Some(ClientTls::Mutual(Some("way.example".into())));
+        let origin = TlsOrigin {
+            mutual: true,
+            authorities: Authorities::Pem(b"pem".as_slice().into()),
+            credential: Some("shown".into()),
+            certificate: None,
+            server_name: Some("api.example".into()),
+            subject_alt_names: vec!["other.example".into()],
+            unverified: false,
+        };
+        let files = TlsOrigin {
+            authorities: Authorities::File("/ca.pem".into()),
+            credential: None,
+            certificate: Some(("/c.pem".into(), "/k.pem".into())),
+            unverified: true,
+            ..origin.clone()
+        };
+        let system = TlsOrigin {
+            mutual: false,
+            authorities: Authorities::System,
+            credential: None,
+            server_name: None,
+            ..origin.clone()
+        };
+        let originated = |origin: TlsOrigin| PortTraffic {
+            tls: Some(ClientTls::Originate(origin.into())),
+            ..PortTraffic::default()
+        };
+        let unnamed = PortTraffic {
+            tls: Some(ClientTls::Mutual(None)),
+            ..PortTraffic::default()
+        };
         let plain = PortTraffic {
             tls: Some(ClientTls::Disable),
             outliers: Some(OutlierDetection::default()),
@@ -364,6 +474,10 @@ mod tests {
         let cases = [
             all,
             plain,
+            unnamed,
+            originated(origin),
+            originated(files),
+            originated(system),
             balanced(Algorithm::LeastRequest, None),
             balanced(Algorithm::RoundRobin, None),
             balanced(Algorithm::Random, None),
@@ -390,6 +504,13 @@ mod tests {
         let good = good.expect("a message");
         let mut unknown = good.clone();
         unknown.tls = 9;
+        let mut bare = good.clone();
+        bare.tls = voile_proto::proxy::ClientTls::Originate.into();
+        let mut unshown = bare.clone();
+        unshown.tls_origin = Some(voile_proto::proxy::TlsOrigin {
+            mutual: true,
+            ..Default::default()
+        });
         let mut small = good.clone();
         let mut other = good.clone();
         let mut keyless = good;
@@ -404,6 +525,8 @@ mod tests {
         }
         for (message, why) in [
             (unknown, "tls"),
+            (bare, "tls_origin"),
+            (unshown, "credential"),
             (small, "size"),
             (other, "algorithm"),
             (keyless, "key"),

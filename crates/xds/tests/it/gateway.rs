@@ -23,6 +23,7 @@ fn gateway(tls: Option<proxy::GatewayTls>) -> proxy::Gateway {
         names: tls.iter().map(|_| "*.shop.example".to_owned()).collect(),
         tls,
         hosts: vec![host],
+        ..proxy::GatewayServer::default()
     };
     let bind = proxy::SocketAddress {
         address: vec![127, 0, 0, 1],
@@ -35,17 +36,60 @@ fn gateway(tls: Option<proxy::GatewayTls>) -> proxy::Gateway {
             port: 80,
             servers: vec![server],
         }],
+        credentials: vec![proxy::Credential {
+            name: "out".to_owned(),
+            private_key: b"very secret".to_vec(),
+            authorities: b"authorities".to_vec(),
+            ..proxy::Credential::default()
+        }],
     }
+}
+
+/// One that carries bytes.
+fn carrying(kind: proxy::ServerKind, tls: Option<proxy::GatewayTls>) -> proxy::Gateway {
+    let mut message = gateway(tls);
+    let server = &mut message.listeners[0].servers[0];
+    server.kind = kind.into();
+    server.hosts.clear();
+    server.connections = Some(proxy::Routes {
+        routes: Vec::new(),
+        connections: vec![proxy::ConnectionRoute {
+            matches: Vec::new(),
+            destinations: vec![proxy::RouteDestination {
+                service: "shop/echo".to_owned(),
+                weight: 1,
+                ..proxy::RouteDestination::default()
+            }],
+        }],
+    });
+    message
 }
 
 #[test]
 fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_refused_whole() {
-    for good in [gateway(None), gateway(Some(tls()))] {
+    let mesh = proxy::GatewayTls {
+        mesh: true,
+        ..proxy::GatewayTls::default()
+    };
+    for good in [
+        gateway(None),
+        gateway(Some(tls())),
+        carrying(proxy::ServerKind::Bytes, None),
+        carrying(proxy::ServerKind::Bytes, Some(tls())),
+        carrying(proxy::ServerKind::Passthrough, None),
+        carrying(proxy::ServerKind::Bytes, Some(mesh)),
+    ] {
         let read = Gateway::check(&good).expect("good");
         assert_eq!(Gateway::check(&read.encode()), Ok(read));
     }
     type Change = fn(&mut proxy::GatewayListener);
-    let table: [(&str, Change); 8] = [
+    let table: [(&str, Change); 10] = [
+        ("listeners[0].servers[0].kind", |one| {
+            one.servers[0].kind = 77
+        }),
+        ("listeners[0].servers[0].tls: it ends behind", |one| {
+            one.servers[0].kind = proxy::ServerKind::Passthrough.into();
+        }),
         ("listeners[0].servers: missing", |one| one.servers.clear()),
         ("listeners[0].port", |one| one.port = 70_000),
         ("listeners[0].bind", |one| one.bind = None),

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use prost::Message;
 use voile_model::Labels;
-use voile_model::mesh::TextMatch;
 use voile_model::mesh::action::{
     Abort, AbortStatus, Answer, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
     PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, Share,
 };
+use voile_model::mesh::{AddressRange, TextMatch};
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
-    Address, Mirror, MutualTls, Protocol, ProxyConfiguration, RequestMatch, RetryPolicy, Route,
-    RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, decode_key_set, decode_tokens,
-    encode_labels, encode_service, encode_tokens, encode_workload, parse_service_key,
+    Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, Protocol, ProxyConfiguration,
+    RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel,
+    decode_key_set, decode_tokens, encode_labels, encode_service, encode_tokens, encode_workload,
+    parse_service_key,
 };
 
 const MESH: &str = r#"
@@ -438,6 +439,11 @@ fn routes_come_back_as_they_went() {
         weight,
         headers: headers.clone(),
     };
+    let plain = |to, weight| RouteDestination {
+        to,
+        weight,
+        headers: HeaderRules::default(),
+    };
     let routes = Routes {
         routes: vec![
             Route {
@@ -476,13 +482,34 @@ fn routes_come_back_as_they_went() {
             ),
             redirecting(RedirectPort::Scheme, PathRewrite::Prefix("/c".to_owned())),
         ],
+        connections: vec![
+            ConnectionRoute {
+                matches: vec![
+                    ConnectionMatch {
+                        server_names: vec!["a.test".into(), "*.b.test".into()],
+                        subnets: ["10.0.0.0/8", "fd00::/16"]
+                            .iter()
+                            .filter_map(|text| AddressRange::parse(text))
+                            .collect(),
+                        port: voile_model::Port::new(443),
+                        source_labels: Labels::from_iter([("app", "a")]),
+                    },
+                    ConnectionMatch::default(),
+                ],
+                destinations: vec![plain(Ok(target(Some("v1"), None)), 3)],
+            },
+            ConnectionRoute {
+                matches: Vec::new(),
+                destinations: vec![plain(Err("gone".into()), 1)],
+            },
+        ],
     };
     let back = Routes::decode(&routes.encode().encode_to_vec()).expect("routes");
     let mut wanted = routes.clone();
     // The wire's grain; what is not nothing stays something.
     wanted.routes[0].timeout = Some(Duration::from_millis(1));
     assert_eq!(back, wanted);
-    assert_eq!(routes.targets().count(), 3);
+    assert_eq!(routes.targets().count(), 4);
 }
 
 /// Routes with which nothing is wrong.
@@ -502,6 +529,20 @@ fn sensible() -> proxy::Routes {
             }],
             ..proxy::Route::default()
         }],
+        connections: vec![proxy::ConnectionRoute {
+            matches: vec![proxy::ConnectionMatch {
+                destinations: vec![proxy::AddressRange {
+                    address: vec![10, 0, 0, 0],
+                    prefix: 8,
+                }],
+                ..proxy::ConnectionMatch::default()
+            }],
+            destinations: vec![proxy::RouteDestination {
+                service: "shop/echo".to_owned(),
+                weight: 1,
+                ..proxy::RouteDestination::default()
+            }],
+        }],
     }
 }
 
@@ -510,7 +551,19 @@ fn routes_that_make_no_sense_are_refused_by_field() {
     type Spoil = fn(&mut proxy::Routes);
     let good = sensible();
     assert!(Routes::decode(&good.encode_to_vec()).is_ok());
-    let spoil: [(&str, Spoil); 11] = [
+    let spoil: [(&str, Spoil); 14] = [
+        ("connections[0].destinations: none has a weight", |r| {
+            r.connections[0].destinations[0].weight = 0;
+        }),
+        (
+            "connections[0].matches[0].destinations[0].prefix: 33 is more",
+            |r| {
+                r.connections[0].matches[0].destinations[0].prefix = 33;
+            },
+        ),
+        ("connections[0].matches[0].port: a port is", |r| {
+            r.connections[0].matches[0].port = 70_000;
+        }),
         ("routes[0].answer.status: 99 is no status", |r| {
             r.routes[0].answer = Some(proxy::RouteAnswer {
                 status: 99,

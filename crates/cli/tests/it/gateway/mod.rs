@@ -1,6 +1,8 @@
 //! A gateway: what comes from outside, by plain sockets, through it into the mesh.
 
+mod origination;
 mod plain;
+mod streams;
 mod tls;
 
 use std::net::SocketAddr;
@@ -109,7 +111,7 @@ fn say(mesh: &Mesh, name: &str, text: &str) {
     std::fs::rename(&new, mesh.config().join(name)).expect("renamed");
 }
 
-fn body(answer: &Answer) -> String {
+pub(crate) fn body(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 

@@ -1,84 +1,15 @@
 //! TLS that ends at a gateway, by curl and openssl, which share no code with us.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use super::{Asking, Edge, TO_SERVER, body, routes, say, servers};
+use crate::mesh::certificates::Keys;
 use crate::mesh::{application, exchange, get, local, wait_until};
 
 /// Where the gateway takes TLS.
 const PORT: u16 = 8443;
-
-/// Certificates and keys of a test.
-struct Keys {
-    folder: tempfile::TempDir,
-}
-
-impl Keys {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        std::fs::read_to_string(self.path(name)).expect("a file")
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let ran = Command::new("openssl")
-            .args(arguments.split(' '))
-            .current_dir(self.folder.path())
-            .output()
-            .expect("openssl");
-        assert!(
-            ran.status.success(),
-            "{}",
-            String::from_utf8_lossy(&ran.stderr)
-        );
-    }
-
-    /// A certificate that is its own authority: NAME.crt and NAME.key.
-    fn own(&self, name: &str, host: &str) {
-        self.openssl(&format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name} -addext subjectAltName=DNS:{host} -keyout {name}.key -out {name}.crt"
-        ));
-    }
-
-    /// A client's certificate by an authority.
-    fn client(&self, name: &str, authority: &str) {
-        std::fs::write(self.path("client.ext"), "extendedKeyUsage=clientAuth\n").expect("written");
-        self.openssl(&format!(
-            "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA {authority}.crt -CAkey {authority}.key -CAcreateserial -days 2 -extfile client.ext -out {name}.crt"
-        ));
-    }
-
-    /// A Secret that holds these files under these keys.
-    fn secret(&self, namespace: &str, name: &str, files: &[(&str, &str)]) -> String {
-        let mut text = format!(
-            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: kubernetes.io/tls\nstringData:\n"
-        );
-        for (key, file) in files {
-            text += &format!("  {key}: |\n");
-            for line in self.text(file).lines() {
-                text += &format!("    {line}\n");
-            }
-        }
-        text + "---\n"
-    }
-
-    fn pair(&self, name: &str) -> String {
-        let (crt, key) = (format!("{name}.crt"), format!("{name}.key"));
-        self.secret("shop", name, &[("tls.crt", &crt), ("tls.key", &key)])
-    }
-}
 
 fn https(hosts: &str, tls: &str) -> String {
     format!(

@@ -2,6 +2,7 @@
 //! belong to this test alone. The client pod's sidecar listens for the services; the server pod's application is the test.
 
 pub(crate) mod application;
+pub(crate) mod certificates;
 pub(crate) mod issuer;
 mod process;
 pub(crate) mod resolver;

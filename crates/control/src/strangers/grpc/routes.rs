@@ -49,7 +49,13 @@ pub(super) fn of(
     };
     heed(usual);
     let routed = snapshot.routes.get(service);
-    let Some(resource) = routed.and_then(|all| all.for_clients_of(caller.namespace())) else {
+    let routed = routed.and_then(|all| all.for_clients_of(caller.namespace()));
+    let said = routed.map(|resource| Routes::decode(&resource.body));
+    let said = said.transpose();
+    let said = said.map_err(|error| format!("{service}: {error}"))?;
+    // Of connections alone nothing is said to who makes requests.
+    let about_requests = |said: &Routes| !said.routes.is_empty() || said.connections.is_empty();
+    let Some(said) = said.filter(about_requests) else {
         let cluster = name_of(service, host, port, None);
         let route = Route {
             retry: usual.map(retry),
@@ -57,7 +63,6 @@ pub(super) fn of(
         };
         return grpc::routes(name, &[route]);
     };
-    let said = Routes::decode(&resource.body).map_err(|error| format!("{service}: {error}"))?;
     let own = configuration(snapshot, caller).map(|own| own.labels);
     let own = own.unwrap_or_default();
     let mut routes = Vec::new();

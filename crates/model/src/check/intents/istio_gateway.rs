@@ -17,16 +17,12 @@ use crate::written::Text;
 const PLAIN: [&str; 3] = ["HTTP", "HTTP2", "GRPC"];
 /// The same in TLS.
 const HTTPS: &str = "HTTPS";
+/// Bytes, in TLS or without.
+const OPAQUE: [&str; 2] = ["TLS", "TCP"];
 /// What servers may speak in Istio and not yet here.
-const NOT_YET: [&str; 6] = ["TLS", "TCP", "GRPC-WEB", "MONGO", "MYSQL", "REDIS"];
+const NOT_YET: [&str; 4] = ["GRPC-WEB", "MONGO", "MYSQL", "REDIS"];
 /// Servers of these need `tls`.
 const ENCRYPTED: [&str; 2] = [HTTPS, "TLS"];
-/// What becomes of TLS in ways that are not built.
-const MODES_NOT_YET: [ServerTlsMode; 3] = [
-    ServerTlsMode::Passthrough,
-    ServerTlsMode::IstioMutual,
-    ServerTlsMode::AutoPassthrough,
-];
 
 const MODES: [(&str, ServerTlsMode); 6] = [
     ("PASSTHROUGH", ServerTlsMode::Passthrough),
@@ -128,12 +124,14 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
     if NOT_YET.contains(&&*said) {
         let message = format!("a server that speaks {said} is not yet supported");
         let help = format!(
-            "{} and {HTTPS} are; remove it, or wait for a later version",
-            PLAIN.join(", ")
+            "{}, {HTTPS} and {} are; remove it, or wait for a later version",
+            PLAIN.join(", "),
+            OPAQUE.join(", ")
         );
         report.error(codes::NOT_YET, &protocol.at, message, help);
-    } else if !PLAIN.contains(&&*said) && &*said != HTTPS {
-        let words = PLAIN.iter().chain(&[HTTPS]).chain(&NOT_YET).copied();
+    } else if !PLAIN.contains(&&*said) && !OPAQUE.contains(&&*said) && &*said != HTTPS {
+        let words = PLAIN.iter().chain(&[HTTPS]).chain(&OPAQUE);
+        let words = words.chain(&NOT_YET).copied();
         let help = crate::text::suggest(&protocol.value, words);
         report.bad(&protocol, " as the protocol of a server", help);
     }
@@ -143,6 +141,10 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
 /// Whether what is said of TLS goes with the protocol.
 fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, report: &Report) {
     let encrypted = ENCRYPTED.contains(&protocol);
+    let ends_here = |mode| {
+        use ServerTlsMode::{Mutual, OptionalMutual, Simple};
+        matches!(mode, Simple | Mutual | OptionalMutual)
+    };
     match tls {
         None if encrypted => drop(report.required(None::<()>, at, "tls")),
         Some(tls) if PLAIN.contains(&protocol) && !tls.https_redirect => {
@@ -152,18 +154,32 @@ fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, 
             let help = "write protocol: HTTPS, or remove `tls`";
             report.error(codes::CONTRADICTION, at, message, help);
         }
-        Some(tls) if protocol == HTTPS && MODES_NOT_YET.contains(&tls.mode) => {
-            let message = format!(
-                "tls.mode {} of a server of HTTPS is not yet supported",
-                word(tls.mode)
-            );
-            let help = "write SIMPLE, MUTUAL or OPTIONAL_MUTUAL (the default is PASSTHROUGH)";
+        Some(tls) if OPAQUE.contains(&protocol) && tls.https_redirect => {
+            let message = format!("a server of {protocol} has no requests to redirect");
+            report.error(codes::CONTRADICTION, at, message, "remove `httpsRedirect`");
+        }
+        Some(_) if protocol == "TCP" => {
+            let message = "a server of TCP is in plaintext";
+            let help = "write protocol: TLS, or remove `tls`";
+            report.error(codes::CONTRADICTION, at, message, help);
+        }
+        Some(tls) if encrypted && tls.mode == ServerTlsMode::AutoPassthrough => {
+            let message = format!("tls.mode {} is not yet supported", word(tls.mode));
+            let help = "write PASSTHROUGH, and routes by `tls` in a VirtualService";
             report.error(codes::NOT_YET, at, message, help);
         }
-        Some(_) if protocol == HTTPS && nameless => {
-            let message = "a server of HTTPS needs a certificate";
+        Some(tls) if encrypted && ends_here(tls.mode) && nameless => {
+            let message = format!("a server of {protocol} needs a certificate");
             let help = "name its Secret in tls.credentialName";
             report.error(codes::MISSING, at, message, help);
+        }
+        Some(tls) if encrypted && !ends_here(tls.mode) && !nameless => {
+            let message = format!(
+                "tls.mode {} shows no certificate of a Secret",
+                word(tls.mode)
+            );
+            let help = "remove tls.credentialName, or write SIMPLE or MUTUAL";
+            report.error(codes::CONTRADICTION, at, message, help);
         }
         _ => {}
     }

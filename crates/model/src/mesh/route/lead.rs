@@ -121,22 +121,15 @@ impl HttpRoute {
         client: Option<&Namespace>,
         place: Place<'_>,
     ) -> Option<Vec<&HttpMatch>> {
-        let is_theirs = |one: &&HttpMatch| {
-            let of = one.source_namespace();
-            let here = match place {
-                Place::Mesh => one.is_for_mesh(),
-                Place::Gateway(name) => one.is_for_gateway(name, own),
-            };
-            here && of.is_none_or(|of| client.is_some_and(|own| own.as_str() == of))
-        };
-        let matches: Vec<&HttpMatch> = self.matches.iter().filter(is_theirs).collect();
+        let matches = self.matches.iter();
+        let matches: Vec<&HttpMatch> = matches
+            .filter(|one| super::is_theirs(&one.criteria, own, client, place))
+            .collect();
         (self.matches.is_empty() || !matches.is_empty()).then_some(matches)
     }
 
     /// Those of its destinations that take something, with their shares: one that is alone takes everything, whatever its weight.
     pub fn shares(&self) -> impl Iterator<Item = (&WeightedDestination, u32)> {
-        let alone = self.route.len() == 1;
-        let taking = self.route.iter().filter(move |to| alone || to.weight > 0);
-        taking.map(move |to| (to, if alone { 1 } else { to.weight }))
+        super::shares(&self.route)
     }
 }

@@ -28,6 +28,7 @@ fn routes(registry: &mut Registry, to: &[(&str, &str, u32)]) {
         ..proxy::RouteDestination::default()
     };
     let body = proxy::Routes {
+        connections: Vec::new(),
         routes: vec![proxy::Route {
             destinations: to.iter().map(destination).collect(),
             ..proxy::Route::default()
@@ -217,6 +218,7 @@ fn routes_that_cannot_be_read_leave_those_before_and_where_none_were_refuse() {
     let mut registry = web();
     subsets(&mut registry, "web", &[("v1", "v1")]);
     let expression = proxy::Routes {
+        connections: Vec::new(),
         routes: vec![proxy::Route {
             matches: vec![proxy::RequestMatch {
                 uri: Some(proxy::TextMatch {

@@ -124,6 +124,7 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
         expected: None,
         weight: 1,
         available: true,
+        origination: None,
         rank: Rank::default(),
         peer: Default::default(),
     };

@@ -241,11 +241,13 @@ impl HttpRole for Dialer<'_> {
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
-        let tls = match route.upstream {
-            UpstreamHttp::Http1 => &self.worker.tls.client_http,
-            UpstreamHttp::Http2 => &self.worker.tls.client_http2,
-        };
-        let connecting = Box::pin(route.ticket.endpoint.connect(self.worker, tls, self.manner));
+        let inside = route.upstream.into();
+        let connecting = Box::pin(
+            route
+                .ticket
+                .endpoint
+                .connect(self.worker, inside, self.manner),
+        );
         connecting
             .await
             .map_err(|unreachable| ConnectFailure::new(unreachable.detail))

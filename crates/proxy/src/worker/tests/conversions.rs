@@ -28,6 +28,7 @@ pub(super) async fn two_sidecars(
         expected: Some(vec![stage.authority.identity("shop", "server")]),
         weight: 1,
         available: true,
+        origination: None,
         rank: Default::default(),
         peer: Peer::default(),
     };
@@ -355,6 +356,7 @@ fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
             expected: None,
             weight: 1,
             available: true,
+            origination: None,
             rank: Default::default(),
             peer: Peer::default(),
         };
@@ -373,6 +375,7 @@ fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
             expected: None,
             weight: 1,
             available: true,
+            origination: None,
             rank: Default::default(),
             peer: Peer::default(),
         };

@@ -151,6 +151,7 @@ fn allocations_under(
             expected: (mode == MutualTls::Strict).then_some(expected),
             weight: 1,
             available: true,
+            origination: None,
             rank: Default::default(),
             peer: Peer::default(),
         };
@@ -366,6 +367,7 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
                 expected: encrypted.then_some(expected),
                 weight: 1,
                 available: true,
+                origination: None,
                 rank: Default::default(),
                 peer: Peer::default(),
             };

@@ -55,6 +55,7 @@ async fn two_sidecars(stage: &Stage, mode: MutualTls, application: SocketAddr) -
         expected: (mode == MutualTls::Strict).then_some(expected),
         weight: 1,
         available: true,
+        origination: None,
         rank: Default::default(),
         peer: Peer::default(),
     };

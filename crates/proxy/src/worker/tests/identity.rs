@@ -19,6 +19,7 @@ async fn is_spoken_to(stage: &Stage, certificate: &ShownCertificate) -> bool {
         expected: Some(vec![stage.authority.identity("shop", "server")]),
         weight: 1,
         available: true,
+        origination: None,
         rank: Default::default(),
         peer: Peer::default(),
     };
@@ -127,6 +128,7 @@ fn whoever_is_refused_after_the_handshake_reads_access_denied() {
             expected: Some(vec![stage.authority.identity("shop", "server")]),
             weight: 1,
             available: true,
+            origination: None,
             rank: Default::default(),
             peer: Peer::default(),
         };

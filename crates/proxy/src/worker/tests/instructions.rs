@@ -331,6 +331,7 @@ async fn carry(protocol: Protocol, mode: MutualTls, application: SocketAddr, des
         expected: (mode == MutualTls::Strict).then_some(expected),
         weight: 1,
         available: true,
+        origination: None,
         rank: Default::default(),
         peer: Peer::default(),
     };

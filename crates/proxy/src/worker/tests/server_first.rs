@@ -37,6 +37,7 @@ async fn listeners(
         expected: (mode != MutualTls::Disable).then_some(expected),
         weight: 1,
         available: true,
+        origination: None,
         rank: Default::default(),
         peer: Peer::default(),
     };

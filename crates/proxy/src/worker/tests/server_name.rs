@@ -72,6 +72,7 @@ async fn listener(
                 expected: None,
                 weight: 1,
                 available: true,
+                origination: None,
                 rank: Default::default(),
                 peer: Peer::default(),
             }],

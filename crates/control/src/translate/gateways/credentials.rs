@@ -1,0 +1,69 @@
+//! The Secrets by which a gateway makes TLS towards servers: those that DestinationRules of the services name to which it leads, of the
+//! gateway's own namespace. Nobody else is told of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use voile_model::ResourceName;
+use voile_model::mesh::traffic::{ClientTls, TlsOrigin};
+use voile_model::mesh::{DestinationRule, Mesh, PolicyLevel, Workload};
+use voile_xds::wire::Credential;
+
+use super::{authorities, certificate};
+
+pub(super) fn for_servers(
+    mesh: &Mesh,
+    workload: &Workload,
+    problems: &mut Vec<String>,
+) -> Vec<Credential> {
+    let client = &workload.key.namespace;
+    let services = mesh.led_to_from_outside(client, &workload.labels);
+    let rules = services
+        .iter()
+        .filter_map(|service| mesh.destination_rule(service));
+    let origins = rules.flat_map(|rule| origins(rule));
+    let named: BTreeSet<(Arc<str>, bool)> = origins
+        .filter_map(|origin| Some((origin.credential.clone()?, origin.mutual)))
+        .collect();
+    let mut all: Vec<Credential> = Vec::new();
+    for (name, mutual) in named {
+        let id = ResourceName::new(client.clone(), name.clone());
+        let (pair, authorities) = (certificate(mesh, &id), authorities(mesh, &id));
+        let missing = match &pair {
+            Err(missing) if mutual => Some(missing.clone()),
+            // It may hold nothing but authorities.
+            Err(missing) if authorities.is_none() => Some(missing.clone()),
+            _ => None,
+        };
+        if let Some(missing) = &missing {
+            problems.push(format!(
+                "{} makes no TLS by the credential {name}: {missing}",
+                workload.key
+            ));
+        }
+        let (certificates, private_key) = pair.unwrap_or_default();
+        // Of two that ask for one of them, whoever shows a certificate says what is missing.
+        all.retain(|one| one.name != name);
+        all.push(Credential {
+            name,
+            missing: missing.unwrap_or_default(),
+            certificates,
+            private_key,
+            authorities: authorities.unwrap_or_default(),
+        });
+    }
+    all
+}
+
+fn origins(rule: &DestinationRule) -> impl Iterator<Item = &TlsOrigin> {
+    let parts = rule.subsets.values().map(|subset| &subset.policy);
+    let policies = std::iter::once(&rule.policy).chain(parts);
+    let levels = policies.flat_map(|policy| {
+        let whole: std::iter::Once<&PolicyLevel> = std::iter::once(&policy.whole);
+        whole.chain(policy.ports.values())
+    });
+    levels.filter_map(|level| match &level.tls {
+        Some(ClientTls::Originate(origin)) => Some(&**origin),
+        _ => None,
+    })
+}

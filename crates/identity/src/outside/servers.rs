@@ -1,0 +1,191 @@
+//! TLS with servers outside of the mesh: whom they must be certified by, and by which name; and what we show them. Nothing is guessed:
+//! without an authority, or a name, nobody is believed.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::ParsedCertificate;
+use rustls::sign::SingleCertAndKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use voile_model::Identity;
+
+use super::{OutsideTlsError, certified, roots};
+use crate::spiffe::identity_of;
+
+/// What is spoken with servers outside. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TowardsOutside {
+    /// Whose certificates are believed, in PEM; `None` is the system's authorities.
+    pub authorities: Option<Vec<u8>>,
+    /// What is shown, and its key, in PEM.
+    pub certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// One of these must be the certificate's, instead of the name that is asked for: host names, addresses, identities.
+    pub names: Vec<Arc<str>>,
+    /// Whether anybody is believed.
+    pub unverified: bool,
+}
+
+impl fmt::Debug for TowardsOutside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TowardsOutside")
+            .field("authorities", &self.authorities.is_some())
+            .field("certificate", &self.certificate.is_some())
+            .field("names", &self.names)
+            .field("unverified", &self.unverified)
+            .finish()
+    }
+}
+
+impl TowardsOutside {
+    /// The connecting side, which names no protocol in ALPN yet.
+    ///
+    /// # Errors
+    /// Something of it cannot be used.
+    pub fn client(&self) -> Result<ClientConfig, OutsideTlsError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let refused = |error: Error| OutsideTlsError::Refused(error.to_string());
+        let roots = match &self.authorities {
+            Some(pem) => Arc::new(roots(pem)?),
+            None if self.unverified => Arc::new(RootCertStore::empty()),
+            None => system_roots()?,
+        };
+        let names = self.names.iter().map(|name| Name::new(name));
+        let verifier = Verifier {
+            roots,
+            names: names.collect::<Result<_, _>>()?,
+            unverified: self.unverified,
+            provider: Arc::clone(&provider),
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(refused)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &self.certificate {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let own = certified(chain, key, &provider)?;
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own)))
+            }
+        };
+        // A new connection proves itself anew, as everywhere.
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+}
+
+/// Those that the machine believes (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others), read once.
+fn system_roots() -> Result<Arc<RootCertStore>, OutsideTlsError> {
+    static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let roots = SYSTEM.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Arc::new(roots)
+    });
+    match roots.is_empty() {
+        true => Err(OutsideTlsError::Authorities(
+            "this system has none".to_owned(),
+        )),
+        false => Ok(Arc::clone(roots)),
+    }
+}
+
+/// A name that a certificate may have.
+#[derive(Debug)]
+enum Name {
+    Host(ServerName<'static>),
+    Identity(Identity),
+}
+
+impl Name {
+    fn new(text: &str) -> Result<Self, OutsideTlsError> {
+        if let Ok(identity) = text.parse() {
+            return Ok(Self::Identity(identity));
+        }
+        let name = match text.parse::<IpAddr>() {
+            Ok(address) => Some(ServerName::IpAddress(address.into())),
+            Err(_) => ServerName::try_from(text.to_owned()).ok(),
+        };
+        name.map(Self::Host)
+            .ok_or_else(|| OutsideTlsError::Name(text.into()))
+    }
+
+    fn is_of(&self, certificate: &ParsedCertificate<'_>, der: &CertificateDer<'_>) -> bool {
+        match self {
+            Self::Host(name) => verify_server_name(certificate, name).is_ok(),
+            Self::Identity(identity) => identity_of(der).is_ok_and(|found| found == *identity),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Verifier {
+    roots: Arc<RootCertStore>,
+    names: Vec<Name>,
+    unverified: bool,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        asked: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.unverified {
+            return Ok(ServerCertVerified::assertion());
+        }
+        let certificate = ParsedCertificate::try_from(leaf)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            rest,
+            now,
+            algorithms,
+        )?;
+        match self.names.as_slice() {
+            [] => verify_server_name(&certificate, asked)?,
+            names if names.iter().any(|name| name.is_of(&certificate, leaf)) => {}
+            _ => return Err(CertificateError::NotValidForName.into()),
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, leaf, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, leaf, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

@@ -1,0 +1,170 @@
+//! `tls` of a DestinationRule: plaintext, the mesh's own, or TLS of the world's that the proxy makes. What contradicts itself is an
+//! error, where Istio's proxies would take one of the two: whoever writes a certificate means that it is shown or looked at.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::codes;
+use crate::decode::Report;
+use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
+use crate::names::{Hostname, Identity};
+use crate::written::Text;
+use crate::written::destination as written;
+
+/// What stands for the system's own authorities where a file of some would.
+const SYSTEM: &str = "system";
+/// Most names of which a certificate must have one.
+const MAX_NAMES: usize = 100;
+
+pub(super) fn tls(written: &written::ClientTls, report: &Report) -> Option<ClientTls> {
+    let Some(mode) = &written.mode else {
+        // Without a mode it is plaintext, as in Istio.
+        return Some(ClientTls::Disable);
+    };
+    match &*mode.value {
+        "DISABLE" => Some(ClientTls::Disable),
+        "ISTIO_MUTUAL" => {
+            of_mesh(written, report);
+            Some(ClientTls::Mutual(server_name(written, report)))
+        }
+        "SIMPLE" => Some(ClientTls::Originate(origin(written, false, report)?.into())),
+        "MUTUAL" => Some(ClientTls::Originate(origin(written, true, report)?.into())),
+        // Said where it is read as an intent.
+        _ => None,
+    }
+}
+
+/// The mesh's own certificates are nobody's to write.
+fn of_mesh(written: &written::ClientTls, report: &Report) {
+    let fields = [
+        ("clientCertificate", &written.client_certificate),
+        ("privateKey", &written.private_key),
+        ("caCertificates", &written.ca_certificates),
+        ("credentialName", &written.credential_name),
+    ];
+    for (name, text) in fields {
+        if let Some(text) = text {
+            let message = format!("`{name}` has no meaning with mode ISTIO_MUTUAL");
+            let help = "remove it: the mesh's own certificates are used";
+            report.error(codes::CONTRADICTION, &text.at, message, help);
+        }
+    }
+    if let Some(text) = written.subject_alt_names.first() {
+        let message = "`subjectAltNames` of mode ISTIO_MUTUAL is not yet supported, and would not be in force";
+        let help = "remove it: a workload must have the identity that the mesh knows of it";
+        report.error(codes::NOT_YET, &text.at, message, help);
+    }
+}
+
+fn server_name(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
+    let text = written.sni.as_ref()?;
+    let help = "a host name without a `*`, such as api.example.com";
+    let read = |text: &str| Hostname::new(text).filter(|host| !host.is_wildcard());
+    let name = report.parsed(text, "a server name", read, help)?;
+    Some(name.as_str().into())
+}
+
+fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option<TlsOrigin> {
+    let unverified = written.insecure.as_ref().is_some_and(|flag| flag.value);
+    let credential = credential(written, report);
+    let certificate = match (&written.client_certificate, &written.private_key) {
+        (Some(certificate), Some(key)) => {
+            from_file(certificate, report);
+            Some((certificate.value.clone(), key.value.clone()))
+        }
+        (Some(one), None) | (None, Some(one)) => {
+            let message = "`clientCertificate` and `privateKey` belong together";
+            report.error(codes::MISSING, &one.at, message, "write both");
+            None
+        }
+        (None, None) => None,
+    };
+    let shown = written.client_certificate.as_ref();
+    match shown.filter(|_| !mutual || credential.is_some()) {
+        Some(text) if !mutual => {
+            let message = "mode SIMPLE shows no certificate";
+            let help = "write mode: MUTUAL, or remove `clientCertificate` and `privateKey`";
+            report.error(codes::CONTRADICTION, &text.at, message, help);
+        }
+        Some(text) => {
+            let message = "a certificate is named twice";
+            let help = "keep `credentialName`, or `clientCertificate` and `privateKey`";
+            report.error(codes::CONTRADICTION, &text.at, message, help);
+        }
+        None if mutual && credential.is_none() && certificate.is_none() => {
+            let message = "mode MUTUAL needs a certificate";
+            let help = "name its Secret in `credentialName`";
+            report.error(codes::MISSING, &written.at, message, help);
+        }
+        None => {}
+    }
+    let authorities = match &written.ca_certificates {
+        None => Authorities::System,
+        Some(text) if &*text.value == SYSTEM => Authorities::System,
+        Some(text) if credential.is_some() => {
+            let message =
+                "`caCertificates` beside `credentialName`: the authorities are named twice";
+            let help = "keep one; a Secret has them as `ca.crt`";
+            report.error(codes::CONTRADICTION, &text.at, message, help);
+            Authorities::System
+        }
+        Some(text) => {
+            from_file(text, report);
+            Authorities::File(text.value.clone())
+        }
+    };
+    let names = names(written, report);
+    let pointless = written.ca_certificates.as_ref();
+    let pointless = pointless.or(written.subject_alt_names.first());
+    if let Some(text) = pointless.filter(|_| unverified) {
+        let message = "`insecureSkipVerify` looks at no certificate, and this says what it must be";
+        let help = "keep one of the two; without `insecureSkipVerify` the server is verified";
+        report.error(codes::CONTRADICTION, &text.at, message, help);
+    }
+    Some(TlsOrigin {
+        mutual,
+        authorities,
+        credential,
+        certificate,
+        server_name: server_name(written, report),
+        subject_alt_names: names,
+        unverified,
+    })
+}
+
+/// Files of the proxies' own are not read.
+fn from_file(text: &Text, report: &Report) {
+    let message = "files of a proxy are not yet read, and what they say would not be in force";
+    let help = "put it into a Secret and name that in `credentialName`, at a gateway";
+    report.error(codes::NOT_YET, &text.at, message, help);
+}
+
+/// A Secret of the namespace of whoever speaks.
+fn credential(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
+    let text = written.credential_name.as_ref()?;
+    let name = text.value.strip_prefix("kubernetes://");
+    let name = name.unwrap_or(&text.value);
+    if name.contains('/') {
+        let message = "only a Secret of the gateway's own namespace can be named here";
+        report.error(codes::NOT_YET, &text.at, message, "write the Secret's name");
+    }
+    Some(name.into())
+}
+
+fn names(written: &written::ClientTls, report: &Report) -> Vec<Arc<str>> {
+    let all = &written.subject_alt_names;
+    if let Some(text) = all.get(MAX_NAMES) {
+        let message = format!("more than {MAX_NAMES} names");
+        report.error(codes::LIMIT, &text.at, message, "say fewer");
+    }
+    for text in all {
+        let known = text.value.parse::<Identity>().is_ok()
+            || text.value.parse::<IpAddr>().is_ok()
+            || Hostname::new(&text.value).is_some_and(|host| !host.is_wildcard());
+        if !known {
+            let help = "a host name, an IP address, or spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT";
+            report.bad(text, " as a name of a certificate", help);
+        }
+    }
+    all.iter().map(|text| text.value.clone()).collect()
+}

@@ -1,0 +1,88 @@
+//! What a gateway carries as bytes: plain TCP, what was in TLS that ended here, and TLS that ends behind us. It has the leave of the
+//! policies that hold for connections, for as long as it lasts, and goes where the routes of its server say.
+//!
+//! ```text
+//! stream, name asked for → policies ─ no ─► reset
+//!                             └ yes → closest route → weights → endpoint
+//! ```
+
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
+
+use voile_model::mesh::telemetry::Side;
+use voile_transport::{self as transport, Stream};
+
+use super::authorization::{self, Leave};
+use super::gateway::GatewaySlot;
+use super::inbound::{self, Caller};
+use super::logged::{self, TcpRecord};
+use super::outbound::{black_hole, cluster, led, refuse, to_service};
+use super::slots::OutboundSlot;
+use super::{Conversation, Worker};
+
+/// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.
+pub(super) fn bytes(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    server: Rc<OutboundSlot>,
+    stream: Stream,
+    caller: Caller,
+    asked: Option<String>,
+) -> Conversation {
+    Box::pin(async move {
+        let Some((stream, leave)) = Box::pin(let_in(&worker, &slot, stream, &caller)).await else {
+            return;
+        };
+        let (start, started) = (SystemTime::now(), Instant::now());
+        let led = led(&worker, &server, asked.as_deref());
+        let relayed = match &led {
+            Err(flags) => refuse(&worker, &black_hole(), &stream, flags),
+            Ok(service) => {
+                let lost = leave.lost(&worker, &slot.inbound, &caller);
+                let streams = (stream, caller.client());
+                to_service(&worker, service, streams, None, lost).await
+            }
+        };
+        let record = TcpRecord {
+            start,
+            duration: started.elapsed(),
+            server_name: asked.as_deref().unwrap_or_default(),
+            cluster: cluster(&led),
+            marks: leave.marks(),
+            ..TcpRecord::new(Side::Client, caller.downstream(slot.plan.borrow().bind))
+        };
+        relayed.record(&worker, record);
+    })
+}
+
+/// Asks the policies; who may not is reset, and there is a line about it.
+async fn let_in(
+    worker: &Worker,
+    slot: &GatewaySlot,
+    stream: Stream,
+    caller: &Caller,
+) -> Option<(Stream, Leave)> {
+    let inbound = &slot.inbound;
+    let permit = inbound::permit(worker, inbound, &caller.arrival, caller.remote);
+    let judged = match permit {
+        Ok(permit) => authorization::connection(worker, inbound, caller, permit).await,
+        Err(why) => Err(authorization::Denied::new(403, "refused_by_policy", why)),
+    };
+    match judged {
+        Ok(leave) => Some((stream, leave)),
+        Err(denied) => {
+            if logged::is_on(worker, Side::Client) {
+                let record = TcpRecord {
+                    flags: "UAEX",
+                    details: &denied.details,
+                    termination: &denied.reason,
+                    marks: denied.marks(),
+                    ..TcpRecord::new(Side::Client, caller.downstream(slot.plan.borrow().bind))
+                };
+                logged::tcp(worker, &record);
+            }
+            transport::reset(stream.tcp());
+            None
+        }
+    }
+}
