@@ -113,8 +113,11 @@ impl<'a> Court<'a> {
             if self.halls.stopped() {
                 return;
             }
+            // With thousands of resources, or many outfits, this takes a while.
+            (self.say)(&format!("\rstarting {name}{outfit}"));
             self.start_one(name, outfit, record);
         }
+        (self.say)("\r");
     }
 
     fn start_one(&mut self, name: &str, outfit: Outfit, record: &mut Record) {
@@ -382,8 +385,11 @@ impl<'a> Court<'a> {
                 });
                 histograms.push(taken.histogram);
             }
+            let kept = record.experiment.rounds_whole;
             record.experiment.rounds_whole = self.round(planned);
-            round_done(record, histograms)?;
+            // A round that could not be written is not kept, and nobody is told that it is.
+            round_done(record, histograms)
+                .inspect_err(|_| record.experiment.rounds_whole = kept)?;
         }
         (self.say)("\r");
         Ok(())

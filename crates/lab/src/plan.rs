@@ -153,24 +153,29 @@ impl fmt::Display for Way {
             outfit,
             ..
         } = self;
-        write!(f, "{contestant} {mode} {tls} {protocol}")?;
-        if let Some(workers) = outfit.workers {
+        write!(f, "{contestant} {mode} {tls} {protocol}{outfit}")
+    }
+}
+
+impl fmt::Display for Outfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(workers) = self.workers {
             write!(f, " {workers} workers")?;
         }
-        if !outfit.cpus.is_empty() {
-            write!(f, " CPU set {}", outfit.cpus)?;
+        if !self.cpus.is_empty() {
+            write!(f, " CPU set {}", self.cpus)?;
         }
-        for (kind, number) in &outfit.generated {
+        for (kind, number) in &self.generated {
             write!(f, " {number} {kind}")?;
         }
-        if !outfit.hit.is_empty() {
-            write!(f, " hit {}", outfit.hit)?;
+        if !self.hit.is_empty() {
+            write!(f, " hit {}", self.hit)?;
         }
-        if !outfit.verdict.is_empty() {
-            write!(f, " {}", outfit.verdict)?;
+        if !self.verdict.is_empty() {
+            write!(f, " {}", self.verdict)?;
         }
-        if !outfit.token.is_empty() {
-            write!(f, " token {}", outfit.token)?;
+        if !self.token.is_empty() {
+            write!(f, " token {}", self.token)?;
         }
         Ok(())
     }

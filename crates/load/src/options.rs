@@ -470,6 +470,16 @@ impl LoadOptions {
         Ok(())
     }
 
+    /// The method that is sent; nothing where there is none.
+    pub(crate) fn spoken_method(&self) -> &str {
+        match self.protocol {
+            Protocol::Http1 | Protocol::Http2 => &self.method,
+            Protocol::Grpc => "POST",
+            Protocol::WebSocket => "GET",
+            Protocol::TcpRr | Protocol::TcpBulk | Protocol::Udp => "",
+        }
+    }
+
     /// The gRPC method: the path without a query, or the health check where the URL has no path.
     fn method_path(&self) -> &str {
         let path = self.target.path.split('?').next().unwrap_or_default();

@@ -366,7 +366,7 @@ impl EchoedOptions {
         Self {
             url: options.target.url.clone(),
             protocol: options.protocol.name(),
-            method: options.method.clone(),
+            method: options.spoken_method().to_owned(),
             rate: options.rate,
             connections: options.connections,
             streams: options.streams,

@@ -29,10 +29,13 @@ impl LoadResult {
             1 => String::new(),
             streams => format!(" of {streams} streams"),
         };
+        let method = match options.method.as_str() {
+            "" => String::new(),
+            method => format!("{method} "),
+        };
         writeln!(
             text,
-            "{} {} ({})\n{wanted}, {} connections{streams}, {} thread(s), arrival {}, {:.1} s after {:.1} s of warm-up",
-            options.method,
+            "{method}{} ({})\n{wanted}, {} connections{streams}, {} thread(s), arrival {}, {:.1} s after {:.1} s of warm-up",
             options.url,
             options.protocol,
             options.connections,

@@ -72,9 +72,9 @@ impl View {
         self.rates.push_back(second.ok + second.errors);
         let width = width.max(MIN_WIDTH) - 1;
         let mut lines = vec![
-            self.head(second, elapsed, planned),
-            percentiles("this second", &second.latency),
-            percentiles("since the start", &self.all),
+            fitting(&self.head(second, elapsed, planned), width),
+            fitting(&percentiles("this second", &second.latency), width),
+            fitting(&percentiles("since the start", &self.all), width),
             self.rate_line(width),
         ];
         lines.extend(histogram(&self.all, width));
@@ -103,18 +103,17 @@ impl View {
         }
     }
 
-    fn head(&self, second: &Live, elapsed: Duration, planned: Duration) -> String {
+    fn head(&self, second: &Live, elapsed: Duration, planned: Duration) -> Vec<String> {
         let of = match planned.as_secs() {
             _ if planned >= UNTIL_STOPPED => String::new(),
             planned => format!(" of {planned}"),
         };
-        format!(
-            "{:>4} s{of}   {} answers/s   {} answers, {} errors",
-            elapsed.as_secs(),
-            second.ok + second.errors,
-            self.answers,
-            self.errors
-        )
+        vec![
+            format!("{:>4} s{of}", elapsed.as_secs()),
+            format!("   {} answers/s", second.ok + second.errors),
+            format!("   {} errors", self.errors),
+            format!(" in {} answers", self.answers),
+        ]
     }
 
     fn rate_line(&self, width: usize) -> String {
@@ -128,12 +127,27 @@ impl View {
     }
 }
 
-fn percentiles(label: &str, samples: &Samples) -> String {
-    let mut text = format!("{label:<16}");
-    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
-        let _ = write!(text, "{name} {:<10}", time(samples.quantile_us(quantile)));
+/// The first of these that are whole in so many columns: half a number looks like another one.
+fn fitting(parts: &[String], width: usize) -> String {
+    let mut text = String::new();
+    for part in parts {
+        if text.chars().count() + part.trim_end().chars().count() > width {
+            break;
+        }
+        text += part;
     }
-    text + "max " + &time(samples.max_us())
+    text
+}
+
+/// All of them are whole in 80 columns.
+fn percentiles(label: &str, samples: &Samples) -> Vec<String> {
+    let mut parts = vec![format!("{label:<16}")];
+    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
+        let time = time(samples.quantile_us(quantile));
+        parts.push(format!("{name} {time:<8}"));
+    }
+    parts.push(format!("max {}", time(samples.max_us())));
+    parts
 }
 
 /// Rows of all samples, by powers of a number that makes them few enough.
@@ -223,7 +237,7 @@ mod tests {
             "{first:?}"
         );
         assert!(
-            first.contains("1 s of 10   5 answers/s   5 answers, 1 errors"),
+            first.contains("1 s of 10   5 answers/s   1 errors in 5 answers"),
             "{first}"
         );
         assert!(first.contains("40.0 ms") && first.contains('█'), "{first}");
@@ -246,6 +260,35 @@ mod tests {
             format!("\x1b[{}A{CLEAR_BELOW}", next.matches('\n').count())
         );
         assert_eq!(view.erase(), "", "there is nothing left to erase");
+    }
+
+    #[test]
+    fn a_figure_is_shown_whole_or_not_at_all() {
+        let all = second(&[10, 20, 20, 300, 59_000], 1);
+        let lines = |width: usize| {
+            let one = Duration::from_secs(1);
+            let text = View::default().draw(&all, one, Duration::from_secs(3600), (width, 40));
+            let whole = text.replace(BEGIN, "").replace(CLEAR_RIGHT, "");
+            whole.lines().take(3).map(str::to_owned).collect::<Vec<_>>()
+        };
+        for line in &lines(80)[1..] {
+            assert!(
+                line.contains("p99.9 ") && line.contains(" max "),
+                "{line:?}"
+            );
+        }
+        for width in MIN_WIDTH..120 {
+            let lines = lines(width);
+            for line in &lines[1..] {
+                let last = line.split_whitespace().last().unwrap_or_default();
+                assert!(["ms", "s"].contains(&last), "{width}: {line:?}");
+            }
+            let last = lines[0].split_whitespace().last().unwrap_or_default();
+            assert!(
+                ["answers/s", "errors", "answers"].contains(&last),
+                "{width}: {lines:?}"
+            );
+        }
     }
 
     #[test]

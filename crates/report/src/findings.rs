@@ -137,9 +137,12 @@ fn feature(record: &Record, name: &str) -> Option<String> {
             told.join(", ")
         ),
     };
+    let loads = match cells.len() {
+        1 => "one load".to_owned(),
+        n => format!("{n} loads"),
+    };
     Some(format!(
-        "{name} divided by {base}, within rounds, over {} loads: {}; {noise}.",
-        cells.len(),
+        "{name} divided by {base}, within rounds, over {loads}: {}; {noise}.",
         ranges.join(", ")
     ))
 }

@@ -116,6 +116,10 @@ fn tests(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Test>, String
         return Err("the records are of different machines; --beside CONTESTANT judges ratios within each record instead".to_owned());
     }
     let (before, after) = (cells(base), cells(new));
+    for name in std::iter::once(&asked.contestant).chain(&asked.beside) {
+        has("base", &before, name)?;
+        has("new", &after, name)?;
+    }
     let mut tests = Vec::new();
     for cell in before
         .keys()
@@ -153,6 +157,19 @@ fn tests(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Test>, String
 }
 
 type Cells = std::collections::BTreeMap<CellKey, Rounds>;
+
+fn has(which: &str, all: &Cells, name: &str) -> Result<(), String> {
+    let names: std::collections::BTreeSet<&str> =
+        all.keys().map(|cell| cell.contestant.as_str()).collect();
+    if names.contains(name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = names.into_iter().collect();
+    let names = names.join(", ");
+    Err(format!(
+        "{name} is not in the {which} record, which has {names}"
+    ))
+}
 
 /// A figure's rounds, or its ratios to another contestant's in the same rounds.
 fn rounds(all: &Cells, cell: &CellKey, figure: Compared, beside: Option<&str>) -> Vec<f64> {

@@ -193,8 +193,8 @@ struct Choices {
     /// that are not there are begun.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     resume: Option<PathBuf>,
-    /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH. Looked for on PATH, in /usr/sbin and in Python
-    /// environments otherwise.
+    /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, which are looked for on PATH, in /usr/sbin and in Python
+    /// environments otherwise; ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
     /// Another build of voile, measured beside this one in every cell of Voile's under the name it is given.
@@ -537,7 +537,7 @@ fn keep(outcome: &Outcome, goes_on: Option<&Path>) -> Done {
         n => format!("rounds 1 to {n} are kept"),
     };
     let go_on = goes_on.unwrap_or(&outcome.folder).display();
-    let go_on = format!("{kept}; --resume {go_on} goes on after them");
+    let go_on = format!("{kept}; --resume {go_on} goes on from there");
     print!("{}", voile_report::table::render(&outcome.record));
     for note in &outcome.record.notes {
         println!("\n{note}");
@@ -595,7 +595,7 @@ fn list(peers: &[String]) -> Done {
     Ok(())
 }
 
-/// Progress (lines that begin with a carriage return) overwrites itself on a terminal; elsewhere each tenth is printed.
+/// Progress (lines that begin with a carriage return) overwrites itself on a terminal; elsewhere it is lines.
 fn say(line: &str) {
     let mut stderr = std::io::stderr();
     let terminal = stderr.is_terminal();

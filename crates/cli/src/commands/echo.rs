@@ -10,30 +10,42 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///
-/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo sends messages back (Unary, Stream, Collect,
-/// Repeat); grpc.health.v1.Health, Fortio's fgrpc.PingServer/Ping and reflection are served, too. WebSocket messages come
+/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo sends
+/// messages back (Unary, Stream, Collect, Repeat); grpc.health.v1.Health, Fortio's
+/// fgrpc.PingServer/Ping and reflection are served, too. WebSocket messages come
 /// back, or as many bytes as `size` of the upgrade says.
 ///
 /// The query of each request chooses its answer:
-///   size=1024          a body of that many bytes; without it the request's own body comes back
+///   size=1024          a body of that many bytes; without it the request's own
+///                      body comes back
 ///   delay=2ms          wait (at most 60s) before answering
 ///   status=503         answer with that status
-///   close=true         close the connection after the answer (or a percentage: close=5)
+///   close=true         close the connection after the answer (or a percentage:
+///                      close=5)
 ///   header=Name:Value  add a header field; may be repeated
 ///   grpc-status=14     end a gRPC call with that status
-///   gzip=true          compress the answer for clients that accept it (or a percentage: gzip=50)
-///   delay-per-request=100us   wait that long for this request and each that waits already: slower under load
+///   gzip=true          compress the answer for clients that accept it (or a
+///                      percentage: gzip=50)
+///   delay-per-request=100us
+///                      wait that long for this request and each that waits
+///                      already: slower under load
 ///   messages=100       messages that voile.echo.v1.Echo/Repeat answers with
-///   deny=/admin        as an external authorizer (gRPC, envoy.service.auth.v3.Authorization/Check), which says yes to
-///                      everything else: no to requests whose path begins so; may be repeated; mostly given by --query
-/// size, delay and status take lists with percentages too, and all may come in a field `echo-query` instead: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
-/// 5 ms in 5 %, and not at all in the rest. /debug answers with the request's head as it arrived.
+///   deny=/admin        as an external authorizer (gRPC,
+///                      envoy.service.auth.v3.Authorization/Check), which says
+///                      yes to everything else: no to requests whose path begins
+///                      so; may be repeated; mostly given by --query
+/// size, delay, status and grpc-status take lists with percentages, too:
+/// delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests, 5 ms in 5 %, and not at all
+/// in the rest. All may come in a field `echo-query` instead. /debug answers with
+/// the request's head as it arrived.
 ///
-/// With --call the server is a service that depends on others: each request first calls those URLs, in order, passing
-/// trace headers on, and answers {"service":NAME,"calls":[{"url","status","body"|"error"}]}; the status is 502 if a
-/// callee failed or did not answer 2xx.
+/// With --call the server is a service that depends on others: each request first
+/// calls those URLs, in order, passing trace headers on, and answers
+/// {"service":NAME,"calls":[{"url","status","body"|"error"}]}; the status is 502
+/// if a callee failed or did not answer 2xx.
 ///
-/// Prints `listening on ADDRESS` to stderr for each address. Ends on SIGINT or SIGTERM, answering requests begun.
+/// Prints `listening on ADDRESS` to stderr for each address. Ends on SIGINT or
+/// SIGTERM, answering requests begun.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {

@@ -37,12 +37,14 @@ use words::{
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where requests go; names are resolved once.
-    /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or HTTP/2 with --protocol http2
-    /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2 without TLS, by prior knowledge
-    /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC calls; without a method the standard health check
-    /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
-    /// udp://HOST:PORT                    the same in datagrams; one that is lost is a timeout
-    /// ws://HOST[:PORT][/PATH]            WebSocket: messages of --payload-size bytes, and as many back
+    /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or --protocol http2
+    /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2, by prior knowledge
+    /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC calls; else the health check
+    /// tcp://HOST:PORT                    --payload-size bytes there and back,
+    ///                                    or --protocol tcp-bulk
+    /// udp://HOST:PORT                    the same in datagrams; one that is
+    ///                                    lost is a timeout
+    /// ws://HOST[:PORT][/PATH]            WebSocket: messages of as many bytes
     /// https://, h2://, grpcs://, wss://, tls://  the same over TLS
     #[arg(verbatim_doc_comment, required_unless_present = "read")]
     url: Option<String>,
@@ -359,8 +361,7 @@ fn find_capacity(
     let found = found.map_err(|error| error.to_string())?;
     let text = match format(args) {
         Format::Table => found.to_table(),
-        Format::Json => found.to_json() + "\n",
-        Format::Fortio => return Err("--format fortio has no place for a search".to_owned()),
+        Format::Json | Format::Fortio => found.to_json() + "\n",
     };
     print(args, &text)?;
     let mut reasons = Vec::new();
@@ -382,12 +383,8 @@ fn run_bulk(
     stop: &Stop,
     progress: bool,
 ) -> Result<Vec<String>, String> {
-    let format = format(args);
-    if format == Format::Fortio {
-        return Err("--format fortio has no place for the figures of tcp-bulk".to_owned());
-    }
     let result = bulk::run(options, stop, progress).map_err(|error| error.to_string())?;
-    let text = match format {
+    let text = match format(args) {
         Format::Table => result.to_table(),
         Format::Json | Format::Fortio => result.to_json() + "\n",
     };
@@ -427,6 +424,16 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     };
     options.seed = args.seed;
     options.timeout = args.timeout;
+    if args.format == Format::Fortio {
+        let of = match options.protocol {
+            _ if args.find_capacity.is_some() => Some("a search"),
+            Protocol::TcpBulk => Some("the figures of tcp-bulk"),
+            _ => None,
+        };
+        if let Some(of) = of {
+            return Err(format!("--format fortio has no place for {of}"));
+        }
+    }
     if args.pull && options.protocol != Protocol::TcpBulk {
         return Err("--pull belongs to --protocol tcp-bulk".to_owned());
     }
@@ -691,8 +698,6 @@ fn print(args: &Args, text: &str) -> Result<(), String> {
             let _ = std::io::stdout().write_all(text.as_bytes());
             format!("write {}: {error}; the result is on stdout", path.display())
         }),
-        None => std::io::stdout()
-            .write_all(text.as_bytes())
-            .map_err(|error| format!("write to stdout: {error}")),
+        None => super::print(text.as_bytes()).map_err(|error| format!("write to stdout: {error}")),
     }
 }

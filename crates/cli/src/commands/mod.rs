@@ -1,5 +1,34 @@
 //! The commands, one file each: `Args` (what the user may say) and `run` (what happens, and the exit code).
 
+/// In the place of the standard one, which panics where nobody reads to the end: `voile … | head` is no failure, and what a run has
+/// measured must still be kept.
+macro_rules! print {
+    ($($said:tt)*) => {
+        $crate::commands::told(&mut std::io::stdout(), format_args!($($said)*))
+    };
+}
+
+/// As [`print!`].
+macro_rules! println {
+    ($($said:tt)*) => {
+        print!("{}\n", format_args!($($said)*))
+    };
+}
+
+/// As [`print!`], for stderr.
+macro_rules! eprint {
+    ($($said:tt)*) => {
+        $crate::commands::told(&mut std::io::stderr(), format_args!($($said)*))
+    };
+}
+
+/// As [`print!`], for stderr.
+macro_rules! eprintln {
+    ($($said:tt)*) => {
+        eprint!("{}\n", format_args!($($said)*))
+    };
+}
+
 mod agent;
 mod analyze;
 mod bench;
@@ -122,6 +151,11 @@ impl Voile {
             Command::Relay(args) => relay::run(args),
         }
     }
+}
+
+/// Says it, if anybody listens.
+fn told(to: &mut dyn std::io::Write, words: std::fmt::Arguments<'_>) {
+    let _ = to.write_fmt(words).and_then(|()| to.flush());
 }
 
 /// Writes what was asked for; that nobody reads it to its end is no failure.

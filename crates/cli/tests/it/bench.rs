@@ -626,6 +626,13 @@ fn a_gate_exits_with_what_it_found() {
         ),
         (&first, &committed("none"), &[], 2, "record.json"),
         (&first, &second, &["--bound", "p50=5"], 2, "is no figure"),
+        (
+            &first,
+            &second,
+            &["--beside", "ngnix"],
+            2,
+            "ngnix is not in the base record, which has baseline",
+        ),
     ] {
         let (exit, said) = gate(base, new, words);
         assert_eq!(exit, Some(code), "{words:?}: {said}");

@@ -69,6 +69,20 @@ fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
             &[url, "--find-capacity", "p99<1s", "--duration", "0"],
             "a probe must end",
         ),
+        (
+            &[url, "--find-capacity", "p99<1s", "--format", "fortio"],
+            "no place for a search",
+        ),
+        (
+            &[
+                "tcp://127.0.0.1:1",
+                "--protocol",
+                "tcp-bulk",
+                "--format",
+                "fortio",
+            ],
+            "no place for the figures of tcp-bulk",
+        ),
     ] {
         let told = load(arguments);
         let why = String::from_utf8_lossy(&told.stderr);

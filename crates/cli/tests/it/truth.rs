@@ -167,4 +167,9 @@ fn a_full_disk_ends_a_run_with_words_and_keeps_whole_rounds() {
         number.trim_end_matches(',').parse::<u32>().ok()
     });
     assert!(whole.is_some_and(|whole| (1..9).contains(&whole)), "{kept}");
+    let told = match whole {
+        Some(1) => "round 1 is kept".to_owned(),
+        whole => format!("rounds 1 to {} are kept", whole.unwrap_or_default()),
+    };
+    assert!(said.contains(&told), "of {whole:?} whole rounds: {said}");
 }

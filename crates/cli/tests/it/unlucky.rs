@@ -150,3 +150,60 @@ fn a_full_disk_at_the_far_end_is_named_and_others_are_measured() {
         "the session's folder is left: {listed}"
     );
 }
+
+/// The end of a pipe that nobody reads.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    Stdio::from(writer)
+}
+
+#[test]
+fn that_nobody_reads_what_is_said_ends_no_command_and_loses_no_record() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
+    let record = records.join("2026-11-21-speed-core");
+    let record = record.display().to_string();
+    let small = folder.path().join("small.toml");
+    std::fs::write(&small, crate::bench::SMALL).expect("written");
+    let small = small.display().to_string();
+    let out = folder.path().join("out");
+    let run = [
+        "bench",
+        "run",
+        &small,
+        "--smoke",
+        "--rounds",
+        "1",
+        "--out",
+        &out.display().to_string(),
+    ]
+    .map(str::to_owned);
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let commands: [Vec<String>; 4] = [
+        words(&["bench", "quick", "--dry-run"]),
+        words(&["bench", "compare", &record, &record]),
+        words(&["graph", "generate", "tree", "--services", "100"]),
+        run.to_vec(),
+    ];
+    for command in commands {
+        let told = |stdout: Stdio, stderr: Stdio| {
+            Command::new(env!("CARGO_BIN_EXE_voile"))
+                .args(&command)
+                .env("TMPDIR", folder.path())
+                .stdin(Stdio::null())
+                .stdout(stdout)
+                .stderr(stderr)
+                .spawn()
+                .and_then(std::process::Child::wait_with_output)
+                .expect("it runs")
+        };
+        let measures = command.contains(&"--smoke".to_owned());
+        let ended = match measures {
+            true => told(closed(), closed()),
+            false => told(closed(), Stdio::piped()),
+        };
+        assert!(ended.status.success(), "{command:?}: {}", said(&ended));
+    }
+    assert!(out.join("report.html").is_file());
+}

@@ -17,12 +17,34 @@ pub(super) fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
     }
 }
 
-/// What serde says of an unknown field, with the one that was probably meant: it lists the known ones in backticks.
+/// What a definition must say, and how.
+const REQUIRED: [(&str, &str); 11] = [
+    ("rounds", "rounds = 9"),
+    ("slice", "slice = \"1.1s\""),
+    ("warmup", "warmup = \"300ms\""),
+    ("load", "[load] with rate, connections, size and protocol"),
+    ("rate", "rate = 1000, requests per second"),
+    ("connections", "connections = 16"),
+    ("size", "size = 1024, bytes of an answer"),
+    ("protocol", "protocol = \"http1\" (http2, grpc, tcp)"),
+    ("proxy", "[proxy] with workers = 2"),
+    ("workers", "workers = 2, threads of every proxy"),
+    ("cells", "[[cells]] with contestants and modes"),
+];
+
+/// What serde says of an unknown field, with the one that was probably meant: it lists the known ones in backticks; and of one that
+/// is missing, with what may stand there.
 pub(super) fn field(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match quoted.next() {
         Some(word) if message.starts_with("unknown field") => {
             format!("{message}{}", meant(word, quoted))
+        }
+        Some(word) if message.starts_with("missing field") => {
+            match REQUIRED.iter().find(|(name, _)| *name == word) {
+                Some((_, example)) => format!("{message}; such as {example}"),
+                None => message.to_owned(),
+            }
         }
         _ => message.to_owned(),
     }
@@ -62,6 +84,8 @@ mod tests {
         assert_eq!(meant("both", []), "");
         let said = "unknown field `rouds`, expected one of `name`, `rounds`";
         assert_eq!(field(said), format!("{said}; did you mean \"rounds\"?"));
-        assert_eq!(field("missing field `rounds`"), "missing field `rounds`");
+        let said = field("missing field `rounds`");
+        assert_eq!(said, "missing field `rounds`; such as rounds = 9");
+        assert_eq!(field("missing field `at`"), "missing field `at`");
     }
 }

@@ -8,6 +8,31 @@ use voile_load::{LoadOptions, Stop, Target, TlsOptions};
 use crate::server::{PATIENCE, Served, loopback};
 
 #[test]
+fn a_result_names_the_method_that_is_sent_and_none_of_bytes() {
+    let http = Served::echo(EchoOptions::default());
+    let tcp = Served::at(EchoOptions {
+        tcp: vec![loopback()],
+        ..EchoOptions::default()
+    });
+    for (url, heading) in [
+        (format!("http://{}/", http.address), "GET http://"),
+        (format!("grpc://{}/", http.address), "POST grpc://"),
+        (format!("ws://{}/", http.address), "GET ws://"),
+        (format!("tcp://{}", tcp.address), "tcp://"),
+    ] {
+        let mut options = LoadOptions::new(Target::parse(&url).unwrap());
+        if options.target.url.starts_with("tcp") {
+            options.body = vec![0; 64];
+        }
+        options.duration = Duration::from_millis(50);
+        options.timeout = PATIENCE;
+        let result = voile_load::run(&options, &Stop::new().unwrap(), false).unwrap();
+        let table = result.to_table();
+        assert!(table.starts_with(heading), "{table}");
+    }
+}
+
+#[test]
 fn each_target_is_spoken_to_in_its_own_way() {
     let http = Served::echo(EchoOptions::default());
     let tcp = Served::at(EchoOptions {
