@@ -169,6 +169,8 @@ codes! {
     ROUTE_NOT_ADMITTED = "V0432";
     /// A VirtualService routes a host that no service of the mesh has: nobody asks for its routes.
     ROUTED_HOST_WITHOUT_SERVICE = "V0433";
+    /// Something of a Gateway, a listener or a route of Gateway API that is not done here, or that contradicts another.
+    GATEWAY_API_REFUSED = "V0434";
     /// A VirtualService without hosts to which no other hands over: no request takes its routes.
     DELEGATE_OF_NOBODY = "V0440";
 }

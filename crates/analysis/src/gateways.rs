@@ -20,8 +20,7 @@ const AUTHORITIES: &str = "-cacert";
 
 /// Checks all Gateways of Istio's API.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
-    let gateways = view.mesh.intents.gateways.iter();
-    let ours: Vec<_> = gateways.filter(|one| !one.gateway_api).collect();
+    let ours: Vec<_> = view.mesh.intents.gateways.iter().collect();
     for gateway in &ours {
         let Some(selector) = &gateway.selector else {
             continue;

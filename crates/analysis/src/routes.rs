@@ -22,7 +22,7 @@ const CLAIMS: &str = "@request.auth.claims";
 /// Checks all VirtualServices.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let intents = &view.mesh.intents;
-    let gateways = intents.gateways.iter().filter(|one| !one.gateway_api);
+    let gateways = intents.gateways.iter();
     let gateways: BTreeMap<_, _> = gateways.map(|one| (&one.name, one)).collect();
     let services = intents.virtual_services.iter();
     let by_name: BTreeMap<_, _> = services.clone().map(|one| (&one.name, one)).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::{Mesh, Service, ServiceOrigin, Sidecar, WorkloadKind};
-use voile_model::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, ResourceName, ServiceKey};
+use voile_model::{Hostname, Labels, Namespace, ResourceName, ServiceKey};
 
 use crate::subject::{Subject, subjects};
 
@@ -175,14 +175,6 @@ impl<'a> View<'a> {
     /// Services by their very name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'a Hostname, &[&'a Arc<Service>])> {
         self.named.iter().map(|(name, all)| (*name, all.as_slice()))
-    }
-
-    /// The Kubernetes Service of a name.
-    pub(crate) fn service(&self, name: &ResourceName) -> Option<&'a Arc<Service>> {
-        let (name, namespace) = (&name.name, &name.namespace);
-        let host = Hostname::new(&format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}"))?;
-        let key = ServiceKey::new(namespace.clone(), host);
-        self.mesh.services.get(&key)
     }
 
     /// A service whose name begins like what was written, for a suggestion.

@@ -27,6 +27,7 @@ use crate::revocations::RevocationFile;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
+use crate::status::gateway_api::Written;
 use crate::translate::{translate_with, update};
 use crate::virtual_addresses::{Given, VirtualAddresses};
 use crate::ztunnel::{NodeAccount, Staff};
@@ -45,6 +46,7 @@ pub(crate) struct Kept {
     virtual_addresses: VirtualAddresses,
     register: Register,
     revocations: RevocationFile,
+    written: Written,
 }
 
 impl Kept {
@@ -55,6 +57,7 @@ impl Kept {
             virtual_addresses: VirtualAddresses::load(state),
             register: Register::new(state),
             revocations: RevocationFile::new(state, authorities),
+            written: Written::new(state),
         }
     }
 }
@@ -121,6 +124,7 @@ impl<S: Source> Reload<S> {
             virtual_addresses,
             register,
             revocations,
+            written,
         } = kept;
         Self {
             source,
@@ -146,6 +150,7 @@ impl<S: Source> Reload<S> {
                 register,
                 status: status.clone(),
                 pause: None,
+                written,
             }),
             status,
         }

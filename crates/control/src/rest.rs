@@ -14,6 +14,7 @@ use crate::last_good::LastGood;
 use crate::memory;
 use crate::snapshot::MeshSnapshot;
 use crate::status::Status;
+use crate::status::gateway_api::Written;
 
 /// Quiet after which the configuration rests: people wait for what is said of their edit, and storms have shorter pauses.
 const QUIET: Duration = Duration::from_millis(100);
@@ -139,6 +140,7 @@ pub(crate) struct Rest {
     pub(crate) status: Arc<Status>,
     /// When it may be done again.
     pub(crate) pause: Option<Instant>,
+    pub(crate) written: Written,
 }
 
 impl Rest {
@@ -169,6 +171,7 @@ impl Rest {
             );
         }
         if let Some(known) = known {
+            self.written.keep(mesh);
             let errors = self.say(known, (changed, changed || first), mesh, snapshot);
             let failed = u64::from(read && errors > 0);
             self.status

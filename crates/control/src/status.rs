@@ -1,5 +1,6 @@
 //! What an operator sees of the control plane: counters, and each proxy's stream with what it took and what it refused.
 
+pub(crate) mod gateway_api;
 mod groups;
 mod histogram;
 mod journal;
@@ -112,6 +113,8 @@ struct Page<'a> {
     proxies: Vec<View<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     workload_groups: Vec<groups::Group>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gateway_api: Vec<gateway_api::Shown>,
     /// What the mesh says and stock Envoys cannot do, by workload.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     translation_limits: BTreeMap<String, Vec<String>>,
@@ -241,6 +244,7 @@ impl Status {
             keys: self.keys.get().map(Keys::status).unwrap_or_default(),
             proxies: inner.proxies.views(),
             workload_groups: groups::groups(&self.mesh()),
+            gateway_api: gateway_api::shown(&self.mesh()),
             translation_limits: self.envoys.limits(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()

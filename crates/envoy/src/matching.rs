@@ -18,6 +18,9 @@ pub(crate) fn matching(criteria: &Criteria, any_case: bool) -> Value {
     let mut made = match criteria.get(&Subject::Uri) {
         Some(Criterion::Is(TextMatch::Exact(path))) => json!({ "path": &**path }),
         Some(Criterion::Is(TextMatch::Prefix(prefix))) => json!({ "prefix": &**prefix }),
+        Some(Criterion::Is(TextMatch::Segments(path))) if &**path != "/" => {
+            json!({ "path_separated_prefix": &**path })
+        }
         Some(Criterion::Is(TextMatch::Regex(regex))) => {
             json!({ "safe_regex": { "regex": &**regex } })
         }
@@ -73,7 +76,8 @@ fn value(name: &str, text: &TextMatch) -> Value {
     let wanted = match text {
         TextMatch::Present => return json!({ "name": name, "present_match": true }),
         TextMatch::Exact(text) => json!({ "exact": &**text }),
-        TextMatch::Prefix(text) => json!({ "prefix": &**text }),
+        // Of paths alone, which are asked above.
+        TextMatch::Prefix(text) | TextMatch::Segments(text) => json!({ "prefix": &**text }),
         TextMatch::Regex(text) => json!({ "safe_regex": { "regex": &**text } }),
     };
     json!({ "name": name, "string_match": wanted })

@@ -12,6 +12,7 @@ mod checker;
 mod config;
 mod destination;
 mod document;
+mod gateway_api;
 mod intents;
 mod kinds;
 mod kubernetes;
@@ -33,6 +34,7 @@ mod virtual_service;
 mod workload_group;
 
 pub use checker::{Changes, Checker, Outcome, Patch, Reach, Turn};
+pub(crate) use config::DEFAULT_ATTEMPTS;
 pub use networking::{GROUP, HEALTH_CHECKED};
 
 use std::collections::BTreeMap;
@@ -43,6 +45,7 @@ use std::sync::Arc;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
+use crate::mesh::gateway_api as api;
 use crate::mesh::intent::{Gateway, Intent};
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
@@ -97,6 +100,14 @@ pub(crate) enum Checked {
     ProxyConfig(Arc<ProxyConfig>),
     Secret(Arc<Secret>),
     WorkloadGroup(Arc<WorkloadGroup>),
+    GatewayClass(Arc<api::GatewayClass>),
+    /// Gateway API's Gateway.
+    ApiGateway(Arc<api::Gateway>),
+    ListenerSet(Arc<api::ListenerSet>),
+    /// An HTTPRoute or a GRPCRoute.
+    ApiRoute(Arc<api::Route>),
+    /// A ReferenceGrant.
+    Grant(Arc<api::Grant>),
 }
 
 /// An address that was given to a Service.

@@ -29,6 +29,7 @@ pub use ranges::Ranges;
 pub use source::{Source, SourceFile};
 pub use text::{parse_duration, suggest};
 
+mod attach;
 mod decode;
 mod text;
 mod written;

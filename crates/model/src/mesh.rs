@@ -8,6 +8,7 @@ pub mod config;
 mod delegate;
 mod destination;
 mod edge;
+pub mod gateway_api;
 pub mod intent;
 pub mod peer_authentication;
 mod probe;
@@ -109,6 +110,8 @@ pub struct Mesh {
     pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
     /// ConfigMaps other than the mesh configuration.
     pub config_maps: BTreeMap<ResourceName, Arc<ConfigMap>>,
+    /// Gateway API's resources. What of them is in force is among Gateways, VirtualServices, Deployments and Services.
+    pub gateway_api: gateway_api::GatewayApi,
     /// What is written about routes, gateways and destinations, whether in force or not.
     pub intents: intent::Intents,
     pub(crate) resources: crate::check::Resources,

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     } else {
         print!("{}", text(&page, proxies, behind, now()));
         print!("{}", groups(&page));
+        print!("{}", gateway_api(&page));
     }
     ExitCode::from(u8::from(behind > 0))
 }
@@ -108,6 +109,43 @@ fn groups(page: &Value) -> String {
             table(&["GROUP", "MEMBER", "ADDRESS", "HEALTHY"], &rows)
         ),
     }
+}
+
+/// Gateway API's resources with their conditions, if there are any: those that do not hold have their reason.
+fn gateway_api(page: &Value) -> String {
+    let none = Vec::new();
+    let list = |value: &Value| value.as_array().unwrap_or(&none).clone();
+    let mut rows = Vec::new();
+    for one in list(&page["gateway_api"]) {
+        let name = format!("{} {}", word(&one, "kind"), word(&one, "name"));
+        let whole = list(&one["conditions"]);
+        if !whole.is_empty() {
+            rows.push(vec![name.clone(), "-".to_owned(), conditions(&whole)]);
+        }
+        for part in list(&one["parts"]) {
+            let of = conditions(&list(&part["conditions"]));
+            rows.push(vec![name.clone(), word(&part, "name").to_owned(), of]);
+        }
+    }
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table(&["RESOURCE", "OF", "CONDITIONS"], &rows)),
+    }
+}
+
+/// `Accepted, ResolvedRefs: BackendNotFound`.
+fn conditions(all: &[Value]) -> String {
+    let shown = all.iter().filter_map(|one| {
+        let (kind, reason) = (word(one, "type"), word(one, "reason"));
+        // It says that something is wrong when it holds.
+        let contrary = kind == "Conflicted";
+        match (one["status"] == "True", contrary) {
+            (true, false) if reason == kind => Some(kind.to_owned()),
+            (false, true) => None,
+            _ => Some(format!("{kind}: {reason}")),
+        }
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 fn row(proxy: &Value, now: u64) -> Vec<String> {

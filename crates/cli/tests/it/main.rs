@@ -20,6 +20,7 @@ mod explain;
 mod export;
 mod forward_proxy;
 mod gateway;
+mod gateway_api;
 mod graph;
 mod groups;
 mod grpc_xds;

@@ -31,10 +31,11 @@ pub(super) fn gateway(
     let answers = Answers::new(mesh);
     let mut listeners: BTreeMap<SocketAddr, (Port, Servers<'_>)> = BTreeMap::new();
     let own: Option<IpAddr> = workload.addresses.first().copied();
-    for gateway in mesh.gateways_for(&workload.labels) {
+    for gateway in mesh.gateways_for(&workload.key.namespace, &workload.labels) {
         for server in &gateway.servers {
             if let Some(address) = server.bind.or(own) {
-                let bind = SocketAddr::new(address, server.port.get());
+                let listens = server.listens.unwrap_or(server.port);
+                let bind = SocketAddr::new(address, listens.get());
                 let (_, servers) = listeners.entry(bind).or_insert((server.port, Vec::new()));
                 servers.push((gateway, server));
             }
@@ -176,12 +177,15 @@ fn in_tls(
     }
 }
 
-/// What is shown to clients, from a Secret of the gateway's own namespace: nobody else's is ever told it.
+/// What is shown to clients, from a Secret of the gateway's own namespace, or where Gateway API's rules permit it of another: nobody
+/// else's is ever told it.
 fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
     let said = server.tls.as_ref();
     let named = server.credentials.first().map(|(_, name, _)| &**name);
     let named = named.unwrap_or_default();
-    let own = &workload.key.namespace;
+    let granted = server.credentials.first().filter(|_| server.granted);
+    let granted = granted.and_then(|(namespace, ..)| namespace.as_ref());
+    let own = granted.unwrap_or(&workload.key.namespace);
     let name = named.strip_prefix("kubernetes://").unwrap_or(named);
     let name = match name.split_once('/') {
         Some((namespace, name)) if namespace == own.as_str() => name,
@@ -191,6 +195,7 @@ fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
     let mode = said.map_or(ServerTlsMode::Simple, |tls| tls.mode);
     let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
     let certificate = match name.contains('/') {
+        _ if server.granted && granted.is_none() => Err("its certificate cannot be shown".into()),
         true => {
             Err(format!("the Secret {name} is not of the gateway's own namespace {own}").into())
         }
@@ -310,7 +315,7 @@ fn takes_all(route: &Route) -> bool {
     let any = |one: &RequestMatch| {
         let path = match &one.uri {
             None | Some(TextMatch::Present) => true,
-            Some(TextMatch::Prefix(prefix)) => &**prefix == "/",
+            Some(TextMatch::Prefix(prefix) | TextMatch::Segments(prefix)) => &**prefix == "/",
             Some(TextMatch::Exact(_) | TextMatch::Regex(_)) => false,
         };
         let rest = RequestMatch {

@@ -184,6 +184,7 @@ impl Answers<'_> {
             fault: route.fault,
             cors: route.cors.clone(),
             mirrors: mirrors.collect(),
+            missing_status: route.missing_status,
         })
     }
 

@@ -193,6 +193,9 @@ fn alternative(one: &Alternative) -> Result<Vec<Value>, String> {
             {
                 without.push((name, text));
             }
+            (Subject::Uri, Criterion::Is(TextMatch::Segments(path))) => {
+                asked.insert(Subject::Uri, Criterion::Is(segments(path)));
+            }
             _ => {
                 asked.insert(subject.clone(), criterion.clone());
             }
@@ -205,6 +208,21 @@ fn alternative(one: &Alternative) -> Result<Vec<Value>, String> {
         ));
     }
     Ok(each(&matching(&asked, one.any_case), &without))
+}
+
+/// gRPC has no word for segments: an expression says the same.
+fn segments(path: &str) -> TextMatch {
+    let path = path.trim_end_matches('/');
+    let mut pattern = String::with_capacity(path.len() + 8);
+    for letter in path.chars() {
+        let plain = letter.is_ascii_alphanumeric() || matches!(letter, '/' | '_' | '-');
+        if !plain && letter.is_ascii() {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push_str("(?:/.*)?");
+    TextMatch::Regex(pattern.into())
 }
 
 /// A header that must not have a value is missing, or is there and is another: two matches for each.
@@ -241,7 +259,7 @@ fn is_post(wanted: &TextMatch) -> Option<bool> {
         TextMatch::Present => Some(true),
         TextMatch::Exact(text) => Some(&**text == METHOD),
         TextMatch::Prefix(text) => Some(METHOD.starts_with(&**text)),
-        TextMatch::Regex(_) => None,
+        TextMatch::Regex(_) | TextMatch::Segments(_) => None,
     }
 }
 

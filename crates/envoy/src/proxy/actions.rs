@@ -166,7 +166,9 @@ fn rewritten(
         }
         PathRewrite::Segments(segments) => {
             let matched = match uri {
-                Some(Criterion::Is(TextMatch::Prefix(text))) => text.trim_end_matches('/'),
+                Some(Criterion::Is(TextMatch::Prefix(text) | TextMatch::Segments(text))) => {
+                    text.trim_end_matches('/')
+                }
                 _ => "",
             };
             let becomes = segments.trim_end_matches('/');

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::networking::{CLUSTER, canonical_name, canonical_revision};
 use super::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
 use super::{Checked, ResourceId, Resources, Stored};
+use crate::attach::attach;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{
@@ -28,6 +29,8 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
         second_round(id, stored, &mut mesh, diagnostics);
     }
     give_addresses(&in_order, &mut mesh);
+    api_by_age(&mut mesh);
+    attach(&mut mesh);
     peers_by_age(&mut mesh);
     tokens_by_age(&mut mesh);
     rules_by_age(&mut mesh);
@@ -72,6 +75,18 @@ fn tokens_by_age(mesh: &mut Mesh) {
 fn rules_by_age(mesh: &mut Mesh) {
     mesh.destination_rules
         .sort_by_cached_key(|one| age(one.created, &one.source));
+}
+
+/// Of two of one age the first by name, as Gateway API has it; without a time the youngest.
+fn api_by_age(mesh: &mut Mesh) {
+    let api = &mut mesh.gateway_api;
+    let age = |created: Option<i64>| created.unwrap_or(i64::MAX);
+    api.gateways
+        .sort_by_cached_key(|one| (age(one.created), one.name.clone()));
+    api.listener_sets
+        .sort_by_cached_key(|one| (age(one.created), one.name.clone()));
+    api.routes
+        .sort_by_cached_key(|one| (age(one.created), one.name.clone(), one.kind));
 }
 
 fn gateways_by_age(mesh: &mut Mesh) {
@@ -216,6 +231,15 @@ pub(super) fn second_round(
             mesh.workload_groups
                 .insert(group.name.clone(), group.clone()),
         ),
+        Checked::GatewayClass(class) => drop(
+            mesh.gateway_api
+                .classes
+                .insert(class.name.clone(), class.clone()),
+        ),
+        Checked::ApiGateway(one) => mesh.gateway_api.gateways.push(one.clone()),
+        Checked::ListenerSet(one) => mesh.gateway_api.listener_sets.push(one.clone()),
+        Checked::ApiRoute(one) => mesh.gateway_api.routes.push(one.clone()),
+        Checked::Grant(one) => mesh.gateway_api.grants.push(one.clone()),
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::{Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut};
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
+use crate::mesh::gateway_api::GATEWAY_NAME;
 use crate::mesh::{Mesh, Service, VirtualService, Workload, WorkloadKind};
 use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
 use crate::source::SourceFile;
@@ -205,6 +206,9 @@ impl Checker {
             return None;
         }
         let patch = Patch::between(changed)?;
+        if !mesh.gateway_api.is_empty() && patch.concerns_gateway_api() {
+            return None;
+        }
         let changes = patch.apply(mesh);
         // A clash: only the whole can tell who came first.
         self.plain = changes.is_some();
@@ -233,7 +237,7 @@ impl Checker {
         } = read;
         let said = diagnostics.len();
         let mut mesh = assemble::assemble(good, &mut diagnostics);
-        mesh.intents = intents::collect(intents, &mut diagnostics);
+        mesh.intents = intents::collect(intents);
         let unreadable = shut::Unreadable {
             named: broken_policies,
             authorization: broken_authorization,
@@ -315,6 +319,17 @@ impl Patch {
         let all = patch.removed.iter().chain(&patch.added);
         let alone = |(_, stored): &(ResourceId, Stored)| stands_alone(&stored.checked);
         all.into_iter().all(alone).then_some(patch)
+    }
+
+    /// Whether something that Gateway API's resources point at, or are run by, came or went.
+    fn concerns_gateway_api(&self) -> bool {
+        let all = self.removed.iter().chain(&self.added);
+        let concerned = |(_, stored): &(ResourceId, Stored)| match &stored.checked {
+            Checked::Services(..) | Checked::Secret(_) | Checked::Deployment(_) => true,
+            Checked::Pod(pod) => pod.template.labels.get(GATEWAY_NAME).is_some(),
+            _ => false,
+        };
+        all.into_iter().any(concerned)
     }
 
     /// Does it to a mesh of the same resources. None when two resources claim one name: the mesh is spoiled then.

@@ -291,7 +291,7 @@ fn proxy_tracing(written: &written::ProxyTracing, report: &Report) -> ProxyTraci
 }
 
 /// Attempts of a policy that does not say how many: Istio's.
-const DEFAULT_ATTEMPTS: u32 = 2;
+pub(crate) const DEFAULT_ATTEMPTS: u32 = 2;
 
 /// Envoy's names of conditions that a policy may list, besides status codes.
 const RETRY_CONDITIONS: [&str; 15] = [

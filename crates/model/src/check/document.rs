@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::kinds::{GATEWAY, KINDS, Kind, Scope, UNREAD, Unread};
+use super::kinds::{API_GATEWAY, GATEWAY, KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
     Checked, Read, ResourceId, Stored, authorization, config, destination, intents, kubernetes,
@@ -12,6 +12,7 @@ use super::{
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::diagnostic::Diagnostic;
+use crate::mesh::gateway_api;
 use crate::mesh::intent::Intent;
 use crate::names::Namespace;
 use crate::source::{Source, SourceFile};
@@ -209,13 +210,15 @@ fn resource(
         .name
         .as_ref()
         .map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
-    // Of the two kinds of this name Gateway API's is not in force yet.
-    let foreign = &*kind_text.value == GATEWAY && intents::is_of_gateway_api(header);
-    let mut known = KINDS.iter().filter(|_| !foreign);
+    // Of the two kinds of this name the group decides.
+    let version = header.api_version.as_ref();
+    let of_api = version.is_some_and(|one| one.value.starts_with(gateway_api::GROUP));
+    let mut known = KINDS.iter().filter(|kind| match kind.name {
+        GATEWAY => (kind.id == API_GATEWAY) == of_api,
+        _ => true,
+    });
     let Some(kind) = known.find(|kind| kind.name == &*kind_text.value) else {
-        let outcome = unread(&kind_text.value, &name, &kind_text.at, report);
-        intents.extend(intents::read(&kind_text.value, header, fields, report));
-        return outcome;
+        return unread(&kind_text.value, &name, &kind_text.at, report);
     };
     if let Some(api_version) = &header.api_version
         && !kind.api_versions.contains(&&*api_version.value)
@@ -233,7 +236,7 @@ fn resource(
         return Outcome::Bad(None);
     };
     let id = id(kind, &meta);
-    let checked = checked(kind.name, meta, &mut fields, intents, report);
+    let checked = checked(kind.id, meta, &mut fields, intents, report);
     fields.finish();
     match checked {
         Some(checked) => Outcome::Good(id, checked),
@@ -245,7 +248,7 @@ fn id(kind: &Kind, meta: &Meta) -> ResourceId {
     let namespace: Option<Namespace> =
         (kind.scope == Scope::Namespaced).then(|| meta.name.namespace.clone());
     ResourceId {
-        kind: kind.name,
+        kind: kind.id,
         namespace,
         name: meta.name.name.clone(),
     }
@@ -309,7 +312,7 @@ fn checked(
         }
         "WorkloadGroup" => workload_group::workload_group(meta, fields, report)
             .map(|group| Checked::WorkloadGroup(group.into())),
-        _ => None,
+        _ => super::gateway_api::checked(kind, meta, fields, report),
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) enum Scope {
 /// A kind that is read.
 pub(super) struct Kind {
     pub(super) name: &'static str,
+    /// What it is remembered by: its name, but for the second kind of one name.
+    pub(super) id: &'static str,
     pub(super) api_versions: &'static [&'static str],
     pub(super) scope: Scope,
 }
@@ -17,6 +19,13 @@ pub(super) struct Kind {
 /// Istio's kind; Gateway API has one of the same name.
 pub(super) const GATEWAY: &str = "Gateway";
 
+/// Gateway API's kind of that name.
+pub(super) const API_GATEWAY: &str = "Gateway.gateway.networking.k8s.io";
+
+const GATEWAY_API: &[&str] = &[
+    "gateway.networking.k8s.io/v1",
+    "gateway.networking.k8s.io/v1beta1",
+];
 const CORE: &[&str] = &["v1"];
 const NETWORKING: &[&str] = &[
     "networking.istio.io/v1",
@@ -27,6 +36,7 @@ const NETWORKING: &[&str] = &[
 const fn kind(name: &'static str, api_versions: &'static [&'static str]) -> Kind {
     Kind {
         name,
+        id: name,
         api_versions,
         scope: Scope::Namespaced,
     }
@@ -43,12 +53,25 @@ pub(super) const KINDS: &[Kind] = &[
     kind("DestinationRule", NETWORKING),
     kind(GATEWAY, NETWORKING),
     Kind {
+        id: API_GATEWAY,
+        ..kind(GATEWAY, GATEWAY_API)
+    },
+    Kind {
+        scope: Scope::Cluster,
+        ..kind("GatewayClass", GATEWAY_API)
+    },
+    kind("GRPCRoute", GATEWAY_API),
+    kind("HTTPRoute", GATEWAY_API),
+    Kind {
         name: "IPAddress",
+        id: "IPAddress",
         api_versions: &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
         scope: Scope::Cluster,
     },
+    kind("ListenerSet", GATEWAY_API),
     Kind {
         name: "Namespace",
+        id: "Namespace",
         api_versions: CORE,
         scope: Scope::Cluster,
     },
@@ -59,6 +82,7 @@ pub(super) const KINDS: &[Kind] = &[
     kind("Pod", CORE),
     kind("ProxyConfig", &["networking.istio.io/v1beta1"]),
     kind("RateLimit", &["voile.dev/v1"]),
+    kind("ReferenceGrant", GATEWAY_API),
     kind(
         "RequestAuthentication",
         &["security.istio.io/v1", "security.istio.io/v1beta1"],
@@ -94,13 +118,7 @@ pub(super) enum Unread {
 pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("NetworkPolicy", Unread::NotYetSecurity),
     ("BackendTLSPolicy", Unread::NotYetSecurity),
-    ("Gateway", Unread::NotYet),
     ("TrafficExtension", Unread::NotYet),
-    ("GatewayClass", Unread::NotYet),
-    ("GRPCRoute", Unread::NotYet),
-    ("HTTPRoute", Unread::NotYet),
-    ("ListenerSet", Unread::NotYet),
-    ("ReferenceGrant", Unread::NotYet),
     ("TCPRoute", Unread::NotYet),
     ("TLSRoute", Unread::NotYet),
     ("UDPRoute", Unread::NotYet),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::codes;
-use crate::decode::{At, Report};
+use crate::decode::{At, Report, Spanned};
 use crate::mesh::{Protocol, Visibility};
 use crate::names::{Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain};
 use crate::source::Source;
@@ -287,6 +287,21 @@ fn parse_timestamp(text: &str) -> Option<i64> {
         year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + (153 * m + 2) / 5 + day - 1;
     let days = era * 146_097 + day_of_era - 719_468;
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// Highest weight of a destination, as in Istio's own examples a share of some hundreds or thousands; sums must not overflow. Gateway
+/// API's schema has the same.
+const MAX_WEIGHT: i64 = 1_000_000;
+
+/// A destination's share of the requests.
+pub(super) fn weight(weight: &Spanned<i64>, report: &Report) -> Option<u32> {
+    let fits = (0..=MAX_WEIGHT).contains(&weight.value);
+    if !fits {
+        let message = format!("{} is not a weight", weight.value);
+        let help = format!("write a number from 0 to {MAX_WEIGHT}");
+        report.error(codes::BAD_VALUE, &weight.at, message, help);
+    }
+    u32::try_from(weight.value).ok().filter(|_| fits)
 }
 
 /// Says that a second thing in a list has the same name.

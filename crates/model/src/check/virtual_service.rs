@@ -24,9 +24,6 @@ use crate::text::clip;
 use crate::written::Text;
 use crate::written::config::RetrySettings;
 
-/// Highest weight of a destination, as in Istio's own examples a share of some hundreds or thousands; sums must not overflow.
-const MAX_WEIGHT: i64 = 1_000_000;
-
 /// Conditions of `retryOn` that are known and not obeyed.
 const UNHEEDED: [&str; 3] = [
     "envoy-ratelimited",
@@ -155,6 +152,7 @@ impl Reading<'_> {
             cors: cors.map(Arc::new),
             timeout,
             retries,
+            missing_status: HttpRoute::MISSING,
         };
         self.answers_alone(&read, cursor.at());
         Some(read)
@@ -365,16 +363,7 @@ impl Reading<'_> {
     /// 0 where none is written; none where it is bad.
     fn weight(&self, fields: &mut Fields<'_>) -> Option<u32> {
         let weight = fields.integer("weight");
-        weight.map_or(Some(0), |weight| {
-            let fits = (0..=MAX_WEIGHT).contains(&weight.value);
-            if !fits {
-                let message = format!("{} is not a weight", weight.value);
-                let help = format!("write a number from 0 to {MAX_WEIGHT}");
-                self.report
-                    .error(codes::BAD_VALUE, &weight.at, message, help);
-            }
-            u32::try_from(weight.value).ok().filter(|_| fits)
-        })
+        weight.map_or(Some(0), |weight| values::weight(&weight, self.report))
     }
 
     fn destination(&self, cursor: &Cursor<'_>) -> Option<RouteDestination> {
@@ -397,6 +386,7 @@ impl Reading<'_> {
             host: whole(&host?, self.name, report)?,
             subset,
             port,
+            nowhere: None,
         })
     }
 

@@ -126,6 +126,7 @@ fn is_within(wide: &Criterion, narrow: &Criterion) -> bool {
         | (Criterion::IsNot(wide), Criterion::IsNot(narrow)) => match (wide, narrow) {
             (Exact(wide), Exact(narrow)) => wide == narrow,
             (Prefix(wide), Exact(narrow) | Prefix(narrow)) => narrow.starts_with(&**wide),
+            (TextMatch::Segments(_), _) => wide.covers(narrow),
             (TextMatch::Present, TextMatch::Present) => true,
             // Whether one expression is within another nobody can tell.
             _ => false,

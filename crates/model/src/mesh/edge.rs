@@ -32,14 +32,17 @@ impl Hostname {
 }
 
 impl Mesh {
-    /// The Gateways that are for a gateway's workload, oldest first. An empty selector is for all, as in Istio.
+    /// The Gateways that are for a gateway's workload of a namespace, oldest first. An empty selector is for all, as in Istio.
     pub fn gateways_for<'m>(
         &'m self,
+        namespace: &'m Namespace,
         labels: &'m Labels,
     ) -> impl Iterator<Item = &'m Arc<Gateway>> + 'm {
-        let selects = |one: &&Arc<Gateway>| {
+        let selects = move |one: &&Arc<Gateway>| {
             let selector = one.selector.as_ref();
-            selector.is_some_and(|selector| selector.selects(labels))
+            let within = one.namespace.as_ref();
+            within.is_none_or(|within| within == namespace)
+                && selector.is_some_and(|selector| selector.selects(labels))
         };
         self.gateways.iter().filter(selects)
     }
@@ -65,11 +68,12 @@ impl Mesh {
     /// The services that requests may be sent to which come in at a workload of these labels.
     #[must_use]
     pub fn led_to_from_outside(&self, client: &Namespace, labels: &Labels) -> Vec<Arc<Service>> {
-        let gateways = self.gateways_for(labels);
+        let gateways = self.gateways_for(client, labels);
         let routed = gateways.flat_map(|one| self.routed_at(&one.name, client));
         let routed: Vec<Arc<VirtualService>> = routed.map(|one| self.handed(one)).collect();
         let destinations = routed.iter().flat_map(|one| one.destinations());
-        let hosts: Vec<&Hostname> = destinations.map(|to| &to.host).collect();
+        let there = destinations.filter(|to| to.nowhere.is_none());
+        let hosts: Vec<&Hostname> = there.map(|to| &to.host).collect();
         let all = self.services.values();
         all.filter(|one| hosts.contains(&&one.key.hostname))
             .cloned()

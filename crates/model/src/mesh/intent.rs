@@ -8,22 +8,15 @@ use std::sync::Arc;
 use super::{VirtualService, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
-pub use gateway::{
-    Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost, ServerTls,
-    ServerTlsMode, TlsVersion,
-};
+pub use gateway::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
 
 /// All of it, in the order of the documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Intents {
     /// VirtualServices with all that they say, in force or not.
     pub virtual_services: Vec<Arc<VirtualService>>,
-    /// Gateways, Istio's and Gateway API's.
+    /// Istio's Gateways.
     pub gateways: Vec<Arc<Gateway>>,
-    /// HTTPRoute, GRPCRoute, TLSRoute, TCPRoute and UDPRoute.
-    pub routes: Vec<Arc<AttachedRoute>>,
-    /// ReferenceGrants.
-    pub grants: Vec<Arc<Grant>>,
     /// DestinationRules with all that they say, in force or not.
     pub destinations: Vec<Arc<Destination>>,
 }
@@ -33,8 +26,6 @@ pub struct Intents {
 pub(crate) enum Intent {
     VirtualService(Arc<VirtualService>),
     Gateway(Arc<Gateway>),
-    Route(Arc<AttachedRoute>),
-    Grant(Arc<Grant>),
     Destination(Arc<Destination>),
 }
 
@@ -43,8 +34,6 @@ impl Intents {
         match one {
             Intent::VirtualService(one) => self.virtual_services.push(one),
             Intent::Gateway(one) => self.gateways.push(one),
-            Intent::Route(one) => self.routes.push(one),
-            Intent::Grant(one) => self.grants.push(one),
             Intent::Destination(one) => self.destinations.push(one),
         }
     }

@@ -85,6 +85,8 @@ pub struct HttpRoute {
     pub timeout: Option<Duration>,
     /// How it is tried again; none is what holds for the destination.
     pub retries: Option<RetryPolicy>,
+    /// What requests are answered that come to a destination which is not there.
+    pub missing_status: u16,
 }
 
 /// One of `route`.
@@ -99,6 +101,11 @@ pub struct WeightedDestination {
 }
 
 impl HttpRoute {
+    /// What Istio's proxies answer where a destination is not there.
+    pub const MISSING: u16 = 503;
+    /// What Gateway API wants to be answered there.
+    pub const MISSING_IN_GATEWAY_API: u16 = 500;
+
     /// Everything it sends requests to, copies included.
     pub fn destinations(&self) -> impl Iterator<Item = &RouteDestination> {
         let weighted = self.route.iter().map(|one| &one.to);
@@ -197,6 +204,8 @@ pub enum TextMatch {
     Exact(Arc<str>),
     /// What begins with this.
     Prefix(Arc<str>),
+    /// Of a path: these segments, and what is below them. Without a slash at the end, but for the root.
+    Segments(Arc<str>),
     /// All of it matches this expression.
     Regex(Arc<str>),
     /// It is there.
@@ -213,6 +222,10 @@ impl TextMatch {
             (Self::Prefix(mine), Self::Prefix(text) | Self::Exact(text)) => {
                 text.starts_with(&**mine)
             }
+            (Self::Segments(mine), Self::Segments(text) | Self::Exact(text)) => {
+                let rest = text.strip_prefix(mine.trim_end_matches('/'));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
             (mine, other) => mine == other,
         }
     }
@@ -224,6 +237,7 @@ impl TextMatch {
         match self {
             Self::Exact(text) => Self::Exact(fold(text)),
             Self::Prefix(text) => Self::Prefix(fold(text)),
+            Self::Segments(text) => Self::Segments(fold(text)),
             Self::Regex(_) | Self::Present => self.clone(),
         }
     }
@@ -345,6 +359,8 @@ pub struct RouteDestination {
     pub subset: Option<(Arc<str>, Source)>,
     /// Which port of it.
     pub port: Option<(Port, Source)>,
+    /// Why it is nowhere, whatever the rest says.
+    pub nowhere: Option<Arc<str>>,
 }
 
 impl VirtualService {

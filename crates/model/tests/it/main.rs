@@ -6,6 +6,7 @@
 )]
 
 mod files;
+mod gateway_api;
 mod golden;
 mod hostile;
 mod last_good;

@@ -1765,6 +1765,9 @@ pub struct Route {
     pub cors: ::core::option::Option<Cors>,
     #[prost(message, repeated, tag = "11")]
     pub mirrors: ::prost::alloc::vec::Vec<Mirror>,
+    /// What requests are answered that come to a destination which is not there; 0 = 503.
+    #[prost(uint32, tag = "12")]
+    pub missing_status: u32,
 }
 impl ::prost::Name for Route {
     const NAME: &'static str = "Route";
@@ -2215,7 +2218,7 @@ impl ::prost::Name for NamedMatch {
 /// None of these is refused.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TextMatch {
-    #[prost(oneof = "text_match::Text", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "text_match::Text", tags = "1, 2, 3, 4, 5")]
     pub text: ::core::option::Option<text_match::Text>,
 }
 /// Nested message and enum types in `TextMatch`.
@@ -2232,6 +2235,9 @@ pub mod text_match {
         /// It is there, whatever it is.
         #[prost(bool, tag = "4")]
         Present(bool),
+        /// Of a path: these segments, and what is below them.
+        #[prost(string, tag = "5")]
+        Segments(::prost::alloc::string::String),
     }
 }
 impl ::prost::Name for TextMatch {
@@ -2258,7 +2264,7 @@ pub struct RouteDestination {
     /// Share of the requests; those of one route are not all 0.
     #[prost(uint32, tag = "4")]
     pub weight: u32,
-    /// Where `service` is empty: what is missing. Requests that come here are answered 503.
+    /// Where `service` is empty: what is missing. Requests that come here are answered as the route says.
     #[prost(string, tag = "5")]
     pub missing: ::prost::alloc::string::String,
     /// Of requests that go here, before those of the route.

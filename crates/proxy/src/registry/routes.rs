@@ -114,6 +114,8 @@ pub(crate) struct Rule {
     pub(crate) timeout: Option<Duration>,
     /// What becomes of requests besides; of most nothing.
     pub(crate) actions: Option<Box<Actions>>,
+    /// What is answered where a target is not there.
+    pub(crate) missing_status: u16,
 }
 
 impl Rule {
@@ -287,6 +289,7 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
             retry: route.retry.as_ref().map(retry_of),
             timeout: route.timeout,
             actions: Actions::of(route, mirrors).map(Box::new),
+            missing_status: route.missing_status,
         });
     }
     // A virtual host that nobody routes leads nowhere; a service of whose connections alone something is said takes its requests.
@@ -332,6 +335,7 @@ pub(crate) fn matching(one: &RequestMatch) -> Result<Match, String> {
         None | Some(Said::Present) => PathMatch::Any,
         Some(Said::Exact(text)) => PathMatch::Exact(text.to_string()),
         Some(Said::Prefix(text)) => PathMatch::Prefix(text.to_string()),
+        Some(Said::Segments(text)) => PathMatch::Segments(text.to_string()),
         Some(Said::Regex(text)) => PathMatch::Regex(regex(text)?),
     };
     let text = |said: &Option<Said>| match said {
@@ -366,6 +370,7 @@ fn text(said: &Said) -> Result<Option<TextMatch>, String> {
         Said::Present => None,
         Said::Exact(text) => Some(TextMatch::Exact(text.to_string())),
         Said::Prefix(text) => Some(TextMatch::Prefix(text.to_string())),
+        Said::Segments(_) => return Err("only paths have segments".to_owned()),
         Said::Regex(text) => Some(TextMatch::Regex(regex(text)?)),
     })
 }

@@ -155,6 +155,16 @@ impl Observe for Changed {
         }
     }
 
+    fn wants_copy(&self) -> bool {
+        self.notes.as_ref().is_some_and(|notes| notes.wants_copy())
+    }
+
+    fn copy(&self, request: Option<Vec<u8>>) {
+        if let Some(notes) = &self.notes {
+            notes.copy(request);
+        }
+    }
+
     fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
         if let Some(notes) = &self.notes {
             notes.response(fields);

@@ -283,9 +283,9 @@ impl OutboundRole {
             Chosen::Here(terms) => Ok((Rc::clone(service), terms)),
             Chosen::Straight => Ok((Rc::clone(service), Terms::default())),
             Chosen::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
-            Chosen::Missing(what) => {
+            Chosen::Missing(what, status) => {
                 let reason = format!("the route leads nowhere: {what}");
-                Err((503, ResponseFlag::NoCluster, reason.into()))
+                Err((status, ResponseFlag::NoCluster, reason.into()))
             }
         }
     }

@@ -40,7 +40,8 @@ pub(crate) enum Chosen {
     /// No route is for it.
     Nowhere,
     /// By a route whose destination is not there.
-    Missing(Arc<str>),
+    /// What is missing, and what is answered.
+    Missing(Arc<str>, u16),
     /// To this service, or part of one.
     To(Rc<ServiceState>, Terms),
     /// By a route that answers it.
@@ -175,7 +176,10 @@ impl RoutesState {
         };
         match share.map(|(_, target)| &self.targets[target]) {
             None => Chosen::Here(terms),
-            Some(Err(missing)) => Chosen::Missing(Arc::clone(missing)),
+            Some(Err(missing)) => {
+                let status = self.compiled.rules[chosen.route].missing_status;
+                Chosen::Missing(Arc::clone(missing), status)
+            }
             Some(Ok(service)) => Chosen::To(Rc::clone(service), terms),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prost::Message;
 use voile_model::mesh::action::{Answer, Cors, Fault, HeaderRules, Rewrite, Share};
-use voile_model::mesh::{AddressRange, TextMatch};
+use voile_model::mesh::{AddressRange, HttpRoute, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
@@ -71,6 +71,8 @@ pub struct Route {
     pub cors: Option<Arc<Cors>>,
     /// Where copies go.
     pub mirrors: Vec<Mirror>,
+    /// What requests are answered that come to a destination which is not there.
+    pub missing_status: u16,
 }
 
 impl Route {
@@ -89,6 +91,7 @@ impl Route {
             fault: None,
             cors: None,
             mirrors: Vec::new(),
+            missing_status: HttpRoute::MISSING,
         }
     }
 }
@@ -201,6 +204,10 @@ impl Routes {
             fault: route.fault.as_ref().map(action::encode_fault),
             cors: route.cors.as_deref().map(action::encode_cors),
             mirrors: route.mirrors.iter().map(encode_mirror).collect(),
+            missing_status: match route.missing_status {
+                HttpRoute::MISSING => 0,
+                other => other.into(),
+            },
         };
         wire::Routes {
             routes: self.routes.iter().map(one).collect(),
@@ -305,6 +312,13 @@ fn route(message: &wire::Route) -> Result<Route, WireError> {
             None => None,
         },
         mirrors,
+        missing_status: match message.missing_status {
+            0 => HttpRoute::MISSING,
+            status => u16::try_from(status)
+                .ok()
+                .filter(|status| (400..600).contains(status))
+                .ok_or_else(|| WireError::new("missing_status", "no status of an error"))?,
+        },
     })
 }
 
@@ -323,7 +337,7 @@ pub(super) fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch
         list.iter().map(one).collect::<Result<Vec<_>, WireError>>()
     };
     Ok(RequestMatch {
-        uri: text("uri", &message.uri)?,
+        uri: path(&message.uri)?,
         any_case: message.any_case,
         scheme: text("scheme", &message.scheme)?,
         method: text("method", &message.method)?,
@@ -339,6 +353,18 @@ pub(super) fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch
     })
 }
 
+/// What is asked of a path, of which alone segments are.
+fn path(message: &Option<wire::TextMatch>) -> Result<Option<TextMatch>, WireError> {
+    use wire::text_match::Text;
+    match message {
+        None => Ok(None),
+        Some(wire::TextMatch {
+            text: Some(Text::Segments(text)),
+        }) => Ok(Some(TextMatch::Segments(text.as_str().into()))),
+        Some(message) => text("uri", message).map(Some),
+    }
+}
+
 fn text(field: &str, message: &wire::TextMatch) -> Result<TextMatch, WireError> {
     use wire::text_match::Text;
     match &message.text {
@@ -347,7 +373,9 @@ fn text(field: &str, message: &wire::TextMatch) -> Result<TextMatch, WireError> 
         Some(Text::Regex(text)) => Ok(TextMatch::Regex(text.as_str().into())),
         Some(Text::Present(true)) => Ok(TextMatch::Present),
         // What a later version asks for is not passed over: it would match everything.
-        Some(Text::Present(false)) | None => Err(WireError::new(field, "asks for nothing")),
+        Some(Text::Present(false) | Text::Segments(_)) | None => {
+            Err(WireError::new(field, "asks for nothing"))
+        }
     }
 }
 
@@ -421,6 +449,7 @@ fn encode_text(text: &TextMatch) -> wire::TextMatch {
     let text = match text {
         TextMatch::Exact(text) => Text::Exact(text.to_string()),
         TextMatch::Prefix(text) => Text::Prefix(text.to_string()),
+        TextMatch::Segments(text) => Text::Segments(text.to_string()),
         TextMatch::Regex(text) => Text::Regex(text.to_string()),
         TextMatch::Present => Text::Present(true),
     };

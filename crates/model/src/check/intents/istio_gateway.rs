@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
-use crate::mesh::intent::{
-    Admission, Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
-};
+use crate::mesh::intent::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
 use crate::names::{Hostname, Namespace, Port};
 use crate::source::Source;
 use crate::written::Text;
@@ -64,7 +62,7 @@ pub(super) fn of_istio(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
     spec.finish();
     Some(Gateway {
         selector: Some(selector.unwrap_or_default()),
-        gateway_api: false,
+        namespace: None,
         servers,
         name: meta.name,
         source: meta.source,
@@ -104,7 +102,8 @@ fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Serve
         hosts,
         tls,
         credentials,
-        admission: Admission::All,
+        granted: false,
+        listens: None,
     })
 }
 

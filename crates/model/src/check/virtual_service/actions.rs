@@ -408,7 +408,9 @@ impl Reading<'_> {
             Said::Exact(text) => OriginMatch::Exact(text.to_string()),
             Said::Prefix(text) => OriginMatch::Prefix(text.to_string()),
             Said::Regex(text) => OriginMatch::Regex(Regex::new(&text).ok()?),
-            Said::Present => return self.report.required(None, cursor.at(), "exact"),
+            Said::Present | Said::Segments(_) => {
+                return self.report.required(None, cursor.at(), "exact");
+            }
         };
         Some(Origin::Text(text))
     }

@@ -1,5 +1,4 @@
-//! Gateways of both APIs, and Gateway API's routes that attach to them. Istio's are in force (`Mesh::gateways`); of Gateway API's
-//! only what analysis needs is here.
+//! Istio's Gateways, and what Gateway API's become when they are attached.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,10 +15,10 @@ pub struct Gateway {
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
-    /// The workloads that are it (Istio's API); `None` where its class makes them (Gateway API).
+    /// The workloads that are it.
     pub selector: Option<Labels>,
-    /// Whether it is Gateway API's.
-    pub gateway_api: bool,
+    /// Only those of this namespace; Istio's are of any.
+    pub namespace: Option<Namespace>,
     /// What it listens to.
     pub servers: Vec<Server>,
 }
@@ -33,6 +32,8 @@ pub struct Server {
     pub name: Arc<str>,
     /// Its port.
     pub port: Port,
+    /// The port at which its workloads take that, if it is another one.
+    pub listens: Option<Port>,
     /// What is spoken, in upper case.
     pub protocol: Arc<str>,
     /// Where it listens; `None` is the workload's own address.
@@ -43,8 +44,8 @@ pub struct Server {
     pub tls: Option<ServerTls>,
     /// Secrets that hold its certificate; without a namespace that of the workload.
     pub credentials: Vec<(Option<Namespace>, Arc<str>, Source)>,
-    /// Whose routes may attach.
-    pub admission: Admission,
+    /// Whether a Secret of another namespace than the workload's may be shown: it was looked at, and is permitted.
+    pub granted: bool,
 }
 
 /// `tls` of a server of Istio's API.
@@ -104,75 +105,4 @@ impl ServerHost {
         let open = self.namespace.as_ref().is_none_or(|own| own == namespace);
         open && (self.host.covers(host) || host.covers(&self.host))
     }
-}
-
-/// `allowedRoutes.namespaces`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Admission {
-    /// Of any namespace.
-    All,
-    /// Of the gateway's own.
-    Same,
-    /// Of namespaces with these labels.
-    Selected(Labels),
-    /// By words that are not understood here: nothing is said about it.
-    Unknown,
-}
-
-/// A route of Gateway API.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AttachedRoute {
-    /// `HTTPRoute` and the like.
-    pub kind: &'static str,
-    /// Its name.
-    pub name: ResourceName,
-    /// Where it was written.
-    pub source: Source,
-    /// Hosts it is for; none is all of what it attaches to.
-    pub hostnames: Vec<Hostname>,
-    /// What it attaches to.
-    pub parents: Vec<Parent>,
-    /// What it sends traffic to.
-    pub backends: Vec<Backend>,
-}
-
-/// One of `parentRefs`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Parent {
-    /// Where it was written.
-    pub source: Source,
-    /// `Gateway`, `Service`, or something else.
-    pub kind: Arc<str>,
-    /// Which.
-    pub name: ResourceName,
-    /// Only this listener.
-    pub section: Option<Arc<str>>,
-    /// Only listeners of this port.
-    pub port: Option<Port>,
-}
-
-/// One of `backendRefs`, or a filter's mirror.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Backend {
-    /// Where it was written.
-    pub source: Source,
-    /// `Service`, or something else.
-    pub kind: Arc<str>,
-    /// Which.
-    pub name: ResourceName,
-    /// Which port of it.
-    pub port: Option<Port>,
-}
-
-/// A ReferenceGrant: who may point from one namespace into its own.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Grant {
-    /// Its name; its namespace is the one pointed into.
-    pub name: ResourceName,
-    /// Where it was written.
-    pub source: Source,
-    /// Kind and namespace of what points.
-    pub from: Vec<(Arc<str>, Arc<str>)>,
-    /// Kind, and name if only one is meant, of what is pointed at.
-    pub to: Vec<(Arc<str>, Option<Arc<str>>)>,
 }

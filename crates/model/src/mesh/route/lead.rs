@@ -55,6 +55,9 @@ impl<'m> Leads<'m> {
         to: &RouteDestination,
         client: Option<&Namespace>,
     ) -> Result<Lead<'m>, String> {
+        if let Some(why) = &to.nowhere {
+            return Err(why.to_string());
+        }
         let service = self
             .service(&to.host, &one.name.namespace, client)
             .ok_or_else(|| format!("no service {} can be seen", to.host))?;

@@ -1,0 +1,85 @@
+//! The mesh's own cases: routes whose parent is a Service hold at its callers' sidecars.
+
+use super::{Expectation, Heard, backends};
+use crate::mesh::{Mesh, application, get, wait_until};
+
+/// Routes of the Service that the client calls, of its own namespace and of another, and who may be led to.
+const ROUTES: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {name: shop, namespace: infra}
+spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}, {group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}], to: [{group: "", kind: Service}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: producer, namespace: shop}
+spec:
+  parentRefs: [{group: "", kind: Service, name: server}]
+  rules:
+  - matches: [{path: {type: PathPrefix, value: /v1}}]
+    backendRefs: [{name: v1, namespace: infra, port: 8080}]
+  - matches: [{path: {type: PathPrefix, value: /v2}}, {headers: [{name: version, value: two}]}]
+    filters:
+    - {type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: by-rule}]}}
+    - {type: ResponseHeaderModifier, responseHeaderModifier: {add: [{name: x-answered, value: by-rule}]}}
+    backendRefs: [{name: v2, namespace: infra, port: 8080}]
+  - matches: [{path: {type: PathPrefix, value: /moved}}]
+    filters: [{type: RequestRedirect, requestRedirect: {hostname: example.org, statusCode: 301}}]
+  - matches: [{path: {type: PathPrefix, value: /rewritten}}]
+    filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /short}}}]
+    backendRefs: [{name: v1, namespace: infra, port: 8080}]
+  - matches: [{path: {type: PathPrefix, value: /ungranted}}]
+    backendRefs: [{name: app, namespace: apps, port: 8080}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: other-port, namespace: shop}
+spec:
+  parentRefs: [{group: "", kind: Service, name: server, port: 7070}]
+  rules: [{matches: [{path: {type: PathPrefix, value: /v1/deeper}}], backendRefs: [{name: v3, namespace: infra, port: 8080}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: consumer, namespace: other}
+spec:
+  parentRefs: [{group: "", kind: Service, name: server, namespace: shop}]
+  rules: [{backendRefs: [{name: v3, namespace: infra, port: 8080}]}]
+"#;
+
+/// The suite's MeshHTTPRouteMatching, MeshHTTPRouteRequestHeaderModifier, MeshHTTPRouteRedirectHostAndStatus,
+/// MeshHTTPRouteRewritePath, MeshPorts and MeshConsumerRoute, in short.
+const LINES: [&str; 9] = [
+    "GET server /v1 => v1",
+    "GET server /v2 => v2 req:x-set=by-rule res:x-answered=by-rule",
+    "GET server /elsewhere Version=two => v2",
+    "GET server /v2example => 404",
+    "GET server /moved => 301 to:http://example.org:8080/moved",
+    "GET server /rewritten/long => v1 path:/short/long",
+    "GET server /ungranted => 500",
+    // The longer path is for another port of the Service.
+    "GET server /v1/deeper => v1",
+    // What another namespace wants for its own clients is not for this one.
+    "GET server / => 404",
+];
+
+#[test]
+fn routes_whose_parent_is_a_service_hold_at_its_callers() {
+    let mesh = Mesh::start("PERMISSIVE");
+    application::reflect(mesh.http_app());
+    let heard = Heard::default();
+    let resources = backends(&heard) + ROUTES;
+    std::fs::write(mesh.config().join("routes.yaml"), resources).expect("written");
+    wait_until("the routes", || {
+        get(mesh.http(), "/v1").is_ok_and(|answer| answer.body.starts_with(b"v1\n"))
+    });
+    for line in LINES {
+        let expectation = Expectation::read(line);
+        let answer = expectation.ask(mesh.http()).expect("an answer");
+        assert_eq!(expectation.wrong(&answer), None, "{line}");
+    }
+    // Without routes the Service is itself again.
+    std::fs::remove_file(mesh.config().join("routes.yaml")).expect("removed");
+    wait_until("the service itself", || {
+        get(mesh.http(), "/elsewhere").is_ok_and(|answer| answer.status == 200)
+    });
+}

@@ -1,0 +1,166 @@
+//! Gateway API as its conformance suite asks: the cases of `cases/*.txt` name the suite's tests, say their resources in our words, and
+//! the requests with what must come of them. All run against one `voile up`, each with a listener of its own.
+
+mod data;
+mod example;
+mod mesh;
+
+use std::collections::BTreeMap;
+use std::io::{BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use crate::mesh::application::{read_request, serve};
+use crate::mesh::{Answer, exchange, own_net};
+
+/// Who answers, each a server of this test's: short name, namespace.
+const BACKENDS: [(&str, &str); 5] = [
+    ("v1", "infra"),
+    ("v2", "infra"),
+    ("v3", "infra"),
+    ("app", "apps"),
+    ("web", "web"),
+];
+/// The port of their Services.
+const PORT: u16 = 8080;
+
+/// Paths of requests that came, by backend.
+type Heard = Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>;
+
+/// Starts the backends; gives the resources by which the mesh knows them.
+fn backends(heard: &Heard) -> String {
+    let mut yaml = String::new();
+    let [a, b, c] = own_net();
+    for (last, (name, namespace)) in (1..).zip(BACKENDS) {
+        let listener = TcpListener::bind((Ipv4Addr::new(a, b, c, last), 0)).expect("a port");
+        let address = listener.local_addr().expect("bound");
+        answer(listener, name, Arc::clone(heard));
+        yaml += &format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: {PORT}, targetPort: {}}}]}}\n---\n\
+             apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{address: {}, labels: {{app: {name}}}}}\n---\n",
+            address.port(),
+            address.ip()
+        );
+    }
+    yaml
+}
+
+/// Says its name and the head that came. `X-Echo-Set-Header: name:value, …` are headers of the answer; a path that holds `delay=MS` waits
+/// for the client to go, so that only who limits the time hears anything.
+fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
+    serve(listener, move |stream| {
+        let mut reader = BufReader::new(stream);
+        while let Some((head, _)) = read_request(&mut reader) {
+            let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+            let held = path.contains("delay=forever");
+            heard
+                .lock()
+                .expect("whole")
+                .entry(name)
+                .or_default()
+                .push(path);
+            if held {
+                // Until whoever asked has had enough.
+                let _ = read_request(&mut reader);
+                return;
+            }
+            let wanted = head.lines().filter_map(|line| {
+                let (field, value) = line.split_once(": ")?;
+                field
+                    .eq_ignore_ascii_case("x-echo-set-header")
+                    .then_some(value)
+            });
+            let fields = wanted.flat_map(|list| list.split(',')).filter_map(|one| {
+                let (field, value) = one.trim().split_once(':')?;
+                Some(format!("{field}: {value}\r\n"))
+            });
+            let fields: String = fields.collect();
+            let body = format!("{name}\n{head}");
+            let text = format!(
+                "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            if reader.get_mut().write_all(text.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// One line of a case: a request and what must come of it.
+#[derive(Debug)]
+struct Expectation<'a> {
+    method: &'a str,
+    host: &'a str,
+    path: &'a str,
+    fields: Vec<(&'a str, &'a str)>,
+    outcome: &'a str,
+    checks: Vec<&'a str>,
+}
+
+impl<'a> Expectation<'a> {
+    /// `METHOD HOST PATH [Name=Value …] => BACKEND-or-STATUS [check …]`.
+    fn read(line: &'a str) -> Self {
+        let (asked, wanted) = line.split_once(" => ").expect("a line has =>");
+        let mut asked = asked.split_whitespace();
+        let mut next = || asked.next().expect("method, host and path");
+        let (method, host, path) = (next(), next(), next());
+        let fields = asked.map(|field| field.split_once('=').expect("Name=Value"));
+        let fields = fields.collect();
+        let mut wanted = wanted.split_whitespace();
+        Self {
+            method,
+            host,
+            path,
+            fields,
+            outcome: wanted.next().expect("an outcome"),
+            checks: wanted.collect(),
+        }
+    }
+
+    fn ask(&self, at: SocketAddr) -> std::io::Result<Answer> {
+        let fields = self.fields.iter();
+        let fields = fields.map(|(name, value)| format!("{name}: {value}\r\n"));
+        let fields: String = fields.collect();
+        let (method, path, host) = (self.method, self.path, self.host);
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Content-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        exchange(at, text.as_bytes())
+    }
+
+    /// What is not as it must be.
+    fn wrong(&self, answer: &Answer) -> Option<String> {
+        let body = String::from_utf8_lossy(&answer.body);
+        let (by, came) = body.split_once('\n').unwrap_or(("", &body));
+        let fits = match self.outcome.parse::<u16>() {
+            Ok(status) => answer.status == status,
+            Err(_) => answer.status == 200 && by == self.outcome,
+        };
+        if !fits {
+            return Some(format!("{} by {by:?}", answer.status));
+        }
+        let has = |head: &str, name: &str| -> Option<String> {
+            let lines = head.lines().filter_map(|line| line.split_once(':'));
+            let same = lines.filter(|(field, _)| field.eq_ignore_ascii_case(name));
+            let values: Vec<&str> = same.map(|(_, value)| value.trim()).collect();
+            (!values.is_empty()).then(|| values.join(","))
+        };
+        let failed = self.checks.iter().find(|check| {
+            let (kind, wanted) = check.split_once(':').expect("kind:value");
+            let (name, value) = wanted.split_once('=').unwrap_or((wanted, ""));
+            !match kind {
+                "path" => came.split(' ').nth(1) == Some(wanted),
+                "req" => has(came, name).as_deref() == Some(value),
+                "noreq" => has(came, name).is_none(),
+                "res" => has(&answer.head, name).as_deref() == Some(value),
+                "nores" => has(&answer.head, name).is_none(),
+                "to" => has(&answer.head, "location").as_deref() == Some(wanted),
+                _ => panic!("no check is called {kind}"),
+            }
+        });
+        failed.map(|check| format!("{check} does not hold\n{}{body}", answer.head))
+    }
+}

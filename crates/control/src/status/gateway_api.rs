@@ -1,0 +1,164 @@
+//! What is said of Gateway API's resources: on the page of the status, and as documents with `status` for a file of the state
+//! directory, since there is no cluster to write it back to.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use voile_model::mesh::Mesh;
+use voile_model::mesh::gateway_api::{CONTROLLERS, Condition, GROUP, Part, Said};
+
+use crate::state_file::StateFile;
+
+/// The file in the state directory.
+const FILE: &str = "gateway-api-status.yaml";
+
+/// Keeps the file as the mesh is.
+#[derive(Debug)]
+pub(crate) struct Written {
+    file: StateFile,
+    /// What it says.
+    text: String,
+}
+
+impl Written {
+    pub(crate) fn new(state: &Path) -> Self {
+        Self {
+            file: StateFile::new(state, FILE),
+            text: String::new(),
+        }
+    }
+
+    /// Writes what is said of a mesh, where that is not what was said before.
+    pub(crate) fn keep(&mut self, mesh: &Mesh) {
+        let text = documents(mesh);
+        if text == self.text {
+            return;
+        }
+        if let Err(error) = self.file.update(|_| text.clone().into_bytes()) {
+            let path = self.file.path().display();
+            tracing::warn!(%path, %error, "the status of Gateway API's resources cannot be written");
+            return;
+        }
+        self.text = text;
+    }
+}
+
+/// One resource, as the page shows it.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    kind: &'static str,
+    name: String,
+    conditions: Vec<Value>,
+    parts: Vec<ShownPart>,
+}
+
+/// A listener, or what a route attaches to.
+#[derive(Debug, Serialize)]
+struct ShownPart {
+    name: String,
+    attached_routes: usize,
+    conditions: Vec<Value>,
+}
+
+/// All of them.
+pub(super) fn shown(mesh: &Mesh) -> Vec<Shown> {
+    let part = |part: &Part| ShownPart {
+        name: part.name.to_string(),
+        attached_routes: part.attached,
+        conditions: conditions(&part.conditions),
+    };
+    let one = |said: &Said| Shown {
+        kind: said.kind,
+        name: name(said),
+        conditions: conditions(&said.conditions),
+        parts: said.parts.iter().map(part).collect(),
+    };
+    mesh.gateway_api.said.iter().map(one).collect()
+}
+
+fn name(said: &Said) -> String {
+    match said.kind {
+        "GatewayClass" => said.name.name.to_string(),
+        _ => said.name.to_string(),
+    }
+}
+
+fn conditions(all: &[Condition]) -> Vec<Value> {
+    let one = |one: &Condition| {
+        json!({
+            "type": one.kind,
+            "status": if one.holds { "True" } else { "False" },
+            "reason": one.reason,
+            "message": one.message,
+        })
+    };
+    all.iter().map(one).collect()
+}
+
+/// The documents, each on a line of its own; empty where nothing of Gateway API is written.
+fn documents(mesh: &Mesh) -> String {
+    let mut text = String::new();
+    for said in mesh.gateway_api.said.iter() {
+        text.push_str("---\n");
+        text.push_str(&document(said).to_string());
+        text.push('\n');
+    }
+    text
+}
+
+fn document(said: &Said) -> Value {
+    let mut metadata = json!({ "name": &*said.name.name });
+    if said.kind != "GatewayClass" {
+        metadata["namespace"] = json!(said.name.namespace.as_str());
+    }
+    let is_route = said.kind.ends_with("Route");
+    let mut status = Map::new();
+    if is_route {
+        let parents = said.parts.iter().map(parent);
+        status.insert("parents".to_owned(), parents.collect());
+    } else {
+        let all = conditions(&said.conditions);
+        status.insert("conditions".to_owned(), json!(all));
+        if let Some(address) = &said.address {
+            let address = json!([{ "type": "Hostname", "value": &**address }]);
+            status.insert("addresses".to_owned(), address);
+        }
+        if said.kind != "GatewayClass" {
+            let listeners = said.parts.iter().map(listener);
+            status.insert("listeners".to_owned(), listeners.collect());
+        }
+    }
+    json!({
+        "apiVersion": format!("{GROUP}/v1"),
+        "kind": said.kind,
+        "metadata": metadata,
+        "status": status,
+    })
+}
+
+fn parent(part: &Part) -> Value {
+    let mut fields = Map::new();
+    for (name, value) in &part.written {
+        let number = value.parse::<u16>().ok().filter(|_| *name == "port");
+        let value = number.map_or_else(|| json!(&**value), |number| json!(number));
+        fields.insert((*name).to_owned(), value);
+    }
+    json!({
+        "parentRef": fields,
+        "controllerName": CONTROLLERS[0],
+        "conditions": conditions(&part.conditions),
+    })
+}
+
+fn listener(part: &Part) -> Value {
+    let name = part.written.first().map(|(_, name)| &**name);
+    let kinds = part.kinds.iter();
+    let kinds = kinds.map(|kind| json!({ "group": GROUP, "kind": kind }));
+    json!({
+        "name": name,
+        "supportedKinds": kinds.collect::<Vec<_>>(),
+        "attachedRoutes": part.attached,
+        "conditions": conditions(&part.conditions),
+    })
+}

@@ -1,0 +1,134 @@
+//! Gateway API's resources seen together: which listeners are good, which routes attach to which, where their references lead and
+//! whether that is permitted. What is attached becomes Gateways and VirtualServices as Istio's kinds are, so that all who tell proxies
+//! of routes tell of these too; what is not has a condition with the specification's reason, and is refused for everybody alike.
+//!
+//! ```text
+//! Gateway, ListenerSet ─▶ listeners ─┐                ┌▶ VirtualServices, a Gateway for each listener
+//! HTTPRoute, GRPCRoute ─▶ rules ─────┴▶ routes ─ lower┼▶ the gateway's Deployment and Service
+//! ReferenceGrant ─▶ grants                            └▶ said: conditions and refusals
+//! ```
+
+mod deployment;
+mod listeners;
+mod lower;
+mod routes;
+mod rules;
+mod said;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::mesh::gateway_api::{Admission, Gateway, Reason, Reference, Refusal};
+use crate::mesh::{Mesh, Service, ServiceOrigin};
+use crate::names::{Labels, Namespace};
+use crate::source::Source;
+use listeners::Open;
+
+/// Label that a cluster gives to each namespace: its name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// Puts what is attached into a mesh, and says what is not. Nothing is done where nothing of Gateway API is written.
+pub(crate) fn attach(mesh: &mut Mesh) {
+    if mesh.gateway_api.is_empty() {
+        return;
+    }
+    let world = World::new(mesh);
+    let mut opened = listeners::opened(&world);
+    let outcomes = routes::outcomes(&world, &mut opened);
+    let made = lower::lower(&world, &opened, &outcomes);
+    let further = deployment::deployments(&world, &opened);
+    let said = said::said(&world, &opened, &outcomes);
+    mesh.gateways.extend(made.gateways);
+    mesh.virtual_services.extend(made.virtual_services);
+    for deployment in further.deployments {
+        let name = deployment.name.clone();
+        mesh.deployments.entry(name).or_insert(deployment);
+    }
+    for service in further.services {
+        mesh.services.entry(service.key.clone()).or_insert(service);
+    }
+    for account in further.accounts {
+        let name = account.name.clone();
+        mesh.service_accounts.entry(name).or_insert(account);
+    }
+    mesh.gateway_api.said = said.into();
+}
+
+/// What is looked at.
+struct World<'m> {
+    mesh: &'m Mesh,
+    /// Kubernetes' Services by namespace and name.
+    services: BTreeMap<(&'m Namespace, &'m str), &'m Arc<Service>>,
+}
+
+impl<'m> World<'m> {
+    fn new(mesh: &'m Mesh) -> Self {
+        let all = mesh.services.values();
+        let ours = all.filter(|one| one.origin == ServiceOrigin::Kubernetes);
+        let services = ours.map(|one| ((&one.key.namespace, &*one.name), one));
+        Self {
+            mesh,
+            services: services.collect(),
+        }
+    }
+
+    fn service(&self, to: &Reference) -> Option<&'m Arc<Service>> {
+        let key = (&to.name.namespace, &*to.name.name);
+        self.services.get(&key).copied()
+    }
+
+    /// Whether something of one namespace is let in by something of another.
+    fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
+        match admission {
+            Admission::All => true,
+            Admission::Same => own == from,
+            Admission::Nobody => false,
+            Admission::Selected(selector) => {
+                let declared = self.mesh.namespaces.get(from);
+                let labels = declared.iter().flat_map(|one| one.labels.iter());
+                let labels = labels.map(|(key, value)| (key.clone(), value.clone()));
+                // A cluster gives each namespace its name as a label.
+                let name = (NAMESPACE_NAME.into(), Arc::from(from.as_str()));
+                let labels: Labels = labels.chain([name]).collect();
+                selector.selects(&labels)
+            }
+        }
+    }
+
+    /// Why a reference from a kind and namespace is not permitted.
+    fn unpermitted(&self, kind: &str, own: &Namespace, to: &Reference) -> Option<Refusal> {
+        let permits = |namespace: &Namespace| {
+            let mut grants = self.mesh.gateway_api.grants.iter();
+            grants.any(|grant| grant.permits(kind, namespace.as_str(), to))
+        };
+        if to.name.namespace == *own || permits(own) {
+            return None;
+        }
+        let said = format!(
+            "the reference to the {} {} leaves {own}, and no ReferenceGrant of {} permits it",
+            to.kind, to.name, to.name.namespace
+        );
+        Some(refusal(
+            Reason::RefNotPermitted,
+            &to.source,
+            &to.field,
+            said,
+        ))
+    }
+}
+
+fn refusal(reason: Reason, source: &Source, field: &str, said: String) -> Refusal {
+    Refusal {
+        reason,
+        source: source.clone(),
+        field: field.into(),
+        said,
+    }
+}
+
+/// The Gateway of ours that is meant.
+fn meant<'o, 'm>(opened: &'o [Open<'m>], to: &Reference) -> Option<(usize, &'o Open<'m>)> {
+    let is_it = |gateway: &Gateway| gateway.name == to.name;
+    let mut all = opened.iter().enumerate();
+    all.find(|(_, open)| is_it(open.gateway))
+}

@@ -1,0 +1,232 @@
+//! The Pods that a Gateway is: those that somebody wrote for it, by its name in a label, or else a Deployment that is made for it
+//! with a Service before it, as Gateway API's controllers do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::World;
+use super::listeners::Open;
+use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
+use crate::mesh::{
+    CaptureScope, Container, Deployment, Location, PodTemplate, Probes, Protocol, Resolution,
+    Restart, Service, ServiceAccount, ServiceOrigin, ServicePort, Strategy, TEMPLATES, TargetPort,
+    Topology, Transport, Visibility,
+};
+use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
+
+/// Below this a process needs a privilege to listen; a gateway that is started here listens so much higher (80 at 8080, 443 at 8443).
+const PRIVILEGED: u16 = 1024;
+const HIGHER: u16 = 8000;
+/// Longest name of a Deployment, so that its Pods' names are labels of DNS.
+const MAX_NAME: usize = 52;
+/// How long a gateway may take to stop: Kubernetes' own time.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What is made for Gateways.
+#[derive(Default)]
+pub(super) struct Further {
+    pub(super) deployments: Vec<Arc<Deployment>>,
+    pub(super) services: Vec<Arc<Service>>,
+    pub(super) accounts: Vec<Arc<ServiceAccount>>,
+}
+
+/// The labels of a Gateway's Pods.
+pub(super) fn selector(gateway: &Gateway) -> Labels {
+    [(GATEWAY_NAME, &*gateway.name.name)].into_iter().collect()
+}
+
+/// Templates that somebody wrote for a Gateway.
+fn written<'m>(world: &World<'m>, gateway: &Gateway) -> impl Iterator<Item = &'m PodTemplate> {
+    let own = gateway.name.namespace.clone();
+    let name = gateway.name.name.clone();
+    let deployments = world.mesh.deployments.values();
+    let deployments = deployments.map(|one| (&one.name, &one.template));
+    // Pods that belong to something are made by it, perhaps by what is made here.
+    let pods = world.mesh.pods.values().filter(|pod| pod.owner.is_none());
+    let pods = pods.map(|one| (&one.name, &one.template));
+    deployments.chain(pods).filter_map(move |(of, template)| {
+        let named = template.labels.get(GATEWAY_NAME) == Some(&*name);
+        (of.namespace == own && named).then_some(template)
+    })
+}
+
+/// Where the Pods of a Gateway take what comes to its ports.
+pub(super) fn listening(world: &World<'_>, open: &Open<'_>) -> BTreeMap<Port, Port> {
+    let open_ports = open.listeners.iter().filter(|heard| heard.is_open());
+    let ports: BTreeSet<Port> = open_ports.map(|heard| heard.listener.port).collect();
+    let written = written(world, open.gateway).next();
+    let mut taken = ports.clone();
+    let mut found = BTreeMap::new();
+    for port in ports {
+        let at = match written {
+            Some(template) => behind(world, open.gateway, template, port),
+            None => unprivileged(port, &taken),
+        };
+        if at != port {
+            taken.insert(at);
+            found.insert(port, at);
+        }
+    }
+    found
+}
+
+/// The port of a Pod to which a Service before it sends what comes to a port.
+fn behind(world: &World<'_>, gateway: &Gateway, template: &PodTemplate, port: Port) -> Port {
+    let services = world.services.values();
+    let own = services.filter(|one| {
+        let selector = one.selector.as_ref();
+        let selects = selector.is_some_and(|labels| labels.selects(&template.labels));
+        one.key.namespace == gateway.name.namespace && selects
+    });
+    let mut targets = own.filter_map(|one| match &one.port(port)?.target {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Named(_) => None,
+    });
+    targets.next().unwrap_or(port)
+}
+
+/// A port for which no privilege is needed, and that no listener has.
+fn unprivileged(port: Port, taken: &BTreeSet<Port>) -> Port {
+    if port.get() >= PRIVILEGED {
+        return port;
+    }
+    let from = port.get() + HIGHER;
+    let mut all = (from..=u16::MAX).filter_map(Port::new);
+    all.find(|other| !taken.contains(other)).unwrap_or(port)
+}
+
+/// What is made for a Gateway is called by its name and its class.
+pub(super) fn name(gateway: &Gateway) -> ResourceName {
+    let whole = format!("{}-{}", gateway.name.name, gateway.class.0);
+    let whole = whole.replace('.', "-");
+    let name = match whole.len() <= MAX_NAME {
+        true => whole,
+        false => {
+            let mut hash: u32 = 0x811c_9dc5; // FNV-1a: stable, and no secret is kept by it
+            for byte in whole.bytes() {
+                hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+            }
+            format!("{}-{hash:08x}", &whole[..MAX_NAME - 9])
+        }
+    };
+    ResourceName::new(gateway.name.namespace.clone(), name)
+}
+
+/// The host of the Service that is made for a Gateway.
+pub(super) fn host(gateway: &Gateway) -> Option<Hostname> {
+    let name = name(gateway);
+    let host = format!("{}.{}.svc.{CLUSTER_DOMAIN}", name.name, name.namespace);
+    Hostname::new(&host)
+}
+
+pub(super) fn deployments(world: &World<'_>, opened: &[Open<'_>]) -> Further {
+    let mut further = Further::default();
+    for open in opened {
+        let gateway = open.gateway;
+        if open.refused.is_some() || written(world, gateway).next().is_some() {
+            continue;
+        }
+        further.accounts.push(Arc::new(ServiceAccount {
+            name: name(gateway),
+            source: gateway.source.clone(),
+        }));
+        further.deployments.push(deployment(gateway).into());
+        further.services.extend(service(world, open).map(Arc::new));
+    }
+    further
+}
+
+fn labels(gateway: &Gateway) -> Labels {
+    let own = gateway.labels.iter();
+    let own = own.map(|(key, value)| (key.clone(), value.clone()));
+    let ours: [(Arc<str>, Arc<str>); 2] = [
+        (GATEWAY_NAME.into(), gateway.name.name.clone()),
+        (GATEWAY_CLASS.into(), gateway.class.0.clone()),
+    ];
+    own.chain(ours).collect()
+}
+
+fn deployment(gateway: &Gateway) -> Deployment {
+    let name = name(gateway);
+    let own = gateway.annotations.iter();
+    let own = own.map(|(key, value)| (key.clone(), value.clone()));
+    let annotations = own.chain([(TEMPLATES.into(), "gateway".into())]);
+    let proxy = Container {
+        name: "istio-proxy".into(),
+        image: Some("auto".into()),
+        command: Vec::new(),
+        args: Vec::new(),
+        env: Vec::new(),
+        working_dir: None,
+        ports: Vec::new(),
+        probes: Probes::default(),
+        source: gateway.source.clone(),
+    };
+    Deployment {
+        source: gateway.source.clone(),
+        replicas: 1,
+        selector: selector(gateway),
+        template: PodTemplate {
+            labels: labels(gateway),
+            annotations: annotations.collect(),
+            service_account: name.name.clone(),
+            service_account_source: None,
+            has_sidecar: true,
+            ambient: false,
+            node: "".into(),
+            containers: vec![proxy],
+            termination_grace: GRACE,
+            restart: Restart::Always,
+            capture: CaptureScope::default(),
+            topology: Topology::default(),
+            rewrites_probes: true,
+        },
+        strategy: Strategy::DEFAULT,
+        name,
+    }
+}
+
+/// None while no listener is good.
+fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
+    let gateway = open.gateway;
+    let name = name(gateway);
+    let at = listening(world, open);
+    let mut ports: BTreeMap<Port, ServicePort> = BTreeMap::new();
+    for heard in open.listeners.iter().filter(|heard| heard.is_open()) {
+        let number = heard.listener.port;
+        let protocol = match heard.in_tls() {
+            true => Protocol::Tls,
+            false => Protocol::Http,
+        };
+        ports.entry(number).or_insert(ServicePort {
+            name: format!("port-{number}").into(),
+            number,
+            protocol,
+            transport: Transport::Tcp,
+            target: TargetPort::Number(at.get(&number).copied().unwrap_or(number)),
+            node_port: None,
+            source: heard.listener.source.clone(),
+        });
+    }
+    if ports.is_empty() {
+        return None;
+    }
+    Some(Service {
+        key: ServiceKey::new(name.namespace.clone(), host(gateway)?),
+        name: name.name,
+        source: gateway.source.clone(),
+        origin: ServiceOrigin::Kubernetes,
+        addresses: Vec::new(),
+        address_ranges: Vec::new(),
+        ports: ports.into_values().collect(),
+        selector: Some(selector(gateway)),
+        location: Location::MeshExternal,
+        resolution: Resolution::Static,
+        headless: false,
+        endpoints: Vec::new(),
+        subject_alt_names: Vec::new(),
+        visibility: Visibility::Public,
+        published: true,
+    })
+}

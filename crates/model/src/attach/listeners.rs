@@ -1,0 +1,291 @@
+//! Which Gateways are ours, and which of their listeners are good.
+
+use std::sync::Arc;
+
+use super::{World, refusal};
+use crate::mesh::Secret;
+use crate::mesh::gateway_api::{
+    CLASSES, CONTROLLERS, GROUP, Gateway, Listener, ListenerSet, Reason, Refusal, RouteKind,
+};
+use crate::names::{Hostname, Namespace, ResourceName};
+
+/// A Gateway of a class of ours.
+pub(super) struct Open<'m> {
+    pub(super) gateway: &'m Arc<Gateway>,
+    /// Why it is not accepted as a whole.
+    pub(super) refused: Option<Refusal>,
+    /// Its own listeners, then those of ListenerSets.
+    pub(super) listeners: Vec<Heard<'m>>,
+    /// ListenerSets that it takes.
+    pub(super) sets: Vec<&'m Arc<ListenerSet>>,
+}
+
+/// A listener, and what became of it.
+pub(super) struct Heard<'m> {
+    pub(super) listener: &'m Listener,
+    /// Whose it is, if not the Gateway's.
+    pub(super) set: Option<&'m Arc<ListenerSet>>,
+    /// What is spoken is not spoken here.
+    pub(super) refused: Option<Refusal>,
+    /// Another has its place.
+    pub(super) conflict: Option<Refusal>,
+    /// What it points at cannot be used.
+    pub(super) unresolved: Option<Refusal>,
+    /// The Secret that it shows to clients.
+    pub(super) certificate: Option<ResourceName>,
+    /// Kinds of routes that it takes.
+    pub(super) kinds: Vec<RouteKind>,
+    /// How many routes it has.
+    pub(super) attached: usize,
+}
+
+impl Heard<'_> {
+    /// Whether routes can attach to it.
+    pub(super) fn is_open(&self) -> bool {
+        self.refused.is_none() && self.conflict.is_none()
+    }
+
+    /// The namespace that counts as its own.
+    pub(super) fn namespace<'a>(&'a self, gateway: &'a Gateway) -> &'a Namespace {
+        match self.set {
+            Some(set) => &set.name.namespace,
+            None => &gateway.name.namespace,
+        }
+    }
+
+    /// The host that it serves; `None` is any.
+    pub(super) fn host(&self) -> Option<&Hostname> {
+        self.listener.hostname.as_ref()
+    }
+
+    pub(super) fn in_tls(&self) -> bool {
+        &*self.listener.protocol == "HTTPS"
+    }
+}
+
+/// Whether a class is ours: declared so, or one of those that need no declaration.
+pub(super) fn is_ours(world: &World<'_>, class: &str) -> bool {
+    match world.mesh.gateway_api.classes.get(class) {
+        Some(declared) => CONTROLLERS.contains(&&*declared.controller),
+        None => CLASSES.contains(&class),
+    }
+}
+
+/// All Gateways of ours.
+pub(super) fn opened<'m>(world: &World<'m>) -> Vec<Open<'m>> {
+    let all = world.mesh.gateway_api.gateways.iter();
+    let ours = all.filter(|gateway| is_ours(world, &gateway.class.0));
+    ours.map(|gateway| open(world, gateway)).collect()
+}
+
+fn open<'m>(world: &World<'m>, gateway: &'m Arc<Gateway>) -> Open<'m> {
+    let own = gateway.listeners.iter();
+    let mut listeners: Vec<Heard<'m>> = own.map(|one| heard(world, gateway, None, one)).collect();
+    conflicts_within(&mut listeners, 0);
+    let mut sets = Vec::new();
+    for set in &world.mesh.gateway_api.listener_sets {
+        let from = &set.name.namespace;
+        let ours = set.parent.is(GROUP, "Gateway") && set.parent.name == gateway.name;
+        if !ours || !world.admits(&gateway.allowed_listeners, &gateway.name.namespace, from) {
+            continue;
+        }
+        sets.push(set);
+        let first = listeners.len();
+        let added = set.listeners.iter();
+        listeners.extend(added.map(|one| heard(world, gateway, Some(set), one)));
+        conflicts_within(&mut listeners, first);
+        conflicts_with_earlier(&mut listeners, first);
+    }
+    Open {
+        refused: refused(world, gateway),
+        gateway,
+        listeners,
+        sets,
+    }
+}
+
+/// Why a Gateway is not accepted whatever its listeners are.
+fn refused(world: &World<'_>, gateway: &Gateway) -> Option<Refusal> {
+    let class = world.mesh.gateway_api.classes.get(&gateway.class.0);
+    let by_class = class.and_then(|class| class.parameters.as_ref());
+    if let Some(source) = gateway.parameters.as_ref().or(by_class) {
+        let said = format!("{}: parameters are read by nobody here", gateway.name);
+        let field = "spec.infrastructure.parametersRef";
+        return Some(refusal(Reason::InvalidParameters, source, field, said));
+    }
+    let source = gateway.addresses.as_ref()?;
+    let said = format!("{}: addresses cannot be chosen here", gateway.name);
+    Some(refusal(
+        Reason::UnsupportedAddress,
+        source,
+        "spec.addresses",
+        said,
+    ))
+}
+
+fn heard<'m>(
+    world: &World<'m>,
+    gateway: &Gateway,
+    set: Option<&'m Arc<ListenerSet>>,
+    listener: &'m Listener,
+) -> Heard<'m> {
+    let field = format!("spec.listeners[{}]", listener.name);
+    let no = |reason, said| Some(refusal(reason, &listener.source, &field, said));
+    let name = &listener.name;
+    let passed = listener.tls.as_ref().is_some_and(|tls| tls.passthrough);
+    let refused = match &*listener.protocol {
+        "HTTP" => None,
+        "HTTPS" if !passed => None,
+        "HTTPS" => no(
+            Reason::UnsupportedValue,
+            format!(
+                "listener {name}: what is passed through in TLS is not HTTPS; nobody is let in"
+            ),
+        ),
+        other => no(
+            Reason::UnsupportedProtocol,
+            format!("listener {name}: {other} is not yet spoken here, only HTTP and HTTPS"),
+        ),
+    };
+    let mut kinds = vec![RouteKind::Http, RouteKind::Grpc];
+    let mut unresolved = None;
+    if !listener.kinds.is_empty() {
+        let asked = |kind: &RouteKind| {
+            let mut all = listener.kinds.iter();
+            all.any(|(group, word)| &**group == GROUP && &**word == kind.word())
+        };
+        let known = |(group, word): &&(Arc<str>, Arc<str>)| {
+            &**group == GROUP && matches!(&**word, "HTTPRoute" | "GRPCRoute")
+        };
+        if let Some((_, other)) = listener.kinds.iter().find(|kind| !known(kind)) {
+            let said = format!("listener {name}: no {other} can attach to it");
+            unresolved = no(Reason::InvalidRouteKinds, said);
+        }
+        kinds.retain(asked);
+    }
+    if refused.is_some() {
+        kinds.clear();
+    }
+    let mut certificate = None;
+    if let Some(tls) = listener.tls.as_ref().filter(|_| refused.is_none()) {
+        let of = match set {
+            Some(set) => ("ListenerSet", &set.name.namespace),
+            None => ("Gateway", &gateway.name.namespace),
+        };
+        match shown(world, of, listener, tls) {
+            Ok(secret) => certificate = Some(secret),
+            Err(why) => unresolved = Some(why),
+        }
+    }
+    Heard {
+        listener,
+        set,
+        refused,
+        conflict: None,
+        unresolved,
+        certificate,
+        kinds,
+        attached: 0,
+    }
+}
+
+/// The Secret of a listener's certificate.
+fn shown(
+    world: &World<'_>,
+    (kind, own): (&str, &Namespace),
+    listener: &Listener,
+    tls: &crate::mesh::gateway_api::ListenerTls,
+) -> Result<ResourceName, Refusal> {
+    let Some(to) = tls.certificates.first() else {
+        let said = format!(
+            "listener {}: `certificateRefs` names no Secret",
+            listener.name
+        );
+        let field = "spec.listeners.tls.certificateRefs";
+        return Err(refusal(
+            Reason::InvalidCertificateRef,
+            &tls.source,
+            field,
+            said,
+        ));
+    };
+    let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
+    if !to.is("", "Secret") {
+        let said = format!("listener {}: {} is no Secret", listener.name, to.kind);
+        return no(Reason::InvalidCertificateRef, said);
+    }
+    if let Some(why) = world.unpermitted(kind, own, to) {
+        return Err(why);
+    }
+    let said = match world.mesh.secrets.get(&to.name) {
+        None => format!("the Secret {} is not there", to.name),
+        Some(secret) => match lacks(secret) {
+            Some(key) => format!("the Secret {} has no `{key}` in PEM", to.name),
+            None => return Ok(to.name.clone()),
+        },
+    };
+    no(Reason::InvalidCertificateRef, said)
+}
+
+/// What a Secret of a certificate lacks.
+fn lacks(secret: &Secret) -> Option<&'static str> {
+    ["tls.crt", "tls.key"].into_iter().find(|key| {
+        let held = secret.data.get(*key);
+        let begins = |bytes: &Arc<[u8]>| {
+            let text = bytes.trim_ascii_start();
+            text.starts_with(b"-----BEGIN ")
+        };
+        !held.is_some_and(begins)
+    })
+}
+
+/// Why two listeners cannot be told apart, if they cannot.
+fn clash(one: &Heard<'_>, other: &Heard<'_>) -> Option<Reason> {
+    if one.refused.is_some() || other.refused.is_some() || one.listener.port != other.listener.port
+    {
+        return None;
+    }
+    if one.in_tls() != other.in_tls() {
+        return Some(Reason::ProtocolConflict);
+    }
+    (one.listener.hostname == other.listener.hostname).then_some(Reason::HostnameConflict)
+}
+
+fn conflict(one: &Heard<'_>, other: &Heard<'_>, reason: Reason) -> Refusal {
+    let (name, port) = (&one.listener.name, one.listener.port);
+    let what = match reason {
+        Reason::ProtocolConflict => "another protocol",
+        _ => "the same host",
+    };
+    let said = format!(
+        "listener {name}: port {port} is that of listener {} too, with {what}",
+        other.listener.name
+    );
+    refusal(reason, &one.listener.source, "spec.listeners", said)
+}
+
+/// Of listeners of one resource nobody came first.
+fn conflicts_within(all: &mut [Heard<'_>], first: usize) {
+    for index in first..all.len() {
+        let others = (first..all.len()).filter(|other| *other != index);
+        let found = others
+            .filter_map(|other| Some((other, clash(&all[index], &all[other])?)))
+            .next();
+        if let Some((other, reason)) = found {
+            all[index].conflict = Some(conflict(&all[index], &all[other], reason));
+        }
+    }
+}
+
+/// What was there before stays.
+fn conflicts_with_earlier(all: &mut [Heard<'_>], first: usize) {
+    for index in first..all.len() {
+        let earlier = (0..first).filter(|other| all[*other].conflict.is_none());
+        let found = earlier
+            .filter_map(|other| Some((other, clash(&all[index], &all[other])?)))
+            .next();
+        if let Some((other, reason)) = found {
+            all[index].conflict = Some(conflict(&all[index], &all[other], reason));
+        }
+    }
+}

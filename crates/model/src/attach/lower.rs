@@ -1,0 +1,354 @@
+//! What is attached, as Gateways and VirtualServices: each listener is a Gateway of its own, with a VirtualService for each host; each
+//! Service that routes attach to has one for everybody, and one for each namespace whose own routes say otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use voile_traffic::route::{
+    FieldMatch, Match, PathMatch, Ranked, Regex, ValueMatch, by_precedence,
+};
+
+use super::World;
+use super::deployment::{listening, selector};
+use super::listeners::{Heard, Open};
+use super::routes::{Outcome, To, hosts};
+use crate::mesh::gateway_api::Route;
+use crate::mesh::intent::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
+use crate::mesh::{
+    Criterion, HttpMatch, HttpRoute, Subject, TextMatch, VirtualService, Visibility,
+};
+use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
+use crate::source::Source;
+
+/// What was made.
+#[derive(Default)]
+pub(super) struct Made {
+    pub(super) gateways: Vec<Arc<Gateway>>,
+    pub(super) virtual_services: Vec<Arc<VirtualService>>,
+}
+
+/// Stands between parts of names that nobody can have written.
+const APART: char = '~';
+
+pub(super) fn lower(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'_>]) -> Made {
+    let mut made = Made::default();
+    for (place, open) in opened.iter().enumerate() {
+        if open.refused.is_none() {
+            gateway(world, (place, open), outcomes, &mut made);
+        }
+    }
+    services(outcomes, &mut made);
+    made
+}
+
+fn gateway(
+    world: &World<'_>,
+    (place, open): (usize, &Open<'_>),
+    outcomes: &[Outcome<'_>],
+    made: &mut Made,
+) {
+    let ports = listening(world, open);
+    for (index, heard) in open.listeners.iter().enumerate() {
+        if !heard.is_open() {
+            continue;
+        }
+        let (gateway, listener) = (open.gateway, heard.listener);
+        let owner = heard.set.map(|set| set.name.to_string());
+        let name = format!(
+            "{}{APART}{}{APART}{}",
+            gateway.name.name,
+            owner.unwrap_or_default(),
+            listener.name
+        );
+        let name = ResourceName::new(gateway.name.namespace.clone(), name);
+        let server = server(heard, ports.get(&listener.port).copied());
+        made.gateways.push(Arc::new(Gateway {
+            name: name.clone(),
+            source: listener.source.clone(),
+            created: gateway.created,
+            selector: Some(selector(gateway)),
+            namespace: Some(gateway.name.namespace.clone()),
+            servers: vec![server],
+        }));
+        let is_ours = |one: &&Outcome<'_>| {
+            one.parents.iter().any(|parent| match &parent.to {
+                Ok(To::Listeners(at, listeners)) => *at == place && listeners.contains(&index),
+                _ => false,
+            })
+        };
+        let attached: Vec<&Outcome<'_>> = outcomes.iter().filter(is_ours).collect();
+        let virtual_hosts = virtual_hosts(open, heard, &attached);
+        for (host, http) in virtual_hosts {
+            let shown = ResourceName::new(
+                name.namespace.clone(),
+                format!("{}{APART}{host}", name.name),
+            );
+            made.virtual_services.push(Arc::new(VirtualService {
+                name: shown,
+                source: listener.source.clone(),
+                created: None,
+                hosts: vec![(host, listener.source.clone())],
+                gateways: vec![(Some(name.clone()), listener.source.clone())],
+                visibility: Visibility::Public,
+                http,
+                tls: Vec::new(),
+                tcp: Vec::new(),
+            }));
+        }
+    }
+}
+
+fn server(heard: &Heard<'_>, listens: Option<Port>) -> Server {
+    let listener = heard.listener;
+    let any = || Hostname::new("*").expect("invariant: `*` is a host's name");
+    let certificate = heard.certificate.iter();
+    let credentials = certificate.map(|secret| {
+        let namespace = Some(secret.namespace.clone());
+        (namespace, secret.name.clone(), listener.source.clone())
+    });
+    Server {
+        source: listener.source.clone(),
+        name: listener.name.clone(),
+        port: listener.port,
+        listens,
+        protocol: listener.protocol.clone(),
+        bind: None,
+        hosts: vec![ServerHost {
+            namespace: None,
+            host: heard.host().cloned().unwrap_or_else(any),
+        }],
+        tls: heard.in_tls().then(|| ServerTls {
+            mode: ServerTlsMode::Simple,
+            https_redirect: false,
+            oldest: TlsVersion::V12,
+            newest: TlsVersion::V13,
+            cipher_suites: Vec::new(),
+        }),
+        credentials: credentials.collect(),
+        granted: true,
+    }
+}
+
+/// The hosts of a listener, each with the routes that are in force there. A host that another listener of the port serves more closely
+/// is that one's alone.
+fn virtual_hosts(
+    open: &Open<'_>,
+    heard: &Heard<'_>,
+    attached: &[&Outcome<'_>],
+) -> Vec<(Hostname, Vec<HttpRoute>)> {
+    let any = Hostname::new("*").expect("invariant: `*` is a host's name");
+    let own = heard.host().unwrap_or(&any);
+    let mut all: BTreeSet<Hostname> = [own.clone()].into();
+    for one in attached {
+        let shared = hosts(heard.host(), &one.route.hostnames);
+        all.extend(shared.map(|host| host.unwrap_or(&any).clone()));
+    }
+    let closer = |host: &Hostname| {
+        open.listeners.iter().any(|other| {
+            let Some(theirs) = other.host() else {
+                return false;
+            };
+            let same_place = other.listener.port == heard.listener.port
+                && other.in_tls() == heard.in_tls()
+                && other.is_open();
+            same_place && theirs != own && own.covers(theirs) && theirs.covers(host)
+        })
+    };
+    all.retain(|host| !closer(host));
+    let routed = |host: Hostname| {
+        let http = at_host(&host, attached);
+        (host, http)
+    };
+    all.into_iter().map(routed).collect()
+}
+
+/// How closely a name fits: the very name, else the longest pattern.
+type Closeness = (bool, usize);
+
+/// Routes for a host: those whose own name is closest first, and of these as Gateway API ranks them.
+fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
+    let mut by_closeness: BTreeMap<Closeness, Vec<&Outcome<'_>>> = BTreeMap::new();
+    for one in attached {
+        let covering = one.route.hostnames.iter();
+        let closeness = |own: &Hostname| (!own.is_wildcard(), own.as_str().len());
+        let closest = match one.route.hostnames.is_empty() {
+            true => Some((false, 0)),
+            // What is for a part of the host only has a virtual host of its own.
+            false => covering.filter(|own| own.covers(host)).map(closeness).max(),
+        };
+        if let Some(closest) = closest {
+            by_closeness.entry(closest).or_default().push(one);
+        }
+    }
+    let mut routes = Vec::new();
+    for (_, outcomes) in by_closeness.into_iter().rev() {
+        let rules = outcomes.into_iter();
+        routes.extend(ranked(
+            rules.map(|one| (&**one.route, one.rules.as_slice(), None)),
+        ));
+    }
+    until_all_is_taken(routes)
+}
+
+/// A route, its rules, and the port of a Service that is meant.
+type Said<'a> = (&'a Route, &'a [HttpRoute], Option<Port>);
+
+/// Rules, a route for each match, in the order in which Gateway API asks them.
+fn ranked<'a>(all: impl Iterator<Item = Said<'a>>) -> Vec<HttpRoute> {
+    let mut ranked = Vec::new();
+    for (route, rules, port) in all {
+        for rule in rules {
+            for one in &rule.matches {
+                let mut wanted = one.clone();
+                if let Some(port) = port {
+                    let number = TextMatch::Exact(port.to_string().into());
+                    wanted.criteria.insert(Subject::Port, Criterion::Is(number));
+                }
+                ranked.push(Ranked {
+                    wanted: rank(one),
+                    created: route.created.and_then(|time| u64::try_from(time).ok()),
+                    name: route.name.to_string(),
+                    of: HttpRoute {
+                        matches: vec![wanted],
+                        ..rule.clone()
+                    },
+                });
+            }
+        }
+    }
+    by_precedence(&mut ranked);
+    let routes = ranked.into_iter().map(|one| one.of);
+    // What takes everything stands behind expressions, which precedence says nothing of.
+    let (last, mut routes): (Vec<_>, Vec<_>) = routes.partition(takes_all);
+    routes.extend(last);
+    routes
+}
+
+/// What precedence looks at.
+fn rank(one: &HttpMatch) -> Match {
+    let mut wanted = Match::default();
+    for (subject, criterion) in &one.criteria {
+        let Criterion::Is(text) = criterion else {
+            continue;
+        };
+        match (subject, text) {
+            (Subject::Uri, TextMatch::Exact(path)) => {
+                wanted.path = PathMatch::Exact(path.to_string());
+            }
+            (Subject::Uri, TextMatch::Prefix(path)) => {
+                wanted.path = PathMatch::Prefix(path.to_string());
+            }
+            (Subject::Uri, TextMatch::Segments(path)) => {
+                wanted.path = PathMatch::Segments(path.to_string());
+            }
+            (Subject::Uri, TextMatch::Regex(text)) => {
+                // Read before: an expression that is none was refused.
+                wanted.path = Regex::new(text).map_or(PathMatch::Any, PathMatch::Regex);
+            }
+            (Subject::Method, TextMatch::Exact(method)) => {
+                let exact = voile_traffic::route::TextMatch::Exact(method.to_string());
+                wanted.method = Some(exact);
+            }
+            (Subject::Header(name), _) => {
+                let there = FieldMatch::new(name, ValueMatch::Present);
+                wanted.headers.push(there);
+            }
+            (Subject::QueryParam(name), _) => {
+                wanted
+                    .query
+                    .push(FieldMatch::new(name, ValueMatch::Present));
+            }
+            _ => {}
+        }
+    }
+    wanted
+}
+
+/// Whether no request passes a route.
+fn takes_all(route: &HttpRoute) -> bool {
+    let whole = |one: &HttpMatch| {
+        let path = one.criteria.get(&Subject::Uri);
+        let root = TextMatch::Segments("/".into());
+        one.criteria.len() == 1 && path == Some(&Criterion::Is(root))
+    };
+    route.matches.iter().any(whole)
+}
+
+/// What stands behind a route that takes everything is never asked.
+fn until_all_is_taken(mut routes: Vec<HttpRoute>) -> Vec<HttpRoute> {
+    if let Some(last) = routes.iter().position(takes_all) {
+        routes.truncate(last + 1);
+    }
+    routes
+}
+
+/// Routes of one Service, each with the port that is meant.
+#[derive(Default)]
+struct OfService<'a> {
+    source: Option<&'a Source>,
+    /// Of its own namespace: for everybody.
+    producer: Vec<Said<'a>>,
+    /// Of others: for their own clients.
+    consumers: BTreeMap<&'a Namespace, Vec<Said<'a>>>,
+}
+
+fn services(outcomes: &[Outcome<'_>], made: &mut Made) {
+    let mut all: BTreeMap<&ServiceKey, OfService<'_>> = BTreeMap::new();
+    for one in outcomes {
+        for parent in &one.parents {
+            let Ok(To::Service(service, port)) = &parent.to else {
+                continue;
+            };
+            let of = all.entry(&service.key).or_default();
+            of.source.get_or_insert(&one.route.source);
+            let said: Said<'_> = (&**one.route, one.rules.as_slice(), *port);
+            let from = &one.route.name.namespace;
+            match *from == service.key.namespace {
+                true => of.producer.push(said),
+                false => of.consumers.entry(from).or_default().push(said),
+            }
+        }
+    }
+    for (key, of) in all {
+        let Some(source) = of.source else {
+            continue;
+        };
+        for (client, said) in &of.consumers {
+            let only = Visibility::Namespaces(vec![(*client).clone()]);
+            made.virtual_services
+                .push(of_service(key, source, only, said));
+        }
+        if !of.producer.is_empty() {
+            made.virtual_services
+                .push(of_service(key, source, Visibility::Public, &of.producer));
+        }
+    }
+}
+
+fn of_service(
+    key: &ServiceKey,
+    source: &Source,
+    visibility: Visibility,
+    said: &[Said<'_>],
+) -> Arc<VirtualService> {
+    let (namespace, created) = match &visibility {
+        // What clients say for themselves is before what is said for all of them.
+        Visibility::Namespaces(own) => (own[0].clone(), Some(i64::MIN)),
+        Visibility::Public => {
+            let ages = said.iter().filter_map(|(route, _, _)| route.created);
+            (key.namespace.clone(), ages.min())
+        }
+    };
+    let http = until_all_is_taken(ranked(said.iter().copied()));
+    Arc::new(VirtualService {
+        name: ResourceName::new(namespace, format!("{APART}{}", key.hostname)),
+        source: source.clone(),
+        created,
+        hosts: vec![(key.hostname.clone(), source.clone())],
+        gateways: vec![(None, source.clone())],
+        visibility,
+        http,
+        tls: Vec::new(),
+        tcp: Vec::new(),
+    })
+}

@@ -1,0 +1,134 @@
+//! Rules of routes with what they lead to: a backend that is not there or not permitted keeps its share of the requests, which are
+//! answered 500.
+
+use std::sync::Arc;
+
+use super::{World, refusal};
+use crate::check::DEFAULT_ATTEMPTS;
+use crate::mesh::action::{Answer, Mirror};
+use crate::mesh::gateway_api::{Backend, BackendTo, Reason, Refusal, Route};
+use crate::mesh::{HttpRoute, RetryPolicy, RouteDestination, WeightedDestination};
+use crate::names::{Hostname, Namespace, Port};
+
+/// Where a host must stand and nothing is.
+const NOWHERE: &str = "nowhere.invalid";
+
+/// The rules of a route, and what of their references is refused.
+pub(super) fn resolved(world: &World<'_>, route: &Route) -> (Vec<HttpRoute>, Vec<Refusal>) {
+    let mut refusals = Vec::new();
+    let rules = route.rules.iter().enumerate();
+    let rules = rules.map(|(index, rule)| {
+        let mut made = rule.route.clone();
+        made.name = Some(name(route, index, made.name.as_deref()));
+        let mut lead = |to: &BackendTo| match backend(world, route, to) {
+            Ok((host, port)) => destination(to, host, Some(port), None),
+            Err(why) => {
+                let nowhere: Arc<str> = why.said.as_str().into();
+                refusals.push(why);
+                let host =
+                    Hostname::new(NOWHERE).expect("invariant: the constant is a host's name");
+                destination(to, host, None, Some(nowhere))
+            }
+        };
+        let weighted = |one: &Backend| WeightedDestination {
+            to: lead(&one.to),
+            weight: one.weight,
+            headers: one.headers.clone(),
+        };
+        made.route = rule.backends.iter().map(weighted).collect();
+        let mirrors = rule.mirrors.iter();
+        let mirrors = mirrors.map(|(to, share)| Mirror {
+            to: lead(to),
+            share: *share,
+        });
+        made.mirrors = mirrors.collect();
+        if made.answer.is_none() && made.route.iter().all(|one| one.weight == 0) {
+            // Nobody takes what it takes.
+            made.answer = Some(Answer::Direct {
+                status: HttpRoute::MISSING_IN_GATEWAY_API,
+                body: Arc::default(),
+            });
+        }
+        if made.answer.is_some() {
+            (made.route, made.mirrors, made.rewrite) = (Vec::new(), Vec::new(), None);
+            made.timeout = None;
+        } else if let Some(limit) = rule.backend_timeout {
+            let usual = world.mesh.config.default_retry.clone();
+            let usual = usual.unwrap_or(RetryPolicy {
+                attempts: DEFAULT_ATTEMPTS,
+                on: Vec::new(),
+                per_try_timeout: None,
+                backoff: None,
+            });
+            made.retries = Some(RetryPolicy {
+                per_try_timeout: Some(limit),
+                ..usual
+            });
+        }
+        made
+    });
+    let rules = rules.collect();
+    (rules, refusals)
+}
+
+/// What logs call a rule.
+fn name(route: &Route, index: usize, own: Option<&str>) -> Arc<str> {
+    match own {
+        Some(own) => format!("{}.{own}", route.name).into(),
+        None => format!("{}.{index}", route.name).into(),
+    }
+}
+
+fn destination(
+    to: &BackendTo,
+    host: Hostname,
+    port: Option<Port>,
+    nowhere: Option<Arc<str>>,
+) -> RouteDestination {
+    RouteDestination {
+        source: to.to.source.clone(),
+        field: to.to.field.clone(),
+        host,
+        subset: None,
+        port: port.map(|port| (port, to.to.source.clone())),
+        nowhere,
+    }
+}
+
+/// The host and port that a backend is.
+fn backend(world: &World<'_>, route: &Route, to: &BackendTo) -> Result<(Hostname, Port), Refusal> {
+    let own: &Namespace = &route.name.namespace;
+    let BackendTo { to, port } = to;
+    let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
+    let kind = route.kind.word();
+    if !to.is("", "Service") {
+        let said = format!(
+            "{kind} {} leads to a {}: requests can be sent to a Service",
+            route.name, to.kind
+        );
+        return no(Reason::InvalidKind, said);
+    }
+    if let Some(why) = world.unpermitted(kind, own, to) {
+        return Err(why);
+    }
+    let Some(service) = world.service(to) else {
+        let said = format!(
+            "{kind} {} leads to the Service {}, which is not there",
+            route.name, to.name
+        );
+        return no(Reason::BackendNotFound, said);
+    };
+    let Some(port) = *port else {
+        let said = format!("which port of {} is meant is not said", service.key);
+        return no(Reason::BackendNotFound, said);
+    };
+    if service.port(port).is_none() {
+        let said = format!("{} has no port {port}", service.key);
+        return no(Reason::BackendNotFound, said);
+    }
+    if !service.visibility.includes(own) {
+        let said = format!("{} is not exported to {own}", service.key);
+        return no(Reason::RefNotPermitted, said);
+    }
+    Ok((service.key.hostname.clone(), port))
+}

@@ -1,0 +1,307 @@
+//! What is said of each resource: the conditions that Gateway API's specification has, and what of it is refused.
+
+use std::sync::Arc;
+
+use super::listeners::{Heard, Open, is_ours};
+use super::routes::{Attached, Outcome, To};
+use super::{World, deployment, refusal};
+use crate::mesh::gateway_api::{
+    CONTROLLERS, Condition, GATEWAY_NAME, GROUP, GatewayClass, ListenerSet, Parent, Part, Reason,
+    Refusal, Said,
+};
+use crate::names::{Namespace, ResourceName};
+
+pub(super) fn said(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'_>]) -> Vec<Said> {
+    let api = &world.mesh.gateway_api;
+    let mut said: Vec<Said> = Vec::new();
+    said.extend(api.classes.values().filter_map(|one| class(one)));
+    said.extend(opened.iter().map(|open| gateway(world, open)));
+    let others = api.gateways.iter();
+    let others = others.filter(|one| !is_ours(world, &one.class.0));
+    said.extend(others.filter_map(|one| {
+        // A class that is declared is somebody's; one that is not is a mistake.
+        let (class, source) = &one.class;
+        if api.classes.contains_key(class) {
+            return None;
+        }
+        let what = format!(
+            "no GatewayClass {class} is there: nobody obeys the Gateway {}",
+            one.name
+        );
+        let refused = refusal(Reason::Invalid, source, "spec.gatewayClassName", what);
+        Some(Said {
+            conditions: Vec::new(),
+            refusals: vec![refused],
+            ..empty("Gateway", one.name.clone())
+        })
+    }));
+    said.extend(
+        api.listener_sets
+            .iter()
+            .filter_map(|set| of_set(world, opened, set)),
+    );
+    said.extend(outcomes.iter().filter_map(|one| route(opened, one)));
+    said
+}
+
+fn empty(kind: &'static str, name: ResourceName) -> Said {
+    Said {
+        kind,
+        name,
+        conditions: Vec::new(),
+        address: None,
+        parts: Vec::new(),
+        refusals: Vec::new(),
+    }
+}
+
+fn class(one: &Arc<GatewayClass>) -> Option<Said> {
+    if !CONTROLLERS.contains(&&*one.controller) {
+        return None;
+    }
+    let refused = one.parameters.as_ref().map(|source| {
+        let what = format!(
+            "GatewayClass {}: parameters are read by nobody here",
+            one.name
+        );
+        refusal(
+            Reason::InvalidParameters,
+            source,
+            "spec.parametersRef",
+            what,
+        )
+    });
+    let nowhere = Namespace::default_namespace();
+    Some(Said {
+        conditions: vec![Condition::unless("Accepted", refused.as_ref())],
+        refusals: refused.into_iter().collect(),
+        ..empty("GatewayClass", ResourceName::new(nowhere, one.name.clone()))
+    })
+}
+
+/// Whether a Pod of a Gateway is there and ready.
+fn runs(world: &World<'_>, open: &Open<'_>) -> bool {
+    let name = &open.gateway.name;
+    let mut own = world.mesh.workloads.values();
+    own.any(|one| {
+        one.key.namespace == name.namespace
+            && one.gateway
+            && one.ready
+            && one.labels.get(GATEWAY_NAME) == Some(&*name.name)
+    })
+}
+
+fn gateway(world: &World<'_>, open: &Open<'_>) -> Said {
+    let gateway = open.gateway;
+    let own = open.listeners.iter().filter(|heard| heard.set.is_none());
+    let parts: Vec<Part> = own.clone().map(listener).collect();
+    let good = open.listeners.iter().any(Heard::is_open);
+    let all_good = own.clone().all(Heard::is_open);
+    let of_listeners = || {
+        let what = format!("{}: not all of its listeners are good", gateway.name);
+        refusal(
+            Reason::ListenersNotValid,
+            &gateway.source,
+            "spec.listeners",
+            what,
+        )
+    };
+    let accepted = match &open.refused {
+        Some(why) => Condition::bad("Accepted", why),
+        None if all_good => Condition::good("Accepted"),
+        None => Condition {
+            holds: good,
+            ..Condition::bad("Accepted", &of_listeners())
+        },
+    };
+    let pending = || {
+        let what = format!("{}: none of its Pods is ready", gateway.name);
+        refusal(Reason::Pending, &gateway.source, "metadata.name", what)
+    };
+    let programmed = match (&open.refused, good) {
+        (Some(why), _) => Condition {
+            reason: Reason::Invalid.word(),
+            ..Condition::bad("Programmed", why)
+        },
+        (None, false) => Condition {
+            reason: Reason::Invalid.word(),
+            ..Condition::bad("Programmed", &of_listeners())
+        },
+        (None, true) if runs(world, open) => Condition::good("Programmed"),
+        (None, true) => Condition::bad("Programmed", &pending()),
+    };
+    let host = deployment::host(gateway).filter(|_| good && open.refused.is_none());
+    let refusals = own.flat_map(of_listener);
+    Said {
+        conditions: vec![accepted, programmed],
+        address: host.map(|host| host.as_str().into()),
+        parts,
+        refusals: open.refused.iter().cloned().chain(refusals).collect(),
+        ..empty("Gateway", gateway.name.clone())
+    }
+}
+
+fn of_listener(heard: &Heard<'_>) -> impl Iterator<Item = Refusal> {
+    let all = [&heard.refused, &heard.conflict, &heard.unresolved];
+    all.into_iter().flatten().cloned()
+}
+
+fn listener(heard: &Heard<'_>) -> Part {
+    let name = heard.listener.name.clone();
+    let against = heard.refused.as_ref().or(heard.conflict.as_ref());
+    let conflicted = match &heard.conflict {
+        Some(why) => Condition {
+            holds: true,
+            ..Condition::bad("Conflicted", why)
+        },
+        None => Condition {
+            kind: "Conflicted",
+            holds: false,
+            reason: "NoConflicts",
+            message: String::new(),
+        },
+    };
+    let programmed = against.or(heard.unresolved.as_ref());
+    let programmed = match programmed {
+        Some(why) if heard.certificate.is_none() || against.is_some() => Condition {
+            reason: Reason::Invalid.word(),
+            ..Condition::bad("Programmed", why)
+        },
+        _ => Condition::good("Programmed"),
+    };
+    Part {
+        written: vec![("name", name.clone())],
+        name: format!("listener {name}").into(),
+        kinds: heard.kinds.iter().map(|kind| kind.word()).collect(),
+        attached: heard.attached,
+        conditions: vec![
+            Condition::unless("Accepted", against),
+            programmed,
+            Condition {
+                reason: match &heard.unresolved {
+                    Some(why) => why.reason.word(),
+                    None => "ResolvedRefs",
+                },
+                ..Condition::unless("ResolvedRefs", heard.unresolved.as_ref())
+            },
+            conflicted,
+        ],
+    }
+}
+
+/// None where its Gateway is somebody else's.
+fn of_set(world: &World<'_>, opened: &[Open<'_>], set: &Arc<ListenerSet>) -> Option<Said> {
+    let to = &set.parent;
+    let open = opened.iter().find(|open| open.gateway.name == to.name);
+    let taken = opened.iter().find(|open| {
+        let mut sets = open.sets.iter();
+        sets.any(|one| Arc::ptr_eq(one, set))
+    });
+    let refused = match (open, taken) {
+        (_, Some(_)) => None,
+        (Some(_), None) => {
+            let what = format!(
+                "the Gateway {} takes no ListenerSet of {}: its `allowedListeners` says whose",
+                to.name, set.name.namespace
+            );
+            Some(refusal(Reason::NotAllowed, &to.source, &to.field, what))
+        }
+        (None, None) => {
+            let mut all = world.mesh.gateway_api.gateways.iter();
+            if all.any(|one| to.is(GROUP, "Gateway") && one.name == to.name) {
+                return None;
+            }
+            let what = format!(
+                "ListenerSet {}: the {} {} is not there",
+                set.name, to.kind, to.name
+            );
+            Some(refusal(
+                Reason::NoMatchingParent,
+                &to.source,
+                &to.field,
+                what,
+            ))
+        }
+    };
+    let all = taken.iter().flat_map(|open| &open.listeners);
+    let own = all.filter(|heard| heard.set.is_some_and(|one| Arc::ptr_eq(one, set)));
+    let own: Vec<&Heard<'_>> = own.collect();
+    let good = own.iter().any(|heard| heard.is_open());
+    let what = format!("{}: none of its listeners is good", set.name);
+    let bad = refusal(
+        Reason::ListenersNotValid,
+        &set.source,
+        "spec.listeners",
+        what,
+    );
+    let against = refused.as_ref().or((!good).then_some(&bad));
+    let refusals = own.iter().flat_map(|heard| of_listener(heard));
+    Some(Said {
+        conditions: ["Accepted", "Programmed"]
+            .map(|kind| Condition::unless(kind, against))
+            .into(),
+        parts: own.iter().map(|heard| listener(heard)).collect(),
+        refusals: refused.iter().cloned().chain(refusals).collect(),
+        ..empty("ListenerSet", set.name.clone())
+    })
+}
+
+/// None where nothing that it attaches to is ours.
+fn route(opened: &[Open<'_>], one: &Outcome<'_>) -> Option<Said> {
+    if one.parents.is_empty() {
+        return None;
+    }
+    let unresolved = one.unresolved.first();
+    let parts = one.parents.iter().map(|parent| Part {
+        name: shown(parent.parent),
+        written: written(parent.parent),
+        kinds: Vec::new(),
+        attached: 0,
+        conditions: conditions(opened, parent, unresolved),
+    });
+    let refused = one.parents.iter().filter_map(|one| one.to.as_ref().err());
+    Some(Said {
+        parts: parts.collect(),
+        refusals: refused.chain(&one.unresolved).cloned().collect(),
+        ..empty(one.route.kind.word(), one.route.name.clone())
+    })
+}
+
+fn conditions(
+    opened: &[Open<'_>],
+    one: &Attached<'_>,
+    unresolved: Option<&Refusal>,
+) -> Vec<Condition> {
+    let by_gateway = match &one.to {
+        Ok(To::Listeners(place, _)) => opened[*place].refused.as_ref(),
+        _ => None,
+    };
+    let accepted = Condition::unless("Accepted", one.to.as_ref().err().or(by_gateway));
+    let resolved = Condition::unless("ResolvedRefs", unresolved);
+    vec![accepted, resolved]
+}
+
+fn shown(parent: &Parent) -> Arc<str> {
+    let mut text = format!("{} {}", parent.to.kind, parent.to.name);
+    if let Some(section) = &parent.section {
+        text += &format!(", listener {section}");
+    }
+    if let Some(port) = parent.port {
+        text += &format!(", port {port}");
+    }
+    text.into()
+}
+
+/// The fields of a parent as a status repeats them.
+fn written(parent: &Parent) -> Vec<(&'static str, Arc<str>)> {
+    let to = &parent.to;
+    let mut fields = vec![
+        ("group", to.group.clone()),
+        ("kind", to.kind.clone()),
+        ("namespace", to.name.namespace.as_str().into()),
+        ("name", to.name.name.clone()),
+    ];
+    fields.extend(parent.section.clone().map(|name| ("sectionName", name)));
+    fields.extend(parent.port.map(|port| ("port", port.to_string().into())));
+    fields
+}

@@ -1,0 +1,103 @@
+//! Check of Gateway API's kinds, each by itself. What its schema forbids, or what is not done here whoever asks, is an error with its
+//! place; whether references lead anywhere, and who may attach to what, is decided by `attach` for all together.
+
+mod filters;
+mod gateway;
+mod grpc;
+mod matches;
+mod route;
+
+use std::sync::Arc;
+
+use super::Checked;
+use super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{At, Fields, Report, Spanned};
+use crate::mesh::gateway_api::{GROUP, Reference};
+use crate::names::{Namespace, Port, ResourceName};
+use crate::text::clip;
+use crate::written::Text;
+
+/// Reads a resource of one of these kinds.
+pub(super) fn checked(
+    kind: &str,
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<Checked> {
+    fields.ignore(&["status"]);
+    match kind {
+        "GatewayClass" => Some(Checked::GatewayClass(
+            gateway::class(meta, fields, report)?.into(),
+        )),
+        "GRPCRoute" => Some(Checked::ApiRoute(grpc::route(meta, fields, report)?.into())),
+        "HTTPRoute" => Some(Checked::ApiRoute(
+            route::http_route(meta, fields, report)?.into(),
+        )),
+        "ListenerSet" => Some(Checked::ListenerSet(
+            gateway::listener_set(meta, fields, report)?.into(),
+        )),
+        "ReferenceGrant" => Some(Checked::Grant(gateway::grant(meta, fields, report)?.into())),
+        _ => Some(Checked::ApiGateway(
+            gateway::gateway(meta, fields, report)?.into(),
+        )),
+    }
+}
+
+/// Reads what is pointed at; `usual` is the group and kind where none is said. The caller finishes the fields.
+fn reference(
+    fields: &mut Fields<'_>,
+    usual: (&str, &str),
+    own: &Namespace,
+    report: &Report,
+) -> Option<Reference> {
+    let at = fields.at().clone();
+    let group = fields.text("group");
+    let kind = fields.text("kind");
+    let namespace = match fields.text("namespace") {
+        Some(text) => values::namespace(&text, report)?,
+        None => own.clone(),
+    };
+    let name = report.required(fields.text("name"), &at, "name")?;
+    Some(Reference {
+        source: report.source(&at),
+        field: at.path.clone(),
+        group: group.map_or_else(|| usual.0.into(), |text| text.value),
+        kind: kind.map_or_else(|| usual.1.into(), |text| text.value),
+        name: ResourceName::new(namespace, name.value),
+    })
+}
+
+fn port(fields: &mut Fields<'_>, report: &Report) -> Option<Port> {
+    let number: Spanned<i64> = fields.integer("port")?;
+    report.port(&number)
+}
+
+/// A list of the API has a longest length, above which a cluster refuses the resource.
+fn at_most(count: usize, most: usize, what: &str, at: &At, report: &Report) {
+    if count > most {
+        let message = format!("{count} {what} are too many");
+        let help = format!("Gateway API has at most {most}");
+        report.error(codes::BAD_VALUE, at, message, help);
+    }
+}
+
+/// Something of Gateway API that is not done here, whatever else is written.
+fn not_done(what: &str, help: &str, at: &At, report: &Report) {
+    let message = format!("{what} is not yet supported, and would not be in force");
+    report.error(codes::NOT_YET, at, message, help);
+}
+
+fn says_nothing(text: &Text, what: &str, report: &Report) -> Option<Arc<str>> {
+    if text.value.is_empty() {
+        report.bad(text, what, "write a text that is not empty");
+        return None;
+    }
+    Some(clip(&text.value).into())
+}
+
+/// What a reference within the API is by itself.
+const GATEWAY: (&str, &str) = (GROUP, "Gateway");
+/// What a reference to Kubernetes' own is by itself.
+const SERVICE: (&str, &str) = ("", "Service");
+const SECRET: (&str, &str) = ("", "Secret");

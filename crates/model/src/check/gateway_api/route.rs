@@ -1,0 +1,227 @@
+//! Check of HTTPRoute, and of what GRPCRoute shares with it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::values::{self, Meta};
+use super::filters::{Filters, Reading, backend_to};
+use super::{GATEWAY, at_most, matches, port, reference, says_nothing};
+use crate::codes;
+use crate::decode::{At, Cursor, Fields, Report};
+use crate::mesh::gateway_api::{Backend, Parent, Route, RouteKind, Rule};
+use crate::mesh::{Criterion, HttpMatch, HttpRoute, Subject, TextMatch};
+use crate::names::{Hostname, Namespace};
+use crate::source::Source;
+
+/// Bounds of the API's schema.
+const MAX_HOSTNAMES: usize = 16;
+const MAX_PARENTS: usize = 32;
+const MAX_RULES: usize = 16;
+const MAX_MATCHES: usize = 64;
+const MAX_BACKENDS: usize = 16;
+pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+    let mut route = read(RouteKind::Http, meta, fields, report, rule)?;
+    let spec = fields.inner("spec");
+    if let Some(mut spec) = spec.filter(|_| route.rules.is_empty())
+        && spec.get("rules").is_none()
+    {
+        // The schema's own: everything, to nowhere.
+        let mut nothing = plain(Vec::new(), Filters::default(), spec.at(), report);
+        nothing.matches.push(everything(report.source(spec.at())));
+        route.rules.push(Rule {
+            route: nothing,
+            backends: Vec::new(),
+            mirrors: Vec::new(),
+            backend_timeout: None,
+        });
+    }
+    Some(route)
+}
+
+/// Reads a route whose rules are read by `rule`.
+pub(super) fn read(
+    kind: RouteKind,
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+    rule: impl Fn(&Cursor<'_>, &Namespace, &Report) -> Option<Rule>,
+) -> Option<Route> {
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let own = meta.name.namespace.clone();
+    let (hostnames, parents) = attaches(&mut spec, &own, report);
+    let at = spec.at().clone();
+    let rules = spec.list("rules", |cursor| rule(cursor, &own, report));
+    at_most(rules.len(), MAX_RULES, "rules", &at, report);
+    spec.not_yet(&["useDefaultGateways"]);
+    spec.finish();
+    Some(Route {
+        kind,
+        hostnames,
+        parents,
+        rules,
+        name: meta.name,
+        source: meta.source,
+        created: meta.created,
+    })
+}
+
+/// `hostnames` and `parentRefs`.
+fn attaches(
+    spec: &mut Fields<'_>,
+    own: &Namespace,
+    report: &Report,
+) -> (Vec<Hostname>, Vec<Parent>) {
+    let at = spec.at().clone();
+    let hostnames = spec.texts("hostnames");
+    at_most(hostnames.len(), MAX_HOSTNAMES, "hostnames", &at, report);
+    let hostnames = hostnames.iter();
+    let hostnames = hostnames.filter_map(|text| values::hostname(text, report));
+    let hostnames = hostnames.collect();
+    let parents = spec.list("parentRefs", |cursor| {
+        let mut fields = cursor.fields()?;
+        let to = reference(&mut fields, GATEWAY, own, report);
+        let section = fields.text("sectionName").map(|text| text.value);
+        let port = port(&mut fields, report);
+        fields.finish();
+        Some(Parent {
+            to: to?,
+            section,
+            port,
+        })
+    });
+    at_most(parents.len(), MAX_PARENTS, "parentRefs", &at, report);
+    (hostnames, parents)
+}
+
+fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
+    let mut fields = cursor.fields()?;
+    let at = cursor.at();
+    let reading = Reading {
+        own,
+        report,
+        http: true,
+    };
+    let name = rule_name(&mut fields, report);
+    let mut matches = fields.list("matches", |cursor| matches::http(cursor, report));
+    at_most(matches.len(), MAX_MATCHES, "matches", at, report);
+    let filters = reading.of_rule(&mut fields);
+    let backends = backends(&mut fields, &reading);
+    let (timeout, backend_timeout) = timeouts(&mut fields, report);
+    fields.not_yet(&["retry", "sessionPersistence"]);
+    fields.finish();
+    if filters.redirect.is_some() && !backends.is_empty() {
+        let message = "a rule either redirects requests or sends them to backends";
+        let help = "keep `backendRefs` or the filter RequestRedirect";
+        report.error(codes::CONTRADICTION, at, message, help);
+    }
+    if matches.is_empty() {
+        matches.push(everything(report.source(at)));
+    }
+    if filters.replaces_prefix && !one_prefix(&matches) {
+        let message = "what ReplacePrefixMatch replaces is not one prefix";
+        let help = "write one match with a path of type PathPrefix, or use ReplaceFullPath";
+        report.error(codes::CONTRADICTION, at, message, help);
+    }
+    let mirrors = filters.mirrors.clone();
+    Some(Rule {
+        route: HttpRoute {
+            name,
+            timeout,
+            ..plain(matches, filters, at, report)
+        },
+        backends,
+        mirrors,
+        backend_timeout,
+    })
+}
+
+pub(super) fn rule_name(fields: &mut Fields<'_>, report: &Report) -> Option<Arc<str>> {
+    let name = fields.text("name")?;
+    says_nothing(&name, " as a name", report)
+}
+
+/// What a rule takes that says nothing of it.
+pub(super) fn everything(source: Source) -> HttpMatch {
+    let path = Criterion::Is(matches::everything());
+    HttpMatch {
+        source,
+        name: None,
+        criteria: [(Subject::Uri, path)].into_iter().collect(),
+        any_case: false,
+    }
+}
+
+fn one_prefix(matches: &[HttpMatch]) -> bool {
+    let prefix = |one: &HttpMatch| {
+        let path = one.criteria.get(&Subject::Uri);
+        matches!(path, Some(Criterion::Is(TextMatch::Segments(_))))
+    };
+    matches!(matches, [one] if prefix(one))
+}
+
+/// What a rule says besides where it leads.
+pub(super) fn plain(
+    matches: Vec<HttpMatch>,
+    filters: Filters,
+    at: &At,
+    report: &Report,
+) -> HttpRoute {
+    HttpRoute {
+        source: report.source(at),
+        name: None,
+        matches,
+        route: Vec::new(),
+        answer: filters.redirect,
+        mirrors: Vec::new(),
+        delegate: None,
+        rewrite: filters.rewrite,
+        headers: filters.headers,
+        fault: None,
+        cors: filters.cors,
+        timeout: None,
+        retries: None,
+        missing_status: HttpRoute::MISSING_IN_GATEWAY_API,
+    }
+}
+
+/// `backendRefs`.
+pub(super) fn backends(rule: &mut Fields<'_>, reading: &Reading<'_>) -> Vec<Backend> {
+    let report = reading.report;
+    let at = rule.at().clone();
+    let backends = rule.list("backendRefs", |cursor| {
+        let mut fields = cursor.fields()?;
+        let to = backend_to(&mut fields, reading.own, report);
+        let weight = fields.integer("weight");
+        let weight = weight.map_or(Some(1), |weight| values::weight(&weight, report));
+        let headers = reading.of_backend(&mut fields);
+        fields.finish();
+        Some(Backend {
+            to: to?,
+            weight: weight?,
+            headers,
+        })
+    });
+    at_most(backends.len(), MAX_BACKENDS, "backendRefs", &at, report);
+    backends
+}
+
+/// How long all attempts may take, and how long one.
+fn timeouts(rule: &mut Fields<'_>, report: &Report) -> (Option<Duration>, Option<Duration>) {
+    let Some(mut fields) = rule.inner("timeouts") else {
+        return (None, None);
+    };
+    let at = fields.at().clone();
+    let [request, backend] = ["request", "backendRequest"].map(|name| {
+        let text = fields.text(name)?;
+        report.duration(&text).filter(|limit| !limit.is_zero())
+    });
+    fields.finish();
+    if let (Some(all), Some(one)) = (request, backend)
+        && one > all
+    {
+        let message = "one attempt may take longer than all of them";
+        let help = "`backendRequest` is at most `request`";
+        report.error(codes::CONTRADICTION, &at, message, help);
+    }
+    (request, backend)
+}

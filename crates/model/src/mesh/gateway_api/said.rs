@@ -1,0 +1,162 @@
+//! What is said of a resource of Gateway API: the conditions of its status, and what of it is refused, with its place.
+
+use std::sync::Arc;
+
+use crate::names::ResourceName;
+use crate::source::Source;
+
+/// A reason of the specification for a condition that does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// Parameters that are not there, or that nobody reads.
+    InvalidParameters,
+    /// Addresses of its own.
+    UnsupportedAddress,
+    /// None of its listeners is good.
+    ListenersNotValid,
+    /// What is spoken is not spoken here.
+    UnsupportedProtocol,
+    /// Another listener has the port with another protocol.
+    ProtocolConflict,
+    /// Another listener has the port and the host.
+    HostnameConflict,
+    /// Routes of a kind that cannot come here.
+    InvalidRouteKinds,
+    /// No such Secret, or not one of a certificate.
+    InvalidCertificateRef,
+    /// A reference into another namespace, which does not permit it.
+    RefNotPermitted,
+    /// No listener that is meant.
+    NoMatchingParent,
+    /// No listener that is meant takes it.
+    NotAllowedByListeners,
+    /// No listener that takes it has its host.
+    NoMatchingListenerHostname,
+    /// No such Service, or no such port of it.
+    BackendNotFound,
+    /// Something that requests cannot be sent to.
+    InvalidKind,
+    /// What is asked for is not done here.
+    UnsupportedValue,
+    /// The Gateway does not take it.
+    NotAllowed,
+    /// Nothing runs yet.
+    Pending,
+    /// It is not good itself.
+    Invalid,
+}
+
+impl Reason {
+    /// The specification's word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::InvalidParameters => "InvalidParameters",
+            Self::UnsupportedAddress => "UnsupportedAddress",
+            Self::ListenersNotValid => "ListenersNotValid",
+            Self::UnsupportedProtocol => "UnsupportedProtocol",
+            Self::ProtocolConflict => "ProtocolConflict",
+            Self::HostnameConflict => "HostnameConflict",
+            Self::InvalidRouteKinds => "InvalidRouteKinds",
+            Self::InvalidCertificateRef => "InvalidCertificateRef",
+            Self::RefNotPermitted => "RefNotPermitted",
+            Self::NoMatchingParent => "NoMatchingParent",
+            Self::NotAllowedByListeners => "NotAllowedByListeners",
+            Self::NoMatchingListenerHostname => "NoMatchingListenerHostname",
+            Self::BackendNotFound => "BackendNotFound",
+            Self::InvalidKind => "InvalidKind",
+            Self::UnsupportedValue => "UnsupportedValue",
+            Self::NotAllowed => "NotAllowed",
+            Self::Pending => "Pending",
+            Self::Invalid => "Invalid",
+        }
+    }
+}
+
+/// Something that is not done, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason.
+    pub reason: Reason,
+    /// Where it was asked for.
+    pub source: Source,
+    /// By which field.
+    pub field: Arc<str>,
+    /// In a sentence.
+    pub said: String,
+}
+
+/// One of `conditions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// `Accepted` and the like.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub holds: bool,
+    /// The specification's word for why.
+    pub reason: &'static str,
+    /// In a sentence; may be empty.
+    pub message: String,
+}
+
+/// Conditions of a part of a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// A listener's name, or of a route what it attaches to, such as `Gateway shop/public, listener http`.
+    pub name: Arc<str>,
+    /// As it stands in the status: a listener's `name`, a parent's fields.
+    pub written: Vec<(&'static str, Arc<str>)>,
+    /// Kinds of routes that a listener takes.
+    pub kinds: Vec<&'static str>,
+    /// How many routes a listener has.
+    pub attached: usize,
+    /// Its conditions.
+    pub conditions: Vec<Condition>,
+}
+
+/// What is said of one resource.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its name; of a GatewayClass without a namespace.
+    pub name: ResourceName,
+    /// Conditions of the whole; a route has none.
+    pub conditions: Vec<Condition>,
+    /// Of a Gateway, where it is found.
+    pub address: Option<Arc<str>>,
+    /// Listeners, or what a route attaches to.
+    pub parts: Vec<Part>,
+    /// What of it is not done.
+    pub refusals: Vec<Refusal>,
+}
+
+impl Condition {
+    /// One that holds.
+    #[must_use]
+    pub fn good(kind: &'static str) -> Self {
+        Self {
+            kind,
+            holds: true,
+            reason: kind,
+            message: String::new(),
+        }
+    }
+
+    /// One that does not.
+    #[must_use]
+    pub fn bad(kind: &'static str, why: &Refusal) -> Self {
+        Self {
+            kind,
+            holds: false,
+            reason: why.reason.word(),
+            message: why.said.clone(),
+        }
+    }
+
+    /// One that holds unless something speaks against it.
+    #[must_use]
+    pub fn unless(kind: &'static str, why: Option<&Refusal>) -> Self {
+        why.map_or_else(|| Self::good(kind), |why| Self::bad(kind, why))
+    }
+}

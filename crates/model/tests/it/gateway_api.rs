@@ -1,0 +1,207 @@
+//! Gateway API's resources together: the conditions of each, by the specification's reasons, and what comes of what is attached.
+
+use std::fmt::Write as _;
+
+use voile_model::mesh::gateway_api::{Condition, GATEWAY_NAME, Said};
+use voile_model::mesh::{Mesh, TargetPort, Visibility};
+use voile_model::{Namespace, Port, ResourceName, SourceFile, check};
+
+use crate::{good, render};
+
+/// `kind name[ part]: Condition=True|False:Reason …`, a line for each.
+fn shown(mesh: &Mesh) -> String {
+    let mut text = String::new();
+    let conditions = |all: &[Condition]| -> String {
+        let one = |one: &Condition| match one.holds {
+            true if one.reason == one.kind => format!(" {}", one.kind),
+            holds => format!(" {}={holds}:{}", one.kind, one.reason),
+        };
+        all.iter().map(one).collect()
+    };
+    for said in mesh.gateway_api.said.iter() {
+        let Said { kind, name, .. } = said;
+        if !said.conditions.is_empty() {
+            writeln!(text, "{kind} {name}:{}", conditions(&said.conditions)).unwrap();
+        }
+        for part in &said.parts {
+            let attached = match part.attached {
+                0 => String::new(),
+                count => format!(" ({count})"),
+            };
+            let of = conditions(&part.conditions);
+            writeln!(text, "{kind} {name} {}{attached}:{of}", part.name).unwrap();
+        }
+    }
+    text
+}
+
+/// A case: a name, resources, and lines that must be among what is said.
+const CASES: &str = include_str!("gateway_api.txt");
+
+#[test]
+fn every_resource_has_the_conditions_that_the_specification_wants() {
+    let mut wrong = String::new();
+    let cases: Vec<&str> = CASES.split("=== ").skip(1).collect();
+    assert!(cases.len() >= 15, "the cases are missing");
+    for case in cases {
+        let (name, rest) = case.split_once('\n').unwrap();
+        let (yaml, wanted) = rest.split_once(">>>\n").expect("a case has an answer");
+        let (mesh, diagnostics) = check(&[SourceFile::new("mesh.yaml", yaml)], None);
+        let errors: Vec<_> = diagnostics.into_iter().filter(|d| d.is_error()).collect();
+        let found = shown(&mesh) + &render(&errors);
+        for line in wanted.lines().filter(|line| !line.trim().is_empty()) {
+            let missing = !found.lines().any(|one| one == line);
+            if missing {
+                writeln!(wrong, "--- {name}\nwanted:\n{line}\nfound:\n{found}").unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+const DOOR: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door, namespace: shop}
+spec:
+  gatewayClassName: voile
+  infrastructure: {labels: {team: edge}, annotations: {note: kept}}
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: other, port: 8080, protocol: HTTP}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {ports: [{port: 80, name: http}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: shop}
+spec:
+  parentRefs: [{name: door}]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+";
+
+#[test]
+fn a_gateway_is_run_by_a_deployment_made_for_it_with_a_service_before_it() {
+    let mesh = good(DOOR);
+    let name: ResourceName = ResourceName::new(Namespace::new("shop").unwrap(), "door-voile");
+    let made = &mesh.deployments[&name];
+    assert!(made.template.is_gateway());
+    let labels = &made.template.labels;
+    assert_eq!(labels.get(GATEWAY_NAME), Some("door"));
+    assert_eq!(labels.get("team"), Some("edge"));
+    assert_eq!(made.template.annotations.get("note"), Some("kept"));
+    let service = mesh
+        .services
+        .values()
+        .find(|one| &*one.name == "door-voile");
+    let ports = service.unwrap().ports.iter();
+    let ports: Vec<_> = ports
+        .map(|port| (port.number.get(), &port.target))
+        .collect();
+    // A privileged port is taken at a port of our own, and no two at one.
+    let at = |number| TargetPort::Number(Port::new(number).unwrap());
+    assert_eq!(ports, [(80, &at(8081)), (8080, &at(8080))]);
+    let listens = mesh.gateways.iter().map(|one| {
+        let server = &one.servers[0];
+        (server.port.get(), server.listens.map(Port::get))
+    });
+    let listens: Vec<_> = listens.collect();
+    assert_eq!(listens, [(80, Some(8081)), (8080, None)]);
+    // Not that of another namespace with the same name.
+    for (namespace, count) in [("shop", 2), ("other", 0)] {
+        let namespace = Namespace::new(namespace).unwrap();
+        assert_eq!(mesh.gateways_for(&namespace, labels).count(), count);
+    }
+}
+
+#[test]
+fn pods_that_somebody_wrote_for_a_gateway_take_the_place_of_a_deployment_of_its_own() {
+    let own = "---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {matchLabels: {app: edge}}
+  template:
+    metadata: {labels: {app: edge, gateway.networking.k8s.io/gateway-name: door, sidecar.istio.io/inject: \"true\"}, annotations: {inject.istio.io/templates: gateway}}
+    spec: {containers: [{name: istio-proxy}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: edge, namespace: shop}
+spec: {selector: {app: edge}, ports: [{name: http, port: 80, targetPort: 9080}, {name: http-other, port: 8080}]}
+";
+    let mesh = good(&(DOOR.to_owned() + own));
+    let names = mesh.deployments.keys().map(|name| &*name.name);
+    assert_eq!(names.collect::<Vec<_>>(), ["edge"]);
+    // It listens where their Service sends what comes to its ports.
+    let listens = mesh
+        .gateways
+        .iter()
+        .map(|one| one.servers[0].listens.map(Port::get));
+    assert_eq!(listens.collect::<Vec<_>>(), [Some(9080), None]);
+}
+
+#[test]
+fn clients_of_a_namespace_have_their_own_routes_of_a_service_before_those_of_all() {
+    let routes = "---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: consumer, namespace: other}
+spec:
+  parentRefs: [{group: '', kind: Service, name: web, namespace: shop}]
+  rules: [{filters: [{type: RequestRedirect, requestRedirect: {hostname: a.example}}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: producer, namespace: shop, creationTimestamp: '2020-01-01T00:00:00Z'}
+spec:
+  parentRefs: [{group: '', kind: Service, name: web}]
+  rules: [{backendRefs: [{name: web, port: 80}]}]
+";
+    let mesh = good(&(DOOR.to_owned() + routes));
+    let routing = voile_model::mesh::Routing::new(&mesh);
+    let web = mesh
+        .services
+        .values()
+        .find(|one| &*one.name == "web")
+        .unwrap();
+    let all = routing.of(web);
+    let holds = |namespace: Option<&str>| {
+        let namespace = namespace.map(|name| Namespace::new(name).unwrap());
+        let one = voile_model::mesh::holding(&all, web, namespace.as_ref()).unwrap();
+        (
+            one.visibility == Visibility::Public,
+            one.http[0].answer.is_some(),
+        )
+    };
+    assert_eq!(holds(None), (true, false));
+    assert_eq!(holds(Some("shop")), (true, false));
+    assert_eq!(holds(Some("other")), (false, true));
+}
+
+#[test]
+fn a_service_that_comes_later_is_led_to_and_one_that_goes_is_not() {
+    let before = DOOR.replace(
+        "metadata: {name: web, namespace: shop}\nspec: {ports",
+        "metadata: {name: late, namespace: shop}\nspec: {ports",
+    );
+    let mut checker = check::Checker::default();
+    let file = |text: &str| std::sync::Arc::new(SourceFile::new("mesh.yaml", text));
+    let mut mesh = None;
+    for (text, led) in [(DOOR, true), (&*before, false), (DOOR, true)] {
+        let outcome = checker.check(&[file(text)], mesh.as_mut());
+        if let check::Outcome::Whole(whole, _) = outcome {
+            mesh = Some(*whole);
+        }
+        let mesh = mesh.as_ref().unwrap();
+        let mut leads = mesh
+            .virtual_services
+            .iter()
+            .flat_map(|one| one.destinations());
+        assert_eq!(leads.all(|to| to.nowhere.is_none()), led, "{text}");
+    }
+}
