@@ -128,7 +128,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         }
     }
 
-    pub(crate) async fn serve(mut self) -> ConnectionEnd {
+    pub(crate) async fn serve(&mut self) -> ConnectionEnd {
         loop {
             match poll_fn(|cx| self.poll_next(cx)).await {
                 Next::Request => {}

@@ -82,14 +82,14 @@ pub enum ConnectionEnd {
     Tunnel,
 }
 
-/// Serves one downstream connection until it ends. `early` is what was read from it already.
-pub async fn serve_connection<S: Io, R: HttpRole>(
-    worker: &Rc<HttpWorker<R>>,
-    role: &R,
+/// Serves one downstream connection until it ends. `early` is what was read from it already. No `async fn`: the future of one
+/// holds what it is given twice.
+pub fn serve_connection<'a, S: Io, R: HttpRole>(
+    worker: &'a Rc<HttpWorker<R>>,
+    role: &'a R,
     stream: S,
     early: &[u8],
-) -> ConnectionEnd {
-    super::connection::Connection::new(worker, role, stream, early)
-        .serve()
-        .await
+) -> impl Future<Output = ConnectionEnd> + use<'a, S, R> {
+    let mut connection = super::connection::Connection::new(worker, role, stream, early);
+    async move { connection.serve().await }
 }

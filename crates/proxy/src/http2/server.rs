@@ -73,12 +73,40 @@ impl Drop for Live {
     }
 }
 
-/// Serves one downstream connection whose client speaks HTTP/2 from the first byte, until it ends.
-pub async fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
+/// Serves one downstream connection whose client speaks HTTP/2 from the first byte, until it ends. No `async fn`: the future of
+/// one holds what it is given twice.
+pub fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
     stream: S,
-) -> ConnectionEnd {
+) -> impl Future<Output = ConnectionEnd> + use<'_, S, R> {
+    // Boxed: it is over soon.
+    let greeting = Box::pin(greet(worker, stream));
+    async move {
+        let Some((link, wire)) = greeting.await else {
+            return ConnectionEnd::Refused;
+        };
+        let mut serving = Serving {
+            worker,
+            role,
+            link,
+            wire,
+            session: Rc::default(),
+            listening: None,
+            judged: worker.drain.judgements(),
+            timer: Timer::default(),
+            began: Instant::now(),
+            stuck: None,
+        };
+        serving.serve().await
+    }
+}
+
+/// Waits for the client's preface and settings.
+async fn greet<S: Io + 'static, R: HttpRole + 'static>(
+    worker: &Rc<HttpWorker<R>>,
+    stream: S,
+) -> Option<(Link, Wire<S>)> {
     let link = Link::new(Connection::server(&CONFIG, worker.buffers.http2.clone()));
     let mut wire = Wire::new(stream, link.clone(), worker.buffers.clone());
     let greeting = poll_fn(|cx| {
@@ -96,21 +124,9 @@ pub async fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
     if !matches!(greeted, Ok(true)) {
         // A GOAWAY may be all that can be said.
         let _ = tokio::time::timeout(worker.timeouts.linger, wire.close()).await;
-        return ConnectionEnd::Refused;
+        return None;
     }
-    let serving = Serving {
-        worker,
-        role,
-        link,
-        wire,
-        session: Rc::default(),
-        listening: None,
-        judged: worker.drain.judgements(),
-        timer: Timer::default(),
-        began: Instant::now(),
-        stuck: None,
-    };
-    serving.serve().await
+    Some((link, wire))
 }
 
 struct Serving<'a, S: Io, R: HttpRole> {
@@ -129,7 +145,7 @@ struct Serving<'a, S: Io, R: HttpRole> {
 }
 
 impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
-    async fn serve(mut self) -> ConnectionEnd {
+    async fn serve(&mut self) -> ConnectionEnd {
         let end = poll_fn(|cx| self.poll(cx)).await;
         if matches!(end, End::Clean | End::Error(_)) {
             // Late is as good as never.

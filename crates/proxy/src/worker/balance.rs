@@ -110,6 +110,9 @@ impl Cost for View<'_> {
 /// How long shares hold while somebody is out, who may be back by then.
 const RECKON_EVERY: Duration = Duration::from_millis(500);
 
+/// The same while nobody is left who could be asked.
+const RECKON_IN_NEED: Duration = Duration::from_millis(10);
+
 impl Balance {
     /// Of endpoints as a plan has them.
     pub(crate) fn new(worker: &Worker, plan: &BalancePlan, of: Among<'_>) -> Self {
@@ -154,9 +157,9 @@ impl Balance {
         }
         let now = moment::now();
         let place = self.place(worker, of, wish, now).or_else(|| {
-            // Somebody may be back since the shares were reckoned.
-            self.reckon(of, now, Duration::ZERO);
-            self.place(worker, of, wish, now)
+            // Somebody may be back since the shares were reckoned; while nobody is, not every request counts all anew.
+            let reckoned = self.reckon(of, now, RECKON_IN_NEED);
+            reckoned.then(|| self.place(worker, of, wish, now))?
         })?;
         let chosen = &of.endpoints[place as usize];
         Some(InFlight::begin(chosen, place, Some(now)))
@@ -200,9 +203,10 @@ impl Balance {
         self.reckon(of, moment::now(), RECKON_EVERY);
     }
 
-    fn reckon(&self, of: Among<'_>, now: Duration, every: Duration) {
+    /// Says whether it did.
+    fn reckon(&self, of: Among<'_>, now: Duration, every: Duration) -> bool {
         let Some(watch) = of.watch else {
-            return;
+            return false;
         };
         let (then, seen, sick) = self.reckoned.get();
         let changes = watch.changes();
@@ -210,12 +214,13 @@ impl Balance {
         // Where there is one part it is asked, and whoever is out is passed over.
         let due = changes != seen || (sick && now.saturating_sub(then) >= every);
         if !due || !matters {
-            return;
+            return false;
         }
         let mut parts = self.parts.borrow_mut();
         let (tiers, groups, sick) = tiers(&self.plan, &parts.parts, of.watch, now);
         (parts.tiers, parts.groups) = (tiers, groups);
         self.reckoned.set((now, changes, sick));
+        true
     }
 }
 

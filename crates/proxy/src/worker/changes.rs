@@ -21,7 +21,7 @@ pub(crate) struct Changes {
 impl Changes {
     /// Whether nothing is changed.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.leaves_out.is_empty() && self.lines.is_empty() && self.amends.is_empty()
     }
 
     /// The request goes on without fields of this name, in lower case.

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,8 +86,8 @@ pub(crate) struct InFlight {
     pub(crate) endpoint: Rc<Endpoint>,
     /// Its place among the service's endpoints.
     pub(crate) place: u32,
-    /// Since when; none where nobody is compared with anybody.
-    since: Option<Duration>,
+    /// Nanoseconds since when; none where nobody is compared with anybody. So small since every connection keeps room for it.
+    since: Option<NonZeroU64>,
 }
 
 impl InFlight {
@@ -95,7 +96,10 @@ impl InFlight {
         Self {
             endpoint: Rc::clone(endpoint),
             place,
-            since,
+            since: since.and_then(|since| {
+                let nanos = u64::try_from(since.as_nanos());
+                NonZeroU64::new(nanos.unwrap_or(u64::MAX))
+            }),
         }
     }
 
@@ -104,6 +108,7 @@ impl InFlight {
         let Some(since) = self.since else {
             return;
         };
+        let since = Duration::from_nanos(since.get());
         let now = moment::now();
         let mut vitals = self.endpoint.vitals.borrow_mut();
         vitals.observe(now.saturating_sub(since), now);

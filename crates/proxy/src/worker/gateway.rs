@@ -315,9 +315,12 @@ fn http(
     let engine = slot.http.engine();
     let role = GatewayRole::new(worker, slot, server, caller);
     match detected {
-        Detected::Http2 => Box::pin(async move {
-            http2::serve_connection(&engine, Rc::new(role), stream).await;
-        }),
+        Detected::Http2 => {
+            let role = Rc::new(role);
+            Box::pin(async move {
+                http2::serve_connection(&engine, role, stream).await;
+            })
+        }
         // What is no HTTP at all gets its 400 from the engine.
         _ => Box::pin(async move {
             serve_connection(&engine, &role, stream, &[]).await;

@@ -47,18 +47,12 @@ pub(crate) struct GatewayRole {
 
 /// What becomes of a request, and by whose leave.
 pub(crate) enum GatewayTicket {
-    /// It goes on. Behind a pointer: refusals would be as large.
-    Sent(Box<Sent>),
+    /// It goes on, by this leave.
+    Sent(OutboundTicket, Leave),
     /// It may, and there is nowhere to go.
     Astray(Option<Box<OutboundTicket>>),
     /// It may not.
     Denied(Box<Denied>, Option<Rc<Notes>>),
-}
-
-/// A request that goes on.
-pub(crate) struct Sent {
-    route: Route<OutboundRole>,
-    leave: Leave,
 }
 
 /// A request that waits.
@@ -124,27 +118,32 @@ impl GatewayRole {
     }
 
     /// To the endpoint of its route, with leave.
-    fn way(&self, head: &Head<'_>, mut granted: Granted) -> Result<Route<Self>, Refusal<Self>> {
+    fn way(
+        &self,
+        head: &Head<'_>,
+        mut granted: Granted,
+    ) -> Result<Route<Self>, Box<Refusal<Self>>> {
         if let Err(why) = rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
             let TooMany(why) = *why;
             let flag = rate_limits::flag(&why);
             let notes = Notes::begin(&self.worker, Side::Client, head);
-            return Err(Refusal {
+            return Err(Box::new(Refusal {
                 flag,
                 ..denied(why, notes)
-            });
+            }));
         }
         if !head.has_authority() {
-            return Err(astray(Refusal::new(400, ResponseFlag::NoRoute, NO_HOST)));
+            let refusal = Refusal::new(400, ResponseFlag::NoRoute, NO_HOST);
+            return Err(Box::new(astray(refusal)));
         }
         if let Some(told) = self.to_https(head) {
             let mut refusal = Refusal::new(301, ResponseFlag::None, "https");
             refusal.told = Some(Box::new(told));
-            return Err(refusal);
+            return Err(Box::new(refusal));
         }
         match self.out.route(head) {
             Ok(route) => Ok(self.sent(head, route, granted)),
-            Err(mut refusal) => Err(match refusal.pending.take() {
+            Err(mut refusal) => Err(Box::new(match refusal.pending.take() {
                 None => astray(refusal),
                 // It is made to wait on purpose, by its route.
                 Some(delay) => Refusal {
@@ -154,7 +153,7 @@ impl GatewayRole {
                     })),
                     ..astray(refusal)
                 },
-            }),
+            })),
         }
     }
 
@@ -166,7 +165,7 @@ impl GatewayRole {
             changes,
         } = granted;
         let path = path.or_else(|| self.edge.path(head).ok().flatten());
-        let mut besides = route.besides.clone();
+        let mut besides = route.besides;
         if path.is_some() {
             let besides = besides.get_or_insert_default();
             besides.path = besides.path.take().or(path);
@@ -175,13 +174,13 @@ impl GatewayRole {
             key: route.key,
             connect_timeout: route.connect_timeout,
             upstream: route.upstream,
-            default_authority: route.default_authority.clone(),
+            default_authority: route.default_authority,
             besides,
-            observer: self.told(head).then(changes).before(route.observer.clone()),
+            observer: self.told(head).then(changes).before(route.observer),
             to_sidecar: route.to_sidecar,
-            retry: route.retry.clone(),
+            retry: route.retry,
             terms: route.terms,
-            ticket: GatewayTicket::Sent(Box::new(Sent { route, leave })),
+            ticket: GatewayTicket::Sent(route.ticket, leave),
         }
     }
 
@@ -253,7 +252,7 @@ impl HttpRole for GatewayRole {
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let notes = || Notes::begin(&self.worker, Side::Client, head);
         match self.judged(head).map_err(|why| denied(why, notes()))? {
-            Judged::Let(granted) => self.way(head, granted),
+            Judged::Let(granted) => self.way(head, granted).map_err(|refusal| *refusal),
             Judged::Ask(asking) => {
                 let admitted = self.worker.admit(None)?;
                 let undecided = Denied::new(403, UNDECIDED, DENIED);
@@ -287,14 +286,14 @@ impl HttpRole for GatewayRole {
         // Its way out counts it from here on.
         drop(admitted);
         match granted {
-            Ok(granted) => self.way(head, granted),
+            Ok(granted) => self.way(head, granted).map_err(|refusal| *refusal),
             Err(why) => Err(denied(why, Notes::begin(&self.worker, Side::Client, head))),
         }
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
         match &route.ticket {
-            GatewayTicket::Sent(sent) => self.out.connect(&sent.route).await,
+            GatewayTicket::Sent(ticket, _) => self.out.dial(ticket, route.upstream).await,
             GatewayTicket::Astray(_) | GatewayTicket::Denied(..) => {
                 Err(ConnectFailure::nobody("no route"))
             }
@@ -302,28 +301,27 @@ impl HttpRole for GatewayRole {
     }
 
     fn answers(&self, ticket: &GatewayTicket, answer: Answer) {
-        if let GatewayTicket::Sent(sent) = ticket {
-            self.out.answers(&sent.route.ticket, answer);
+        if let GatewayTicket::Sent(ticket, _) = ticket {
+            self.out.answers(ticket, answer);
         }
     }
 
     fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
-        let GatewayTicket::Sent(sent) = &mut route.ticket else {
+        let GatewayTicket::Sent(ticket, _) = &mut route.ticket else {
             return None;
         };
-        let wait = self.out.again(&mut sent.route, last, made)?;
-        route.key = sent.route.key;
-        route.to_sidecar = sent.route.to_sidecar;
-        Some(wait)
+        let retry = route.retry.as_deref()?;
+        let turn = self.out.turn(ticket, retry, (last, made))?;
+        (route.key, route.to_sidecar) = (turn.key, turn.to_sidecar);
+        Some(turn.wait)
     }
 
     fn is_revoked<'h>(&self, ticket: &GatewayTicket, head: impl FnOnce() -> Head<'h>) -> bool {
-        let GatewayTicket::Sent(sent) = ticket else {
+        let GatewayTicket::Sent(ticket, leave) = ticket else {
             return false;
         };
-        let leave = &sent.leave;
         let inbound = &self.slot.inbound;
-        let holds = !sent.route.ticket.is_cut()
+        let holds = !ticket.is_cut()
             && (leave.stands(&self.worker)
                 || leave.holds(&self.worker, inbound, &self.caller, &head()));
         if !holds {
@@ -337,7 +335,7 @@ impl HttpRole for GatewayRole {
             Some(GatewayTicket::Denied(denied, notes)) => {
                 return self.record_denied(denied, notes.as_deref(), &exchange);
             }
-            Some(GatewayTicket::Sent(sent)) => Some(&sent.route.ticket),
+            Some(GatewayTicket::Sent(ticket, _)) => Some(ticket),
             Some(GatewayTicket::Astray(ticket)) => ticket.as_deref(),
             None => None,
         };

@@ -153,16 +153,20 @@ async fn open(
     Some(match (kind, leave) {
         (Kind::Opaque, Some(leave)) => Box::pin(relay(worker, slot, stream, ahead, caller, leave)),
         (Kind::Opaque, None) => return None,
-        (Kind::Http, _) => Box::pin(async move {
+        (Kind::Http, _) => {
             let engine = slot.http.engine();
             let role = InboundRole::new(worker, slot, caller);
-            serve_connection(&engine, &role, stream, &[]).await;
-        }),
-        (Kind::Http2, _) => Box::pin(async move {
+            Box::pin(async move {
+                serve_connection(&engine, &role, stream, &[]).await;
+            })
+        }
+        (Kind::Http2, _) => {
             let engine = slot.http.engine();
             let role = Rc::new(InboundRole::new(worker, slot, caller));
-            http2::serve_connection(&engine, role, stream).await;
-        }),
+            Box::pin(async move {
+                http2::serve_connection(&engine, role, stream).await;
+            })
+        }
     })
 }
 
@@ -478,78 +482,80 @@ async fn terminate(
 }
 
 /// Relays to the application. Asks for leave, so that nobody gets here without.
-async fn relay(
+fn relay(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
     stream: Stream,
     ahead: Option<Ahead>,
     caller: Caller,
     leave: Leave,
-) {
-    let (worker, slot) = (&worker, &slot);
+) -> impl Future<Output = ()> {
     let (start, started) = (SystemTime::now(), Instant::now());
-    let series = inbound_series(worker, slot, &caller, "tcp");
-    worker.shard.borrow_mut().tcp_opened(series);
-    let endpoint = slot.plan.borrow().endpoint;
-    let connected = match ahead {
-        Some(connected) => connected,
-        None => {
-            let limit = worker.settings.borrow().connect_timeout;
-            let origin = worker.homeward(caller.remote);
-            Box::pin(transport::connect(endpoint, origin, limit)).await
-        }
-    };
-    let mut details = "";
-    let (moved, flags, failure, upstream_local) = match connected {
-        Err(error) => {
-            transport::reset(stream.tcp());
-            ((0, 0), "UF", error.to_string(), None)
-        }
-        Ok(upstream) => {
-            let upstream_local = match logged::is_on(worker, Side::Server) {
-                true => upstream.local_addr().ok(),
-                false => None,
-            };
-            let upstream = Stream::Tcp(upstream.into());
-            let idle = worker.settings.borrow().idle_timeout;
-            let mut revoked = false;
-            let stop = async {
-                tokio::select! {
-                    () = leave.lost(worker, slot, &caller) => revoked = true,
-                    () = worker.stop.heard() => {}
-                }
-            };
-            let outcome = transport::relay(stream, upstream, idle, stop).await;
-            let moved = (outcome.received, outcome.sent);
-            let flags = match revoked {
-                true => "UAEX",
-                false => flags(&outcome.end),
-            };
-            details = if revoked { REVOKED } else { "" };
-            (moved, flags, String::new(), upstream_local)
-        }
-    };
-    let (received, sent) = moved;
-    let mut shard = worker.shard.borrow_mut();
-    shard.tcp_closed(series, flags, received, sent);
-    drop(shard);
-    if logged::is_on(worker, Side::Server) {
-        // Made only now: while bytes pass it would be held by every connection.
-        let record = TcpRecord {
-            start,
-            duration: started.elapsed(),
-            flags,
-            details,
-            failure: &failure,
-            marks: leave.marks(),
-            received,
-            sent,
-            upstream: Some(endpoint),
-            upstream_local,
-            cluster: &slot.cluster(),
-            ..TcpRecord::new(Side::Server, caller.downstream(slot.plan.borrow().bind))
+    async move {
+        let (worker, slot) = (&worker, &slot);
+        let series = inbound_series(worker, slot, &caller, "tcp");
+        worker.shard.borrow_mut().tcp_opened(series);
+        let endpoint = slot.plan.borrow().endpoint;
+        let connected = match ahead {
+            Some(connected) => connected,
+            None => {
+                let limit = worker.settings.borrow().connect_timeout;
+                let origin = worker.homeward(caller.remote);
+                Box::pin(transport::connect(endpoint, origin, limit)).await
+            }
         };
-        logged::tcp(worker, &record);
+        let mut details = "";
+        let (moved, flags, failure, upstream_local) = match connected {
+            Err(error) => {
+                transport::reset(stream.tcp());
+                ((0, 0), "UF", error.to_string(), None)
+            }
+            Ok(upstream) => {
+                let upstream_local = match logged::is_on(worker, Side::Server) {
+                    true => upstream.local_addr().ok(),
+                    false => None,
+                };
+                let upstream = Stream::Tcp(upstream.into());
+                let idle = worker.settings.borrow().idle_timeout;
+                let mut revoked = false;
+                let stop = async {
+                    tokio::select! {
+                        () = leave.lost(worker, slot, &caller) => revoked = true,
+                        () = worker.stop.heard() => {}
+                    }
+                };
+                let outcome = transport::relay(stream, upstream, idle, stop).await;
+                let moved = (outcome.received, outcome.sent);
+                let flags = match revoked {
+                    true => "UAEX",
+                    false => flags(&outcome.end),
+                };
+                details = if revoked { REVOKED } else { "" };
+                (moved, flags, String::new(), upstream_local)
+            }
+        };
+        let (received, sent) = moved;
+        let mut shard = worker.shard.borrow_mut();
+        shard.tcp_closed(series, flags, received, sent);
+        drop(shard);
+        if logged::is_on(worker, Side::Server) {
+            // Made only now: while bytes pass it would be held by every connection.
+            let record = TcpRecord {
+                start,
+                duration: started.elapsed(),
+                flags,
+                details,
+                failure: &failure,
+                marks: leave.marks(),
+                received,
+                sent,
+                upstream: Some(endpoint),
+                upstream_local,
+                cluster: &slot.cluster(),
+                ..TcpRecord::new(Side::Server, caller.downstream(slot.plan.borrow().bind))
+            };
+            logged::tcp(worker, &record);
+        }
     }
 }
 

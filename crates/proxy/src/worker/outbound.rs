@@ -24,6 +24,7 @@ use super::routes::Way;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
 use super::{Conversation, Worker, count};
+use crate::health::Seated;
 use crate::http::serve_connection;
 use crate::http2;
 use crate::plan::{Otherwise, Same, Target, TrafficPlan};
@@ -73,18 +74,18 @@ async fn open(
     let begun = heard.prefix.len() as u64;
     let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));
     Some(if heard.detected == Detected::Http2 {
+        let engine = slot.http.engine();
+        let role = Rc::new(OutboundRole::new(worker, slot, names, remote));
         Box::pin(async move {
-            let engine = slot.http.engine();
-            let role = Rc::new(OutboundRole::new(worker, slot, names, remote));
             http2::serve_connection(&engine, role, stream).await;
         })
     } else if heard.detected == Detected::Opaque && slot.protocol().is_http2() {
         // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
         Box::pin(transport::linger(stream))
     } else if heard.detected == Detected::Http1 {
+        let engine = slot.http.engine();
+        let role = OutboundRole::new(worker, slot, names, remote);
         Box::pin(async move {
-            let engine = slot.http.engine();
-            let role = OutboundRole::new(worker, slot, names, remote);
             serve_connection(&engine, &role, stream, &[]).await;
         })
     } else {
@@ -313,20 +314,44 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
 }
 
 /// Carries a connection to one of a service's endpoints, until either side ends it, or `ending` does.
-pub(super) async fn to_service(
-    worker: &Rc<Worker>,
-    service: &ServiceState,
+pub(super) fn to_service<'a>(
+    worker: &'a Rc<Worker>,
+    service: &'a ServiceState,
     (stream, remote): (Stream, SocketAddr),
     watched: Option<(Place, u64)>,
-    ending: impl Future<Output = ()>,
-) -> Relayed {
+    ending: impl Future<Output = ()> + 'a,
+) -> impl Future<Output = Relayed> + 'a {
+    async move {
+        // The way there is boxed, and gone when it is known.
+        match Box::pin(reach(worker, service, &stream, remote)).await {
+            Ok(reached) => carry(worker, service, reached, stream, (watched, ending)).await,
+            Err(refused) => refused,
+        }
+    }
+}
+
+/// An endpoint that an opaque connection goes to.
+struct Reached {
+    connected: Stream,
+    in_flight: InFlight,
+    /// Boxed: few have a limit.
+    seated: Option<Box<Seated>>,
+}
+
+/// The way to an endpoint; what became of the connection where there is none.
+async fn reach(
+    worker: &Rc<Worker>,
+    service: &ServiceState,
+    stream: &Stream,
+    remote: SocketAddr,
+) -> Result<Reached, Relayed> {
     let traffic = &service.plan.traffic;
     // Whom a connection lasts for is told as long as it lasts.
     let seated = match &traffic.breaker {
         None => None,
         Some(Same(gate)) => match gate.seat() {
-            None => return refuse(worker, &service.plan.service, &stream, "UO"),
-            seated => seated,
+            None => return Err(refuse(worker, &service.plan.service, stream, "UO")),
+            Some(seated) => Some(Box::new(seated)),
         },
     };
     let wish = Wish {
@@ -335,20 +360,24 @@ pub(super) async fn to_service(
         ..Wish::default()
     };
     let Some(in_flight) = service.choose(worker, wish) else {
-        return refuse(worker, &service.plan.service, &stream, "UH");
+        return Err(refuse(worker, &service.plan.service, stream, "UH"));
     };
     let endpoint = &in_flight.endpoint;
     let series = endpoint.tcp_series(worker, &service.plan.service);
     worker.shard.borrow_mut().tcp_opened(series);
-    let upstream = Some(endpoint.plan.address);
     let manner = Manner::of(worker, traffic);
-    let connected = Box::pin(endpoint.connect(worker, Inside::Bytes, manner)).await;
+    let connected = endpoint.connect(worker, Inside::Bytes, manner).await;
     let outcome = match &connected {
         Ok(_) => Outcome::Answered(200),
         Err(_) => Outcome::Failed,
     };
     service.report(worker, &in_flight, outcome);
     match connected {
+        Ok(connected) => Ok(Reached {
+            connected,
+            in_flight,
+            seated,
+        }),
         Err(Unreachable {
             public,
             detail,
@@ -362,51 +391,45 @@ pub(super) async fn to_service(
             );
             transport::reset(stream.tcp());
             in_flight.fails();
-            Relayed {
+            Err(Relayed {
                 series,
                 flags: if nobody { "UH" } else { "UF" },
                 failure: public.to_owned(),
                 received: 0,
                 sent: 0,
-                upstream,
+                upstream: Some(endpoint.plan.address),
                 upstream_local: None,
-            }
-        }
-        Ok(connected) => {
-            let streams = (stream, connected);
-            let relayed = carry(worker, service, &in_flight, streams, watched, ending).await;
-            drop(seated);
-            Relayed {
-                series,
-                upstream,
-                ..relayed
-            }
+            })
         }
     }
 }
 
-/// Carries what comes to an endpoint and back.
-async fn carry(
-    worker: &Rc<Worker>,
-    service: &ServiceState,
-    to: &InFlight,
-    (stream, connected): (Stream, Stream),
-    watched: Option<(Place, u64)>,
-    ending: impl Future<Output = ()>,
-) -> Relayed {
-    let endpoint = &to.endpoint;
+/// Carries what comes to an endpoint and back. No `async fn`: the future of one holds each argument twice.
+fn carry<'a>(
+    worker: &'a Rc<Worker>,
+    service: &'a ServiceState,
+    reached: Reached,
+    stream: Stream,
+    (watched, ending): (Option<(Place, u64)>, impl Future<Output = ()> + 'a),
+) -> impl Future<Output = Relayed> + 'a {
+    let Reached {
+        connected,
+        in_flight,
+        seated,
+    } = reached;
     let idle = service.plan.traffic.tcp_idle;
     let idle = idle.unwrap_or_else(|| worker.settings.borrow().idle_timeout);
     let upstream_local = match logged::is_on(worker, Side::Client) {
-        true => connected.local(),
+        true => connected.local().map(Box::new),
         false => None,
     };
-    let opened = |opening| {
+    let begun = watched.map_or(0, |(_, begun)| begun);
+    let opened = move |opening| {
         if let Some((place, _)) = watched {
             worker.teach(place, opening);
         }
     };
-    let shown = endpoint.shown();
+    let shown = in_flight.endpoint.shown();
     let cut = shown.cut();
     drop(shown);
     let stop = async {
@@ -415,25 +438,30 @@ async fn carry(
             () = ending => {}
         }
     };
-    let begun = watched.map_or(0, |(_, begun)| begun);
     let relaying = transport::relay_watched(stream, connected, idle, stop, begun, opened);
-    let outcome = relaying.await;
-    let revoked = endpoint.is_cut() && !worker.stop.is_given();
-    let (flags, failure) = match revoked {
-        true => ("UC", "upstream certificate revoked"),
-        false => (flags(&outcome.end), ""),
-    };
-    if revoked {
-        count_revoked(worker);
-    }
-    Relayed {
-        series: endpoint.tcp_series(worker, &service.plan.service),
-        flags,
-        failure: failure.to_owned(),
-        received: outcome.received,
-        sent: outcome.sent,
-        upstream: None,
-        upstream_local,
+    // Boxed: a block that captures a future and awaits it holds it twice.
+    let relaying = Box::pin(relaying);
+    async move {
+        let outcome = relaying.await;
+        let endpoint = &in_flight.endpoint;
+        let revoked = endpoint.is_cut() && !worker.stop.is_given();
+        let (flags, failure) = match revoked {
+            true => ("UC", "upstream certificate revoked"),
+            false => (flags(&outcome.end), ""),
+        };
+        if revoked {
+            count_revoked(worker);
+        }
+        drop(seated);
+        Relayed {
+            series: endpoint.tcp_series(worker, &service.plan.service),
+            flags,
+            failure: failure.to_owned(),
+            received: outcome.received,
+            sent: outcome.sent,
+            upstream: Some(endpoint.plan.address),
+            upstream_local: upstream_local.map(|local| *local),
+        }
     }
 }
 

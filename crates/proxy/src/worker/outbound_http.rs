@@ -12,7 +12,7 @@ use voile_model::mesh::telemetry::Side;
 use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 use voile_telemetry::access_log::Marks;
 use voile_traffic::balance::Key;
-use voile_traffic::{Attempt, Held, Outcome, Resource};
+use voile_traffic::{Attempt, Held, Outcome, Resource, RetryPolicy};
 use voile_xds::wire::Protocol;
 
 use super::authorization::count_revoked;
@@ -93,22 +93,22 @@ pub(crate) struct OutboundTicket {
     endpoint: Option<InFlight>,
     notes: Option<Rc<Notes>>,
     _admitted: Option<Admitted>,
-    retrying: Option<Begun>,
-    /// Keys of the endpoints that failed before.
-    tried: Vec<u32>,
     /// The route's, where it has one.
     route_name: Option<Rc<str>>,
     /// It was made to wait on purpose.
     delayed: bool,
-    /// Attempts that were reported already.
-    reported: u32,
     /// Boxed: few have any of it, and every connection would pay for its size.
     kept: Option<Box<Kept>>,
 }
 
-/// What a DestinationRule makes a request keep.
+/// What few requests keep: by a DestinationRule, or because they are tried again.
 #[derive(Default)]
 struct Kept {
+    retrying: Option<Begun>,
+    /// Keys of the endpoints that failed before.
+    tried: Vec<u32>,
+    /// Attempts that were reported already.
+    reported: u32,
     /// Requests of one key keep together.
     key: Option<u64>,
     /// Its places among what may be under way.
@@ -152,11 +152,8 @@ impl OutboundTicket {
             endpoint: None,
             notes,
             _admitted: None,
-            retrying: None,
-            tried: Vec::new(),
             route_name: None,
             delayed: false,
-            reported: 0,
             kept: None,
         }
     }
@@ -263,7 +260,7 @@ impl OutboundRole {
         service.report(&self.worker, to, outcome);
     }
 
-    fn over_budget(&self) -> Option<Duration> {
+    fn over_budget<T>(&self) -> Option<T> {
         count(&self.worker.counters.retries_over_budget);
         None
     }
@@ -351,7 +348,7 @@ impl OutboundRole {
             route.ticket.kept = Some(Box::new(Kept {
                 key,
                 _request: under_way,
-                retry: None,
+                ..Kept::default()
             }));
         }
         if let Some(effects) = effects {
@@ -421,6 +418,110 @@ impl OutboundRole {
         route.default_authority = authority;
         route.to_sidecar = to_sidecar;
         route
+    }
+}
+
+/// Where a request goes that is made once more.
+pub(super) struct Turn {
+    pub(super) key: u32,
+    pub(super) to_sidecar: bool,
+    pub(super) wait: Duration,
+}
+
+impl OutboundRole {
+    /// Whether a request goes elsewhere after `made` attempts, the last of which ended like this.
+    pub(super) fn turn(
+        &self,
+        ticket: &mut OutboundTicket,
+        retry: &RetryPolicy,
+        (last, made): (Attempt, u32),
+    ) -> Option<Turn> {
+        let service = Rc::clone(ticket.service.as_ref()?);
+        if !retry.wishes(last, made) {
+            return None;
+        }
+        // The retry before this one is over; it does not count against its successor.
+        if let Some(kept) = &mut ticket.kept {
+            (kept.retrying, kept.retry) = (None, None);
+        }
+        let account = &service.account;
+        let held = match &service.plan.traffic.breaker {
+            Some(Same(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
+            {
+                None => return self.over_budget(),
+                held => held,
+            },
+            _ if service
+                .plan
+                .retry_budget
+                .allows(account.active(), account.retrying()) =>
+            {
+                None
+            }
+            _ => return self.over_budget(),
+        };
+        let kept = ticket.kept.get_or_insert_default();
+        kept.retry = held;
+        let failed = ticket.endpoint.as_ref();
+        kept.tried.extend(failed.map(|to| to.endpoint.key));
+        let wish = Wish {
+            key: kept.key,
+            tried: &kept.tried,
+            ..Wish::default()
+        };
+        let (to, untried) = service.choose_other(&self.worker, wish)?;
+        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.expected.is_some());
+        if let Some(failed) = ticket.endpoint.replace(to) {
+            self.ended(&service, &failed, outcome::of_attempt(last), false);
+            kept.reported = made;
+        }
+        kept.retrying = Some(account.retry());
+        count(&self.worker.counters.retries);
+        // Whoever was not asked yet need not be waited for.
+        let wait = match untried {
+            true => Duration::ZERO,
+            false => retry.backoff(made, self.worker.random()),
+        };
+        Some(Turn {
+            key,
+            to_sidecar,
+            wait,
+        })
+    }
+
+    /// A connection to the endpoint that takes a request.
+    pub(super) async fn dial(
+        &self,
+        ticket: &OutboundTicket,
+        upstream: UpstreamHttp,
+    ) -> Result<Line, ConnectFailure> {
+        let Some(in_flight) = &ticket.endpoint else {
+            return Err(ConnectFailure::new("no healthy upstream"));
+        };
+        let service = ticket.service.as_ref();
+        let Some(traffic) = service.map(|service| &service.plan.traffic) else {
+            return Err(ConnectFailure::new("no healthy upstream"));
+        };
+        let endpoint = &in_flight.endpoint;
+        let seated = seat(traffic, endpoint, upstream).await?;
+        let manner = Manner::of(&self.worker, traffic);
+        let inside = upstream.into();
+        let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
+        let connected = connecting.await;
+        let line = connected.map(|stream| Line::new(stream, seated, &endpoint.lines));
+        line.map_err(|unreachable| {
+            let service = service.map(|service| service.cluster.as_str());
+            let error = unreachable.detail;
+            tracing::debug!(service, error, "upstream not reached");
+            let failure = match unreachable.nobody {
+                true => ConnectFailure::nobody(unreachable.public),
+                false => ConnectFailure::new(unreachable.public),
+            };
+            ConnectFailure {
+                details: unreachable.details,
+                ..failure
+            }
+        })
     }
 }
 
@@ -567,86 +668,14 @@ impl HttpRole for OutboundRole {
 
     /// Elsewhere if the policy wishes it and the destination's budget allows it; the endpoint that failed comes last.
     fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
-        let ticket = &mut route.ticket;
-        let service = Rc::clone(ticket.service.as_ref()?);
         let retry = Rc::clone(route.retry.as_ref()?);
-        if !retry.wishes(last, made) {
-            return None;
-        }
-        // The retry before this one is over; it does not count against its successor.
-        ticket.retrying = None;
-        if let Some(kept) = &mut ticket.kept {
-            kept.retry = None;
-        }
-        let account = &service.account;
-        let held = match &service.plan.traffic.breaker {
-            Some(Same(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
-            {
-                None => return self.over_budget(),
-                held => held,
-            },
-            _ if service
-                .plan
-                .retry_budget
-                .allows(account.active(), account.retrying()) =>
-            {
-                None
-            }
-            _ => return self.over_budget(),
-        };
-        if held.is_some() {
-            ticket.kept.get_or_insert_default().retry = held;
-        }
-        ticket.tried.push(route.key);
-        let wish = Wish {
-            key: ticket.kept.as_ref().and_then(|kept| kept.key),
-            tried: &ticket.tried,
-            ..Wish::default()
-        };
-        let (to, untried) = service.choose_other(&self.worker, wish)?;
-        route.key = to.endpoint.key;
-        route.to_sidecar = to.endpoint.plan.expected.is_some();
-        if let Some(failed) = ticket.endpoint.replace(to) {
-            self.ended(&service, &failed, outcome::of_attempt(last), false);
-            ticket.reported = made;
-        }
-        ticket.retrying = Some(account.retry());
-        count(&self.worker.counters.retries);
-        // Whoever was not asked yet need not be waited for.
-        Some(match untried {
-            true => Duration::ZERO,
-            false => retry.backoff(made, self.worker.random()),
-        })
+        let turn = self.turn(&mut route.ticket, &retry, (last, made))?;
+        (route.key, route.to_sidecar) = (turn.key, turn.to_sidecar);
+        Some(turn.wait)
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Line, ConnectFailure> {
-        let Some(in_flight) = &route.ticket.endpoint else {
-            return Err(ConnectFailure::new("no healthy upstream"));
-        };
-        let service = route.ticket.service.as_ref();
-        let Some(traffic) = service.map(|service| &service.plan.traffic) else {
-            return Err(ConnectFailure::new("no healthy upstream"));
-        };
-        let endpoint = &in_flight.endpoint;
-        let seated = seat(traffic, endpoint, route.upstream).await?;
-        let manner = Manner::of(&self.worker, traffic);
-        let inside = route.upstream.into();
-        let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
-        let connected = connecting.await;
-        let line = connected.map(|stream| Line::new(stream, seated, &endpoint.lines));
-        line.map_err(|unreachable| {
-            let service = service.map(|service| service.cluster.as_str());
-            let error = unreachable.detail;
-            tracing::debug!(service, error, "upstream not reached");
-            let failure = match unreachable.nobody {
-                true => ConnectFailure::nobody(unreachable.public),
-                false => ConnectFailure::new(unreachable.public),
-            };
-            ConnectFailure {
-                details: unreachable.details,
-                ..failure
-            }
-        })
+        self.dial(&route.ticket, route.upstream).await
     }
 
     fn answers(&self, ticket: &OutboundTicket, answer: Answer) {
@@ -698,7 +727,8 @@ impl HttpRole for OutboundRole {
         counted::count(worker, Side::Client, series, &exchange);
         if let (Some(service), Some(to)) = (service, endpoint) {
             // What was to follow an attempt and never did says nothing.
-            let reported = ticket.map_or(0, |ticket| ticket.reported);
+            let kept = ticket.and_then(|ticket| ticket.kept.as_deref());
+            let reported = kept.map_or(0, |kept| kept.reported);
             let outcome = outcome::of_exchange(&exchange);
             if let Some(outcome) = outcome.filter(|_| exchange.attempts > reported) {
                 let heard = outcome == Outcome::Answered(exchange.status);

@@ -406,19 +406,19 @@ fn an_idle_connection_is_small() {
     use MutualTls::{Disable, Permissive, Strict};
     use Protocol::{Auto, Grpc, Http, Tcp};
     let table = [
-        (Role::Client, Tcp, Disable, 2_720),
-        (Role::Client, Auto, Disable, 3_720),
-        (Role::Client, Http, Disable, 3_720),
-        (Role::Client, Tcp, Strict, 9_960),
-        (Role::Server, Tcp, Disable, 2_600),
-        (Role::Server, Auto, Permissive, 3_720),
-        (Role::Server, Http, Disable, 3_720),
-        (Role::Server, Tcp, Strict, 10_100),
-        (Role::Server, Http, Strict, 11_200),
+        (Role::Client, Tcp, Disable, 2_370),
+        (Role::Client, Auto, Disable, 3_060),
+        (Role::Client, Http, Disable, 3_060),
+        (Role::Client, Tcp, Strict, 9_590),
+        (Role::Server, Tcp, Disable, 2_400),
+        (Role::Server, Auto, Permissive, 3_160),
+        (Role::Server, Http, Disable, 3_160),
+        (Role::Server, Tcp, Strict, 9_820),
+        (Role::Server, Http, Strict, 10_580),
         // Callers of HTTP/2 share the connections to their servers, so this is one side only.
-        (Role::Client, Grpc, Disable, 3_400),
-        (Role::Server, Grpc, Disable, 3_760),
-        (Role::Server, Grpc, Strict, 11_400),
+        (Role::Client, Grpc, Disable, 2_890),
+        (Role::Server, Grpc, Disable, 3_090),
+        (Role::Server, Grpc, Strict, 10_500),
     ];
     let mut wrong = Vec::new();
     for (role, protocol, mode, most) in table {

@@ -260,17 +260,17 @@ fn check(traffic: Traffic, mode: MutualTls, connections: u64, bound: u64) {
 
 #[test]
 fn a_request_in_plaintext_costs_both_roles_so_many_instructions() {
-    check(Traffic::Http, MutualTls::Disable, 1, 221_900);
+    check(Traffic::Http, MutualTls::Disable, 1, 208_100);
 }
 
 #[test]
 fn a_request_over_mutual_tls_costs_both_roles_so_many_instructions() {
-    check(Traffic::Http, MutualTls::Strict, 1, 277_600);
+    check(Traffic::Http, MutualTls::Strict, 1, 275_000);
 }
 
 #[test]
 fn a_request_costs_no_more_where_it_is_one_of_many_connections() {
-    check(Traffic::Http, MutualTls::Strict, 64, 277_600);
+    check(Traffic::Http, MutualTls::Strict, 64, 275_000);
 }
 
 #[test]
