@@ -213,22 +213,23 @@ fn values() -> impl Iterator<Item = String> {
     })
 }
 
-/// Rules that ask one thing each: one for every value of every attribute, with what it stands for; one that `meets` something,
-/// where there is any.
+/// Rules that ask one thing each: one for every value of every attribute, with what it stands for; one that many requests meet,
+/// by how many of some `meet` it.
 ///
 /// # Panics
 /// When the generator does not reach one of them.
 pub fn alone(
     random: &mut Random,
     scope: Scope,
-    mut meets: impl FnMut(&Rule) -> bool,
+    mut meet: impl FnMut(&Rule) -> usize,
 ) -> Vec<(String, Rule)> {
     /// Many times what it takes.
     const DRAWN: usize = 1_000_000;
-    /// So many that meet nothing are passed over.
-    const TRIED: usize = 60;
+    /// So many are tried before the best of them is taken; one that so many meet is taken at once.
+    const TRIED: usize = 30;
+    const ENOUGH: usize = 3;
     let mut wanted: BTreeMap<String, usize> = values().map(|part| (part, 0)).collect();
-    let mut alone = Vec::new();
+    let mut best = BTreeMap::<String, (usize, Rule)>::new();
     for _ in 0..DRAWN {
         if wanted.is_empty() {
             break;
@@ -238,13 +239,17 @@ pub fn alone(
             continue;
         };
         *tried += 1;
-        if *tried > TRIED || meets(&rule) {
+        let met = meet(&rule);
+        if *tried == TRIED || met >= ENOUGH {
             wanted.remove(&part);
-            alone.push((part, rule));
+        }
+        if best.get(&part).is_none_or(|(before, _)| met > *before) {
+            best.insert(part, (met, rule));
         }
     }
-    assert!(wanted.is_empty(), "never drawn: {wanted:?}");
-    alone
+    assert!(wanted.is_empty(), "never drawn so often: {wanted:?}");
+    let best = best.into_iter();
+    best.map(|(part, (_, rule))| (part, rule)).collect()
 }
 
 fn asking_one_thing(random: &mut Random, scope: Scope) -> (String, Rule) {

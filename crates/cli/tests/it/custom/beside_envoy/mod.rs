@@ -191,6 +191,9 @@ fn listed(set: &Set, request: &str, ours: &mut Became, envoys: &mut Became) {
     }
 }
 
+/// What only ours asks about (0014): few sets have such rules.
+const OURS_ALONE: &str = "asked about by ours alone, as listed";
+
 /// What a run has seen, so that one that no longer reaches something fails.
 type Seen = BTreeMap<&'static str, usize>;
 
@@ -237,8 +240,7 @@ fn compare(
         listed(set, &request, &mut ours, &mut envoys);
         note(&mut seen, set, &ours);
         if set.asks_more && ours.asked.is_some() && envoys.asked.is_none() {
-            let listed = "asked about by ours alone, as listed";
-            *seen.entry(listed).or_default() += 1;
+            *seen.entry(OURS_ALONE).or_default() += 1;
             continue;
         }
         if ours != envoys {
@@ -305,6 +307,6 @@ fn requests_meet_what_they_meet_at_a_stock_envoy_in_the_same_order() {
         first.join("\n")
     );
     // A generator that no longer reaches something proves nothing about it.
-    let enough = |count: &usize| count * 200 > seen["all"];
-    assert!(seen.values().all(enough), "{seen:?}");
+    let enough = |(what, count): (&&str, &usize)| *what == OURS_ALONE || count * 200 > seen["all"];
+    assert!(seen.iter().all(enough), "{seen:?}");
 }
