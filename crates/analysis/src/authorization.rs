@@ -84,7 +84,7 @@ impl Checking<'_> {
         let bare: Vec<String> = self
             .selected
             .iter()
-            .filter(|subject| !subject.has_sidecar)
+            .filter(|subject| !subject.has_proxy())
             .map(|subject| subject.name.clone())
             .collect();
         if let Some(first) = bare.first() {
@@ -103,6 +103,7 @@ impl Checking<'_> {
                 help,
             );
         }
+        crate::ambient::check(policy, &self.selected, self.found);
         self.provider();
         for rule in &policy.rules {
             self.rule(rule);
