@@ -84,7 +84,7 @@ impl Checking<'_> {
         let bare: Vec<String> = self
             .selected
             .iter()
-            .filter(|subject| !subject.has_proxy())
+            .filter(|subject| !subject.has_sidecar)
             .map(|subject| subject.name.clone())
             .collect();
         if let Some(first) = bare.first() {
@@ -103,7 +103,6 @@ impl Checking<'_> {
                 help,
             );
         }
-        crate::ambient::check(policy, &self.selected, self.found);
         self.provider();
         for rule in &policy.rules {
             self.rule(rule);

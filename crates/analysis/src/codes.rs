@@ -95,8 +95,6 @@ codes! {
     AUTHORIZER_KNOWS_HTTP = "V0341";
     /// A rule asks for a token of an issuer whom nobody believes where it holds.
     UNKNOWN_ISSUER = "V0342";
-    /// A policy holds for a workload behind a node proxy and asks what only requests tell.
-    NODE_PROXY_CANNOT_TELL = "V0343";
     /// A RateLimit selects no workload.
     RATE_LIMIT_SELECTS_NOTHING = "V0350";
     /// A RateLimit holds for a workload before which no proxy stands to count.

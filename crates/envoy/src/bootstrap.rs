@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use voile_model::WorkloadKey;
 
 use crate::json::{duration, from_control, host, socket};
@@ -21,6 +21,11 @@ const ROOT_FILE: &str = "envoy-root.json";
 /// this word and as our own proxies do.
 const JOINED_HEADERS: &str = "envoy.reloadable_features.match_headers_individually";
 
+/// What the id of a node begins with that is a sidecar, or a gateway: a process stands open to the world by its own word, too.
+pub const SIDECAR_NODE: &str = "sidecar";
+/// See [`SIDECAR_NODE`].
+pub const GATEWAY_NODE: &str = "router";
+
 /// Metadata of a node: how connections get to it.
 pub const INTERCEPTION_MODE: &str = "INTERCEPTION_MODE";
 /// Metadata of a node: where its key and certificate are.
@@ -31,6 +36,8 @@ pub const CERTIFICATES: &str = "VOILE_CERTIFICATES";
 pub struct Seat<'a> {
     /// The workload it stands for.
     pub workload: &'a WorkloadKey,
+    /// Whether that is a gateway.
+    pub gateway: bool,
     /// The workload's address.
     pub address: IpAddr,
     /// How connections get to it.
@@ -61,8 +68,13 @@ impl Seat<'_> {
             Capture::None => "NONE",
             Capture::Redirect => "REDIRECT",
         };
+        let kind = if self.gateway {
+            GATEWAY_NODE
+        } else {
+            SIDECAR_NODE
+        };
         json!({
-            "id": format!("sidecar~{}~{name}.{namespace}~{namespace}.svc.cluster.local", self.address),
+            "id": format!("{kind}~{}~{name}.{namespace}~{namespace}.svc.cluster.local", self.address),
             "cluster": format!("{name}.{namespace}"),
             "metadata": { INTERCEPTION_MODE: mode, CERTIFICATES: self.certificates },
         })
@@ -75,7 +87,7 @@ impl Seat<'_> {
             "layered_runtime": { "layers": [{ "name": "voile", "static_layer": { JOINED_HEADERS: false } }] },
         });
         // Pods that share a machine are told apart by their addresses.
-        if self.capture == Capture::None && self.address.is_loopback() {
+        if (self.capture == Capture::None || self.gateway) && self.address.is_loopback() {
             let from = json!({ "address": self.address.to_string(), "port_value": 0 });
             bootstrap["cluster_manager"] =
                 json!({ "upstream_bind_config": { "source_address": from } });
@@ -127,6 +139,7 @@ impl Seat<'_> {
                     fields.insert("type".to_owned(), json!("STATIC"));
                     fields.insert("load_assignment".to_owned(), endpoints);
                 }
+                own_secrets(fields, all);
                 if fields.contains_key("sds_config") {
                     let file = match fields.get("name").and_then(Value::as_str) {
                         Some(ROOT) => ROOT_FILE,
@@ -202,6 +215,26 @@ impl Seat<'_> {
             // A control plane that vanished without a word is noticed; an idle one is asked now and then.
             "upstream_connection_options": { "tcp_keepalive": { "keepalive_time": 30 } },
         })
+    }
+}
+
+/// Puts secrets that are here in the place of those that would be asked for: Envoy takes them by file only of its own identity.
+fn own_secrets(fields: &mut Map<String, Value>, all: &Configuration) {
+    let held = |asked: &Value, kind: &str| {
+        let name = asked["name"].as_str()?;
+        Some(all.secrets.get(name)?[kind].clone())
+    };
+    const SHOWN: &str = "tls_certificate_sds_secret_configs";
+    let first = fields.get(SHOWN).map(|list| list[0].clone());
+    if let Some(shown) = first.and_then(|asked| held(&asked, "tls_certificate")) {
+        fields.remove(SHOWN);
+        fields.insert("tls_certificates".to_owned(), json!([shown]));
+    }
+    const BELIEVED: &str = "validation_context_sds_secret_config";
+    let asked = fields.get(BELIEVED).cloned();
+    if let Some(believed) = asked.and_then(|asked| held(&asked, "validation_context")) {
+        fields.remove(BELIEVED);
+        fields.insert("validation_context".to_owned(), believed);
     }
 }
 

@@ -14,7 +14,9 @@ mod proxy;
 mod rbac;
 mod token;
 
-pub use bootstrap::{CERTIFICATES, INTERCEPTION_MODE, Seat, Way, secret_files};
+pub use bootstrap::{
+    CERTIFICATES, GATEWAY_NODE, INTERCEPTION_MODE, SIDECAR_NODE, Seat, Way, secret_files,
+};
 pub use custom::{CUSTOM_PREFIX, custom_filter};
 pub use filters::{Obeyed, cluster_of};
 pub use limit::{Limit, LimitName};

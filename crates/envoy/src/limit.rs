@@ -58,11 +58,15 @@ pub enum LimitName {
     ConnectionRoutes,
     /// TLS that a DestinationRule wants of clients is not made: the service is left out.
     TlsOrigination,
+    /// A server of a Gateway that does not speak HTTP, or does not end TLS with a certificate of its own.
+    GatewayServer,
+    /// CORS of a route that answers by itself: Envoy asks none there.
+    CorsOfAnswer,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -89,6 +93,8 @@ impl LimitName {
         Self::RateLimit,
         Self::ConnectionRoutes,
         Self::TlsOrigination,
+        Self::GatewayServer,
+        Self::CorsOfAnswer,
     ];
 
     /// As it is written.
@@ -121,6 +127,8 @@ impl LimitName {
             Self::RateLimit => "rate-limit",
             Self::ConnectionRoutes => "connection-routes",
             Self::TlsOrigination => "tls-origination",
+            Self::GatewayServer => "gateway-server",
+            Self::CorsOfAnswer => "cors-of-answer",
         }
     }
 }

@@ -36,7 +36,7 @@ pub use config::{
     RetryPolicy,
 };
 pub use destination::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
-pub use edge::gateway_name;
+pub use edge::{HostRouting, authorities, certificate, gateway_name};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
 pub use rate_limit::RateLimit;

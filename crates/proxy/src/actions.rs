@@ -186,7 +186,9 @@ impl Actions {
         random: impl FnOnce() -> u64,
     ) -> Result<Changes, Box<Answered>> {
         if let Some(abort) = self.abort.filter(|abort| abort.share.takes(random())) {
-            return Err(Box::new(aborted(abort.with)));
+            let mut answered = aborted(abort.with);
+            tell(&mut answered.told, self.amends(share));
+            return Err(Box::new(answered));
         }
         let mut changes = Changes::default();
         match self.cors.as_ref().map(|cors| cors.decide(request)) {
@@ -220,6 +222,11 @@ impl Actions {
         Ok(changes)
     }
 
+    /// What becomes of an answer's headers by one way, our own included.
+    fn amends(&self, share: usize) -> &[Amendment] {
+        self.edits(share).map_or(&[][..], |edits| &edits.amends)
+    }
+
     fn answered(
         &self,
         answer: &Answer,
@@ -241,8 +248,7 @@ impl Actions {
                 *status
             }
         };
-        let amends = self.edits(0).map_or(&[][..], |edits| &edits.amends);
-        tell(&mut told, amends);
+        tell(&mut told, self.amends(0));
         tell(&mut told, &cors_amendments(cors).collect::<Vec<_>>());
         Answered::new(status, "direct_response", told)
     }

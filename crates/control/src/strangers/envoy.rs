@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use prost_types::value::Kind;
-use voile_envoy::{CERTIFICATES, Capture, IDENTITY, INTERCEPTION_MODE, ROOT, Translator};
+use voile_envoy::{
+    CERTIFICATES, Capture, GATEWAY_NODE, IDENTITY, INTERCEPTION_MODE, ROOT, SIDECAR_NODE,
+    Translator,
+};
 use voile_model::check::Changes;
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule};
 use voile_model::{Namespace, WorkloadKey};
@@ -39,6 +42,8 @@ pub(crate) const TYPES: [&str; 5] = [
 /// What an Envoy says of itself. None of it gets it anything that its proven identity does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
+    /// Whether it says that it is a gateway.
+    gateway: bool,
     /// Namespace and name of the workload that it stands for.
     workload: Option<(String, String)>,
     address: Option<IpAddr>,
@@ -48,10 +53,11 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Where the node is a sidecar's Envoy.
+    /// Where the node is an Envoy, a sidecar or a gateway.
     pub(super) fn of(node: &Node) -> Option<Self> {
         let mut parts = node.id.split('~');
-        if node.user_agent_name != AGENT || parts.next() != Some("sidecar") {
+        let kind = parts.next()?;
+        if node.user_agent_name != AGENT || ![SIDECAR_NODE, GATEWAY_NODE].contains(&kind) {
             return None;
         }
         let address = parts.next().and_then(|address| address.parse().ok());
@@ -64,6 +70,7 @@ impl Seat {
             }
         };
         Some(Self {
+            gateway: kind == GATEWAY_NODE,
             workload: name.map(|(pod, namespace)| (namespace.to_owned(), pod.to_owned())),
             address,
             capture: match said(INTERCEPTION_MODE).as_deref() {
@@ -250,12 +257,25 @@ impl Envoys {
         {
             return Err(Reason::Refused(format!("{address} is not its address")));
         }
+        if workload.gateway != seat.gateway {
+            let (is, says) = match seat.gateway {
+                true => ("a sidecar's", GATEWAY_NODE),
+                false => ("a gateway", SIDECAR_NODE),
+            };
+            return Err(Reason::Refused(format!(
+                "it is {is}, and node.id begins with `{says}`"
+            )));
+        }
         let translator = Translator::new(&mesh);
-        let scope = translator.scope(workload, seat.capture);
-        let calls = shared.calls(&translator, scope);
+        let mut made = translator.own(workload, seat.capture, &Known(keys));
+        let calls = match workload.gateway {
+            true => shared.called(&translator, &std::mem::take(&mut made.callees)),
+            false => shared.calls(&translator, translator.scope(workload, seat.capture)),
+        };
         drop(shared);
-        let made = translator.own(workload, seat.capture, &Known(keys));
-        let secrets = secrets(seat, revoked.as_deref());
+        let mut secrets = secrets(seat, revoked.as_deref());
+        // Keys of a gateway's own Secrets: who asks proved to be it.
+        secrets.append(&mut made.secrets);
         let own = Part::new(made, secrets, before.map(|before| &before.own));
         Ok(Told {
             version: snapshot.version.clone(),

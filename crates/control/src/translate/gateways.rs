@@ -5,12 +5,12 @@
 mod connections;
 mod credentials;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode, TlsVersion};
-use voile_model::mesh::{Mesh, Place, Secret, TextMatch, Workload};
+use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, authorities, certificate};
 use voile_model::{Hostname, Port, ResourceName};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
@@ -221,39 +221,6 @@ fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
     }
 }
 
-/// What one of these keys of a Secret holds.
-fn held(secret: &Secret, keys: [&str; 2]) -> Option<Vec<u8>> {
-    let found = keys.into_iter().find_map(|key| secret.data.get(key));
-    found
-        .map(|bytes| bytes.to_vec())
-        .filter(|bytes| !bytes.is_empty())
-}
-
-fn certificate(mesh: &Mesh, id: &ResourceName) -> Result<(Vec<u8>, Vec<u8>), Arc<str>> {
-    let secret = mesh.secrets.get(id);
-    let secret = secret.ok_or_else(|| format!("the Secret {id} is not there"))?;
-    let [certificate, key] = [["tls.crt", "cert"], ["tls.key", "key"]].map(|keys| {
-        held(secret, keys)
-            .ok_or_else(|| Arc::<str>::from(format!("the Secret {id} has no `{}`", keys[0])))
-    });
-    Ok((certificate?, key?))
-}
-
-/// Whose certificates of clients are believed: what is said beside is before what is said within.
-fn authorities(mesh: &Mesh, id: &ResourceName) -> Option<Vec<u8>> {
-    let beside = ResourceName::new(id.namespace.clone(), format!("{}-cacert", id.name));
-    let secrets = [&beside, id].map(|id| mesh.secrets.get(id));
-    let mut found = secrets.into_iter().flatten();
-    found.find_map(|secret| held(secret, ["ca.crt", "cacert"]))
-}
-
-/// What becomes of requests for one host.
-#[derive(Default)]
-struct Host {
-    routes: Vec<Route>,
-    https_redirect: bool,
-}
-
 fn hosts(
     mesh: &Mesh,
     workload: &Workload,
@@ -261,42 +228,12 @@ fn hosts(
     servers: &Servers<'_>,
 ) -> Vec<VirtualHost> {
     let client = &workload.key.namespace;
-    let mut hosts: BTreeMap<&Hostname, Host> = BTreeMap::new();
-    let redirects = |server: &Server| server.tls.as_ref().is_some_and(|tls| tls.https_redirect);
-    for (_, server) in servers.iter().filter(|(_, server)| redirects(server)) {
-        for one in &server.hosts {
-            hosts.entry(&one.host).or_default().https_redirect = true;
-        }
-    }
-    let names: BTreeSet<_> = servers.iter().map(|(gateway, _)| &gateway.name).collect();
-    // Each once, in the order of age, which that of the mesh is.
-    let routed: BTreeMap<_, _> = names
-        .into_iter()
-        .map(|name| (name, mesh.routed_at(name, client).collect::<Vec<_>>()))
-        .collect();
-    for service in &mesh.virtual_services {
-        let whole = mesh.handed(service);
-        let mut done = BTreeSet::new();
-        for (gateway, server) in servers {
-            let here = routed.get(&gateway.name).into_iter().flatten();
-            if !here.into_iter().any(|one| Arc::ptr_eq(one, service)) {
-                continue;
-            }
-            for host in server.hosts_of(service) {
-                if !done.insert((host, &gateway.name)) {
-                    continue;
-                }
-                let place = Place::Gateway(&gateway.name);
-                let entry = hosts.entry(host).or_default();
-                entry.https_redirect |= redirects(server);
-                let routes = answers.routes(&whole, Some(client), place);
-                entry.routes.extend(routes);
-            }
-        }
-    }
-    let virtual_host = |(host, made): (&Hostname, Host)| {
-        let (mut routes, last): (Vec<_>, Vec<_>) =
-            made.routes.into_iter().partition(|one| !takes_all(one));
+    let hosts = mesh.hosts_at(client, servers);
+    let virtual_host = |(host, made): (&Hostname, HostRouting<'_>)| {
+        let routes = made.services.iter().flat_map(|(whole, gateway)| {
+            answers.routes(whole, Some(client), Place::Gateway(gateway))
+        });
+        let (mut routes, last): (Vec<_>, Vec<_>) = routes.partition(|one| !takes_all(one));
         routes.extend(last);
         VirtualHost {
             host: host.as_str().into(),

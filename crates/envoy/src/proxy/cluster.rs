@@ -391,7 +391,11 @@ impl<'a> Target<'a> {
         if expected.is_empty() && !only {
             return;
         }
-        let server_name = names::server_name(self.port.number, self.part(), self.host());
+        let usual = || names::server_name(self.port.number, self.part(), self.host());
+        let server_name = match &self.traffic.tls {
+            Some(ClientTls::Mutual(Some(said))) => said.to_string(),
+            _ => usual(),
+        };
         let nobody = [NOBODY.to_owned()].into();
         let expected = if expected.is_empty() {
             &nobody

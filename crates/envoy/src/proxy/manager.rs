@@ -14,6 +14,8 @@ pub(crate) enum Way<'a> {
     In(&'a Workload),
     /// From an application.
     Out,
+    /// From outside, at this gateway.
+    Edge(&'a Workload),
 }
 
 impl Way<'_> {
@@ -21,7 +23,7 @@ impl Way<'_> {
     pub(crate) fn direction(self) -> &'static str {
         match self {
             Self::In(_) => "INBOUND",
-            Self::Out => "OUTBOUND",
+            Self::Out | Self::Edge(_) => "OUTBOUND",
         }
     }
 }
@@ -66,7 +68,20 @@ pub(crate) fn http(
         }
     }
     match way {
-        Way::In(workload) => inbound(mesh, workload, &mut config),
+        Way::In(workload) => {
+            inbound(mesh, workload, &mut config);
+            config["skip_xff_append"] = json!(true);
+            // Who the peer is says its certificate, and nobody else.
+            config["forward_client_cert_details"] = json!("SANITIZE_SET");
+            config["set_current_client_cert_details"] =
+                json!({ "subject": true, "dns": true, "uri": true });
+        }
+        Way::Edge(workload) => {
+            inbound(mesh, workload, &mut config);
+            config["forward_client_cert_details"] = json!("SANITIZE");
+            // No address is trusted for being private.
+            config["internal_address_config"] = json!({ "unix_sockets": false });
+        }
         // What the application writes of its own clients is its business.
         Way::Out => {
             config["use_remote_address"] = json!(false);
@@ -90,12 +105,7 @@ fn inbound(mesh: &Mesh, workload: &Workload, config: &mut Value) {
         .trusted_proxies
         .unwrap_or(mesh.config.proxy.trusted_proxies);
     config["use_remote_address"] = json!(true);
-    config["skip_xff_append"] = json!(true);
     config["xff_num_trusted_hops"] = json!(trusted);
-    // Who the peer is says its certificate, and nobody else.
-    config["forward_client_cert_details"] = json!("SANITIZE_SET");
-    config["set_current_client_cert_details"] =
-        json!({ "subject": true, "dns": true, "uri": true });
     let mode = mesh.config.path_normalization;
     if mode == PathNormalization::None {
         return;

@@ -3,6 +3,7 @@
 
 mod actions;
 pub(crate) mod cluster;
+mod gateway;
 mod inbound;
 mod manager;
 pub(crate) mod names;
@@ -24,6 +25,7 @@ use voile_model::mesh::{
 };
 use voile_model::{Labels, Namespace, Port, ResourceName, ServiceKey};
 
+use crate::Peer;
 use crate::limit::{Limit, LimitName};
 pub(crate) use cluster::Target;
 pub use tls::{IDENTITY, ROOT, identity_secret, root_secret};
@@ -111,6 +113,8 @@ pub struct Configuration {
     pub clusters: BTreeMap<String, Value>,
     /// Cluster load assignments.
     pub endpoints: BTreeMap<String, Value>,
+    /// Secrets with keys of its own: what a gateway shows to clients.
+    pub secrets: BTreeMap<String, Value>,
     /// What could not be said.
     pub limits: BTreeSet<Limit>,
     /// Whose clusters and endpoints belong to it.
@@ -125,6 +129,7 @@ impl Configuration {
         self.routes.extend(more.routes);
         self.clusters.extend(more.clusters);
         self.endpoints.extend(more.endpoints);
+        self.secrets.extend(more.secrets);
         self.limits.extend(more.limits);
         self.callees.extend(more.callees);
     }
@@ -143,11 +148,14 @@ pub fn translate(
     keys: &dyn Keys,
 ) -> Configuration {
     let translator = Translator::new(mesh);
-    let mut made = translator.calls(&translator.scope(workload, capture));
+    let mut made = translator.own(workload, capture, keys);
+    // What a gateway's application calls: there is none.
+    if !workload.gateway {
+        made.add(translator.calls(&translator.scope(workload, capture)));
+    }
     for callee in &std::mem::take(&mut made.callees) {
         made.add(translator.callee(callee));
     }
-    made.add(translator.own(workload, capture, keys));
     made
 }
 
@@ -205,14 +213,17 @@ impl<'m> Translator<'m> {
     #[must_use]
     pub fn calls(&self, scope: &Scope) -> Configuration {
         let mut made = Made::default();
-        let outbound = outbound::Outbound {
+        outbound::translate(self.outbound(scope), &mut made);
+        made
+    }
+
+    fn outbound<'s>(&'s self, scope: &'s Scope) -> outbound::Outbound<'s> {
+        outbound::Outbound {
             mesh: self.mesh,
             routing: &self.routing,
             leads: self.leads.get_or_init(|| Leads::new(self.mesh)),
             scope,
-        };
-        outbound::translate(outbound, &mut made);
-        made
+        }
     }
 
     /// The clusters and endpoints of one who is called; nothing where it is not there. They are the same for all callers.
@@ -229,19 +240,30 @@ impl<'m> Translator<'m> {
         made
     }
 
-    /// What is a workload's alone: how it is called, whom it asks about that, and what of it could not be said.
+    /// What is a workload's alone: how it is called, whom it asks about that, and what of it could not be said; of a gateway all that
+    /// it takes and where that leads.
     #[must_use]
     pub fn own(&self, workload: &Workload, capture: Capture, keys: &dyn Keys) -> Configuration {
         let mesh = self.mesh;
         let mut made = Made::default();
-        let security = security::of(mesh, workload, keys, &mut made.limits);
+        let peer = match workload.gateway {
+            // Whoever comes from outside is nobody of the mesh, whatever certificate it shows: nobody sets this.
+            true => Peer::FilterState,
+            false => Peer::Certificate,
+        };
+        let security = security::of(mesh, (workload, peer), keys, &mut made.limits);
         if let Some(asked) = &security.asked {
             made.clusters.extend(asked.clusters(mesh, &mut made.limits));
             let target = Target::new(mesh, &asked.service, &asked.port, None);
             made.endpoints
                 .extend(target.and_then(|target| target.endpoints()));
         }
-        inbound::translate(mesh, workload, capture, &security, &mut made);
+        if workload.gateway {
+            let scope = self.scope(workload, capture);
+            gateway::translate(self.outbound(&scope), workload, &security, &mut made);
+        } else {
+            inbound::translate(mesh, workload, capture, &security, &mut made);
+        }
         untranslated(mesh, workload, &mut made);
         made
     }
@@ -274,7 +296,7 @@ fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
             "applications see the proxy's address, not their client's (interceptionMode TPROXY)";
         made.limit(LimitName::KeepsSource, &about, why);
     }
-    if workload.topology.proxy_protocol {
+    if workload.topology.proxy_protocol && !workload.gateway {
         let why =
             "PROXY headers before plaintext are not read: such connections are not understood";
         made.limit(LimitName::ProxyProtocol, &about, why);

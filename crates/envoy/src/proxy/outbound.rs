@@ -502,7 +502,7 @@ impl<'a> Outbound<'a> {
     }
 }
 
-fn black_hole() -> Value {
+pub(super) fn black_hole() -> Value {
     json!({ "name": BLACK_HOLE, "type": "STATIC", "connect_timeout": "10s" })
 }
 

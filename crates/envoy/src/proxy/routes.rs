@@ -135,6 +135,11 @@ impl Outbound<'_> {
             return Ok(nowhere());
         }
         let mut base = actions::around(route)?;
+        if route.answer.is_some() && route.cors.is_some() {
+            let about = format!("VirtualService {}, {}", one.name, route.source);
+            let why = "Envoy asks no CORS of what a route answers by itself: pages of other origins read none of it";
+            made.limit(LimitName::CorsOfAnswer, about, why);
+        }
         if route.answer.is_none() {
             base["route"] = self.action(one, route, to, made);
         }

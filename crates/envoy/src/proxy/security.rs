@@ -41,7 +41,7 @@ pub(crate) struct Asked {
 /// All that a workload obeys.
 pub(crate) fn of(
     mesh: &Mesh,
-    workload: &Workload,
+    (workload, peer): (&Workload, Peer),
     keys: &dyn Keys,
     limits: &mut BTreeSet<Limit>,
 ) -> Security {
@@ -49,10 +49,7 @@ pub(crate) fn of(
     let (custom, plain): (Vec<Policy>, Vec<Policy>) = policies
         .into_iter()
         .partition(|policy| matches!(policy.action, Action::Custom(_)));
-    let translation = |layer| Translation {
-        layer,
-        peer: Peer::Certificate,
-    };
+    let translation = |layer| Translation { layer, peer };
     let (http, tcp) = (translation(Layer::Http), translation(Layer::Tcp));
     let mut security = Security {
         http: Vec::new(),

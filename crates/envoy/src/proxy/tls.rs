@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use voile_model::Mesh;
+use voile_model::mesh::intent::{ServerTls, TlsVersion};
 
 use crate::json::{from_control, message, typed};
 
@@ -127,4 +128,43 @@ pub fn root_secret(folder: &str, revoked: Option<&str>) -> Value {
         "extensions.transport_sockets.tls.v3.Secret",
         json!({ "name": ROOT, "validation_context": context }),
     )
+}
+
+/// The end of clients from outside: what is shown to them, and whose certificates are asked of them (`true`: from everybody).
+pub(super) fn edge(
+    said: Option<&ServerTls>,
+    secret: &str,
+    believed: Option<(&str, bool)>,
+) -> Value {
+    let version = |version: TlsVersion| match version {
+        TlsVersion::V12 => "TLSv1_2",
+        TlsVersion::V13 => "TLSv1_3",
+    };
+    let oldest = said.map_or(TlsVersion::V12, |tls| tls.oldest);
+    let newest = said.map_or(TlsVersion::V13, |tls| tls.newest);
+    let mut parameters = json!({
+        "tls_minimum_protocol_version": version(oldest),
+        "tls_maximum_protocol_version": version(newest),
+    });
+    if let Some(tls) = said.filter(|tls| !tls.cipher_suites.is_empty()) {
+        let suites: Vec<&str> = tls.cipher_suites.iter().map(AsRef::as_ref).collect();
+        parameters["cipher_suites"] = json!(suites);
+    }
+    let mut common = json!({
+        "tls_params": parameters,
+        "alpn_protocols": ["h2", "http/1.1"],
+        "tls_certificate_sds_secret_configs": [{ "name": secret, "sds_config": from_control() }],
+    });
+    if let Some((name, _)) = believed {
+        common["validation_context_sds_secret_config"] =
+            json!({ "name": name, "sds_config": from_control() });
+    }
+    let context = json!({
+        "require_client_certificate": believed.is_some_and(|(_, demands)| demands),
+        // A certificate that was taken away is of no use to anybody.
+        "disable_stateless_session_resumption": true,
+        "disable_stateful_session_resumption": true,
+        "common_tls_context": common,
+    });
+    typed(SOCKET, DOWNSTREAM, context)
 }

@@ -517,3 +517,15 @@ fn delegates_come_merged_and_those_that_are_not_there_lead_nowhere() {
         made.limits
     );
 }
+
+#[test]
+fn cors_of_what_a_route_answers_is_a_limit() {
+    let cors = "corsPolicy: {allowOrigins: [{exact: \"https://a\"}]}";
+    let made = checked(&format!("[{{directResponse: {{status: 200}}, {cors}}}]"));
+    let limits: Vec<String> = made.limits.iter().map(ToString::to_string).collect();
+    assert!(
+        limits.len() == 1 && limits[0].starts_with("cors-of-answer: VirtualService shop/web"),
+        "{limits:?}"
+    );
+    self::made(&format!("[{{{TO_WEB}, {cors}}}]"));
+}

@@ -31,7 +31,6 @@ impl Runner {
         };
         if missing.is_empty() {
             missing.extend(self.uninformed());
-            missing.extend(self.unserved());
         }
         let waited = self.started.elapsed();
         let Some(first) = missing.first() else {

@@ -1,9 +1,10 @@
 //! What comes in at a gateway: which Gateways are for a workload, and which VirtualServices route what each of their servers takes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::intent::{Gateway, Server};
-use super::{MESH, Mesh, Service, VirtualService, Visibility};
+use super::{MESH, Mesh, Secret, Service, VirtualService, Visibility};
 use crate::names::{Hostname, Labels, Namespace, ResourceName};
 
 /// The Gateway that a VirtualService of a namespace names; none for the proxies of the mesh, and for what is no name.
@@ -79,6 +80,89 @@ impl Mesh {
             .cloned()
             .collect()
     }
+}
+
+/// Who routes requests for one host.
+#[derive(Debug, Default)]
+pub struct HostRouting<'m> {
+    /// VirtualServices with the routes of those that they hand over to, oldest first, each with the Gateway at which it holds.
+    pub services: Vec<(Arc<VirtualService>, &'m ResourceName)>,
+    /// Clients in plaintext are sent to `https`.
+    pub https_redirect: bool,
+}
+
+impl Mesh {
+    /// Who routes what comes to some servers of one listener, by host, for a gateway's workload in a namespace.
+    #[must_use]
+    pub fn hosts_at<'m>(
+        &'m self,
+        client: &'m Namespace,
+        servers: &[(&'m Arc<Gateway>, &'m Server)],
+    ) -> BTreeMap<&'m Hostname, HostRouting<'m>> {
+        let mut hosts: BTreeMap<&Hostname, HostRouting<'_>> = BTreeMap::new();
+        let redirects = |server: &Server| server.tls.as_ref().is_some_and(|tls| tls.https_redirect);
+        for (_, server) in servers.iter().filter(|(_, server)| redirects(server)) {
+            for one in &server.hosts {
+                hosts.entry(&one.host).or_default().https_redirect = true;
+            }
+        }
+        let names: BTreeSet<_> = servers.iter().map(|(gateway, _)| &gateway.name).collect();
+        // Each once, in the order of age, which that of the mesh is.
+        let routed: BTreeMap<_, _> = names
+            .into_iter()
+            .map(|name| (name, self.routed_at(name, client).collect::<Vec<_>>()))
+            .collect();
+        for service in &self.virtual_services {
+            let whole = self.handed(service);
+            let mut done = BTreeSet::new();
+            for (gateway, server) in servers {
+                let here = routed.get(&gateway.name).into_iter().flatten();
+                if !here.into_iter().any(|one| Arc::ptr_eq(one, service)) {
+                    continue;
+                }
+                for host in server.hosts_of(service) {
+                    if !done.insert((host, &gateway.name)) {
+                        continue;
+                    }
+                    let entry = hosts.entry(host).or_default();
+                    entry.https_redirect |= redirects(server);
+                    entry.services.push((Arc::clone(&whole), &gateway.name));
+                }
+            }
+        }
+        hosts
+    }
+}
+
+/// What one of these keys of a Secret holds.
+fn held(secret: &Secret, keys: [&str; 2]) -> Option<Vec<u8>> {
+    let found = keys.into_iter().find_map(|key| secret.data.get(key));
+    found
+        .map(|bytes| bytes.to_vec())
+        .filter(|bytes| !bytes.is_empty())
+}
+
+/// The certificates and the key that a Secret holds.
+///
+/// # Errors
+/// What of it is not there.
+pub fn certificate(mesh: &Mesh, id: &ResourceName) -> Result<(Vec<u8>, Vec<u8>), Arc<str>> {
+    let secret = mesh.secrets.get(id);
+    let secret = secret.ok_or_else(|| format!("the Secret {id} is not there"))?;
+    let [certificate, key] = [["tls.crt", "cert"], ["tls.key", "key"]].map(|keys| {
+        held(secret, keys)
+            .ok_or_else(|| Arc::<str>::from(format!("the Secret {id} has no `{}`", keys[0])))
+    });
+    Ok((certificate?, key?))
+}
+
+/// Whose certificates of clients are believed: what is said beside a Secret is before what is said within.
+#[must_use]
+pub fn authorities(mesh: &Mesh, id: &ResourceName) -> Option<Vec<u8>> {
+    let beside = ResourceName::new(id.namespace.clone(), format!("{}-cacert", id.name));
+    let secrets = [&beside, id].map(|id| mesh.secrets.get(id));
+    let mut found = secrets.into_iter().flatten();
+    found.find_map(|secret| held(secret, ["ca.crt", "cacert"]))
 }
 
 impl Server {

@@ -240,6 +240,15 @@ fn faults_hit_their_share_and_come_before_everything_else() {
     };
     let http = with(AbortStatus::Http(503));
     assert_eq!(done(&http, &GET, None), "503 FI fault filter abort");
+    // As with Envoy the route's edits of answers hold for these, too.
+    let told = Route {
+        headers: HeaderRules {
+            response: edits(&[], &[("x", "1")], &[]),
+            ..HeaderRules::default()
+        },
+        ..with(AbortStatus::Http(503))
+    };
+    assert_eq!(done(&told, &GET, None), "503 FI x: 1|fault filter abort");
     let grpc = with(AbortStatus::Grpc(14));
     assert_eq!(done(&grpc, &GET, None), "200 FI fault filter abort grpc 14");
     let actions = Actions::of(&http, Vec::new()).expect("faults");

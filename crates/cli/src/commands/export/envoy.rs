@@ -47,6 +47,9 @@ pub(super) struct Bootstrap {
     /// Show this service-account token, not the certificate; it is copied, and ends when it expires
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// It is a gateway: what it takes is what Gateways say
+    #[arg(long)]
+    gateway: bool,
     /// Ask in state-of-the-world, not in delta
     #[arg(long)]
     state_of_the_world: bool,
@@ -103,9 +106,10 @@ impl Place {
         }
     }
 
-    fn seat<'a>(&'a self, workload: &'a WorkloadKey, address: IpAddr) -> Seat<'a> {
+    fn seat<'a>(&'a self, workload: &'a WorkloadKey, gateway: bool, address: IpAddr) -> Seat<'a> {
         Seat {
             workload,
+            gateway,
             address,
             capture: self.capture(),
             certificates: &self.certificates,
@@ -135,7 +139,10 @@ impl Whole {
             );
             return Err(Problem::Resources(why));
         }
-        let bootstrap = self.place.seat(&key, address).whole(&made);
+        let bootstrap = self
+            .place
+            .seat(&key, workload.gateway, address)
+            .whole(&made);
         Ok(Said {
             text: format!("{bootstrap:#}"),
             limits,
@@ -167,7 +174,10 @@ impl Bootstrap {
             token: token.as_deref().map(str::trim),
             state_of_the_world: self.state_of_the_world,
         };
-        let bootstrap = self.place.seat(&key, self.address).served(&way);
+        let bootstrap = self
+            .place
+            .seat(&key, self.gateway, self.address)
+            .served(&way);
         Ok(Said::all(format!("{bootstrap:#}")))
     }
 }

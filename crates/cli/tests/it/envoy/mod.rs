@@ -1,13 +1,20 @@
 //! A stock Envoy in a sidecar's place, beside a sidecar of ours: same folder, same identities, same policies. Skipped, with the
 //! reason, where there is no Envoy (`$ENVOY`, or `envoy` on the path).
 
+mod actions;
+mod edge;
 mod exported;
 pub(crate) mod process;
 mod routes;
 mod served;
 mod stage;
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::mesh::Process;
 
 /// The program, if there is one.
 pub(crate) fn found() -> Option<PathBuf> {
@@ -22,4 +29,22 @@ pub(crate) fn found() -> Option<PathBuf> {
         eprintln!("skipped: no Envoy (set ENVOY, or put `envoy` on the path)");
     }
     found
+}
+
+/// What `voile export envoy` says for a workload on whose listeners clients call, as if its certificates were somewhere.
+fn exported(config: &Path, workload: &str, admin: SocketAddr) -> Value {
+    let output = Process::output(|voile| {
+        voile.args(["export", "envoy"]).arg(config);
+        voile.args(["--workload", workload, "--capture", "none"]);
+        let admin = admin.to_string();
+        voile.args(["--admin", &admin, "--certificates", "/nonexistent"]);
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let mut all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    // Nobody calls it, and there are no certificates.
+    let listeners = all["static_resources"]["listeners"].as_array_mut();
+    let listeners = listeners.expect("listeners");
+    listeners.retain(|one| one["traffic_direction"] == "OUTBOUND");
+    all
 }

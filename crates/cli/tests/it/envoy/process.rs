@@ -16,6 +16,17 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// Starts it with this bootstrap, whose admin pages are there, and waits until it says that it is ready.
     pub(crate) fn start(program: &Path, bootstrap: &Path, admin: SocketAddr) -> Self {
+        let mut envoy = Self::start_only(program, bootstrap, admin);
+        wait_until("Envoy is ready", || {
+            let ended = envoy.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "Envoy ended: {}", envoy.said());
+            get(admin, "/ready").is_ok_and(|answer| answer.status == 200)
+        });
+        envoy
+    }
+
+    /// The same without waiting.
+    pub(crate) fn start_only(program: &Path, bootstrap: &Path, admin: SocketAddr) -> Self {
         let log = tempfile::NamedTempFile::new().expect("a log file");
         let child = Command::new(program)
             .arg("-c")
@@ -29,13 +40,7 @@ impl Envoy {
             .stderr(log.reopen().expect("the log file"))
             .spawn()
             .expect("Envoy starts");
-        let mut envoy = Self { child, log, admin };
-        wait_until("Envoy is ready", || {
-            let ended = envoy.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "Envoy ended: {}", envoy.said());
-            get(admin, "/ready").is_ok_and(|answer| answer.status == 200)
-        });
-        envoy
+        Self { child, log, admin }
     }
 
     /// What it thinks of a bootstrap, without running it.

@@ -16,7 +16,7 @@ use voile_model::{Labels, Mesh, Namespace, Port, SourceFile};
 use voile_proxy::Foretold;
 
 use super::process::Envoy;
-use crate::mesh::{Process, free_port, local, own_net};
+use crate::mesh::{free_port, local, own_net};
 
 /// Comparisons where nobody says how many.
 const USUAL: usize = 4_000;
@@ -188,19 +188,7 @@ fn bootstrap(
     admin: SocketAddr,
     reply: SocketAddr,
 ) -> std::path::PathBuf {
-    let output = Process::output(|voile| {
-        voile.args(["export", "envoy"]).arg(config);
-        voile.args(["--workload", "shop/client", "--capture", "none"]);
-        voile.args([
-            "--admin",
-            &admin.to_string(),
-            "--certificates",
-            "/nonexistent",
-        ]);
-    });
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let mut all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut all = super::exported(config, "shop/client", admin);
     let resources = &mut all["static_resources"];
     for cluster in resources["clusters"].as_array_mut().expect("clusters") {
         let name = cluster["name"].clone();
@@ -211,7 +199,6 @@ fn bootstrap(
         });
     }
     let listeners = resources["listeners"].as_array_mut().expect("listeners");
-    listeners.retain(|one| one["traffic_direction"] == "OUTBOUND");
     for listener in listeners.iter_mut() {
         telling(listener);
     }

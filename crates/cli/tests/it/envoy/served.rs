@@ -156,14 +156,25 @@ fn envoy_lives_by_our_state_of_the_world_ads() {
     lives(&["--state-of-the-world"]);
 }
 
+/// What DestinationRules say of calls to both services.
+const TREATED: &str = "{loadBalancer: {consistentHash: {httpHeaderName: x, ringHash: {minimumRingSize: 64}}}, \
+     outlierDetection: {consecutive5xxErrors: 50, interval: 5s, baseEjectionTime: 1s, maxEjectionPercent: 50}, \
+     connectionPool: {tcp: {maxConnections: 90, connectTimeout: 5s, tcpKeepalive: {time: 60s}}, http: {http2MaxRequests: 90, maxRequestsPerConnection: 20, idleTimeout: 60s}}, \
+     retryBudget: {percent: 50, minRetryConcurrency: 5}}";
+
 /// Routes of both services, the same for both.
 fn routes() -> String {
     let of = |pod: &str| {
         format!(
             "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {pod}, namespace: shop}}\n\
-             spec: {{host: {pod}, subsets: [{{name: all, labels: {{app: {pod}}}}}, {{name: none, labels: {{app: nobody}}}}]}}\n\
+             spec: {{host: {pod}, trafficPolicy: {TREATED}, subsets: [{{name: all, labels: {{app: {pod}}}}}, {{name: none, labels: {{app: nobody}}}}]}}\n\
              ---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {pod}, namespace: shop}}\n\
              spec:\n  hosts: [{pod}]\n  http:\n\
+             \x20 - {{match: [{{uri: {{prefix: /tea}}}}], directResponse: {{status: 418, body: {{string: tea}}}}}}\n\
+             \x20 - {{match: [{{uri: {{prefix: /moved}}}}], redirect: {{uri: /all, redirectCode: 308}}}}\n\
+             \x20 - {{match: [{{uri: {{prefix: /broken}}}}], fault: {{abort: {{httpStatus: 511, percentage: {{value: 100}}}}}}, route: [{{destination: {{host: {pod}}}}}]}}\n\
+             \x20 - {{match: [{{uri: {{prefix: /copied}}}}], rewrite: {{uri: /b}}, headers: {{request: {{set: {{x: y}}}}}}, corsPolicy: {{allowOrigins: [{{exact: \"https://a\"}}]}}, \
+             mirrors: [{{destination: {{host: {pod}, subset: none}}}}], route: [{{destination: {{host: {pod}}}}}]}}\n\
              \x20 - {{match: [{{uri: {{prefix: /all}}, method: {{exact: GET}}, queryParams: {{q: {{exact: \"1\"}}}}}}], route: [{{destination: {{host: {pod}, subset: all}}}}]}}\n\
              \x20 - {{match: [{{uri: {{exact: /none}}}}], route: [{{destination: {{host: {pod}, subset: none}}}}]}}\n\
              \x20 - {{match: [{{uri: {{exact: /missing}}}}], route: [{{destination: {{host: {pod}, subset: missing}}}}]}}\n\
@@ -199,6 +210,10 @@ fn requests_take_the_same_routes_at_envoy_as_at_our_sidecar() {
                 ("GET /none", 503),
                 ("GET /missing", 503),
                 ("GET /whole/of/it", 200),
+                ("GET /tea", 418),
+                ("GET /moved", 308),
+                ("GET /broken", 511),
+                ("GET /copied", 200),
             ] {
                 wait_until(&format!("{line} from pod {pod} by {port}"), || {
                     stage.status(pod, port, line) == wanted
@@ -215,7 +230,7 @@ fn requests_take_the_same_routes_at_envoy_as_at_our_sidecar() {
     let refused = envoy.counted("update_rejected");
     assert_eq!(refused, 0, "{}", envoy.said());
     let limits = status(&stage)["translation_limits"].to_string();
-    assert!(!limits.contains("virtual-service"), "{limits}");
+    assert!(!limits.contains("shop/theirs"), "{limits}");
 }
 
 #[test]

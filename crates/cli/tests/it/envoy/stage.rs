@@ -75,7 +75,11 @@ impl Stage {
             ours_ports,
             admin,
         };
-        stage.certify();
+        certify(
+            &stage.certificates(),
+            &stage.folder.path().join("state"),
+            "theirs",
+        );
         stage
     }
 
@@ -118,38 +122,6 @@ impl Stage {
     pub(crate) fn our_metrics(&self) -> String {
         let answer = get(local(self.ours_ports[1]), "/metrics").expect("metrics");
         String::from_utf8_lossy(&answer.body).into_owned()
-    }
-
-    /// What `voile agent` does: a key, a certificate, and the root.
-    fn certify(&self) {
-        let folder = self.certificates();
-        std::fs::create_dir(&folder).expect("a folder");
-        let domain = TrustDomain::new("cluster.local").expect("a name");
-        let identity = Identity {
-            trust_domain: domain.clone(),
-            namespace: Namespace::new("shop").expect("a name"),
-            service_account: "theirs".into(),
-        };
-        let now = SystemTime::now();
-        let authority = Authority::open(&self.folder.path().join("state"), &domain, now)
-            .expect("the authority");
-        let keys = Keys::generate().expect("keys");
-        let request = keys.request(Some(&identity)).expect("a request");
-        let issued = authority
-            .issue(&request, &identity, None, now)
-            .expect("a certificate");
-        let own = keys.certify(&issued.chain).expect("a certificate");
-        for (name, text) in [
-            ("cert-chain.pem", own.chain_pem()),
-            ("key.pem", own.private_key_pem()),
-            ("root-cert.pem", authority.root_pem()),
-        ] {
-            std::fs::write(folder.join(name), text).expect("written");
-        }
-        let output = Process::output(|voile| {
-            voile.args(["export", "envoy-secrets"]).arg(&folder);
-        });
-        assert!(output.status.success(), "{output:?}");
     }
 
     /// `voile export envoy` for the pod with Envoy; with more arguments.
@@ -220,6 +192,36 @@ impl Stage {
         self.request(pod, port, line)
             .map_or(0, |answer| answer.status)
     }
+}
+
+/// What `voile agent` does for a service account of the namespace: a key, a certificate, and the root.
+pub(crate) fn certify(folder: &Path, state: &Path, account: &str) {
+    std::fs::create_dir(folder).expect("a folder");
+    let domain = TrustDomain::new("cluster.local").expect("a name");
+    let identity = Identity {
+        trust_domain: domain.clone(),
+        namespace: Namespace::new("shop").expect("a name"),
+        service_account: account.into(),
+    };
+    let now = SystemTime::now();
+    let authority = Authority::open(state, &domain, now).expect("the authority");
+    let keys = Keys::generate().expect("keys");
+    let request = keys.request(Some(&identity)).expect("a request");
+    let issued = authority
+        .issue(&request, &identity, None, now)
+        .expect("a certificate");
+    let own = keys.certify(&issued.chain).expect("a certificate");
+    for (name, text) in [
+        ("cert-chain.pem", own.chain_pem()),
+        ("key.pem", own.private_key_pem()),
+        ("root-cert.pem", authority.root_pem()),
+    ] {
+        std::fs::write(folder.join(name), text).expect("written");
+    }
+    let output = Process::output(|voile| {
+        voile.args(["export", "envoy-secrets"]).arg(folder);
+    });
+    assert!(output.status.success(), "{output:?}");
 }
 
 fn write(folder: &Path, file: &str, text: &str) {

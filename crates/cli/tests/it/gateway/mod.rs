@@ -3,7 +3,7 @@
 mod origination;
 mod plain;
 mod streams;
-mod tls;
+pub(crate) mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ struct Edge {
 }
 
 /// The last byte of the gateway's address.
-const POD: u8 = 4;
+pub(crate) const POD: u8 = 4;
 
 /// The head of a resource of Istio's networking group.
-const NETWORKING: &str = "apiVersion: networking.istio.io/v1\nkind: ";
+pub(crate) const NETWORKING: &str = "apiVersion: networking.istio.io/v1\nkind: ";
 
 /// The gateway's Pod, with further annotations.
-fn pod(mesh: &Mesh, annotations: &str) -> String {
+pub(crate) fn pod(mesh: &Mesh, annotations: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: gateway, namespace: shop}}\n---\n\
          apiVersion: v1\nkind: Pod\nmetadata:\n  name: gateway\n  namespace: shop\n\
@@ -38,24 +38,24 @@ fn pod(mesh: &Mesh, annotations: &str) -> String {
 }
 
 /// A Gateway with these servers, in flow style.
-fn servers(list: &str) -> String {
+pub(crate) fn servers(list: &str) -> String {
     format!(
         "{NETWORKING}Gateway\nmetadata: {{name: edge, namespace: shop}}\nspec:\n  selector: {{istio: ingress}}\n  servers: [{list}]\n---\n"
     )
 }
 
 /// A VirtualService at the gateway for these hosts, with these routes.
-fn routes(hosts: &str, http: &str) -> String {
+pub(crate) fn routes(hosts: &str, http: &str) -> String {
     format!(
         "{NETWORKING}VirtualService\nmetadata: {{name: shop, namespace: shop}}\nspec:\n  hosts: [{hosts}]\n  gateways: [edge]\n  http: [{http}]\n---\n"
     )
 }
 
 /// Everything to the mesh's one service.
-const TO_SERVER: &str = "{route: [{destination: {host: server, port: {number: 8080}}}]}";
+pub(crate) const TO_SERVER: &str = "{route: [{destination: {host: server, port: {number: 8080}}}]}";
 
 /// One server of HTTP.
-fn http_server(hosts: &str) -> String {
+pub(crate) fn http_server(hosts: &str) -> String {
     format!("{{port: {{number: {HTTP_PORT}, name: http, protocol: HTTP}}, hosts: [{hosts}]}}")
 }
 
@@ -105,7 +105,7 @@ impl Edge {
 }
 
 /// Puts a file in the place of another at once, as editors do.
-fn say(mesh: &Mesh, name: &str, text: &str) {
+pub(crate) fn say(mesh: &Mesh, name: &str, text: &str) {
     let new = mesh.config().join(format!("{name}.new"));
     std::fs::write(&new, text).expect("written");
     std::fs::rename(&new, mesh.config().join(name)).expect("renamed");

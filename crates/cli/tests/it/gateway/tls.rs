@@ -1,5 +1,6 @@
 //! TLS that ends at a gateway, by curl and openssl, which share no code with us.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -9,9 +10,9 @@ use crate::mesh::certificates::Keys;
 use crate::mesh::{application, exchange, get, local, wait_until};
 
 /// Where the gateway takes TLS.
-const PORT: u16 = 8443;
+pub(crate) const PORT: u16 = 8443;
 
-fn https(hosts: &str, tls: &str) -> String {
+pub(crate) fn https(hosts: &str, tls: &str) -> String {
     format!(
         "{{port: {{number: {PORT}, name: https, protocol: HTTPS}}, hosts: [{hosts}], tls: {{{tls}}}}}"
     )
@@ -19,7 +20,15 @@ fn https(hosts: &str, tls: &str) -> String {
 
 /// Status and body, or why there is none.
 fn curl(edge: &Edge, host: &str, arguments: &[&str]) -> Result<(String, String), String> {
-    let to = edge.at(PORT);
+    curl_at(edge.at(PORT), host, arguments)
+}
+
+/// The same of whoever listens there.
+pub(crate) fn curl_at(
+    to: SocketAddr,
+    host: &str,
+    arguments: &[&str],
+) -> Result<(String, String), String> {
     let ran = Command::new("curl")
         .args([
             "-sS",
@@ -42,7 +51,7 @@ fn curl(edge: &Edge, host: &str, arguments: &[&str]) -> Result<(String, String),
     Ok((status.to_owned(), body.to_owned()))
 }
 
-fn path(path: &Path) -> &str {
+pub(crate) fn path(path: &Path) -> &str {
     path.to_str().expect("a path")
 }
 

@@ -235,6 +235,11 @@ impl Mesh {
         local(self.server_ports[0])
     }
 
+    /// Where proxies and strangers ask.
+    pub(crate) fn control_url(&self) -> String {
+        format!("https://{}", local(self.control_ports[0]))
+    }
+
     /// The control plane's monitoring pages.
     pub(crate) fn monitoring(&self) -> SocketAddr {
         local(self.control_ports[2])

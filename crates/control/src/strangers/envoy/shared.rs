@@ -93,13 +93,16 @@ struct Calls {
     whole: Option<Arc<Part>>,
 }
 
+/// What is told of those who are called.
+type ByCallee = HashMap<Callee, Arc<Part>>;
+
 /// See the module. All of it was made of the mesh that Envoys stand on.
 #[derive(Default)]
 pub(super) struct Shared {
     scopes: HashMap<Scope, Calls>,
-    callees: HashMap<Callee, Arc<Part>>,
+    callees: ByCallee,
     /// Those of before, whose resources are the same where they say the same.
-    stale: HashMap<Callee, Arc<Part>>,
+    stale: ByCallee,
 }
 
 impl Shared {
@@ -167,18 +170,39 @@ impl Shared {
         let mut whole = Part::default();
         whole.add(&calls.part);
         for callee in &calls.callees {
-            let part = self
-                .callees
-                .entry(callee.clone())
-                .or_insert_with_key(|callee| {
-                    let before = self.stale.remove(callee);
-                    let made = translator.callee(callee);
-                    Arc::new(Part::new(made, BTreeMap::new(), before.as_deref()))
-                });
-            whole.add(part);
+            let others = (&mut self.callees, &mut self.stale);
+            whole.add(&of(others, translator, callee));
         }
         let whole = Arc::new(whole);
         calls.whole = Some(whole.clone());
         whole
     }
+
+    /// All that an Envoy is told of those who are called, where nothing else is the same for several.
+    pub(super) fn called(
+        &mut self,
+        translator: &Translator<'_>,
+        callees: &BTreeSet<Callee>,
+    ) -> Arc<Part> {
+        let mut whole = Part::default();
+        for callee in callees {
+            let others = (&mut self.callees, &mut self.stale);
+            whole.add(&of(others, translator, callee));
+        }
+        Arc::new(whole)
+    }
+}
+
+/// What is told of one who is called, made now if it was not.
+fn of(
+    (callees, stale): (&mut ByCallee, &mut ByCallee),
+    translator: &Translator<'_>,
+    callee: &Callee,
+) -> Arc<Part> {
+    let made = callees.entry(callee.clone()).or_insert_with_key(|callee| {
+        let before = stale.remove(callee);
+        let made = translator.callee(callee);
+        Arc::new(Part::new(made, BTreeMap::new(), before.as_deref()))
+    });
+    made.clone()
 }

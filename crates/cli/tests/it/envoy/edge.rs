@@ -1,0 +1,356 @@
+//! A stock Envoy as a gateway before sidecars of ours, told everything by our control plane: what comes by plaintext and by TLS, whose
+//! certificates it shows and takes, what it refuses, and who it is to the sidecar behind it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::process::Envoy;
+use super::stage::certify;
+use crate::gateway::tls::{PORT, curl_at, https, path};
+use crate::gateway::{NETWORKING, POD, TO_SERVER, http_server, pod, routes, say, servers};
+use crate::mesh::certificates::Keys;
+use crate::mesh::{
+    Answer, HTTP_PORT, Mesh, Process, application, exchange, free_port, get, local, series,
+    wait_until,
+};
+
+/// Who a stock Envoy is to be.
+struct Place<'a> {
+    workload: &'a str,
+    account: &'a str,
+    address: SocketAddr,
+    more: &'a [&'a str],
+}
+
+/// Its bootstrap, with its certificates beside.
+fn bootstrap(mesh: &Mesh, folder: &Path, admin: SocketAddr, place: &Place<'_>) -> PathBuf {
+    let certificates = folder.join("certificates");
+    certify(&certificates, &mesh.state(), place.account);
+    let output = Process::output(|voile| {
+        voile.args(["export", "envoy-bootstrap", "--workload", place.workload]);
+        voile.args(["--address", &place.address.ip().to_string()]);
+        voile.args([
+            "--control",
+            &mesh.control_url(),
+            "--admin",
+            &admin.to_string(),
+        ]);
+        voile
+            .arg("--certificates")
+            .arg(&certificates)
+            .args(place.more);
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let file = folder.join("bootstrap.json");
+    std::fs::write(&file, output.stdout).expect("written");
+    file
+}
+
+/// Asks at a gateway in plaintext.
+fn ask(at: SocketAddr, host: &str, path: &str, fields: &str) -> Option<Answer> {
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n");
+    exchange(at, request.as_bytes()).ok()
+}
+
+fn status(at: SocketAddr, host: &str, path: &str) -> u16 {
+    ask(at, host, path, "").map_or(0, |answer| answer.status)
+}
+
+fn text(answer: Option<Answer>) -> String {
+    let body = answer.map(|answer| answer.body).unwrap_or_default();
+    String::from_utf8_lossy(&body).to_lowercase()
+}
+
+/// Nobody may ask the gateway for `/secret`; nobody of the mesh comes from outside, whatever its certificate says.
+const POLICY: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: edge, namespace: shop}\n\
+     spec:\n  selector: {matchLabels: {istio: ingress}}\n  action: DENY\n  rules:\n\
+     \x20 - to: [{operation: {paths: [\"/secret\"]}}]\n  - from: [{source: {principals: [\"*\"]}}]\n---\n";
+
+/// A mesh with this before it, a gateway's Pod included.
+fn stand(resources: &str) -> Mesh {
+    let mesh = Mesh::start("STRICT");
+    application::reflect(mesh.http_app());
+    say(&mesh, "gateway.yaml", &pod(&mesh, ""));
+    say(&mesh, "edge.yaml", resources);
+    mesh
+}
+
+/// What the gateway is to be, in documents that can be written again with another certificate or host.
+struct Documents {
+    keys: Keys,
+}
+
+impl Documents {
+    fn new() -> Self {
+        let keys = Keys::new();
+        keys.own("first", "a.example");
+        keys.own("clients", "clients.example");
+        keys.client("somebody", "clients");
+        Self { keys }
+    }
+
+    /// With this certificate for `a.example`, and these hosts in plaintext.
+    fn say(&self, certificate: &str, hosts: &str) -> String {
+        let keys = &self.keys;
+        let files = ["crt", "key"].map(|end| format!("{certificate}.{end}"));
+        let own = keys.secret(
+            "shop",
+            "first",
+            &[("tls.crt", &files[0]), ("tls.key", &files[1])],
+        );
+        let mutual = keys.secret(
+            "shop",
+            "second",
+            &[
+                ("tls.crt", "first.crt"),
+                ("tls.key", "first.key"),
+                ("ca.crt", "clients.crt"),
+            ],
+        );
+        let all = servers(&format!(
+            "{}, {}, {}, {}",
+            http_server(hosts),
+            format_args!(
+                "{{port: {{number: {HTTP_PORT}, name: r, protocol: HTTP}}, hosts: [secure.example], tls: {{httpsRedirect: true}}}}"
+            ),
+            https("a.example", "mode: SIMPLE, credentialName: first"),
+            https("b.example", "mode: MUTUAL, credentialName: second"),
+        ));
+        let ways = format!(
+            "{{match: [{{uri: {{exact: /tea}}}}], directResponse: {{status: 418}}}}, {{match: [{{uri: {{prefix: /old}}}}], rewrite: {{uri: /new}}, \
+             route: [{{destination: {{host: server, port: {{number: {HTTP_PORT}}}}}}}]}}, {TO_SERVER}"
+        );
+        let routed = routes("\"*\"", &ways);
+        own + &mutual + POLICY + &all + &routed
+    }
+}
+
+fn lives(more: &[&str]) {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let documents = Documents::new();
+    let mesh = stand(&documents.say("first", "plain.example"));
+    let (folder, admin) = (tempfile::tempdir().expect("a folder"), local(free_port()));
+    let place = Place {
+        workload: "shop/gateway",
+        account: "gateway",
+        address: mesh.address(POD, 0),
+        more,
+    };
+    let file = bootstrap(&mesh, folder.path(), admin, &place);
+    let envoy = Envoy::start(&program, &file, admin);
+    takes_plaintext(&mesh);
+    takes_tls(&mesh, &documents.keys);
+    changes(&mesh, &documents, &envoy);
+    assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
+    let page = get(mesh.monitoring(), "/debug/status").expect("the page");
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(
+        !page.contains("PRIVATE KEY"),
+        "keys are shown to nobody else"
+    );
+    assert!(
+        page.contains("\"translation_limits\":{}") || !page.contains("shop/gateway\":["),
+        "{page}"
+    );
+}
+
+/// In plaintext, into the mesh: the sidecar, which is STRICT, knows who the gateway is.
+fn takes_plaintext(mesh: &Mesh) {
+    let plain = mesh.address(POD, HTTP_PORT);
+    wait_until("a request gets through", || {
+        status(plain, "plain.example", "/a") == 200
+    });
+    let seen = text(ask(
+        plain,
+        "plain.example:99",
+        "/old/way",
+        "x-forwarded-for: 10.9.9.9\r\nx-envoy-peer-metadata: me\r\nx-forwarded-client-cert: me\r\n",
+    ));
+    let by_gateway = [
+        "source_principal=\"spiffe://cluster.local/ns/shop/sa/gateway\"",
+        "connection_security_policy=\"mutual_tls\"",
+    ];
+    let metrics = mesh.server_metrics();
+    assert!(
+        series(&metrics, "istio_requests_total", &by_gateway).is_some(),
+        "{metrics}"
+    );
+    assert!(seen.starts_with("get /new/way "), "{seen}");
+    assert!(
+        !seen.contains("peer-metadata: me") && !seen.contains("client-cert: me"),
+        "{seen}"
+    );
+    assert!(seen.contains("x-forwarded-for: 10.9.9.9,"), "{seen}");
+    for (host, path, wanted) in [
+        ("plain.example", "/tea", 418),
+        ("plain.example", "/secret", 403),
+        ("plain.example", "/x/../secret", 403),
+        ("nobody.example", "/a", 404),
+        ("secure.example", "/a", 301),
+    ] {
+        assert_eq!(status(plain, host, path), wanted, "{host}{path}");
+    }
+    let moved = ask(plain, "secure.example", "/a?b=c", "")
+        .expect("an answer")
+        .head;
+    assert!(
+        moved.contains("location: https://secure.example:443/a?b=c"),
+        "{moved}"
+    );
+}
+
+/// By TLS: each name its certificate and its hosts, and whose clients must show one.
+fn takes_tls(mesh: &Mesh, keys: &Keys) {
+    let tls = mesh.address(POD, PORT);
+    let first = keys.path("first.crt");
+    let believe = ["--cacert", path(&first), "-k"];
+    let get_by = |host: &str, more: &[&str]| curl_at(tls, host, &[&believe[..2], more].concat());
+    wait_until("TLS gets through", || {
+        get_by("a.example", &[]).is_ok_and(|(status, _)| status == "200 2")
+    });
+    assert!(
+        get_by("nobody.example", &["-k"]).is_err(),
+        "a name that is nobody's"
+    );
+    let [certificate, key] = ["somebody.crt", "somebody.key"].map(|name| keys.path(name));
+    let shown = ["-k", "--cert", path(&certificate), "--key", path(&key)];
+    assert!(
+        get_by("b.example", &["-k"]).is_err(),
+        "nobody without a certificate"
+    );
+    wait_until("a client of theirs gets through", || {
+        get_by("b.example", &shown).is_ok_and(|(status, _)| status == "200 2")
+    });
+}
+
+/// A new certificate is shown without anything else being touched; a route that comes later holds as well.
+fn changes(mesh: &Mesh, documents: &Documents, envoy: &Envoy) {
+    let listeners = envoy.counted("listener_manager.lds.update_success");
+    documents.keys.own("newer", "a.example");
+    say(mesh, "edge.yaml", &documents.say("newer", "plain.example"));
+    let newer = documents.keys.path("newer.crt");
+    let tls = mesh.address(POD, PORT);
+    wait_until("the new certificate is shown", || {
+        curl_at(tls, "a.example", &["--cacert", path(&newer)])
+            .is_ok_and(|(status, _)| status == "200 2")
+    });
+    assert_eq!(
+        envoy.counted("listener_manager.lds.update_success"),
+        listeners
+    );
+    say(
+        mesh,
+        "more.yaml",
+        &format!(
+            "{NETWORKING}VirtualService\nmetadata: {{name: late, namespace: shop}}\nspec: {{hosts: [late.example], gateways: [edge], http: [{{match: [{{uri: {{exact: /late}}}}], directResponse: {{status: 207}}}}]}}\n"
+        ),
+    );
+    say(
+        mesh,
+        "edge.yaml",
+        &documents.say("newer", "plain.example, late.example"),
+    );
+    let plain = mesh.address(POD, HTTP_PORT);
+    wait_until("the late host answers", || {
+        status(plain, "late.example", "/late") == 207
+    });
+}
+
+#[test]
+fn an_envoy_is_a_gateway_by_our_delta_ads() {
+    lives(&["--gateway"]);
+}
+
+#[test]
+fn an_envoy_is_a_gateway_by_our_state_of_the_world_ads() {
+    lives(&["--gateway", "--state-of-the-world"]);
+}
+
+#[test]
+fn nobody_is_told_of_a_gateway_who_is_not_it_or_does_not_say_so() {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let keys = Keys::new();
+    keys.own("first", "a.example");
+    let all = servers(&https("a.example", "mode: SIMPLE, credentialName: first"));
+    let mesh = stand(&(keys.pair("first") + &all + &routes("\"*\"", TO_SERVER)));
+    let address = mesh.address(POD, 0);
+    for (account, more, why) in [
+        (
+            "client",
+            &["--gateway"][..],
+            "it belongs to spiffe://cluster.local/ns/shop/sa/gateway",
+        ),
+        (
+            "gateway",
+            &[][..],
+            "it is a gateway, and node.id begins with `sidecar`",
+        ),
+    ] {
+        let (folder, admin) = (tempfile::tempdir().expect("a folder"), local(free_port()));
+        let place = Place {
+            workload: "shop/gateway",
+            account,
+            address,
+            more,
+        };
+        let file = bootstrap(&mesh, folder.path(), admin, &place);
+        let _envoy = Envoy::start_only(&program, &file, admin);
+        wait_until("it is refused by name", || {
+            let page = get(mesh.monitoring(), "/debug/status").expect("the page");
+            String::from_utf8_lossy(&page.body).contains(why)
+        });
+        let told = get(admin, "/config_dump")
+            .map(|page| page.body)
+            .unwrap_or_default();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        assert!(
+            !told.contains("gateway_") && !told.contains("kubernetes://"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn an_exported_gateway_has_all_in_one_file() {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let keys = Keys::new();
+    keys.own("first", "a.example");
+    let all = servers(&format!(
+        "{}, {}",
+        http_server("\"*\""),
+        https("a.example", "mode: SIMPLE, credentialName: first"),
+    ));
+    let mesh = stand(&(keys.pair("first") + &all + &routes("\"*\"", TO_SERVER)));
+    let (folder, admin) = (tempfile::tempdir().expect("a folder"), local(free_port()));
+    let certificates = folder.path().join("certificates");
+    certify(&certificates, &mesh.state(), "gateway");
+    let output = Process::output(|voile| {
+        voile.args(["export", "envoy"]).arg(mesh.config());
+        voile.args(["--workload", "shop/gateway", "--admin", &admin.to_string()]);
+        voile.arg("--certificates").arg(&certificates);
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let file = folder.path().join("envoy.json");
+    std::fs::write(&file, output.stdout).expect("written");
+    let _envoy = Envoy::start(&program, &file, admin);
+    let plain = mesh.address(POD, HTTP_PORT);
+    wait_until("a request gets through", || {
+        status(plain, "any.example", "/a") == 200
+    });
+    let first = keys.path("first.crt");
+    let by_tls = curl_at(
+        mesh.address(POD, PORT),
+        "a.example",
+        &["--cacert", path(&first)],
+    );
+    assert_eq!(by_tls.expect("an answer").0, "200 2");
+}

@@ -1,0 +1,308 @@
+//! What a gateway takes from outside: a listener for each address and port that Gateways open for it, with a chain for plaintext or
+//! for each server of TLS, and virtual hosts with the routes of the VirtualServices that name them.
+//!
+//! ```text
+//! plaintext ────────────────────────▶ policies, tokens ─▶ https? ─▶ virtual host ─▶ route
+//! TLS (by the name that is asked for) ▶ the same, with the hosts of that server and no others
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode};
+use voile_model::mesh::{HostRouting, Place, Workload, authorities, certificate};
+use voile_model::{Hostname, Port, ResourceName};
+
+use super::manager::{self, Routes, Way};
+use super::names::{self, Carried};
+use super::outbound::{BLACK_HOLE, Outbound, black_hole};
+use super::security::Security;
+use super::{Made, actions, tls};
+use crate::json::{message, socket, typed};
+use crate::limit::LimitName;
+
+/// Servers of one address and port, each with its Gateway; the oldest first.
+type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a Server)>;
+
+/// Headers by which proxies of the mesh know each other; nobody outside is one.
+const PEERS_OWN: [&str; 2] = ["x-envoy-peer-metadata", "x-envoy-peer-metadata-id"];
+
+/// A workload's doors to the outside.
+struct Edge<'a> {
+    outbound: Outbound<'a>,
+    workload: &'a Workload,
+    security: &'a Security,
+}
+
+/// How a server's clients come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Come {
+    Plain,
+    Tls,
+    /// In a way of which nothing is translated.
+    Otherwise,
+}
+
+fn come(server: &Server) -> Come {
+    use ServerTlsMode::{Mutual, OptionalMutual, Simple};
+    let mode = server.tls.as_ref().map(|tls| tls.mode);
+    match (&*server.protocol, mode) {
+        ("HTTP" | "HTTP2" | "GRPC", _) => Come::Plain,
+        ("HTTPS", None | Some(Simple | Mutual | OptionalMutual)) => Come::Tls,
+        _ => Come::Otherwise,
+    }
+}
+
+pub(super) fn translate(
+    outbound: Outbound<'_>,
+    workload: &Workload,
+    security: &Security,
+    made: &mut Made,
+) {
+    let Some(own) = workload.addresses.first().copied() else {
+        let about = format!("workload {}", workload.key);
+        let why = "it has no address, and so no listeners";
+        return made.limit(LimitName::NoAddress, about, why);
+    };
+    let mut listeners: BTreeMap<SocketAddr, Servers<'_>> = BTreeMap::new();
+    for gateway in outbound
+        .mesh
+        .gateways_for(&workload.key.namespace, &workload.labels)
+    {
+        for server in &gateway.servers {
+            let listens = server.listens.unwrap_or(server.port);
+            let bind = SocketAddr::new(server.bind.unwrap_or(own), listens.get());
+            listeners.entry(bind).or_default().push((gateway, server));
+        }
+    }
+    let edge = Edge {
+        outbound,
+        workload,
+        security,
+    };
+    made.clusters.insert(BLACK_HOLE.to_owned(), black_hole());
+    for (bind, servers) in listeners {
+        if let Some(listener) = edge.listener(bind, servers, made) {
+            let name = listener["name"].as_str().unwrap_or_default().to_owned();
+            made.listeners.insert(name, listener);
+        }
+    }
+}
+
+fn about((gateway, server): (&Arc<Gateway>, &Server)) -> String {
+    format!("Gateway {}, {}", gateway.name, server.source)
+}
+
+impl Edge<'_> {
+    fn listener(
+        &self,
+        bind: SocketAddr,
+        mut servers: Servers<'_>,
+        made: &mut Made,
+    ) -> Option<Value> {
+        servers.retain(|one| {
+            let known = come(one.1) != Come::Otherwise;
+            if !known {
+                let why = "servers of TLS and TCP, and of HTTPS those that pass it on or speak the mesh's own, are not translated: nobody is let in";
+                made.limit(LimitName::GatewayServer, about(*one), why);
+            }
+            known
+        });
+        let kind = come(servers.first()?.1);
+        servers.retain(|one| {
+            let alike = come(one.1) == kind;
+            if !alike {
+                let why = "its port is in plaintext for one Gateway and in TLS for another; the oldest counts";
+                made.limit(LimitName::ListenerTwice, about(*one), why);
+            }
+            alike
+        });
+        let name = format!("gateway_{}", names::listener(bind));
+        let mut listener = json!({
+            "name": name,
+            "address": socket(bind),
+            "traffic_direction": Way::Out.direction(),
+        });
+        let mut filters = Vec::new();
+        if self.workload.topology.proxy_protocol {
+            filters.push(listener_filter("proxy_protocol", "ProxyProtocol"));
+        }
+        let chains = match kind {
+            Come::Tls => {
+                filters.push(listener_filter("tls_inspector", "TlsInspector"));
+                self.chains(&name, &servers, made)
+            }
+            _ => vec![json!({ "name": name, "filters": [self.manager(&name, &servers, made)] })],
+        };
+        if !filters.is_empty() {
+            listener["listener_filters"] = json!(filters);
+        }
+        listener["filter_chains"] = json!(chains);
+        Some(listener)
+    }
+
+    /// A chain for each server of TLS, so that nobody gets by one certificate to what is behind another.
+    fn chains(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Vec<Value> {
+        let mut taken: BTreeSet<&str> = BTreeSet::new();
+        let mut chains = Vec::new();
+        for (number, one) in servers.iter().enumerate() {
+            let hosts = one.1.hosts.iter().map(|one| one.host.as_str());
+            let names: Vec<&str> = hosts.filter(|host| taken.insert(host)).collect();
+            if names.is_empty() {
+                let why = "an older server has all of its names";
+                made.limit(LimitName::ListenerTwice, about(*one), why);
+                continue;
+            }
+            let own = format!("{name}~{}~{number}", one.0.name);
+            let mut chain = json!({ "name": own });
+            let mut matched = json!({ "transport_protocol": "tls" });
+            // Whoever names nobody is for the one that is for all.
+            if !names.contains(&"*") {
+                matched["server_names"] = json!(names);
+            }
+            chain["filter_chain_match"] = matched;
+            match self.shown(one.1, made) {
+                Some(socket) => {
+                    chain["filters"] = json!([self.manager(&own, &vec![*one], made)]);
+                    chain["transport_socket"] = socket;
+                }
+                // Nobody is let in, nor taken for somebody else's.
+                None => {
+                    chain["filters"] = json!([manager::tcp(self.outbound.mesh, BLACK_HOLE)]);
+                }
+            }
+            chains.push(chain);
+        }
+        chains
+    }
+
+    /// What is shown to clients, from a Secret of the gateway's own namespace; none where it is not there.
+    fn shown(&self, server: &Server, made: &mut Made) -> Option<Value> {
+        let mesh = self.outbound.mesh;
+        let (elsewhere, named, _) = server.credentials.first()?;
+        // Of another namespace only where Gateway API's rules permit it.
+        let own = match server.granted {
+            true => elsewhere.as_ref()?,
+            false => &self.workload.key.namespace,
+        };
+        let named = named.strip_prefix("kubernetes://").unwrap_or(named);
+        let named = match named.split_once('/') {
+            Some((namespace, name)) if namespace == own.as_str() => name,
+            Some(_) => return None,
+            None => named,
+        };
+        let id = ResourceName::new(own.clone(), named);
+        let (chain, key) = certificate(mesh, &id).ok()?;
+        let secret = format!("kubernetes://{id}");
+        let certificate = json!({ "certificate_chain": pem(chain)?, "private_key": pem(key)? });
+        let mode = server.tls.as_ref().map(|tls| tls.mode);
+        let asks = matches!(
+            mode,
+            Some(ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual)
+        );
+        let believed = match asks {
+            true => {
+                let name = format!("{secret}-cacert");
+                let trusted = json!({ "trusted_ca": pem(authorities(mesh, &id)?)? });
+                made.secret(&name, "validation_context", trusted);
+                Some(name)
+            }
+            false => None,
+        };
+        made.secret(&secret, "tls_certificate", certificate);
+        let demands = mode == Some(ServerTlsMode::Mutual);
+        let believed = believed.as_deref().map(|name| (name, demands));
+        Some(tls::edge(server.tls.as_ref(), &secret, believed))
+    }
+
+    fn manager(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Value {
+        let routes = self.routes(name, servers, made);
+        made.routes.insert(name.to_owned(), routes);
+        let before = [self.security.http.as_slice(), &actions::filters()].concat();
+        let way = Way::Edge(self.workload);
+        manager::http(
+            self.outbound.mesh,
+            way,
+            name,
+            Routes::Named(name.to_owned()),
+            &before,
+        )
+    }
+
+    fn routes(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Value {
+        let client = &self.workload.key.namespace;
+        let hosts = self.outbound.mesh.hosts_at(client, servers);
+        let port = servers.first().map(|(_, server)| server.port);
+        let one = |(host, routing): (&Hostname, HostRouting<'_>)| {
+            json!({
+                "name": host.as_str(),
+                "domains": [host.as_str()],
+                "routes": port.map(|port| self.host(&routing, port, made)).unwrap_or_default(),
+                "include_request_attempt_count": true,
+            })
+        };
+        let hosts: Vec<Value> = hosts.into_iter().map(one).collect();
+        json!({
+            "name": name,
+            "validate_clusters": false,
+            "ignore_port_in_host_matching": true,
+            "max_direct_response_body_size_bytes": actions::MAX_BODY,
+            "internal_only_headers": PEERS_OWN,
+            "virtual_hosts": hosts,
+        })
+    }
+
+    /// All routes of one host: those of the oldest first, what takes everything last.
+    fn host(&self, routing: &HostRouting<'_>, port: Port, made: &mut Made) -> Vec<Value> {
+        let (mut routes, mut last) = (Vec::new(), Vec::new());
+        if routing.https_redirect {
+            routes.push(to_https());
+        }
+        for (one, gateway) in &routing.services {
+            let to = (Place::Gateway(gateway), port, Carried::Http1);
+            for route in &one.http {
+                let mut own = Vec::new();
+                let all = self.outbound.alternatives(one, route, to, (&mut own, made));
+                match all {
+                    true => last.extend(own),
+                    false => routes.extend(own),
+                }
+            }
+        }
+        routes.extend(last);
+        routes
+    }
+}
+
+/// Clients in plaintext are sent to `https`, at the port that it implies: theirs is plaintext's.
+fn to_https() -> Value {
+    let is_https = json!({ "name": "x-forwarded-proto", "string_match": { "exact": "https" }, "invert_match": true });
+    json!({
+        "name": "https-redirect",
+        "match": { "prefix": "/", "headers": [is_https] },
+        "redirect": { "scheme_redirect": "https", "port_redirect": 443 },
+    })
+}
+
+fn listener_filter(what: &str, kind: &str) -> Value {
+    typed(
+        &format!("envoy.filters.listener.{what}"),
+        &format!("extensions.filters.listener.{what}.v3.{kind}"),
+        json!({}),
+    )
+}
+
+fn pem(bytes: Vec<u8>) -> Option<Value> {
+    let text = String::from_utf8(bytes).ok()?;
+    Some(json!({ "inline_string": text }))
+}
+
+impl Made {
+    fn secret(&mut self, name: &str, kind: &str, value: Value) {
+        let secret = json!({ "name": name, kind: value });
+        let secret = message("extensions.transport_sockets.tls.v3.Secret", secret);
+        self.secrets.insert(name.to_owned(), secret);
+    }
+}
