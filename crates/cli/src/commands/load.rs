@@ -396,6 +396,17 @@ fn format(args: &Args) -> Format {
     if args.json { Format::Json } else { args.format }
 }
 
+/// Refuses a format that has no words for what is measured.
+fn presentable(args: &Args, protocol: Protocol) -> Result<(), String> {
+    let of = match protocol {
+        _ if args.format != Format::Fortio => return Ok(()),
+        _ if args.find_capacity.is_some() => "a search",
+        Protocol::TcpBulk => "the figures of tcp-bulk",
+        _ => return Ok(()),
+    };
+    Err(format!("--format fortio has no place for {of}"))
+}
+
 fn options(args: &Args) -> Result<LoadOptions, String> {
     let url = args.url.as_deref().unwrap_or_default();
     let mut options = LoadOptions::new(Target::resolved(url, args.resolve)?);
@@ -424,16 +435,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     };
     options.seed = args.seed;
     options.timeout = args.timeout;
-    if args.format == Format::Fortio {
-        let of = match options.protocol {
-            _ if args.find_capacity.is_some() => Some("a search"),
-            Protocol::TcpBulk => Some("the figures of tcp-bulk"),
-            _ => None,
-        };
-        if let Some(of) = of {
-            return Err(format!("--format fortio has no place for {of}"));
-        }
-    }
+    presentable(args, options.protocol)?;
     if args.pull && options.protocol != Protocol::TcpBulk {
         return Err("--pull belongs to --protocol tcp-bulk".to_owned());
     }

@@ -14,7 +14,7 @@ use crate::names::{Namespace, ResourceName};
 pub(super) fn said(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'_>]) -> Vec<Said> {
     let api = &world.mesh.gateway_api;
     let mut said: Vec<Said> = Vec::new();
-    said.extend(api.classes.values().filter_map(|one| class(one)));
+    said.extend(api.classes.values().filter_map(class));
     said.extend(opened.iter().map(|open| gateway(world, open)));
     let others = api.gateways.iter();
     let others = others.filter(|one| !is_ours(world, &one.class.0));

@@ -171,7 +171,6 @@ pub(super) fn second_round(
         );
     };
     match &stored.checked {
-        Checked::Namespace(_) | Checked::MeshConfig(_) | Checked::IpAddress(_) => {}
         Checked::ServiceAccount(account) => drop(
             mesh.service_accounts
                 .insert(account.name.clone(), account.clone()),
@@ -201,15 +200,32 @@ pub(super) fn second_round(
             }
             mesh.pods.insert(pod.name.clone(), pod);
         }
-        Checked::Deployment(deployment) => {
-            let template = in_namespace(mesh, &deployment.name.namespace, &deployment.template);
-            let deployment = Deployment {
-                template,
-                ..Deployment::clone(deployment)
-            };
-            mesh.deployments
-                .insert(deployment.name.clone(), deployment.into());
-        }
+        Checked::Deployment(deployment) => add_deployment(deployment, mesh),
+        other => add_configuration(other, mesh),
+    }
+}
+
+fn add_deployment(deployment: &Deployment, mesh: &mut Mesh) {
+    let template = in_namespace(mesh, &deployment.name.namespace, &deployment.template);
+    let deployment = Deployment {
+        template,
+        ..Deployment::clone(deployment)
+    };
+    mesh.deployments
+        .insert(deployment.name.clone(), deployment.into());
+}
+
+/// What stands by itself: nothing else of its name is in force.
+fn add_configuration(checked: &Checked, mesh: &mut Mesh) {
+    match checked {
+        Checked::Namespace(_)
+        | Checked::MeshConfig(_)
+        | Checked::IpAddress(_)
+        | Checked::ServiceAccount(_)
+        | Checked::Services(..)
+        | Checked::Workload(_)
+        | Checked::Pod(_)
+        | Checked::Deployment(_) => {}
         Checked::Sidecar(sidecar) => {
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }

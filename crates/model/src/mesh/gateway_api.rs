@@ -308,9 +308,12 @@ pub struct Grant {
     pub source: Source,
     /// Group, kind and namespace of what points.
     pub from: Vec<[Arc<str>; 3]>,
-    /// Group and kind, and name if only one is meant, of what is pointed at.
-    pub to: Vec<(Arc<str>, Arc<str>, Option<Arc<str>>)>,
+    /// What is pointed at.
+    pub to: Vec<GrantTo>,
 }
+
+/// Group and kind of what may be pointed at, and its name if only one is meant.
+pub type GrantTo = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 impl Grant {
     /// Whether it permits a reference from a kind and namespace.
@@ -320,7 +323,7 @@ impl Grant {
             let [group, of, own] = from;
             &**group == GROUP && &**of == kind && &**own == namespace
         };
-        let goes = |one: &(Arc<str>, Arc<str>, Option<Arc<str>>)| {
+        let goes = |one: &GrantTo| {
             let (group, kind, name) = one;
             to.is(group, kind) && name.as_ref().is_none_or(|name| *name == to.name.name)
         };

@@ -47,7 +47,10 @@ fn every_resource_has_the_conditions_that_the_specification_wants() {
         let (name, rest) = case.split_once('\n').unwrap();
         let (yaml, wanted) = rest.split_once(">>>\n").expect("a case has an answer");
         let (mesh, diagnostics) = check(&[SourceFile::new("mesh.yaml", yaml)], None);
-        let errors: Vec<_> = diagnostics.into_iter().filter(|d| d.is_error()).collect();
+        let errors: Vec<_> = diagnostics
+            .into_iter()
+            .filter(voile_model::Diagnostic::is_error)
+            .collect();
         let found = shown(&mesh) + &render(&errors);
         for line in wanted.lines().filter(|line| !line.trim().is_empty()) {
             let missing = !found.lines().any(|one| one == line);

@@ -314,6 +314,10 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
 }
 
 /// Carries a connection to one of a service's endpoints, until either side ends it, or `ending` does.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "the future of an async function holds its arguments twice, and one lasts as long as each connection"
+)]
 pub(super) fn to_service<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,

@@ -85,7 +85,7 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
     type Change = fn(&mut proxy::GatewayListener);
     let table: [(&str, Change); 10] = [
         ("listeners[0].servers[0].kind", |one| {
-            one.servers[0].kind = 77
+            one.servers[0].kind = 77;
         }),
         ("listeners[0].servers[0].tls: it ends behind", |one| {
             one.servers[0].kind = proxy::ServerKind::Passthrough.into();

@@ -419,13 +419,45 @@ fn everything() -> RequestMatch {
     }
 }
 
-#[test]
-fn routes_come_back_as_they_went() {
-    let target = |subset: Option<&str>, port: Option<u16>| RouteTarget {
+fn target(subset: Option<&str>, port: Option<u16>) -> RouteTarget {
+    RouteTarget {
         service: parse_service_key("shop/echo.shop.svc.cluster.local").expect("a key"),
         subset: subset.map(Into::into),
         port: port.and_then(voile_model::Port::new),
+    }
+}
+
+fn connections() -> Vec<ConnectionRoute> {
+    let plain = |to, weight| RouteDestination {
+        to,
+        weight,
+        headers: HeaderRules::default(),
     };
+    vec![
+        ConnectionRoute {
+            matches: vec![
+                ConnectionMatch {
+                    server_names: vec!["a.test".into(), "*.b.test".into()],
+                    subnets: ["10.0.0.0/8", "fd00::/16"]
+                        .iter()
+                        .filter_map(|text| AddressRange::parse(text))
+                        .collect(),
+                    port: voile_model::Port::new(443),
+                    source_labels: Labels::from_iter([("app", "a")]),
+                },
+                ConnectionMatch::default(),
+            ],
+            destinations: vec![plain(Ok(target(Some("v1"), None)), 3)],
+        },
+        ConnectionRoute {
+            matches: Vec::new(),
+            destinations: vec![plain(Err("gone".into()), 1)],
+        },
+    ]
+}
+
+#[test]
+fn routes_come_back_as_they_went() {
     let headers = HeaderRules {
         request: HeaderEdits {
             remove: vec!["a".to_owned()],
@@ -438,11 +470,6 @@ fn routes_come_back_as_they_went() {
         to,
         weight,
         headers: headers.clone(),
-    };
-    let plain = |to, weight| RouteDestination {
-        to,
-        weight,
-        headers: HeaderRules::default(),
     };
     let routes = Routes {
         routes: vec![
@@ -482,27 +509,7 @@ fn routes_come_back_as_they_went() {
             ),
             redirecting(RedirectPort::Scheme, PathRewrite::Prefix("/c".to_owned())),
         ],
-        connections: vec![
-            ConnectionRoute {
-                matches: vec![
-                    ConnectionMatch {
-                        server_names: vec!["a.test".into(), "*.b.test".into()],
-                        subnets: ["10.0.0.0/8", "fd00::/16"]
-                            .iter()
-                            .filter_map(|text| AddressRange::parse(text))
-                            .collect(),
-                        port: voile_model::Port::new(443),
-                        source_labels: Labels::from_iter([("app", "a")]),
-                    },
-                    ConnectionMatch::default(),
-                ],
-                destinations: vec![plain(Ok(target(Some("v1"), None)), 3)],
-            },
-            ConnectionRoute {
-                matches: Vec::new(),
-                destinations: vec![plain(Err("gone".into()), 1)],
-            },
-        ],
+        connections: connections(),
     };
     let back = Routes::decode(&routes.encode().encode_to_vec()).expect("routes");
     let mut wanted = routes.clone();
@@ -548,22 +555,7 @@ fn sensible() -> proxy::Routes {
 
 #[test]
 fn routes_that_make_no_sense_are_refused_by_field() {
-    type Spoil = fn(&mut proxy::Routes);
-    let good = sensible();
-    assert!(Routes::decode(&good.encode_to_vec()).is_ok());
-    let spoil: [(&str, Spoil); 14] = [
-        ("connections[0].destinations: none has a weight", |r| {
-            r.connections[0].destinations[0].weight = 0;
-        }),
-        (
-            "connections[0].matches[0].destinations[0].prefix: 33 is more",
-            |r| {
-                r.connections[0].matches[0].destinations[0].prefix = 33;
-            },
-        ),
-        ("connections[0].matches[0].port: a port is", |r| {
-            r.connections[0].matches[0].port = 70_000;
-        }),
+    let spoil: [(&str, Spoil); 11] = [
         ("routes[0].answer.status: 99 is no status", |r| {
             r.routes[0].answer = Some(proxy::RouteAnswer {
                 status: 99,
@@ -620,12 +612,39 @@ fn routes_that_make_no_sense_are_refused_by_field() {
             }];
         }),
     ];
+    refused(&spoil);
+}
+
+type Spoil = fn(&mut proxy::Routes);
+
+/// Sensible routes are read; with each of these changes they are refused with these words.
+fn refused(spoil: &[(&str, Spoil)]) {
+    let good = sensible();
+    assert!(Routes::decode(&good.encode_to_vec()).is_ok());
     for (wanted, change) in spoil {
         let mut message = good.clone();
         change(&mut message);
         let error = Routes::decode(&message.encode_to_vec()).expect_err(wanted);
         assert!(error.to_string().starts_with(wanted), "{error}");
     }
+}
+
+#[test]
+fn routes_of_connections_that_make_no_sense_are_refused_by_field() {
+    refused(&[
+        ("connections[0].destinations: none has a weight", |r| {
+            r.connections[0].destinations[0].weight = 0;
+        }),
+        (
+            "connections[0].matches[0].destinations[0].prefix: 33 is more",
+            |r| {
+                r.connections[0].matches[0].destinations[0].prefix = 33;
+            },
+        ),
+        ("connections[0].matches[0].port: a port is", |r| {
+            r.connections[0].matches[0].port = 70_000;
+        }),
+    ]);
 }
 
 #[test]

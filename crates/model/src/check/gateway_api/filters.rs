@@ -82,7 +82,7 @@ impl Reading<'_> {
                 "ResponseHeaderModifier" => filters.headers.response = self.edits(inner),
                 "RequestMirror" => filters.mirrors.extend(self.mirror(inner)),
                 "RequestRedirect" => {
-                    filters.redirect = self.redirect(inner, &mut filters.replaces_prefix)
+                    filters.redirect = self.redirect(inner, &mut filters.replaces_prefix);
                 }
                 "URLRewrite" => filters.rewrite = self.rewrite(inner, &mut filters.replaces_prefix),
                 _ => filters.cors = Some(self.cors(inner).into()),
