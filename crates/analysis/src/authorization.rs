@@ -61,7 +61,7 @@ impl Checking<'_> {
         match &policy.target {
             PolicyTarget::References(_) => {
                 let message = format!(
-                    "AuthorizationPolicy {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet, and sidecars do not obey it, as in Istio"
+                    "AuthorizationPolicy {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, of which none obeys it yet, and sidecars do not, as in Istio"
                 );
                 let help = "use `selector` for workloads with sidecars";
                 return self.warn(codes::TARGETS_NOT_ENFORCED, &policy.source, message, help);
@@ -84,7 +84,7 @@ impl Checking<'_> {
         let bare: Vec<String> = self
             .selected
             .iter()
-            .filter(|subject| !subject.has_sidecar)
+            .filter(|subject| !subject.has_proxy())
             .map(|subject| subject.name.clone())
             .collect();
         if let Some(first) = bare.first() {
@@ -103,6 +103,7 @@ impl Checking<'_> {
                 help,
             );
         }
+        crate::ambient::check(policy, &self.selected, self.found);
         self.provider();
         for rule in &policy.rules {
             self.rule(rule);

@@ -56,7 +56,7 @@ codes! {
     AUTHORIZATION_SELECTS_NOTHING = "V0322";
     /// An AuthorizationPolicy holds for a workload before which no proxy stands to enforce it.
     AUTHORIZATION_WITHOUT_SIDECAR = "V0323";
-    /// An AuthorizationPolicy aims at waypoints or gateways (`targetRefs`), which are not there yet; sidecars do not obey it, as in Istio.
+    /// An AuthorizationPolicy aims at waypoints or gateways (`targetRefs`), of which none obeys it yet; sidecars do not obey it, as in Istio.
     TARGETS_NOT_ENFORCED = "V0324";
     /// A rule asks for what only HTTP has, and holds for a port that speaks something else: an ALLOW rule allows nothing there, any
     /// other is asked without it.
@@ -81,7 +81,7 @@ codes! {
     TOKENS_SELECT_NOTHING = "V0334";
     /// A RequestAuthentication holds for a workload before which no proxy stands to enforce it.
     TOKENS_WITHOUT_SIDECAR = "V0335";
-    /// A RequestAuthentication aims at waypoints or gateways (`targetRefs`), which are not there yet; sidecars do not obey it, as in Istio.
+    /// A RequestAuthentication aims at waypoints or gateways (`targetRefs`), of which none obeys it yet; sidecars do not obey it, as in Istio.
     TOKEN_TARGETS_NOT_ENFORCED = "V0336";
     /// Keys of `jwks` that cannot be used, or that hold what only the issuer may have.
     BAD_KEYS = "V0337";
@@ -95,6 +95,8 @@ codes! {
     AUTHORIZER_KNOWS_HTTP = "V0341";
     /// A rule asks for a token of an issuer whom nobody believes where it holds.
     UNKNOWN_ISSUER = "V0342";
+    /// A policy holds for a workload behind a node proxy and asks what only requests tell.
+    NODE_PROXY_CANNOT_TELL = "V0343";
     /// A RateLimit selects no workload.
     RATE_LIMIT_SELECTS_NOTHING = "V0350";
     /// A RateLimit holds for a workload before which no proxy stands to count.

@@ -3,6 +3,7 @@
 //! `analyze` is pure: a checked mesh in, diagnostics out. Where Istio would silently ignore what somebody wrote about
 //! security, that is an error here.
 
+mod ambient;
 mod attached;
 mod authorization;
 mod callers;

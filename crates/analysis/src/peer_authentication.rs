@@ -29,7 +29,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
         ports(policy, subjects, found);
     }
     several(mesh, subjects, found);
-    for subject in subjects.iter().filter(|subject| !subject.has_sidecar) {
+    for subject in subjects.iter().filter(|subject| !subject.has_proxy()) {
         strict_without_sidecar(mesh, subject, found);
     }
 }

@@ -50,7 +50,7 @@ fn resource(
     match &one.target {
         PolicyTarget::References(_) => {
             let message = format!(
-                "RequestAuthentication {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet, and sidecars do not obey it, as in Istio"
+                "RequestAuthentication {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, of which none obeys it yet, and sidecars do not, as in Istio"
             );
             let help = "use `selector` for workloads with sidecars";
             let code = codes::TOKEN_TARGETS_NOT_ENFORCED;

@@ -13,6 +13,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) labels: &'a Labels,
     pub(crate) has_sidecar: bool,
+    /// A node proxy stands before it, which knows connections only.
+    pub(crate) ambient: bool,
     pub(crate) service_account: &'a Arc<str>,
     pub(crate) source: &'a Source,
     /// Of Pods and Deployments.
@@ -26,6 +28,11 @@ impl Subject<'_> {
     /// Whether it is nothing but a proxy that takes what comes from outside.
     pub(crate) fn is_gateway(&self) -> bool {
         self.template.is_some_and(PodTemplate::is_gateway)
+    }
+
+    /// Whether a proxy of the mesh takes its connections.
+    pub(crate) fn has_proxy(&self) -> bool {
+        self.has_sidecar || self.ambient
     }
 
     /// Whether a service of the mesh stands before it.
@@ -79,6 +86,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             namespace: &workload.key.namespace,
             labels: &workload.labels,
             has_sidecar: workload.has_sidecar,
+            ambient: workload.ambient,
             service_account: &workload.service_account,
             source: &workload.source,
             template: None,
@@ -104,6 +112,7 @@ fn of_template<'a>(
         namespace,
         labels: &template.labels,
         has_sidecar: template.has_sidecar,
+        ambient: template.ambient,
         service_account: &template.service_account,
         source,
         template: Some(template),

@@ -10,6 +10,7 @@ use voile_model::mesh::{Container, EnvValue, Probes, Question, Restart};
 
 use crate::block::ControlPlace;
 use crate::expand::PodPlan;
+use crate::node;
 use crate::pod_network::outside_resolver;
 use crate::process::Recipe;
 use crate::run_folder::RunFolder;
@@ -130,6 +131,32 @@ pub fn sidecar(
             .env
             .extend(probers.map(|text| (PROBERS.to_owned(), text)));
     }
+    recipe
+}
+
+/// The proxy of all pods, where there is one. In the mesh's own network, at loopback.
+pub(crate) fn node_proxy(
+    around: &Surroundings<'_>,
+    control: &[ControlPlace],
+    agent: &Path,
+) -> Recipe {
+    let urls: Vec<String> = control
+        .iter()
+        .map(|place| format!("https://{}", place.xds))
+        .collect();
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let own = format!("{}/{}", node::NAMESPACE, node::NAME);
+    let args = [
+        ("--role", "node".to_owned()),
+        ("--node", node::NODE.to_owned()),
+        ("--workload", own),
+        ("--control", urls.join(",")),
+        ("--root-cert", text(&around.state.join("root-cert.pem"))),
+        ("--token-file", text(&around.run.token(node::NAME))),
+        ("--agent", text(agent)),
+    ];
+    let mut recipe = ours(around, node::NAME.to_owned(), "proxy", &args);
+    recipe.args.push("--keep-source".to_owned());
     recipe
 }
 

@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 use voile_model::ResourceName;
 use voile_model::mesh::{
-    CaptureMode, DefaultEndpoint, EgressListener, EndpointHost, IngressListener, ListenerPort,
-    Protocol, Service, Transport,
+    CaptureMode, ContainerPort, DefaultEndpoint, EgressListener, EndpointHost, IngressListener,
+    ListenerPort, PodTemplate, Protocol, Service, Transport,
 };
 
-use crate::addresses::{Layout, beside};
+use crate::addresses::{GATEWAY, Layout, beside};
 use crate::expand::{POD_LABEL, Plan, PodPlan, SidecarPlan};
+use crate::node;
 
 /// Says which of the user's resources a generated one stands for.
 const GENERATED_FROM: &str = "voile.dev/generated-from";
@@ -27,6 +28,9 @@ pub fn render(
     over: &BTreeSet<ResourceName>,
 ) -> String {
     let mut text = String::new();
+    if plan.by_node {
+        text.push_str(&format!("---\n{}\n", node_proxy()));
+    }
     for (service, address) in &plan.given {
         text.push_str("---\n");
         text.push_str(&given(service, address.to_string()).to_string());
@@ -47,9 +51,12 @@ pub fn render(
             // Without one of the user's everything is captured, and nothing need be said.
             Layout::Namespaces => plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan))),
         });
-        for document in [Some(pod_document(pod, phase, layout)), sidecar]
-            .into_iter()
-            .flatten()
+        for document in [
+            Some(pod_document(pod, phase, layout, plan.by_node)),
+            sidecar,
+        ]
+        .into_iter()
+        .flatten()
         {
             text.push_str("---\n");
             text.push_str(&document.to_string());
@@ -73,7 +80,7 @@ fn given(service: &ResourceName, address: String) -> Value {
     })
 }
 
-fn pod_document(pod: &PodPlan, phase: &str, layout: Layout) -> Value {
+fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Value {
     let template = &pod.template;
     let mut labels: serde_json::Map<String, Value> = template
         .labels
@@ -92,8 +99,10 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout) -> Value {
         .map(|(key, value)| (key.to_string(), json!(&**value)))
         .collect();
     if template.ambient {
-        // Nobody starts a node proxy here: who believed the label would wait at a port where nobody listens.
-        annotations.insert("ambient.istio.io/redirection".to_owned(), json!("disabled"));
+        // Without a node proxy, who believed the label would wait at a port where nobody listens.
+        let redirection = if by_node { "enabled" } else { "disabled" };
+        let done = "ambient.istio.io/redirection".to_owned();
+        annotations.insert(done, json!(redirection));
     }
     annotations.insert(
         GENERATED_FROM.to_owned(),
@@ -110,24 +119,7 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout) -> Value {
             "apiVersion": "apps/v1", "kind": "Deployment", "name": &**deployment, "uid": &**deployment, "controller": true,
         }]);
     }
-    let containers: Vec<_> = template
-        .containers
-        .iter()
-        .map(|container| {
-            let ports: Vec<_> = container
-                .ports
-                .iter()
-                .map(|port| {
-                    let mut value = json!({"containerPort": port.number.get()});
-                    if let Some(name) = &port.name {
-                        value["name"] = json!(&**name);
-                    }
-                    value
-                })
-                .collect();
-            json!({"name": &*container.name, "ports": ports})
-        })
-        .collect();
+    let containers = containers(template);
     let mut status = json!({"phase": phase, "podIP": pod.address.to_string()});
     if layout == Layout::Namespaces {
         status["podIPs"] = json!([
@@ -135,12 +127,50 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout) -> Value {
             {"ip": beside(pod.address).to_string()},
         ]);
     }
+    let mut spec =
+        json!({"serviceAccountName": &*template.service_account, "containers": containers});
+    if by_node {
+        spec["nodeName"] = json!(node::NODE);
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {"serviceAccountName": &*template.service_account, "containers": containers},
+        "spec": spec,
         "status": status,
+    })
+}
+
+fn containers(template: &PodTemplate) -> Vec<Value> {
+    let port = |port: &ContainerPort| {
+        let mut value = json!({"containerPort": port.number.get()});
+        if let Some(name) = &port.name {
+            value["name"] = json!(&**name);
+        }
+        value
+    };
+    let containers = template.containers.iter().map(|container| {
+        let ports: Vec<_> = container.ports.iter().map(port).collect();
+        json!({"name": &*container.name, "ports": ports})
+    });
+    containers.collect()
+}
+
+/// The node proxy's own pod, by which the control plane knows its node.
+fn node_proxy() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": node::NAME, "namespace": node::NAMESPACE,
+            "labels": {"sidecar.istio.io/inject": "false"},
+            "annotations": {"ambient.istio.io/redirection": "disabled"},
+        },
+        "spec": {
+            "serviceAccountName": node::NAME, "nodeName": node::NODE,
+            "containers": [{"name": node::NAME}],
+        },
+        "status": {"phase": "Running", "podIP": GATEWAY.to_string()},
     })
 }
 

@@ -34,6 +34,8 @@ pub struct Plan {
     pub published: Vec<Publication>,
     /// Virtual addresses that were given to Services which name none (in namespaces).
     pub given: BTreeMap<ResourceName, Ipv4Addr>,
+    /// Whether a node proxy serves the pods.
+    pub by_node: bool,
     /// What is wrong with running this folder here; errors are pods that cannot run.
     pub problems: Vec<Diagnostic>,
 }
@@ -115,6 +117,11 @@ impl PodPlan {
         called
             .or_else(own)
             .map_or((self.address, port), |l| endpoint(l, self.address))
+    }
+
+    /// Whether a node proxy serves it, where there is one.
+    pub fn is_ambient(&self) -> bool {
+        self.template.ambient && self.sidecar.is_none()
     }
 
     /// Whether its connections go through its proxy unasked, where namespaces can do that: a gateway is called by its address.

@@ -17,6 +17,7 @@ pub mod documents;
 mod egress;
 pub mod expand;
 pub mod isolation;
+mod node;
 pub mod observer;
 pub mod pod_network;
 pub mod pod_run;

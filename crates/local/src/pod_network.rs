@@ -9,7 +9,9 @@ use std::path::Path;
 use voile_host::enclosure::Inside;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{Capture, Range, Rules, Scope, Tool, VirtualAddress, WayOut, apply};
+use voile_host::netns::rules::{
+    Capture, NodeCapture, Range, Rules, Scope, Tool, VirtualAddress, WayOut, apply,
+};
 use voile_host::place::{Place, Privileges};
 use voile_model::mesh::{AddressRange, CaptureScope, Transport};
 use voile_model::{Mesh, Port, ResourceName};
@@ -64,6 +66,7 @@ pub struct PodNetwork {
     namespace: Namespace,
     tool: Tool,
     v6: bool,
+    /// By a sidecar or by the node proxy; then nobody else turns virtual addresses.
     captured: bool,
     services: Vec<VirtualAddress>,
 }
@@ -152,8 +155,8 @@ impl MeshNetwork {
         self.inside.listen(address)
     }
 
-    /// Makes the namespace of a pod, wired up and, if it has a sidecar, redirecting.
-    pub fn add_pod(&self, plan: &PodPlan) -> io::Result<PodNetwork> {
+    /// Makes the namespace of a pod, wired up and, if it has a sidecar or a node proxy serves it, redirecting.
+    pub fn add_pod(&self, plan: &PodPlan, by_node: bool) -> io::Result<PodNetwork> {
         let addresses = [
             Prefixed::v4(plan.address, PREFIX_V4),
             Prefixed::v6(beside(plan.address), PREFIX_V6),
@@ -163,10 +166,17 @@ impl MeshNetwork {
             namespace: self.bridge.add_pod(&addresses, &gateways)?,
             tool: self.tool.clone(),
             v6: self.bridge.has_v6(),
-            captured: plan.is_captured(),
+            captured: plan.is_captured() || by_node,
             services: Vec::new(),
         };
-        if network.captured {
+        if by_node {
+            let rules = Rules {
+                node: Some(NodeCapture::default()),
+                ..Rules::default()
+            };
+            apply(&network.tool, &network.namespace, &rules, network.v6)
+                .map_err(io::Error::other)?;
+        } else if network.captured {
             let rules = Rules {
                 capture: Some(Capture {
                     control: self.control_planes().map(|place| place.xds).to_vec(),

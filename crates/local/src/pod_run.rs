@@ -34,6 +34,8 @@ pub struct PodRun {
     network: Option<PodNetwork>,
     apps_started: bool,
     generation: u32,
+    /// Nobody serves it yet who should: its applications wait.
+    unserved: bool,
     /// Its applications have ended for good.
     over: bool,
 }
@@ -55,6 +57,7 @@ impl PodRun {
             probing,
             apps_started: false,
             generation: 0,
+            unserved: false,
             over: false,
         }
     }
@@ -66,7 +69,8 @@ impl PodRun {
             .iter_mut()
             .filter_map(|sidecar| sidecar.tick(now))
             .collect();
-        self.apps_started |= self.sidecar.is_none() || seen.sidecar_ready;
+        let alone = self.sidecar.is_none() && !self.unserved;
+        self.apps_started |= alone || seen.sidecar_ready;
         if self.apps_started {
             for (app, probing) in self.apps.iter_mut().zip(&mut self.probing) {
                 if let Some(text) = app.tick(now) {
@@ -117,6 +121,11 @@ impl PodRun {
             probing.follow(&plan);
         }
         self.plan = plan;
+    }
+
+    /// Whether its applications wait for somebody to serve it.
+    pub fn wait_for_node(&mut self, unserved: bool) {
+        self.unserved = unserved;
     }
 
     /// Its namespace, where it has one of its own.

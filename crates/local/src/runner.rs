@@ -1,6 +1,7 @@
 //! The main loop behind `voile up`. One thread looks after everything in small steps, so that starting, restarting, scaling
 //! and stopping are the same code whether at the beginning or after an edit.
 
+mod by_node;
 mod display;
 mod edits;
 mod news;
@@ -28,6 +29,7 @@ use crate::block::NoBlock;
 use crate::documents::render;
 use crate::expand::{Plan, PodPlan};
 use crate::isolation::Ground;
+use crate::node;
 use crate::observer::{Observation, Observer};
 use crate::pod_network::{PodNetwork, resolver};
 use crate::pod_run::{Leaving, PodRun};
@@ -37,6 +39,7 @@ use crate::relay::RelayThread;
 use crate::rollout::{Beginning, Roster};
 use crate::run_folder::RunFolder;
 use crate::watch::FolderWatch;
+use by_node::{ByNode, node_subject};
 use display::Shown;
 
 /// Between two steps of the main loop.
@@ -71,6 +74,8 @@ pub struct Options {
     pub control: Vec<(&'static str, String)>,
     /// Whether pods in namespaces reach the host's network.
     pub egress: bool,
+    /// Whether one node proxy serves the pods, in place of their sidecars; only in namespaces.
+    pub by_node: bool,
 }
 
 /// What signals say.
@@ -155,6 +160,8 @@ struct Runner {
     tokens_written: Instant,
     /// Equals: any sidecar may be with any of them.
     controls: Vec<Process>,
+    /// The node proxy and its agent, where there is one.
+    node: Option<ByNode>,
     control_was_ready: bool,
     observer: Observer,
     seen: BTreeMap<ResourceName, Observation>,
@@ -203,11 +210,30 @@ fn control_planes(
     options: &Options,
 ) -> (Vec<Process>, Observer) {
     let places = ground.control_planes(options.control_planes);
+    let mut further = options.control.clone();
+    if options.by_node {
+        let account = format!("{}/{}", node::NAMESPACE, node::NAME);
+        further.push(("--node-account", account));
+    }
     let controls = places.iter().enumerate();
-    let controls = controls
-        .map(|(number, place)| Process::new(control(around, number, *place, &options.control)));
+    let controls =
+        controls.map(|(number, place)| Process::new(control(around, number, *place, &further)));
     let monitoring = places.iter().map(|place| place.monitoring);
     (controls.collect(), Observer::start(monitoring.collect()))
+}
+
+/// What there is beside pods and control planes: the way out, if any, and the node proxy, if any.
+fn beyond_pods(
+    around: &Surroundings<'_>,
+    ground: &Ground,
+    options: &Options,
+    runtime: &tokio::runtime::Handle,
+) -> Result<Option<ByNode>, UpError> {
+    if let Some(network) = ground.network().filter(|_| options.egress) {
+        network.lead_out(runtime)?;
+    }
+    let node = || ByNode::start(around, ground, options, runtime);
+    options.by_node.then(node).transpose()
 }
 
 impl Runner {
@@ -226,7 +252,8 @@ impl Runner {
         let mut addresses = Addresses::new(ground.layout());
         let mut roster = Roster::default();
         let begin = (&mut roster, &Beginning);
-        let (mesh, plan, problems) = edits::understand(&sources, None, begin, &mut addresses)?;
+        let (mesh, plan, problems) =
+            edits::understand(&sources, (None, options.by_node), begin, &mut addresses)?;
         edits::print(&problems);
         let errors = problems.iter().filter(|problem| problem.is_error()).count();
         if errors > 0 {
@@ -246,9 +273,7 @@ impl Runner {
         };
         let (controls, observer) = control_planes(&around, &ground, &options);
         let reach = reach::Reach::new(RelayThread::start()?);
-        if let Some(network) = ground.network().filter(|_| options.egress) {
-            network.lead_out(reach.runtime())?;
-        }
+        let node = beyond_pods(&around, &ground, &options, reach.runtime())?;
         Ok(Self {
             options,
             state,
@@ -260,6 +285,7 @@ impl Runner {
             tokens: None,
             tokens_written: now,
             controls,
+            node,
             control_was_ready: false,
             observer,
             seen: BTreeMap::new(),
@@ -323,6 +349,7 @@ impl Runner {
             self.open_tokens()?;
         }
         if self.control_was_ready {
+            said.extend(self.look_after_node(now));
             let nothing = Observation::default();
             let busy: BTreeSet<_> = self
                 .leaving
@@ -518,7 +545,10 @@ impl Runner {
             egress: self.options.egress,
         };
         let network = match self.ground.network() {
-            Some(network) => Some(network.add_pod(&plan)?),
+            Some(network) => {
+                let by_node = self.options.by_node && plan.is_ambient();
+                Some(network.add_pod(&plan, by_node)?)
+            }
             None => None,
         };
         let place = match &network {
@@ -549,7 +579,10 @@ impl Runner {
         for text in wrong {
             self.event(&text);
         }
-        Ok(PodRun::new(plan, network, proxy, apps))
+        let unserved = self.options.by_node && plan.is_ambient();
+        let mut pod = PodRun::new(plan, network, proxy, apps);
+        pod.wait_for_node(unserved);
+        Ok(pod)
     }
 
     fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<Place> {
@@ -575,6 +608,14 @@ impl Runner {
             return Ok(());
         };
         self.tokens_written = Instant::now();
+        if self.node.is_some() {
+            let subject = node_subject();
+            let (now, ttl) = (SystemTime::now(), self.options.token_ttl);
+            let token = key.mint(&subject, TOKEN_AUDIENCE, now, ttl);
+            let token = token.map_err(|error| UpError::State(error.to_string()))?;
+            let file = self.run_folder.token(node::NAME);
+            self.run_folder.replace(&file, &token)?;
+        }
         for pod in self.plan.pods.iter().filter(|pod| pod.sidecar.is_some()) {
             let subject = TokenSubject {
                 namespace: pod.name.namespace.to_string(),

@@ -19,7 +19,7 @@ use crate::pod::{Life, Pod, keep_alive};
 use crate::pool::{Key, Lease, Trouble};
 use crate::records::{Parties, Record};
 use crate::registry::Resident;
-use crate::route::{HBONE_PORT, OWN_PORTS, Target, decide};
+use crate::route::{HBONE_PORT, Target, decide};
 use crate::tunnel::{self, End};
 use crate::worker::{Worker, own};
 
@@ -52,9 +52,6 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
         Ok(None) => return refused(&"nobody redirected it here"),
         Err(error) => return refused(&error),
     };
-    if pod.has(to.ip()) && OWN_PORTS.contains(&to.port()) {
-        return refused(&format_args!("{to} is a port of the node proxy itself"));
-    }
     if !pod.has(client.ip()) {
         return refused(&format_args!("{} is not the pod's address", client.ip()));
     }

@@ -10,7 +10,7 @@ use prost::Message;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    bind, connect, listen, recvmsg, sendmsg, socket_with,
+    bind, connect, listen, recv, recvmsg, sendmsg, socket_with,
 };
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -143,8 +143,10 @@ impl Channel {
 
     /// Ready when the other end is gone, or has said something unasked.
     pub async fn ended(&self) {
-        // Whatever the reason: there is no conversation any more.
-        let _ = self.0.readable().await;
+        // The runtime's word alone may be of a message that was taken long ago: the kernel is asked. Whatever it says, there is
+        // no conversation any more.
+        let look = || Ok(recv(&self.0, &mut [0; 1], RecvFlags::PEEK)?);
+        let _ = self.0.async_io(Interest::READABLE, look).await;
     }
 
     async fn send(&self, bytes: &[u8], inside: Option<BorrowedFd<'_>>) -> io::Result<()> {

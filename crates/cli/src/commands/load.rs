@@ -396,8 +396,8 @@ fn format(args: &Args) -> Format {
     if args.json { Format::Json } else { args.format }
 }
 
-/// Refuses a format that has no words for what is measured.
-fn presentable(args: &Args, protocol: Protocol) -> Result<(), String> {
+/// Whether what is measured can be said in the format that is asked for.
+fn has_place(args: &Args, protocol: Protocol) -> Result<(), String> {
     let of = match protocol {
         _ if args.format != Format::Fortio => return Ok(()),
         _ if args.find_capacity.is_some() => "a search",
@@ -435,7 +435,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     };
     options.seed = args.seed;
     options.timeout = args.timeout;
-    presentable(args, options.protocol)?;
+    has_place(args, options.protocol)?;
     if args.pull && options.protocol != Protocol::TcpBulk {
         return Err("--pull belongs to --protocol tcp-bulk".to_owned());
     }

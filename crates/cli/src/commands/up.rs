@@ -54,6 +54,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Egress::None)]
     egress: Egress,
 
+    /// Who serves the pods: `sidecar`, a proxy in each, or `node`, one for all of them at the level of connections (see `voile
+    /// proxy --role node`), which needs `--isolation netns`. With `node` nobody answers DNS in the pods.
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = Dataplane::Sidecar)]
+    dataplane: Dataplane,
+
     /// How long the sidecars' tokens are good for, at least 10s and at most 24h; they are written anew after half of it.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
     token_ttl: Duration,
@@ -88,6 +93,14 @@ enum Egress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dataplane {
+    /// A sidecar in each pod that is injected.
+    Sidecar,
+    /// One node proxy in place of those sidecars.
+    Node,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Isolation {
     /// `netns` where this machine allows it and the folder names nothing that runs elsewhere, else `loopback`.
     Auto,
@@ -109,6 +122,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
+    let by_node = args.dataplane == Dataplane::Node;
+    if by_node && args.isolation != Isolation::Netns {
+        return Err(
+            "--dataplane node needs --isolation netns: it enters its pods' networks".into(),
+        );
+    }
     let options = voile_local::Options {
         folder: args.dir,
         state: args.state.map(std::path::absolute).transpose()?,
@@ -120,6 +139,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         control_planes: args.control_planes,
         control: args.keys.words()?,
         egress: args.egress == Egress::Host,
+        by_node,
     };
     let wanted = match args.isolation {
         Isolation::Auto => voile_local::Wanted::Auto,

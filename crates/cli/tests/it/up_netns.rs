@@ -21,7 +21,7 @@ use crate::up::{Up, bookstore, rounds};
 const NOBODY: u32 = 65534;
 
 /// A server that wants mutual TLS, and its clients: one captured, one without a sidecar, one whose calls are excluded.
-const COURT: &str = r#"
+pub(crate) const COURT: &str = r#"
 apiVersion: v1
 kind: Namespace
 metadata: {name: court, labels: {istio-injection: enabled}}
@@ -50,7 +50,7 @@ spec:
 "#;
 
 /// A client of the court, reached from outside by a service of its own name.
-fn client(name: &str, extra: &str, port: u16) -> String {
+pub(crate) fn client(name: &str, extra: &str, port: u16) -> String {
     format!(
         r#"---
 apiVersion: v1
@@ -98,7 +98,7 @@ pub(crate) fn start(
 }
 
 /// The same with these options.
-fn start_with(
+pub(crate) fn start_with(
     fill: impl FnOnce(&Path),
     user: Option<u32>,
     options: &[&str],

@@ -236,7 +236,7 @@ fn modes(
     for mode in &group.modes {
         let name = place.word("mode", mode, &known)?;
         if MODES_MISSING.contains(&name.as_str()) {
-            note(missing, format!("mode {name} is not built yet"));
+            note(missing, format!("the lab does not measure mode {name} yet"));
         } else {
             modes.push((name, mode.span()));
         }

@@ -660,8 +660,8 @@ fn what_is_not_built_is_named_and_the_rest_is_measured() {
     assert_eq!(
         definition.missing,
         [
-            "mode node is not built yet",
-            "mode gateway is not built yet"
+            "the lab does not measure mode node yet",
+            "the lab does not measure mode gateway yet"
         ]
     );
     let text = text.replace("\"relay\"", "\"envoy\", \"haproxy\"");

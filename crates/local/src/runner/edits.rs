@@ -1,8 +1,10 @@
 //! What an edit of the folder means: read, check, expand; a broken one is reported and changes nothing that runs.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Instant;
 
+use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Mesh, Severity, SourceFile};
 
 use super::{Runner, UpError, same};
@@ -13,11 +15,14 @@ use crate::rollout::{Roster, Scene};
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
 pub(super) fn understand(
     sources: &[SourceFile],
-    previous: Option<&Mesh>,
+    (previous, by_node): (Option<&Mesh>, bool),
     (roster, scene): (&mut Roster, &impl Scene),
     addresses: &mut Addresses,
 ) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
-    let (mesh, mut problems) = voile_model::check(sources, previous);
+    let (mut mesh, mut problems) = voile_model::check(sources, previous);
+    if by_node {
+        serve_by_node(&mut mesh);
+    }
     problems.extend(voile_analysis::analyze(&mesh));
     if addresses.layout() == Layout::Namespaces {
         // Said of the other isolation.
@@ -25,10 +30,25 @@ pub(super) fn understand(
     }
     roster.want(&mesh);
     roster.step(scene);
-    let plan = expand(&mesh, roster, addresses)?;
+    let mut plan = expand(&mesh, roster, addresses)?;
+    plan.by_node = by_node;
     problems.extend(plan.problems.iter().cloned());
     Diagnostic::sort(&mut problems);
     Ok((mesh, plan, problems))
+}
+
+/// Who would have a sidecar is served by the node proxy in its place; gateways stay what they are.
+fn serve_by_node(mesh: &mut Mesh) {
+    let change = |template: &mut PodTemplate| {
+        if template.has_sidecar && !template.is_gateway() {
+            template.has_sidecar = false;
+            template.ambient = true;
+        }
+    };
+    let deployments = mesh.deployments.values_mut();
+    deployments.for_each(|one| change(&mut Arc::make_mut(one).template));
+    let pods = mesh.pods.values_mut();
+    pods.for_each(|one| change(&mut Arc::make_mut(one).template));
 }
 
 pub(super) fn print(problems: &[Diagnostic]) {
@@ -70,7 +90,12 @@ impl Runner {
         // Addresses are only taken over with the plan.
         let (mut addresses, mut roster) = (self.addresses.clone(), self.roster.clone());
         let all = (&mut roster, &self.scene(Instant::now()));
-        let understood = understand(&sources, Some(&self.mesh), all, &mut addresses);
+        let understood = understand(
+            &sources,
+            (Some(&self.mesh), self.options.by_node),
+            all,
+            &mut addresses,
+        );
         let (mesh, plan, problems) = match understood {
             Ok(understood) => understood,
             Err(error) => {

@@ -31,6 +31,7 @@ impl Runner {
         };
         if missing.is_empty() {
             missing.extend(self.uninformed());
+            missing.extend(self.unserved());
         }
         let waited = self.started.elapsed();
         let Some(first) = missing.first() else {

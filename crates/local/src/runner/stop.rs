@@ -27,6 +27,7 @@ impl Runner {
             apps.extend(pod.apps);
             sidecars.extend(pod.sidecar);
         }
+        sidecars.extend(self.node.take().map(|node| node.process));
         end(&mut apps, grace, &mut hurry, stop);
         end(&mut sidecars, SIDECARS_GRACE, &mut hurry, stop);
         end(&mut self.controls, CONTROL_GRACE, &mut hurry, stop);

@@ -58,7 +58,7 @@ impl Nonce {
                 break;
             }
         }
-        std::str::from_utf8(&room[at..]).expect("digits are ASCII")
+        std::str::from_utf8(&room[at..]).expect("invariant: digits are ASCII")
     }
 
     /// Whether this is what a caller says.

@@ -1,7 +1,9 @@
 //! Both ends over a real socket.
 
 use std::fs::File;
+use std::future::Future;
 use std::os::fd::AsRawFd;
+use std::task::Poll;
 
 use voile_zds::{Agents, Channel, Told, Who};
 
@@ -43,6 +45,31 @@ async fn a_proxy_hears_what_an_agent_tells_and_the_agent_its_answers() {
         assert_eq!(answer, Err("no room".to_owned()));
         let answer = channel.tell(&Told::Complete).await.expect("an answer");
         assert_eq!(answer, Ok(()));
+    };
+    tokio::join!(proxy, agent);
+}
+
+#[tokio::test]
+async fn an_answer_that_was_heard_is_not_the_end_and_a_hang_up_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("zds");
+    let agents = Agents::listen(&path).expect("listens");
+    let (leave, left) = tokio::sync::oneshot::channel();
+    let proxy = async {
+        let channel = Channel::connect(&path).await.expect("an agent");
+        channel.hear().await.expect("a word");
+        channel.answer(Ok(())).await.expect("answered");
+        left.await.expect("asked to go");
+    };
+    let agent = async {
+        let channel = agents.accept().await.expect("a proxy");
+        let answer = channel.tell(&Told::Complete).await.expect("an answer");
+        assert_eq!(answer, Ok(()));
+        let mut ended = std::pin::pin!(channel.ended());
+        let waits = std::future::poll_fn(|cx| Poll::Ready(ended.as_mut().poll(cx).is_pending()));
+        assert!(waits.await, "the proxy is there");
+        leave.send(()).expect("it waits");
+        ended.await;
     };
     tokio::join!(proxy, agent);
 }

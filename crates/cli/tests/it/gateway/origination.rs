@@ -145,3 +145,42 @@ fn a_gateway_shows_its_certificate_where_a_server_demands_one() {
     say(&edge.mesh, "edge.yaml", &simple);
     wait_until("no proof", || edge.status("strict.test", "/") != 200);
 }
+
+#[test]
+fn requests_of_the_mesh_leave_by_an_egress_gateway_which_makes_their_tls() {
+    const PORT: u16 = 8443;
+    let keys = Keys::new();
+    keys.own("authority", "authority");
+    keys.server("good", "good.test", "authority", LATER);
+    let door = format!(
+        "{{port: {{number: {PORT}, name: https, protocol: HTTPS}}, hosts: [server.shop.svc.cluster.local], tls: {{mode: ISTIO_MUTUAL}}}}"
+    );
+    let way = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: edge, namespace: shop}}\nspec:\n  selector: {{app: gateway}}\n  ports: [{{name: http, port: {PORT}}}]\n---\n\
+         {NETWORKING}DestinationRule\nmetadata: {{name: edge, namespace: shop}}\nspec:\n  host: edge\n  trafficPolicy: {{tls: {{mode: ISTIO_MUTUAL, sni: server.shop.svc.cluster.local}}}}\n---\n\
+         {NETWORKING}VirtualService\nmetadata: {{name: way, namespace: shop}}\nspec:\n  hosts: [server]\n  gateways: [mesh, edge]\n  http:\n\
+         \x20 - {{match: [{{gateways: [mesh]}}], route: [{{destination: {{host: edge, port: {{number: {PORT}}}}}}}]}}\n\
+         \x20 - {{match: [{{gateways: [edge]}}], route: [{{destination: {{host: good.test, port: {{number: 443}}}}}}]}}\n---\n"
+    );
+    let authority = keys.secret("shop", "authority", &[("ca.crt", "authority.crt")]);
+    let rest = servers(&door) + &way + &authority;
+    let named = rule("good", "mode: SIMPLE, credentialName: authority");
+    let edge = Edge::start("", &(rest.clone() + &named));
+    let at = edge.mesh.address(20, 14_443);
+    let _server = tls_server(&keys, "good", at, &[]);
+    say(&edge.mesh, "entries.yaml", &entry("good", at, "HTTP"));
+    let ask = || {
+        let request =
+            b"GET / HTTP/1.1\r\nHost: server.shop.svc.cluster.local\r\nConnection: close\r\n\r\n";
+        crate::mesh::exchange(edge.mesh.http(), request).expect("an answer")
+    };
+    wait_until("a way out", || ask().status == 200);
+    // The page of the server tells of the session that the gateway made.
+    assert!(body(&ask()).contains("TLSv1.3"), "{}", body(&ask()));
+    let other = rule(
+        "good",
+        "mode: SIMPLE, credentialName: authority, sni: bad.test",
+    );
+    say(&edge.mesh, "edge.yaml", &(rest + &other));
+    wait_until("a name that is not its own", || ask().status == 503);
+}

@@ -384,3 +384,111 @@ fn requests_of_the_mesh_pass_a_gateway_in_mutual_tls() {
     );
     wait_until("nobody else", || ask().status == 403);
 }
+
+/// One more pod with a sidecar of its own, which listens for TLS to `a.test` and calls nothing else.
+fn caller(mesh: &Mesh) -> String {
+    format!(
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: caller, namespace: shop}}\n---\n\
+         apiVersion: v1\nkind: Pod\nmetadata: {{name: caller, namespace: shop, labels: {{app: caller}}}}\nspec:\n  serviceAccountName: caller\n  containers: [{{name: app}}]\nstatus: {{phase: Running, podIP: {}}}\n---\n\
+         {NETWORKING}Sidecar\nmetadata: {{name: caller, namespace: shop}}\nspec:\n  workloadSelector: {{labels: {{app: caller}}}}\n\
+         \x20 egress: [{{port: {{number: {PORT}, protocol: TLS, name: tls}}, bind: {}, captureMode: NONE, hosts: [shop/a.test]}}]\n---\n",
+        mesh.address(5, 0).ip(),
+        mesh.address(105, 0).ip()
+    )
+}
+
+#[test]
+fn tls_of_the_mesh_goes_where_its_name_leads_and_what_is_routed_nowhere_is_reset() {
+    let keys = Keys::new();
+    for name in ["own", "one", "two"] {
+        keys.own(name, "a.test");
+    }
+    let mesh = Mesh::start("STRICT");
+    let at = |last: u8| mesh.address(last, 14_443);
+    let _servers = [("own", 10), ("one", 11), ("two", 12)]
+        .map(|(name, last)| tls_server(&keys, name, at(last), &[]));
+    let own = entry("a", at(10), "TLS").replace("number: 443", &format!("number: {PORT}"));
+    let entries = own + &entry("one", at(11), "TLS") + &entry("two", at(12), "TLS");
+    let route = |names: &str, host: &str| {
+        format!(
+            "{{match: [{{sniHosts: [{names}], port: {PORT}}}], route: [{{destination: {{host: {host}.test, port: {{number: 443}}}}}}]}}"
+        )
+    };
+    let routed = |list: &str| {
+        format!(
+            "{NETWORKING}VirtualService\nmetadata: {{name: a, namespace: shop}}\nspec:\n  hosts: [a.test, \"*.a.test\"]\n  tls: [{list}]\n---\n"
+        )
+    };
+    let both = route("\"*.a.test\"", "two") + ", " + &route("a.test, x.a.test", "one");
+    say(&mesh, "caller.yaml", &(caller(&mesh) + &entries));
+    let (_caller, ports) = mesh.start_beside("caller", &crate::mesh::Client::default());
+    wait_until("the caller's sidecar", || {
+        let ready = crate::mesh::get(crate::mesh::local(ports[2]), "/healthz/ready");
+        ready.is_ok_and(|answer| answer.status == 200)
+    });
+    let to = mesh.address(105, PORT);
+    let asked = |name: &str| shown(to, &["-servername", name]);
+    // Without routes its names mean nothing.
+    wait_until("the service itself", || {
+        asked("x.a.test").as_deref() == Some("own")
+    });
+    say(&mesh, "routes.yaml", &routed(&both));
+    wait_until("the routes", || asked("a.test").as_deref() == Some("one"));
+    for (name, server) in [
+        ("x.a.test", Some("one")),
+        ("y.a.test", Some("two")),
+        ("b.test", None),
+    ] {
+        assert_eq!(asked(name).as_deref(), server, "{name}");
+    }
+    assert_eq!(shown(to, &["-noservername"]), None);
+    // Routes of another port leave this one alone.
+    say(
+        &mesh,
+        "routes.yaml",
+        &routed(&both.replace(&format!("port: {PORT}"), "port: 9999")),
+    );
+    wait_until("the service itself", || {
+        asked("b.test").as_deref() == Some("own")
+    });
+}
+
+#[test]
+fn connections_of_the_mesh_go_by_weight_and_its_requests_where_they_went() {
+    let mesh = Mesh::start("STRICT");
+    say(&mesh, "v2.yaml", &second_version(&mesh));
+    greet(mesh.tcp_app(), "v1");
+    greet(
+        TcpListener::bind(mesh.address(3, TCP_PORT)).expect("an address"),
+        "v2",
+    );
+    application::reflect(mesh.http_app());
+    let to = |old: u32, new: u32| {
+        format!(
+            "{NETWORKING}VirtualService\nmetadata: {{name: server, namespace: shop}}\nspec:\n  hosts: [server]\n  tcp:\n\
+             \x20 - match: [{{port: {TCP_PORT}, sourceLabels: {{app: client}}}}]\n    route: [{{destination: {{host: server, subset: old}}, weight: {old}}}, {{destination: {{host: server, subset: new}}, weight: {new}}}]\n"
+        )
+    };
+    say(&mesh, "routes.yaml", &to(1, 3));
+    wait_until("both versions", || {
+        heard(mesh.tcp()) == "v1" && heard(mesh.tcp()) == "v2"
+    });
+    const CONNECTIONS: usize = 400;
+    let new = (0..CONNECTIONS)
+        .filter(|_| heard(mesh.tcp()) == "v2")
+        .count();
+    // Three quarters, to five standard deviations.
+    assert!((257..=343).contains(&new), "{new}");
+    // A VirtualService that speaks of connections alone leaves requests as they are.
+    let answer = crate::mesh::get(mesh.http(), "/").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    // Ten in a row are of one version only where all are.
+    let all = || [(); 10].map(|()| heard(mesh.tcp()));
+    say(&mesh, "routes.yaml", &to(0, 1));
+    wait_until("one version", || all().iter().all(|word| word == "v2"));
+    let others = to(0, 1).replace("app: client", "app: somebody");
+    say(&mesh, "routes.yaml", &others);
+    wait_until("routes for others", || {
+        all().iter().any(|word| word == "v1")
+    });
+}

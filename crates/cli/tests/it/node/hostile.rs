@@ -62,12 +62,38 @@ where
 }
 
 async fn status(caller: &mut Caller, method: Method, target: &str) -> StatusCode {
+    answer(caller, method, target).await.expect("an answer")
+}
+
+/// The status, or that the connection is over.
+async fn answer(
+    caller: &mut Caller,
+    method: Method,
+    target: &str,
+) -> Result<StatusCode, h2::Error> {
     let request = Request::builder().method(method).uri(target).body(());
-    let mut caller = caller.clone().ready().await.expect("open");
-    let (answer, _send) = caller
-        .send_request(request.expect("a request"), false)
-        .expect("sent");
-    answer.await.expect("an answer").status()
+    let mut caller = caller.clone().ready().await?;
+    let (answer, _send) = caller.send_request(request.expect("a request"), false)?;
+    Ok(answer.await?.status())
+}
+
+#[test]
+fn who_is_refused_again_and_again_is_disconnected() {
+    let Some((mesh, _node, client, _first)) = started() else {
+        return;
+    };
+    let refused = calls(&mesh, "client", async |mut caller| {
+        for at in 0..RESETS {
+            match answer(&mut caller, Method::CONNECT, "10.244.0.9:8080").await {
+                Ok(status) => assert_eq!(status.as_u16(), 400),
+                Err(_) => return at,
+            }
+        }
+        RESETS
+    });
+    assert!((500..RESETS).contains(&refused), "{refused} were answered");
+    let service = SocketAddr::from((VIP, 80));
+    assert_eq!(name(&client.inside, service).as_deref(), Some("first"));
 }
 
 /// A client and a server on one node, and another pod with another identity.

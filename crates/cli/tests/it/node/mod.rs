@@ -2,6 +2,7 @@
 //! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
 
 mod hostile;
+mod up;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};

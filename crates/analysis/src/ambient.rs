@@ -1,0 +1,106 @@
+//! Policies for workloads behind a node proxy, which knows connections and no requests. Istio drops what such a proxy cannot tell,
+//! so that a DENY of a method denies nothing; whoever wrote it is told here.
+
+use voile_model::Diagnostic;
+use voile_model::mesh::authorization::{
+    Action, AuthorizationPolicy, Condition, OperationMatch, Rule, SourceMatch,
+};
+
+use crate::codes;
+use crate::subject::Subject;
+
+/// Says what of a policy a node proxy cannot tell, for the first of the workloads that it stands before.
+pub(crate) fn check(
+    policy: &AuthorizationPolicy,
+    selected: &[&Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    let mut ambient = selected.iter().filter(|subject| subject.ambient);
+    let Some(first) = ambient.next() else {
+        return;
+    };
+    let others = match ambient.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let name = &policy.name;
+    let whom = format!(
+        "for {}{others}, before which a node proxy stands",
+        first.name
+    );
+    let help =
+        "give the workload a sidecar, or ask only who connects, from where and to which port";
+    let mut say = |source: &voile_model::Source, message: String| {
+        let code = codes::NODE_PROXY_CANNOT_TELL;
+        found.push(Diagnostic::error(code, source.clone(), message).help(help));
+    };
+    let refused = match &policy.action {
+        Action::Custom(_) => {
+            Some("CUSTOM asks about requests; a node proxy denies what it would ask about")
+        }
+        Action::Audit => Some("AUDIT marks requests; a node proxy marks none"),
+        Action::Allow | Action::Deny => None,
+    };
+    if let Some(why) = refused {
+        let message = format!("AuthorizationPolicy {name} cannot hold as written {whom}: {why}");
+        return say(&policy.source, message);
+    }
+    let consequence = match &policy.action {
+        Action::Deny => "the rule denies there without asking that, so more than is written",
+        _ => "the rule allows nothing there",
+    };
+    for rule in &policy.rules {
+        let asked = of_requests(rule);
+        if !asked.is_empty() {
+            let message = format!(
+                "AuthorizationPolicy {name} cannot hold as written {whom}: it cannot tell {}; {consequence}",
+                asked.join(", ")
+            );
+            say(&rule.source, message);
+        }
+    }
+}
+
+/// What of a rule no connection tells.
+fn of_requests(rule: &Rule) -> Vec<&'static str> {
+    let source = |one: &SourceMatch| {
+        let asked = [
+            ("requestPrincipals", !one.request_principals.is_empty()),
+            ("remoteIpBlocks", !one.remote_ip_blocks.is_empty()),
+        ];
+        asked.into_iter()
+    };
+    let operation = |one: &OperationMatch| {
+        let asked = [
+            ("hosts", !one.hosts.is_empty()),
+            ("methods", !one.methods.is_empty()),
+            ("paths", !one.paths.is_empty()),
+        ];
+        asked.into_iter()
+    };
+    let condition = |one: &Condition| match one {
+        Condition::Header(..) => Some("request.headers"),
+        Condition::RemoteIp(_) => Some("remote.ip"),
+        Condition::RequestPrincipal(_) => Some("request.auth.principal"),
+        Condition::RequestAudiences(_) => Some("request.auth.audiences"),
+        Condition::RequestPresenter(_) => Some("request.auth.presenter"),
+        Condition::RequestClaim(..) => Some("request.auth.claims"),
+        Condition::ServerName(_) => Some("connection.sni"),
+        Condition::SourceIp(_)
+        | Condition::SourceNamespace(_)
+        | Condition::SourceServiceAccount(_)
+        | Condition::SourcePrincipal(_)
+        | Condition::SourceTrustDomain(_)
+        | Condition::DestinationIp(_)
+        | Condition::DestinationPort(_) => None,
+    };
+    let sources = rule.from.iter().flat_map(source);
+    let both = sources.chain(rule.to.iter().flat_map(operation));
+    let asked = both.filter(|(_, asked)| *asked).map(|(field, _)| field);
+    let mut asked: Vec<_> = asked
+        .chain(rule.when.iter().filter_map(condition))
+        .collect();
+    asked.sort_unstable();
+    asked.dedup();
+    asked
+}

@@ -1,0 +1,84 @@
+//! `voile up --dataplane node`: the same folder with one node proxy in place of sidecars.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::mesh::{get, wait_until};
+use crate::up_netns::{COURT, client, start_with};
+
+/// The court without what only a sidecar obeys.
+fn court(folder: &Path) {
+    let excluded = "traffic.sidecar.istio.io/excludeInboundPorts: \"8081\"";
+    assert!(COURT.contains(excluded));
+    let off = "sidecar.istio.io/inject: \"false\"";
+    let text = [
+        COURT.replace(excluded, ""),
+        client("served", "", 80),
+        client("plain", off, 80),
+    ];
+    fs::write(folder.join("court.yaml"), text.concat()).expect("written");
+}
+
+#[test]
+fn one_node_proxy_takes_the_place_of_every_sidecar() {
+    let Some((mut up, published)) = start_with(court, None, &["--dataplane", "node"]) else {
+        return;
+    };
+    let status = |name: &str| {
+        get(published[&format!("court/{name}")], "/").map_or(0, |answer| answer.status)
+    };
+    // The server wants mutual TLS: who is served has an identity, and who is not has none.
+    for (name, expected) in [("served", 200), ("plain", 502)] {
+        wait_until(&format!("{name} is answered {expected}"), || {
+            status(name) == expected
+        });
+    }
+    let family = up.family().concat();
+    assert!(
+        !family.contains("--workload court/"),
+        "no sidecar: {family}"
+    );
+    let told = |log: &str, words: &[&str]| {
+        log.lines()
+            .any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    wait_until("the node proxy tells of it", || {
+        let log = up.log("node-proxy");
+        told(
+            &log,
+            &[
+                "connection complete",
+                "inbound",
+                "sa/default",
+                "dst.workload=\"server",
+            ],
+        ) && told(&log, &["response_flags=\"DENY\""])
+    });
+    // Who comes later is served, too, and who goes is let go.
+    up.edit(
+        "court.yaml",
+        "name: served, namespace: court, labels",
+        "name: again, namespace: court, labels",
+    );
+    wait_until("the new pod is served", || {
+        let log = up.log("node-proxy");
+        told(&log, &["a pod is served ", "again-0"]) && told(&log, &["served no more", "served-0"])
+    });
+    up.signal(Signal::TERM);
+    assert!(up.wait().success());
+    assert!(up.left_behind().is_empty());
+}
+
+#[test]
+fn a_node_proxy_needs_namespaces() {
+    let mut up = crate::up::Up::start(court, &["--dataplane", "node"]);
+    assert!(!up.wait().success());
+    assert!(
+        up.text("err")
+            .contains("--dataplane node needs --isolation netns"),
+        "{}",
+        up.text("err")
+    );
+}

@@ -1,0 +1,86 @@
+//! The node proxy of a mesh that has one: its process, and what its agent tells it.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use voile_identity::TokenSubject;
+use voile_zds::Who;
+
+use super::{Options, Runner, UpError};
+use crate::application::{Surroundings, node_proxy};
+use crate::isolation::Ground;
+use crate::node::{self, NodeAgent, uid};
+use crate::process::Process;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ByNode {
+    agent: NodeAgent,
+    pub(super) process: Process,
+}
+
+/// Whom the node proxy's token is for.
+pub(super) fn node_subject() -> TokenSubject {
+    TokenSubject {
+        namespace: node::NAMESPACE.to_owned(),
+        service_account: node::NAME.to_owned(),
+        pod: Some(node::NAME.to_owned()),
+    }
+}
+
+impl ByNode {
+    /// The agent listens at once; the proxy begins with the first tick.
+    pub(super) fn start(
+        around: &Surroundings<'_>,
+        ground: &Ground,
+        options: &Options,
+        runtime: &tokio::runtime::Handle,
+    ) -> Result<Self, UpError> {
+        let socket = around.run.path().join("zds");
+        let control = ground.control_planes(options.control_planes);
+        let recipe = node_proxy(around, &control, &socket);
+        Ok(Self {
+            agent: NodeAgent::start(socket, runtime)?,
+            process: Process::new(recipe),
+        })
+    }
+}
+
+impl Runner {
+    /// Keeps the proxy running and told, and lets applications begin whose pods it serves; what people should know.
+    pub(super) fn look_after_node(&mut self, now: Instant) -> Option<String> {
+        let node = self.node.as_mut()?;
+        let said = node.process.tick(now);
+        let mut pods = BTreeMap::new();
+        for pod in self.pods.values_mut().filter(|pod| pod.plan.is_ambient()) {
+            let Some(inside) = pod.namespace().cloned() else {
+                continue;
+            };
+            let name = &pod.plan.name;
+            let Ok(uid) = uid(name, &inside) else {
+                continue;
+            };
+            let who = Who {
+                name: name.name.to_string(),
+                namespace: name.namespace.to_string(),
+                service_account: pod.plan.template.service_account.to_string(),
+            };
+            pod.wait_for_node(!node.agent.serves(&uid));
+            pods.insert(uid, (who, inside));
+        }
+        node.agent.tell(pods);
+        said
+    }
+
+    /// A pod that the node proxy does not serve yet.
+    pub(super) fn unserved(&self) -> Option<String> {
+        let node = self.node.as_ref()?;
+        let waits = |pod: &&crate::pod_run::PodRun| {
+            let inside = pod.namespace();
+            let uid = inside.and_then(|inside| uid(&pod.plan.name, inside).ok());
+            pod.plan.is_ambient() && !uid.is_some_and(|uid| node.agent.serves(&uid))
+        };
+        let pod = self.pods.values().find(waits)?;
+        Some(format!("{} to be served by the node proxy", pod.plan.name))
+    }
+}
