@@ -50,7 +50,7 @@ fn what_cannot_be_spoken_is_refused_with_the_reason() {
             Box::new(move |tls| tls.private_key.clone_from(&other.private_key)),
         ),
         (
-            "the authorities of clients' certificates cannot be read",
+            "the authorities of certificates cannot be read",
             Box::new(|tls| tls.authorities = b"junk".to_vec()),
         ),
         (

@@ -520,6 +520,7 @@ fn relay(
                 let mut revoked = false;
                 let stop = async {
                     tokio::select! {
+                        biased;
                         () = leave.lost(worker, slot, &caller) => revoked = true,
                         () = worker.stop.heard() => {}
                     }

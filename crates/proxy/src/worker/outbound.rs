@@ -437,7 +437,9 @@ fn carry<'a>(
     let cut = shown.cut();
     drop(shown);
     let stop = async {
+        // In order: chance is drawn at each look, and whichever comes is the end.
         tokio::select! {
+            biased;
             () = cut => {}
             () = ending => {}
         }
