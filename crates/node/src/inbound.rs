@@ -13,14 +13,12 @@ use tokio::net::TcpStream;
 use voile_http2::{Connection, End, Fields, Link, Reason, RecvStream, SendResponse};
 use voile_identity::{Identity, PeerError, identity_of};
 use voile_telemetry::{Reporter, Security};
-use voile_transport::{
-    RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, original_destination, relay,
-    reset,
-};
+use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, reset};
 
 use crate::heads::target;
-use crate::outbound::{CONNECT, DENY, NO_IDLE_LIMIT};
-use crate::pod::{Life, Pod, keep_alive};
+use crate::outbound::{CONNECT, DENY};
+use crate::plain::{Arrival, carry};
+use crate::pod::{Life, Pod};
 use crate::records::{Parties, Record};
 use crate::route::OWN_PORTS;
 use crate::tunnel::{self, End as TunnelEnd};
@@ -62,13 +60,15 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// Serves the tunnels of one connection.
 pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream, peer: SocketAddr) {
-    // As above.
-    let _ = tcp.set_nodelay(true);
-    keep_alive(&tcp);
-    let refused = |reason: &dyn std::fmt::Display| {
-        worker.refused.set(worker.refused.get() + 1);
-        tracing::info!(target: "access", direction = "inbound", src.addr = %peer, pod = %pod.name, error = %reason, "connection refused");
+    Arrival::prepare(&tcp);
+    let arrival = Arrival {
+        worker,
+        pod,
+        peer,
+        direction: "inbound",
     };
+    // Until there is HTTP/2 to say it in, a refused caller just finds the connection closed.
+    let refused = |reason: &dyn std::fmt::Display| arrival.note_refused(reason);
     let local = match tcp.local_addr() {
         Ok(local) => canonical(local),
         Err(error) => return refused(&error),
@@ -291,19 +291,17 @@ pub(crate) async fn plaintext(
     peer: SocketAddr,
 ) {
     let began = Instant::now();
-    // As above.
-    let _ = tcp.set_nodelay(true);
-    keep_alive(&tcp);
-    let refused = |reason: &dyn std::fmt::Display| {
-        worker.refused.set(worker.refused.get() + 1);
-        tracing::info!(target: "access", direction = "inbound", src.addr = %peer, pod = %pod.name, error = %reason, "connection refused");
-        reset(&tcp);
+    Arrival::prepare(&tcp);
+    let arrival = Arrival {
+        worker,
+        pod,
+        peer,
+        direction: "inbound",
     };
-    let to = match original_destination(&tcp) {
-        Ok(Some(to)) => to,
-        Ok(None) => return refused(&"nobody redirected it here"),
-        Err(error) => return refused(&error),
+    let Some(to) = arrival.destination(&tcp) else {
+        return;
     };
+    let refused = |reason: &dyn std::fmt::Display| arrival.refuse(&tcp, reason);
     // A neighbour can send packets for any address: forwarding those would make us everybody's relay.
     let is_here = pod.has(to.ip())
         && tcp
@@ -337,22 +335,5 @@ pub(crate) async fn plaintext(
         }
     };
     let source = pod.keeps_source.then(|| peer.ip());
-    match pod.connect(to, source).await {
-        Ok(server) => {
-            let (down, up) = (
-                Stream::Tcp(TcpIo::from(tcp)),
-                Stream::Tcp(TcpIo::from(server)),
-            );
-            let done = relay(down, up, NO_IDLE_LIMIT, watched.ended()).await;
-            let error = match done.end {
-                RelayEnd::Finished => None,
-                other => Some(format!("{other:?}")),
-            };
-            record.close("-", (done.received, done.sent), error);
-        }
-        Err(error) => {
-            reset(&tcp);
-            record.close(CONNECT, (0, 0), Some(error.to_string()));
-        }
-    }
+    carry(pod, tcp, (to, source), watched.ended(), record).await;
 }

@@ -12,6 +12,7 @@ mod heads;
 mod inbound;
 mod outbound;
 mod pages;
+mod plain;
 mod pod;
 mod policy;
 mod pool;

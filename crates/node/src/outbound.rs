@@ -10,12 +10,10 @@ use tokio::net::TcpStream;
 use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, PeerError, identity_of, verify_expected};
 use voile_telemetry::{Reporter, Security};
-use voile_transport::{
-    RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, original_destination, relay,
-    reset,
-};
+use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, reset};
 
-use crate::pod::{Life, Pod, keep_alive};
+use crate::plain::{Arrival, carry};
+use crate::pod::{Life, Pod};
 use crate::pool::{Key, Lease, Trouble};
 use crate::records::{Parties, Record};
 use crate::registry::Resident;
@@ -39,19 +37,17 @@ const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
 /// Serves one connection.
 pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
     let began = Instant::now();
-    // Nagle's algorithm would hold small answers back; where it cannot be switched off, they come late.
-    let _ = tcp.set_nodelay(true);
-    keep_alive(&tcp);
-    let refused = |reason: &dyn std::fmt::Display| {
-        worker.refused.set(worker.refused.get() + 1);
-        tracing::info!(target: "access", direction = "outbound", src.addr = %client, pod = %pod.name, error = %reason, "connection refused");
-        reset(&tcp);
+    Arrival::prepare(&tcp);
+    let arrival = Arrival {
+        worker,
+        pod,
+        peer: client,
+        direction: "outbound",
     };
-    let to = match original_destination(&tcp) {
-        Ok(Some(to)) => to,
-        Ok(None) => return refused(&"nobody redirected it here"),
-        Err(error) => return refused(&error),
+    let Some(to) = arrival.destination(&tcp) else {
+        return;
     };
+    let refused = |reason: &dyn std::fmt::Display| arrival.refuse(&tcp, reason);
     if !pod.has(client.ip()) {
         return refused(&format_args!("{} is not the pod's address", client.ip()));
     }
@@ -85,29 +81,8 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
     };
     let record = Record::open(worker, &parties, began);
     match &target.expected {
-        None => plaintext(pod, tcp, &target, record).await,
+        None => carry(pod, tcp, (target.to, None), pod.is_at(Life::Gone), record).await,
         Some(_) => through(worker, pod, tcp, (client, source), &target, record).await,
-    }
-}
-
-async fn plaintext(pod: &Arc<Pod>, tcp: TcpStream, target: &Target, record: Record<'_>) {
-    match pod.connect(target.to, None).await {
-        Ok(server) => {
-            let (down, up) = (
-                Stream::Tcp(TcpIo::from(tcp)),
-                Stream::Tcp(TcpIo::from(server)),
-            );
-            let done = relay(down, up, NO_IDLE_LIMIT, pod.is_at(Life::Gone)).await;
-            let error = match done.end {
-                RelayEnd::Finished => None,
-                other => Some(format!("{other:?}")),
-            };
-            record.close("-", (done.received, done.sent), error);
-        }
-        Err(error) => {
-            reset(&tcp);
-            record.close(CONNECT, (0, 0), Some(error.to_string()));
-        }
     }
 }
 

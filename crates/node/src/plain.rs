@@ -1,0 +1,83 @@
+//! What connections in plaintext have in common, whichever way they go: where the kernel's redirection took them from, and how
+//! they are carried and noted.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use voile_transport::{RelayEnd, Stream, TcpIo, original_destination, relay, reset};
+
+use crate::outbound::{CONNECT, NO_IDLE_LIMIT};
+use crate::pod::{Pod, keep_alive};
+use crate::records::Record;
+use crate::worker::Worker;
+
+/// A connection as it came.
+pub(crate) struct Arrival<'a> {
+    pub(crate) worker: &'a Worker,
+    pub(crate) pod: &'a Arc<Pod>,
+    pub(crate) peer: SocketAddr,
+    /// As logs call it.
+    pub(crate) direction: &'static str,
+}
+
+impl Arrival<'_> {
+    /// Makes the socket what a relay needs.
+    pub(crate) fn prepare(tcp: &TcpStream) {
+        // Nagle's algorithm would hold small answers back; where it cannot be switched off, they come late.
+        let _ = tcp.set_nodelay(true);
+        keep_alive(tcp);
+    }
+
+    /// Notes that nothing comes of it.
+    pub(crate) fn note_refused(&self, reason: &dyn Display) {
+        let (worker, peer, pod) = (self.worker, self.peer, &self.pod.name);
+        worker.refused.set(worker.refused.get() + 1);
+        tracing::info!(target: "access", direction = self.direction, src.addr = %peer, pod = %pod, error = %reason, "connection refused");
+    }
+
+    /// The same, and its caller sees a reset.
+    pub(crate) fn refuse(&self, tcp: &TcpStream, reason: &dyn Display) {
+        self.note_refused(reason);
+        reset(tcp);
+    }
+
+    /// Where it was going before it was redirected; none: it is refused.
+    pub(crate) fn destination(&self, tcp: &TcpStream) -> Option<SocketAddr> {
+        match original_destination(tcp) {
+            Ok(Some(to)) => return Some(to),
+            Ok(None) => self.refuse(tcp, &"nobody redirected it here"),
+            Err(error) => self.refuse(tcp, &error),
+        }
+        None
+    }
+}
+
+/// Carries a connection to an address that the pod's network reaches, until either side ends it, or `ended` is.
+pub(crate) async fn carry(
+    pod: &Pod,
+    tcp: TcpStream,
+    (to, source): (SocketAddr, Option<IpAddr>),
+    ended: impl Future<Output = ()>,
+    record: Record<'_>,
+) {
+    match pod.connect(to, source).await {
+        Ok(server) => {
+            let (down, up) = (
+                Stream::Tcp(TcpIo::from(tcp)),
+                Stream::Tcp(TcpIo::from(server)),
+            );
+            let done = relay(down, up, NO_IDLE_LIMIT, ended).await;
+            let error = match done.end {
+                RelayEnd::Finished => None,
+                other => Some(format!("{other:?}")),
+            };
+            record.close("-", (done.received, done.sent), error);
+        }
+        Err(error) => {
+            reset(&tcp);
+            record.close(CONNECT, (0, 0), Some(error.to_string()));
+        }
+    }
+}
