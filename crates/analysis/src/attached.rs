@@ -51,6 +51,18 @@ fn advice(said: &Said, refusal: &Refusal) -> (&'static str, &'static str) {
             codes::UNKNOWN_CREDENTIAL,
             "name one Secret of type kubernetes.io/tls with `tls.crt` and `tls.key`",
         ),
+        Reason::NoValidCertificate | Reason::InvalidAuthority => (
+            codes::UNKNOWN_CREDENTIAL,
+            "name a ConfigMap of the policy's namespace with certificates in PEM as `ca.crt`; until then nobody calls the Service",
+        ),
+        Reason::TargetNotFound => (
+            codes::UNKNOWN_ROUTE_HOST,
+            "declare the Service, or correct its name and the port's in sectionName",
+        ),
+        Reason::Conflicted => (
+            codes::GATEWAY_API_REFUSED,
+            "keep one policy for a Service, or for a port of it by sectionName",
+        ),
         Reason::ProtocolConflict | Reason::HostnameConflict => (
             codes::GATEWAY_API_REFUSED,
             "give each listener a port of its own, or on one port a host of its own",

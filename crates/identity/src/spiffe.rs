@@ -41,6 +41,31 @@ pub enum PeerError {
 /// # Errors
 /// The certificate cannot be parsed, or has not exactly one URI name, or that is no workload identity.
 pub fn identity_of(leaf: &CertificateDer<'_>) -> Result<Identity, PeerError> {
+    among_uris(leaf, |uris| {
+        let Some(uri) = uris.next() else {
+            return Err(PeerError::UriNames(0));
+        };
+        match uris.count() {
+            0 => uri
+                .parse::<Identity>()
+                .map_err(|error| PeerError::NotSpiffe(error.to_string())),
+            more => Err(PeerError::UriNames(more + 1)),
+        }
+    })?
+}
+
+/// Whether a certificate has this URI among its names.
+pub(crate) fn has_uri(leaf: &CertificateDer<'_>, wanted: &str) -> bool {
+    among_uris(leaf, |mut uris| {
+        Iterator::any(&mut uris, |uri| uri == wanted)
+    })
+    .unwrap_or(false)
+}
+
+fn among_uris<T>(
+    leaf: &CertificateDer<'_>,
+    look: impl FnOnce(&mut dyn Iterator<Item = &str>) -> T,
+) -> Result<T, PeerError> {
     let (rest, certificate) =
         X509Certificate::from_der(leaf.as_ref()).map_err(|_| PeerError::Malformed)?;
     if !rest.is_empty() {
@@ -49,20 +74,10 @@ pub fn identity_of(leaf: &CertificateDer<'_>) -> Result<Identity, PeerError> {
     let names = certificate
         .subject_alternative_name()
         .map_err(|_| PeerError::Malformed)?;
-    let mut uris = names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .filter_map(|name| match name {
-            GeneralName::URI(uri) => Some(*uri),
-            _ => None,
-        });
-    let Some(uri) = uris.next() else {
-        return Err(PeerError::UriNames(0));
-    };
-    match uris.count() {
-        0 => uri
-            .parse::<Identity>()
-            .map_err(|error| PeerError::NotSpiffe(error.to_string())),
-        more => Err(PeerError::UriNames(more + 1)),
-    }
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    let mut uris = names.filter_map(|name| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    });
+    Ok(look(&mut uris))
 }

@@ -4,10 +4,13 @@
 //!
 //! ```text
 //! Gateway, ListenerSet ─▶ listeners ─┐                ┌▶ VirtualServices, a Gateway for each listener
-//! HTTPRoute, GRPCRoute ─▶ rules ─────┴▶ routes ─ lower┼▶ the gateway's Deployment and Service
+//! HTTPRoute … TCPRoute  ─▶ rules ─────┴▶ routes ─ lower┼▶ the gateway's Deployment and Service
 //! ReferenceGrant ─▶ grants                            └▶ said: conditions and refusals
+//! BackendTLSPolicy ─▶ backend_tls ─▶ DestinationRules
 //! ```
 
+mod backend_tls;
+mod connections;
 mod deployment;
 mod listeners;
 mod lower;
@@ -22,6 +25,7 @@ use crate::mesh::gateway_api::{Admission, Gateway, Reason, Reference, Refusal};
 use crate::mesh::{Mesh, Service, ServiceOrigin};
 use crate::names::{Labels, Namespace};
 use crate::source::Source;
+pub(crate) use backend_tls::shut;
 use listeners::Open;
 
 /// Label that a cluster gives to each namespace: its name.
@@ -37,7 +41,9 @@ pub(crate) fn attach(mesh: &mut Mesh) {
     let outcomes = routes::outcomes(&world, &mut opened);
     let made = lower::lower(&world, &opened, &outcomes);
     let further = deployment::deployments(&world, &opened);
-    let said = said::said(&world, &opened, &outcomes);
+    let policies = backend_tls::policies(&world);
+    let said = said::said(&world, &opened, &outcomes, &policies);
+    let spoken = backend_tls::spoken(&policies);
     mesh.gateways.extend(made.gateways);
     mesh.virtual_services.extend(made.virtual_services);
     for deployment in further.deployments {
@@ -52,6 +58,7 @@ pub(crate) fn attach(mesh: &mut Mesh) {
         mesh.service_accounts.entry(name).or_insert(account);
     }
     mesh.gateway_api.said = said.into();
+    backend_tls::lay(mesh, spoken);
 }
 
 /// What is looked at.

@@ -104,8 +104,10 @@ pub(crate) enum Checked {
     /// Gateway API's Gateway.
     ApiGateway(Arc<api::Gateway>),
     ListenerSet(Arc<api::ListenerSet>),
-    /// An HTTPRoute or a GRPCRoute.
+    /// A route of any kind.
     ApiRoute(Arc<api::Route>),
+    /// A BackendTLSPolicy.
+    BackendTls(Arc<api::BackendTls>),
     /// A ReferenceGrant.
     Grant(Arc<api::Grant>),
 }
@@ -149,6 +151,8 @@ pub(crate) struct Read {
     broken_authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
     /// RequestAuthentications among the bad, as far as they could be read.
     broken_tokens: BTreeMap<ResourceId, Arc<RequestAuthentication>>,
+    /// BackendTLSPolicies among the bad, as far as they could be read.
+    broken_backend_tls: BTreeMap<ResourceId, Arc<api::BackendTls>>,
     /// What may be a security policy of a kind and cannot be told by name.
     nameless_policies: Vec<(&'static str, Source)>,
     diagnostics: Vec<Diagnostic>,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::mesh::{Mesh, Process, get, wait_until};
 
-fn asked(mesh: &Mesh, words: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn asked(mesh: &Mesh, words: &[&str]) -> (Option<i32>, String) {
     let monitoring = mesh.monitoring().to_string();
     let output = Process::output(|voile| {
         voile.args(words).args(["--monitoring", &monitoring]);

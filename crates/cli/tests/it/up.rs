@@ -126,10 +126,7 @@ impl Up {
         assert_eq!(ended, None, "{}", self.text("err"));
         let line = |line: &str| {
             let (service, url) = line.split_once('\t')?;
-            Some((
-                service.to_owned(),
-                url.strip_prefix("http://")?.parse().ok()?,
-            ))
+            Some((service.to_owned(), url.split_once("://")?.1.parse().ok()?))
         };
         self.text("out").lines().filter_map(line).collect()
     }

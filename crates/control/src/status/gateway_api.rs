@@ -115,8 +115,13 @@ fn document(said: &Said) -> Value {
     let is_route = said.kind.ends_with("Route");
     let mut status = Map::new();
     if is_route {
-        let parents = said.parts.iter().map(parent);
+        let parents = said.parts.iter();
+        let parents = parents.map(|part| pointed("parentRef", part));
         status.insert("parents".to_owned(), parents.collect());
+    } else if said.kind == "BackendTLSPolicy" {
+        let ancestors = said.parts.iter();
+        let ancestors = ancestors.map(|part| pointed("ancestorRef", part));
+        status.insert("ancestors".to_owned(), ancestors.collect());
     } else {
         let all = conditions(&said.conditions);
         status.insert("conditions".to_owned(), json!(all));
@@ -137,7 +142,8 @@ fn document(said: &Said) -> Value {
     })
 }
 
-fn parent(part: &Part) -> Value {
+/// What is said by something that a resource points at.
+fn pointed(reference: &str, part: &Part) -> Value {
     let mut fields = Map::new();
     for (name, value) in &part.written {
         let number = value.parse::<u16>().ok().filter(|_| *name == "port");
@@ -145,7 +151,7 @@ fn parent(part: &Part) -> Value {
         fields.insert((*name).to_owned(), value);
     }
     json!({
-        "parentRef": fields,
+        reference: fields,
         "controllerName": CONTROLLERS[0],
         "conditions": conditions(&part.conditions),
     })

@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use voile_model::Identity;
 
 use super::{OutsideTlsError, certified, roots};
-use crate::spiffe::identity_of;
+use crate::spiffe::{has_uri, identity_of};
 
 /// What is spoken with servers outside. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -103,12 +103,17 @@ fn system_roots() -> Result<Arc<RootCertStore>, OutsideTlsError> {
 enum Name {
     Host(ServerName<'static>),
     Identity(Identity),
+    /// One of its URIs, letter by letter.
+    Uri(Arc<str>),
 }
 
 impl Name {
     fn new(text: &str) -> Result<Self, OutsideTlsError> {
         if let Ok(identity) = text.parse() {
             return Ok(Self::Identity(identity));
+        }
+        if text.contains("://") {
+            return Ok(Self::Uri(text.into()));
         }
         let name = match text.parse::<IpAddr>() {
             Ok(address) => Some(ServerName::IpAddress(address.into())),
@@ -122,6 +127,7 @@ impl Name {
         match self {
             Self::Host(name) => verify_server_name(certificate, name).is_ok(),
             Self::Identity(identity) => identity_of(der).is_ok_and(|found| found == *identity),
+            Self::Uri(uri) => has_uri(der, uri),
         }
     }
 }

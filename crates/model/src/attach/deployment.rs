@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::World;
-use super::listeners::Open;
+use super::listeners::{Family, Open};
 use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
 use crate::mesh::{
     CaptureScope, Container, Deployment, Location, PodTemplate, Probes, Protocol, Resolution,
@@ -195,9 +195,10 @@ fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
     let mut ports: BTreeMap<Port, ServicePort> = BTreeMap::new();
     for heard in open.listeners.iter().filter(|heard| heard.is_open()) {
         let number = heard.listener.port;
-        let protocol = match heard.in_tls() {
-            true => Protocol::Tls,
-            false => Protocol::Http,
+        let protocol = match heard.family() {
+            Family::Tls => Protocol::Tls,
+            Family::Tcp => Protocol::Tcp,
+            Family::Http => Protocol::Http,
         };
         ports.entry(number).or_insert(ServicePort {
             name: format!("port-{number}").into(),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{World, refusal};
 use crate::mesh::Secret;
 use crate::mesh::gateway_api::{
-    CLASSES, CONTROLLERS, GROUP, Gateway, Listener, ListenerSet, Reason, Refusal, RouteKind,
+    CLASSES, CONTROLLERS, GROUP, Gateway, Listener, ListenerSet, ListenerTls, Reason, Refusal,
+    RouteKind,
 };
 use crate::names::{Hostname, Namespace, ResourceName};
 
@@ -58,8 +59,52 @@ impl Heard<'_> {
         self.listener.hostname.as_ref()
     }
 
+    /// What can share its port.
+    pub(super) fn family(&self) -> Family {
+        match &*self.listener.protocol {
+            "HTTPS" | TLS => Family::Tls,
+            TCP => Family::Tcp,
+            _ => Family::Http,
+        }
+    }
+
     pub(super) fn in_tls(&self) -> bool {
-        &*self.listener.protocol == "HTTPS"
+        self.family() == Family::Tls
+    }
+
+    /// Whether TLS ends behind it.
+    pub(super) fn passes_tls(&self) -> bool {
+        self.listener
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.passthrough)
+    }
+
+    /// Whether it carries requests, and not connections.
+    pub(super) fn has_requests(&self) -> bool {
+        ![TLS, TCP].contains(&&*self.listener.protocol)
+    }
+}
+
+/// Listeners of one family can share a port, as long as something tells them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Http,
+    Tls,
+    Tcp,
+}
+
+const TLS: &str = "TLS";
+const TCP: &str = "TCP";
+
+/// Kinds of routes that a listener can carry.
+fn carried(listener: &Listener) -> Vec<RouteKind> {
+    let passed = listener.tls.as_ref().is_some_and(|tls| tls.passthrough);
+    match &*listener.protocol {
+        TLS if passed => vec![RouteKind::Tls],
+        TLS => vec![RouteKind::Tls, RouteKind::Tcp],
+        TCP => vec![RouteKind::Tcp],
+        _ => vec![RouteKind::Http, RouteKind::Grpc],
     }
 }
 
@@ -134,7 +179,7 @@ fn heard<'m>(
     let name = &listener.name;
     let passed = listener.tls.as_ref().is_some_and(|tls| tls.passthrough);
     let refused = match &*listener.protocol {
-        "HTTP" => None,
+        "HTTP" | TLS | TCP => None,
         "HTTPS" if !passed => None,
         "HTTPS" => no(
             Reason::UnsupportedValue,
@@ -144,10 +189,10 @@ fn heard<'m>(
         ),
         other => no(
             Reason::UnsupportedProtocol,
-            format!("listener {name}: {other} is not yet spoken here, only HTTP and HTTPS"),
+            format!("listener {name}: {other} is not spoken here, only HTTP, HTTPS, TLS and TCP"),
         ),
     };
-    let mut kinds = vec![RouteKind::Http, RouteKind::Grpc];
+    let mut kinds = carried(listener);
     let mut unresolved = None;
     if !listener.kinds.is_empty() {
         let asked = |kind: &RouteKind| {
@@ -155,7 +200,7 @@ fn heard<'m>(
             all.any(|(group, word)| &**group == GROUP && &**word == kind.word())
         };
         let known = |(group, word): &&(Arc<str>, Arc<str>)| {
-            &**group == GROUP && matches!(&**word, "HTTPRoute" | "GRPCRoute")
+            &**group == GROUP && kinds.iter().any(|kind| kind.word() == &**word)
         };
         if let Some((_, other)) = listener.kinds.iter().find(|kind| !known(kind)) {
             let said = format!("listener {name}: no {other} can attach to it");
@@ -167,7 +212,8 @@ fn heard<'m>(
         kinds.clear();
     }
     let mut certificate = None;
-    if let Some(tls) = listener.tls.as_ref().filter(|_| refused.is_none()) {
+    let shows = |tls: &&ListenerTls| refused.is_none() && !tls.passthrough;
+    if let Some(tls) = listener.tls.as_ref().filter(shows) {
         let of = match set {
             Some(set) => ("ListenerSet", &set.name.namespace),
             None => ("Gateway", &gateway.name.namespace),
@@ -194,7 +240,7 @@ fn shown(
     world: &World<'_>,
     (kind, own): (&str, &Namespace),
     listener: &Listener,
-    tls: &crate::mesh::gateway_api::ListenerTls,
+    tls: &ListenerTls,
 ) -> Result<ResourceName, Refusal> {
     let Some(to) = tls.certificates.first() else {
         let said = format!(
@@ -245,7 +291,8 @@ fn clash(one: &Heard<'_>, other: &Heard<'_>) -> Option<Reason> {
     {
         return None;
     }
-    if one.in_tls() != other.in_tls() {
+    // Nothing tells connections of plain TCP apart.
+    if one.family() != other.family() || one.family() == Family::Tcp {
         return Some(Reason::ProtocolConflict);
     }
     (one.listener.hostname == other.listener.hostname).then_some(Reason::HostnameConflict)
@@ -254,6 +301,9 @@ fn clash(one: &Heard<'_>, other: &Heard<'_>) -> Option<Reason> {
 fn conflict(one: &Heard<'_>, other: &Heard<'_>, reason: Reason) -> Refusal {
     let (name, port) = (&one.listener.name, one.listener.port);
     let what = match reason {
+        Reason::ProtocolConflict if one.family() == other.family() => {
+            "nothing that tells their connections apart"
+        }
         Reason::ProtocolConflict => "another protocol",
         _ => "the same host",
     };

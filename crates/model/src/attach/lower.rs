@@ -1,5 +1,5 @@
-//! What is attached, as Gateways and VirtualServices: each listener is a Gateway of its own, with a VirtualService for each host; each
-//! Service that routes attach to has one for everybody, and one for each namespace whose own routes say otherwise.
+//! What is attached, as Gateways and VirtualServices: each listener is a Gateway of its own, with a VirtualService for each host, or one
+//! for all its connections (`connections`); each Service that routes attach to has one for everybody, and one for each namespace whose own routes say otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use voile_traffic::route::{
     FieldMatch, Match, PathMatch, Ranked, Regex, ValueMatch, by_precedence,
 };
 
-use super::World;
 use super::deployment::{listening, selector};
 use super::listeners::{Heard, Open};
 use super::routes::{Outcome, To, hosts};
-use crate::mesh::gateway_api::Route;
+use super::{World, connections};
+use crate::mesh::gateway_api::RouteKind;
 use crate::mesh::intent::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
 use crate::mesh::{
     Criterion, HttpMatch, HttpRoute, Subject, TextMatch, VirtualService, Visibility,
@@ -77,23 +77,37 @@ fn gateway(
             })
         };
         let attached: Vec<&Outcome<'_>> = outcomes.iter().filter(is_ours).collect();
-        let virtual_hosts = virtual_hosts(open, heard, &attached);
-        for (host, http) in virtual_hosts {
-            let shown = ResourceName::new(
+        let blank = |part: &str, hosts: Vec<(Hostname, Source)>| VirtualService {
+            name: ResourceName::new(
                 name.namespace.clone(),
-                format!("{}{APART}{host}", name.name),
-            );
-            made.virtual_services.push(Arc::new(VirtualService {
-                name: shown,
-                source: listener.source.clone(),
-                created: None,
-                hosts: vec![(host, listener.source.clone())],
-                gateways: vec![(Some(name.clone()), listener.source.clone())],
-                visibility: Visibility::Public,
-                http,
-                tls: Vec::new(),
-                tcp: Vec::new(),
-            }));
+                format!("{}{APART}{part}", name.name),
+            ),
+            source: listener.source.clone(),
+            created: None,
+            hosts,
+            gateways: vec![(Some(name.clone()), listener.source.clone())],
+            visibility: Visibility::Public,
+            http: Vec::new(),
+            tls: Vec::new(),
+            tcp: Vec::new(),
+        };
+        if !heard.has_requests() {
+            let (hosts, layer) = connections::at_listener(heard, &attached);
+            let hosts = hosts.into_iter();
+            let hosts = hosts.map(|host| (host, listener.source.clone()));
+            let mut one = blank("connections", hosts.collect());
+            match heard.passes_tls() {
+                true => one.tls = layer,
+                false => one.tcp = layer,
+            }
+            made.virtual_services.push(Arc::new(one));
+            continue;
+        }
+        for (host, http) in virtual_hosts(open, heard, &attached) {
+            let hosts = vec![(host.clone(), listener.source.clone())];
+            let one = blank(host.as_str(), hosts);
+            made.virtual_services
+                .push(Arc::new(VirtualService { http, ..one }));
         }
     }
 }
@@ -118,7 +132,10 @@ fn server(heard: &Heard<'_>, listens: Option<Port>) -> Server {
             host: heard.host().cloned().unwrap_or_else(any),
         }],
         tls: heard.in_tls().then(|| ServerTls {
-            mode: ServerTlsMode::Simple,
+            mode: match heard.passes_tls() {
+                true => ServerTlsMode::Passthrough,
+                false => ServerTlsMode::Simple,
+            },
             https_redirect: false,
             oldest: TlsVersion::V12,
             newest: TlsVersion::V13,
@@ -149,7 +166,7 @@ fn virtual_hosts(
                 return false;
             };
             let same_place = other.listener.port == heard.listener.port
-                && other.in_tls() == heard.in_tls()
+                && other.family() == heard.family()
                 && other.is_open();
             same_place && theirs != own && own.covers(theirs) && theirs.covers(host)
         })
@@ -163,14 +180,17 @@ fn virtual_hosts(
 }
 
 /// How closely a name fits: the very name, else the longest pattern.
-type Closeness = (bool, usize);
+pub(super) type Closeness = (bool, usize);
+
+pub(super) fn closeness(own: &Hostname) -> Closeness {
+    (!own.is_wildcard(), own.as_str().len())
+}
 
 /// Routes for a host: those whose own name is closest first, and of these as Gateway API ranks them.
 fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
     let mut by_closeness: BTreeMap<Closeness, Vec<&Outcome<'_>>> = BTreeMap::new();
     for one in attached {
         let covering = one.route.hostnames.iter();
-        let closeness = |own: &Hostname| (!own.is_wildcard(), own.as_str().len());
         let closest = match one.route.hostnames.is_empty() {
             true => Some((false, 0)),
             // What is for a part of the host only has a virtual host of its own.
@@ -183,27 +203,23 @@ fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
     let mut routes = Vec::new();
     for (_, outcomes) in by_closeness.into_iter().rev() {
         let rules = outcomes.into_iter();
-        routes.extend(ranked(
-            rules.map(|one| (&**one.route, one.rules.as_slice(), None)),
-        ));
+        routes.extend(ranked(rules.map(|one| (one, None))));
     }
     until_all_is_taken(routes)
 }
 
-/// A route, its rules, and the port of a Service that is meant.
-type Said<'a> = (&'a Route, &'a [HttpRoute], Option<Port>);
+/// A route, and the port of a Service that is meant.
+pub(super) type Said<'a> = (&'a Outcome<'a>, Option<Port>);
 
 /// Rules, a route for each match, in the order in which Gateway API asks them.
 fn ranked<'a>(all: impl Iterator<Item = Said<'a>>) -> Vec<HttpRoute> {
     let mut ranked = Vec::new();
-    for (route, rules, port) in all {
-        for rule in rules {
+    for (outcome, port) in all {
+        let route = outcome.route;
+        for rule in &outcome.rules {
             for one in &rule.matches {
                 let mut wanted = one.clone();
-                if let Some(port) = port {
-                    let number = TextMatch::Exact(port.to_string().into());
-                    wanted.criteria.insert(Subject::Port, Criterion::Is(number));
-                }
+                wanted.criteria.extend(port.map(only));
                 ranked.push(Ranked {
                     wanted: rank(one),
                     created: route.created.and_then(|time| u64::try_from(time).ok()),
@@ -222,6 +238,12 @@ fn ranked<'a>(all: impl Iterator<Item = Said<'a>>) -> Vec<HttpRoute> {
     let (last, mut routes): (Vec<_>, Vec<_>) = routes.partition(takes_all);
     routes.extend(last);
     routes
+}
+
+/// That a port was called.
+pub(super) fn only(port: Port) -> (Subject, Criterion) {
+    let number = TextMatch::Exact(port.to_string().into());
+    (Subject::Port, Criterion::Is(number))
 }
 
 /// What precedence looks at.
@@ -292,7 +314,7 @@ struct OfService<'a> {
     consumers: BTreeMap<&'a Namespace, Vec<Said<'a>>>,
 }
 
-fn services(outcomes: &[Outcome<'_>], made: &mut Made) {
+fn services<'a>(outcomes: &'a [Outcome<'a>], made: &mut Made) {
     let mut all: BTreeMap<&ServiceKey, OfService<'_>> = BTreeMap::new();
     for one in outcomes {
         for parent in &one.parents {
@@ -301,7 +323,7 @@ fn services(outcomes: &[Outcome<'_>], made: &mut Made) {
             };
             let of = all.entry(&service.key).or_default();
             of.source.get_or_insert(&one.route.source);
-            let said: Said<'_> = (&**one.route, one.rules.as_slice(), *port);
+            let said: Said<'_> = (one, *port);
             let from = &one.route.name.namespace;
             match *from == service.key.namespace {
                 true => of.producer.push(said),
@@ -335,7 +357,7 @@ fn of_service(
         // What clients say for themselves is before what is said for all of them.
         Visibility::Namespaces(own) => (own[0].clone(), Some(i64::MIN)),
         Visibility::Public => {
-            let ages = said.iter().filter_map(|(route, _, _)| route.created);
+            let ages = said.iter().filter_map(|(one, _)| one.route.created);
             (key.namespace.clone(), ages.min())
         }
     };
@@ -348,7 +370,7 @@ fn of_service(
         gateways: vec![(None, source.clone())],
         visibility,
         http,
-        tls: Vec::new(),
-        tcp: Vec::new(),
+        tls: connections::of_service(said, RouteKind::Tls),
+        tcp: connections::of_service(said, RouteKind::Tcp),
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::listeners::{Heard, Open, is_ours};
 use super::{World, meant, refusal, rules};
 use crate::mesh::gateway_api::{GROUP, Gateway, Parent, Reason, Refusal, Route};
-use crate::mesh::{HttpRoute, Service};
+use crate::mesh::{HttpRoute, LayerFourRoute, Service};
 use crate::names::{Hostname, Port};
 
 /// A route, and what became of it.
@@ -13,6 +13,8 @@ pub(super) struct Outcome<'m> {
     pub(super) route: &'m Arc<Route>,
     /// Its rules, with what they lead to.
     pub(super) rules: Vec<HttpRoute>,
+    /// The same of connections.
+    pub(super) connections: Vec<LayerFourRoute>,
     /// What it points at and cannot.
     pub(super) unresolved: Vec<Refusal>,
     /// Of each of `parentRefs` that are ours to speak of.
@@ -41,7 +43,9 @@ pub(super) fn outcomes<'m>(world: &World<'m>, opened: &mut [Open<'m>]) -> Vec<Ou
         let parents = route.parents.iter();
         let parents = parents.filter_map(|parent| attached(world, opened, route, parent));
         let parents: Vec<Attached<'m>> = parents.collect();
-        let (rules, unresolved) = rules::resolved(world, route);
+        let mut unresolved = Vec::new();
+        let rules = rules::requests(world, route, &mut unresolved);
+        let connections = rules::connections(world, route, &mut unresolved);
         let mut taken: Vec<(usize, usize)> = Vec::new();
         for one in &parents {
             if let Ok(To::Listeners(gateway, places)) = &one.to {
@@ -56,6 +60,7 @@ pub(super) fn outcomes<'m>(world: &World<'m>, opened: &mut [Open<'m>]) -> Vec<Ou
         outcomes.push(Outcome {
             route,
             rules,
+            connections,
             unresolved,
             parents,
         });

@@ -1,5 +1,5 @@
 //! Rules of routes with what they lead to: a backend that is not there or not permitted keeps its share of the requests, which are
-//! answered 500.
+//! answered 500, or of the connections, which are reset.
 
 use std::sync::Arc;
 
@@ -7,38 +7,26 @@ use super::{World, refusal};
 use crate::check::DEFAULT_ATTEMPTS;
 use crate::mesh::action::{Answer, Mirror};
 use crate::mesh::gateway_api::{Backend, BackendTo, Reason, Refusal, Route};
-use crate::mesh::{HttpRoute, RetryPolicy, RouteDestination, WeightedDestination};
+use crate::mesh::{HttpRoute, LayerFourRoute, RetryPolicy, RouteDestination, WeightedDestination};
 use crate::names::{Hostname, Namespace, Port};
 
 /// Where a host must stand and nothing is.
 const NOWHERE: &str = "nowhere.invalid";
 
-/// The rules of a route, and what of their references is refused.
-pub(super) fn resolved(world: &World<'_>, route: &Route) -> (Vec<HttpRoute>, Vec<Refusal>) {
-    let mut refusals = Vec::new();
+/// The rules of a route of requests; adds what of their references is refused.
+pub(super) fn requests(
+    world: &World<'_>,
+    route: &Route,
+    refusals: &mut Vec<Refusal>,
+) -> Vec<HttpRoute> {
     let rules = route.rules.iter().enumerate();
     let rules = rules.map(|(index, rule)| {
         let mut made = rule.route.clone();
         made.name = Some(name(route, index, made.name.as_deref()));
-        let mut lead = |to: &BackendTo| match backend(world, route, to) {
-            Ok((host, port)) => destination(to, host, Some(port), None),
-            Err(why) => {
-                let nowhere: Arc<str> = why.said.as_str().into();
-                refusals.push(why);
-                let host =
-                    Hostname::new(NOWHERE).expect("invariant: the constant is a host's name");
-                destination(to, host, None, Some(nowhere))
-            }
-        };
-        let weighted = |one: &Backend| WeightedDestination {
-            to: lead(&one.to),
-            weight: one.weight,
-            headers: one.headers.clone(),
-        };
-        made.route = rule.backends.iter().map(weighted).collect();
+        made.route = weighted(world, route, &rule.backends, refusals);
         let mirrors = rule.mirrors.iter();
         let mirrors = mirrors.map(|(to, share)| Mirror {
-            to: lead(to),
+            to: lead(world, route, to, refusals),
             share: *share,
         });
         made.mirrors = mirrors.collect();
@@ -67,8 +55,62 @@ pub(super) fn resolved(world: &World<'_>, route: &Route) -> (Vec<HttpRoute>, Vec
         }
         made
     });
-    let rules = rules.collect();
-    (rules, refusals)
+    rules.collect()
+}
+
+/// The rules of a route of connections, which take everything yet; adds what of their references is refused.
+pub(super) fn connections(
+    world: &World<'_>,
+    route: &Route,
+    refusals: &mut Vec<Refusal>,
+) -> Vec<LayerFourRoute> {
+    let rules = route.connections.iter().map(|rule| {
+        let mut to = weighted(world, route, &rule.backends, refusals);
+        if to.iter().all(|one| one.weight == 0) {
+            // Nobody takes what it takes: one alone would, whatever its weight.
+            for one in &mut to {
+                one.to.nowhere = Some("no backend has a weight".into());
+            }
+        }
+        LayerFourRoute {
+            source: rule.source.clone(),
+            matches: Vec::new(),
+            route: to,
+        }
+    });
+    rules.collect()
+}
+
+fn weighted(
+    world: &World<'_>,
+    route: &Route,
+    backends: &[Backend],
+    refusals: &mut Vec<Refusal>,
+) -> Vec<WeightedDestination> {
+    let backends = backends.iter().map(|one| WeightedDestination {
+        to: lead(world, route, &one.to, refusals),
+        weight: one.weight,
+        headers: one.headers.clone(),
+    });
+    backends.collect()
+}
+
+/// Where a backend is; nowhere, where it is refused.
+fn lead(
+    world: &World<'_>,
+    route: &Route,
+    to: &BackendTo,
+    refusals: &mut Vec<Refusal>,
+) -> RouteDestination {
+    match backend(world, route, to) {
+        Ok((host, port)) => destination(to, host, Some(port), None),
+        Err(why) => {
+            let nowhere: Arc<str> = why.said.as_str().into();
+            refusals.push(why);
+            let host = Hostname::new(NOWHERE).expect("invariant: the constant is a host's name");
+            destination(to, host, None, Some(nowhere))
+        }
+    }
 }
 
 /// What logs call a rule.
@@ -103,7 +145,7 @@ fn backend(world: &World<'_>, route: &Route, to: &BackendTo) -> Result<(Hostname
     let kind = route.kind.word();
     if !to.is("", "Service") {
         let said = format!(
-            "{kind} {} leads to a {}: requests can be sent to a Service",
+            "{kind} {} leads to a {}: only a Service can be led to",
             route.name, to.kind
         );
         return no(Reason::InvalidKind, said);

@@ -1,17 +1,25 @@
 //! What is said of each resource: the conditions that Gateway API's specification has, and what of it is refused.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::backend_tls::Policy;
 use super::listeners::{Heard, Open, is_ours};
 use super::routes::{Attached, Outcome, To};
 use super::{World, deployment, refusal};
+use crate::mesh::HttpRoute;
 use crate::mesh::gateway_api::{
     CONTROLLERS, Condition, GATEWAY_NAME, GROUP, GatewayClass, ListenerSet, Parent, Part, Reason,
     Refusal, Said,
 };
 use crate::names::{Namespace, ResourceName};
 
-pub(super) fn said(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'_>]) -> Vec<Said> {
+pub(super) fn said(
+    world: &World<'_>,
+    opened: &[Open<'_>],
+    outcomes: &[Outcome<'_>],
+    policies: &[Policy<'_>],
+) -> Vec<Said> {
     let api = &world.mesh.gateway_api;
     let mut said: Vec<Said> = Vec::new();
     said.extend(api.classes.values().filter_map(class));
@@ -41,6 +49,8 @@ pub(super) fn said(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'
             .filter_map(|set| of_set(world, opened, set)),
     );
     said.extend(outcomes.iter().filter_map(|one| route(opened, one)));
+    let judged = policies.iter();
+    said.extend(judged.map(|one| backend_tls(opened, outcomes, one)));
     said
 }
 
@@ -304,4 +314,56 @@ fn written(parent: &Parent) -> Vec<(&'static str, Arc<str>)> {
     fields.extend(parent.section.clone().map(|name| ("sectionName", name)));
     fields.extend(parent.port.map(|port| ("port", port.to_string().into())));
     fields
+}
+
+/// A policy is spoken of by the Gateways that lead to its Services, and by the Services where none does.
+fn backend_tls(opened: &[Open<'_>], outcomes: &[Outcome<'_>], one: &Policy<'_>) -> Said {
+    let leads = |outcome: &&Outcome<'_>| {
+        let requests = outcome.rules.iter().flat_map(HttpRoute::destinations);
+        let others = outcome.connections.iter().flat_map(|rule| &rule.route);
+        let mut all = requests.chain(others.map(|one| &one.to));
+        all.any(|to| {
+            let mut services = one.services.iter();
+            services.any(|service| to.nowhere.is_none() && to.host == service.key.hostname)
+        })
+    };
+    let places = outcomes.iter().filter(leads).flat_map(|outcome| {
+        let parents = outcome.parents.iter();
+        parents.filter_map(|parent| match &parent.to {
+            Ok(To::Listeners(place, _)) => Some(*place),
+            _ => None,
+        })
+    });
+    let places: BTreeSet<usize> = places.collect();
+    let named = |group: &str, kind: &str, name: &ResourceName| Part {
+        name: format!("{kind} {name}").into(),
+        written: vec![
+            ("group", group.into()),
+            ("kind", kind.into()),
+            ("namespace", name.namespace.as_str().into()),
+            ("name", name.name.clone()),
+        ],
+        kinds: Vec::new(),
+        attached: 0,
+        conditions: vec![
+            Condition::unless("Accepted", one.refused.as_ref()),
+            Condition::unless("ResolvedRefs", one.unresolved.as_ref()),
+        ],
+    };
+    let gateways = places.iter().map(|place| &opened[*place].gateway.name);
+    let mut parts: Vec<Part> = gateways.map(|name| named(GROUP, "Gateway", name)).collect();
+    if parts.is_empty() {
+        let targets = one.policy.targets.iter();
+        let targets = targets.map(|(to, _)| named(&to.group, &to.kind, &to.name));
+        parts.extend(targets);
+    }
+    let refusals = one.refused.iter().chain(&one.unresolved).cloned();
+    let mut refusals: Vec<Refusal> = refusals.collect();
+    // Of authorities of which none is good the same is said twice.
+    refusals.dedup_by(|second, first| second.said == first.said);
+    Said {
+        parts,
+        refusals,
+        ..empty("BackendTLSPolicy", one.policy.name.clone())
+    }
 }

@@ -30,10 +30,10 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     }
     give_addresses(&in_order, &mut mesh);
     api_by_age(&mut mesh);
+    rules_by_age(&mut mesh);
     attach(&mut mesh);
     peers_by_age(&mut mesh);
     tokens_by_age(&mut mesh);
-    rules_by_age(&mut mesh);
     in_order_of_age(&mut mesh.virtual_services);
     gateways_by_age(&mut mesh);
     telemetries_by_age(&mut mesh);
@@ -87,6 +87,8 @@ fn api_by_age(mesh: &mut Mesh) {
         .sort_by_cached_key(|one| (age(one.created), one.name.clone()));
     api.routes
         .sort_by_cached_key(|one| (age(one.created), one.name.clone(), one.kind));
+    api.backend_tls
+        .sort_by_cached_key(|one| (age(one.created), one.name.clone()));
 }
 
 fn gateways_by_age(mesh: &mut Mesh) {
@@ -255,6 +257,7 @@ fn add_configuration(checked: &Checked, mesh: &mut Mesh) {
         Checked::ApiGateway(one) => mesh.gateway_api.gateways.push(one.clone()),
         Checked::ListenerSet(one) => mesh.gateway_api.listener_sets.push(one.clone()),
         Checked::ApiRoute(one) => mesh.gateway_api.routes.push(one.clone()),
+        Checked::BackendTls(one) => mesh.gateway_api.backend_tls.push(one.clone()),
         Checked::Grant(one) => mesh.gateway_api.grants.push(one.clone()),
     }
 }

@@ -231,6 +231,7 @@ impl Checker {
             broken_policies,
             broken_authorization,
             broken_tokens,
+            broken_backend_tls,
             nameless_policies,
             intents,
             mut diagnostics,
@@ -242,6 +243,7 @@ impl Checker {
             named: broken_policies,
             authorization: broken_authorization,
             tokens: broken_tokens,
+            backend_tls: broken_backend_tls,
             nameless: nameless_policies,
         };
         shut::shut(&mut mesh, unreadable, &mut diagnostics);
@@ -270,6 +272,7 @@ impl Read {
             broken_policies,
             broken_authorization,
             broken_tokens,
+            broken_backend_tls,
             nameless_policies,
             intents,
             diagnostics,
@@ -293,6 +296,10 @@ impl Read {
         }
         for (id, policy) in broken_tokens {
             let entry = self.broken_tokens.entry(id.clone());
+            entry.or_insert_with(|| policy.clone());
+        }
+        for (id, policy) in broken_backend_tls {
+            let entry = self.broken_backend_tls.entry(id.clone());
             entry.or_insert_with(|| policy.clone());
         }
         self.intents.extend(intents.iter().cloned());
@@ -325,7 +332,10 @@ impl Patch {
     fn concerns_gateway_api(&self) -> bool {
         let all = self.removed.iter().chain(&self.added);
         let concerned = |(_, stored): &(ResourceId, Stored)| match &stored.checked {
-            Checked::Services(..) | Checked::Secret(_) | Checked::Deployment(_) => true,
+            Checked::Services(..)
+            | Checked::Secret(_)
+            | Checked::ConfigMap(_)
+            | Checked::Deployment(_) => true,
             Checked::Pod(pod) => pod.template.labels.get(GATEWAY_NAME).is_some(),
             _ => false,
         };

@@ -141,6 +141,9 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
                 Checked::RequestAuthentication(policy) => {
                     read.broken_tokens.entry(id.clone()).or_insert(policy);
                 }
+                Checked::BackendTls(policy) => {
+                    read.broken_backend_tls.entry(id.clone()).or_insert(policy);
+                }
                 _ => {}
             }
             read.bad.entry(id).or_insert(source);

@@ -1,6 +1,8 @@
 //! Check of Gateway API's kinds, each by itself. What its schema forbids, or what is not done here whoever asks, is an error with its
 //! place; whether references lead anywhere, and who may attach to what, is decided by `attach` for all together.
 
+mod backend_tls;
+mod connections;
 mod filters;
 mod gateway;
 mod grpc;
@@ -30,12 +32,21 @@ pub(super) fn checked(
         "GatewayClass" => Some(Checked::GatewayClass(
             gateway::class(meta, fields, report)?.into(),
         )),
+        "BackendTLSPolicy" => Some(Checked::BackendTls(
+            backend_tls::policy(meta, fields, report)?.into(),
+        )),
         "GRPCRoute" => Some(Checked::ApiRoute(grpc::route(meta, fields, report)?.into())),
         "HTTPRoute" => Some(Checked::ApiRoute(
             route::http_route(meta, fields, report)?.into(),
         )),
         "ListenerSet" => Some(Checked::ListenerSet(
             gateway::listener_set(meta, fields, report)?.into(),
+        )),
+        "TCPRoute" => Some(Checked::ApiRoute(
+            connections::tcp_route(meta, fields, report)?.into(),
+        )),
+        "TLSRoute" => Some(Checked::ApiRoute(
+            connections::tls_route(meta, fields, report)?.into(),
         )),
         "ReferenceGrant" => Some(Checked::Grant(gateway::grant(meta, fields, report)?.into())),
         _ => Some(Checked::ApiGateway(

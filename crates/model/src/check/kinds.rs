@@ -26,6 +26,20 @@ const GATEWAY_API: &[&str] = &[
     "gateway.networking.k8s.io/v1",
     "gateway.networking.k8s.io/v1beta1",
 ];
+/// Kinds that are younger in the API are still written in the versions that they had first.
+const TLS_ROUTE: &[&str] = &[
+    "gateway.networking.k8s.io/v1",
+    "gateway.networking.k8s.io/v1alpha3",
+    "gateway.networking.k8s.io/v1alpha2",
+];
+const TCP_ROUTE: &[&str] = &[
+    "gateway.networking.k8s.io/v1",
+    "gateway.networking.k8s.io/v1alpha2",
+];
+const BACKEND_TLS: &[&str] = &[
+    "gateway.networking.k8s.io/v1",
+    "gateway.networking.k8s.io/v1alpha3",
+];
 const CORE: &[&str] = &["v1"];
 const NETWORKING: &[&str] = &[
     "networking.istio.io/v1",
@@ -48,6 +62,7 @@ pub(super) const KINDS: &[Kind] = &[
         "AuthorizationPolicy",
         &["security.istio.io/v1", "security.istio.io/v1beta1"],
     ),
+    kind("BackendTLSPolicy", BACKEND_TLS),
     kind("ConfigMap", CORE),
     kind("Deployment", &["apps/v1"]),
     kind("DestinationRule", NETWORKING),
@@ -92,10 +107,12 @@ pub(super) const KINDS: &[Kind] = &[
     kind("ServiceAccount", CORE),
     kind("ServiceEntry", NETWORKING),
     kind("Sidecar", NETWORKING),
+    kind("TCPRoute", TCP_ROUTE),
     kind(
         "Telemetry",
         &["telemetry.istio.io/v1", "telemetry.istio.io/v1alpha1"],
     ),
+    kind("TLSRoute", TLS_ROUTE),
     kind("VirtualService", NETWORKING),
     kind("WorkloadEntry", NETWORKING),
     kind("WorkloadGroup", NETWORKING),
@@ -117,10 +134,7 @@ pub(super) enum Unread {
 /// Every kind that is known and not read.
 pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("NetworkPolicy", Unread::NotYetSecurity),
-    ("BackendTLSPolicy", Unread::NotYetSecurity),
     ("TrafficExtension", Unread::NotYet),
-    ("TCPRoute", Unread::NotYet),
-    ("TLSRoute", Unread::NotYet),
     ("UDPRoute", Unread::NotYet),
     ("XBackend", Unread::NotYet),
     ("XBackendTrafficPolicy", Unread::NotYet),

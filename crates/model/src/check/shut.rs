@@ -1,15 +1,17 @@
 //! Fail closed: a security policy that cannot be read and was never good is held shut. A PeerAuthentication is STRICT, an
 //! AuthorizationPolicy denies everything, and so does a RequestAuthentication (an application behind it may believe that
 //! whatever token it gets is a good one), for whom they were meant as far as that can be told. What its author wanted to open
-//! opens when the text is right.
+//! opens when the text is right. The Services of a BackendTLSPolicy are not called.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::ResourceId;
+use crate::attach;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::{Action, AuthorizationPolicy, PolicyTarget, Rule};
+use crate::mesh::gateway_api::BackendTls;
 use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication, RequestAuthentication};
 use crate::names::{Namespace, ResourceName};
 use crate::source::Source;
@@ -27,6 +29,8 @@ pub(super) struct Unreadable {
     pub(super) authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
     /// RequestAuthentications by name, as far as they could be read.
     pub(super) tokens: BTreeMap<ResourceId, Arc<RequestAuthentication>>,
+    /// BackendTLSPolicies by name, as far as they could be read.
+    pub(super) backend_tls: BTreeMap<ResourceId, Arc<BackendTls>>,
     /// Without a name, by kind.
     pub(super) nameless: Vec<(&'static str, Source)>,
 }
@@ -61,6 +65,12 @@ pub(super) fn shut(mesh: &mut Mesh, unreadable: Unreadable, diagnostics: &mut Ve
         let name = format!("{}{TOKENS}", broken.name.name);
         let name = ResourceName::new(broken.name.namespace.clone(), name);
         shut_out(mesh, &id, name, &broken.source, &broken.target, diagnostics);
+    }
+    for (id, broken) in unreadable.backend_tls {
+        if !mesh.resources.contains_key(&id) {
+            attach::shut(mesh, &broken);
+            diagnostics.push(uncalled(&broken.source, &id.to_string()));
+        }
     }
     for (kind, source) in unreadable.nameless {
         let name = ResourceName::new(root.clone(), NAMELESS);
@@ -139,6 +149,14 @@ fn strict(source: &Source, what: &str, scope: &str) -> Diagnostic {
     );
     Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
         .help("plaintext is refused there unless a narrower policy allows it")
+}
+
+fn uncalled(source: &Source, what: &str) -> Diagnostic {
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, nobody calls the Services that it is for"
+    );
+    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
+        .help("they are not called in plaintext instead")
 }
 
 fn denied(source: &Source, what: &str, scope: &str) -> Diagnostic {

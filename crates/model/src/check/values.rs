@@ -168,6 +168,21 @@ pub(super) fn service_account(text: Option<&Text>, report: &Report) -> Arc<str> 
     .unwrap_or_else(|| "default".into())
 }
 
+/// Whether a name of a certificate is a URI.
+pub(super) fn is_uri(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    let of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+    plain && scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(of_scheme))
+}
+
+/// Whether a certificate can have this name: a host's without a `*`, an address, a URI.
+pub(super) fn is_certificate_name(text: &str) -> bool {
+    is_uri(text)
+        || text.parse::<IpAddr>().is_ok()
+        || Hostname::new(text).is_some_and(|host| !host.is_wildcard())
+}
+
 /// An IP address.
 pub(super) fn ip(text: &Text, report: &Report) -> Option<IpAddr> {
     report.parsed(

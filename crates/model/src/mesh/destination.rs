@@ -106,6 +106,23 @@ impl DestinationRule {
     }
 }
 
+impl DestinationRule {
+    /// A port is spoken to so, in the whole service and in each of its parts, and all else stays.
+    pub(crate) fn speak(&mut self, port: Port, tls: &ClientTls) {
+        let speaking = |level: PolicyLevel| PolicyLevel {
+            tls: Some(tls.clone()),
+            retry_budget: None,
+            ..level
+        };
+        let whole = self.policy.over(PolicyLevel::default(), port);
+        for part in self.subsets.values_mut() {
+            let level = part.policy.over(whole.clone(), port);
+            part.policy.ports.insert(port, speaking(level));
+        }
+        self.policy.ports.insert(port, speaking(whole));
+    }
+}
+
 impl Mesh {
     /// The rule for a service: of its own namespace, else of the root namespace; the one for its very name, else the
     /// longest pattern; the oldest of several.

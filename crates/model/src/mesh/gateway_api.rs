@@ -35,8 +35,10 @@ pub struct GatewayApi {
     pub gateways: Vec<Arc<Gateway>>,
     /// ListenerSets, in the same order.
     pub listener_sets: Vec<Arc<ListenerSet>>,
-    /// HTTPRoutes and GRPCRoutes, in the same order.
+    /// Routes of all kinds, in the same order.
     pub routes: Vec<Arc<Route>>,
+    /// BackendTLSPolicies, in the same order.
+    pub backend_tls: Vec<Arc<BackendTls>>,
     /// ReferenceGrants.
     pub grants: Vec<Arc<Grant>>,
     /// What is said of each of them.
@@ -51,6 +53,7 @@ impl GatewayApi {
             && self.gateways.is_empty()
             && self.listener_sets.is_empty()
             && self.routes.is_empty()
+            && self.backend_tls.is_empty()
             && self.grants.is_empty()
     }
 }
@@ -223,6 +226,10 @@ pub enum RouteKind {
     Http,
     /// GRPCRoute.
     Grpc,
+    /// TLSRoute.
+    Tls,
+    /// TCPRoute.
+    Tcp,
 }
 
 impl RouteKind {
@@ -232,6 +239,8 @@ impl RouteKind {
         match self {
             Self::Http => "HTTPRoute",
             Self::Grpc => "GRPCRoute",
+            Self::Tls => "TLSRoute",
+            Self::Tcp => "TCPRoute",
         }
     }
 }
@@ -253,6 +262,8 @@ pub struct Route {
     pub parents: Vec<Parent>,
     /// What becomes of requests.
     pub rules: Vec<Rule>,
+    /// Of TLSRoute and TCPRoute: where connections go.
+    pub connections: Vec<ConnectionRule>,
 }
 
 /// One of `parentRefs`.
@@ -279,6 +290,15 @@ pub struct Rule {
     pub backend_timeout: Option<std::time::Duration>,
 }
 
+/// One of `rules` of a TLSRoute or TCPRoute.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConnectionRule {
+    /// Where it was written.
+    pub source: Source,
+    /// Where connections go.
+    pub backends: Vec<Backend>,
+}
+
 /// A Service and its port.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BackendTo {
@@ -297,6 +317,36 @@ pub struct Backend {
     pub weight: u32,
     /// What becomes of headers of those that go here.
     pub headers: HeaderRules,
+}
+
+/// A BackendTLSPolicy: Services are spoken to in TLS, and must have a certificate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BackendTls {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// `metadata.creationTimestamp` in seconds since 1970, if written.
+    pub created: Option<i64>,
+    /// Which Services, each with the name of its port if only one is meant.
+    pub targets: Vec<(Reference, Option<Arc<str>>)>,
+    /// Whom the certificate must be by.
+    pub authorities: BackendAuthorities,
+    /// The name that is asked for; none where it could not be read.
+    pub hostname: Option<Arc<str>>,
+    /// Names of which the certificate must have one instead of it.
+    pub subject_alt_names: Vec<Arc<str>>,
+}
+
+/// Whose certificates of backends are believed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BackendAuthorities {
+    /// Those of the system.
+    System,
+    /// `wellKnownCACertificates` of a name that is not known here.
+    Unknown(Arc<str>, Source),
+    /// What these hold.
+    Held(Vec<Reference>),
 }
 
 /// A ReferenceGrant: who may point from other namespaces into its own.

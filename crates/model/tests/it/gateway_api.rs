@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use voile_model::mesh::gateway_api::{Condition, GATEWAY_NAME, Said};
-use voile_model::mesh::{Mesh, TargetPort, Visibility};
+use voile_model::mesh::traffic::{Authorities, ClientTls};
+use voile_model::mesh::{Mesh, Subject, TargetPort, Visibility};
 use voile_model::{Namespace, Port, ResourceName, SourceFile, check};
 
 use crate::{good, render};
@@ -206,5 +207,73 @@ fn a_service_that_comes_later_is_led_to_and_one_that_goes_is_not() {
             .iter()
             .flat_map(|one| one.destinations());
         assert_eq!(leads.all(|to| to.nowhere.is_none()), led, "{text}");
+    }
+}
+
+#[test]
+fn routes_of_connections_of_a_service_are_for_their_names_and_port() {
+    let route = |kind: &str, name: &str, namespace: &str, rest: &str| {
+        format!(
+            "---\n{{apiVersion: gateway.networking.k8s.io/v1, kind: {kind}, metadata: {{name: {name}, namespace: {namespace}}}, spec: {{parentRefs: [{{group: \"\", kind: Service, name: db, namespace: shop{rest}, rules: [{{backendRefs: [{{name: db, namespace: shop, port: 443}}]}}]}}}}\n"
+        )
+    };
+    let text = "{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {ports: [{name: tls, port: 443}, {name: tcp, port: 444}]}}\n".to_owned()
+        + &route("TLSRoute", "names", "shop", ", port: 443}], hostnames: [a.example, \"*.b.example\"]")
+        + &route("TCPRoute", "bytes", "shop", ", port: 444}]")
+        + &route("TCPRoute", "own", "far", "}]");
+    let mesh = good(&text);
+    let [own, all] = mesh.virtual_services.as_slice() else {
+        panic!("{:?}", mesh.virtual_services);
+    };
+    assert!(all.http.is_empty() && own.http.is_empty() && own.tls.is_empty());
+    assert_eq!(
+        own.visibility,
+        Visibility::Namespaces(vec![Namespace::new("far").expect("a name")])
+    );
+    let said = |matches: &[voile_model::mesh::Criteria]| {
+        let one = |criteria: &voile_model::mesh::Criteria| format!("{criteria:?}");
+        matches.iter().map(one).collect::<String>()
+    };
+    let names = said(&all.tls[0].matches);
+    for part in ["a.example", "*.b.example", "443"] {
+        assert!(names.contains(part), "{names}");
+    }
+    assert!(all.tls[0].matches[0].contains_key(&Subject::SniHosts));
+    let bytes = said(&all.tcp[0].matches);
+    assert!(
+        bytes.contains("444") && !bytes.contains("SniHosts"),
+        "{bytes}"
+    );
+    // Without a port it is for all of them.
+    assert!(own.tcp[0].matches.is_empty());
+}
+
+#[test]
+fn a_policy_of_tls_to_backends_leaves_what_else_is_said_of_the_service() {
+    let text = "
+{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {ports: [{name: a, port: 443}, {name: b, port: 444}]}}
+---
+{apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: db, namespace: shop}, spec: {host: db, trafficPolicy: {tls: {mode: DISABLE}, connectionPool: {tcp: {maxConnections: 7}}}, subsets: [{name: new, labels: {version: v2}, trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: BackendTLSPolicy, metadata: {name: db, namespace: shop}, spec: {targetRefs: [{group: \"\", kind: Service, name: db, sectionName: a}], validation: {hostname: db.example, wellKnownCACertificates: System}}}
+";
+    let mesh = good(text);
+    let service = mesh.services.values().next().expect("a service");
+    let rule = mesh.destination_rule(service).expect("a rule");
+    let port = |number: u16| Port::new(number).expect("a port");
+    for part in [None, Some("new")] {
+        let traffic = rule.traffic(port(443), part);
+        assert_eq!(traffic.pool.max_connections, Some(7));
+        let Some(ClientTls::Originate(origin)) = traffic.tls else {
+            panic!("{part:?}: {:?}", traffic.tls);
+        };
+        assert_eq!(origin.server_name.as_deref(), Some("db.example"));
+        assert_eq!(origin.authorities, Authorities::System);
+        // The other port is spoken to as before.
+        let other = rule.traffic(port(444), part).tls;
+        assert!(
+            matches!(other, Some(ClientTls::Disable | ClientTls::Mutual(_))),
+            "{other:?}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 mod origination;
 mod plain;
-mod streams;
+pub(crate) mod streams;
 pub(crate) mod tls;
 
 use std::net::SocketAddr;

@@ -34,7 +34,7 @@ pub(super) fn entry(name: &str, at: SocketAddr, protocol: &str) -> String {
 }
 
 /// Says a word to whoever connects, and closes.
-fn greet(listener: TcpListener, word: &'static str) {
+pub(crate) fn greet(listener: TcpListener, word: &'static str) {
     application::serve(listener, move |mut stream| {
         // Whoever went away hears nothing.
         let _ = stream.write_all(word.as_bytes());
@@ -42,7 +42,7 @@ fn greet(listener: TcpListener, word: &'static str) {
 }
 
 /// What is said to who connects, up to the end; nothing of a connection that is reset.
-fn heard(at: SocketAddr) -> String {
+pub(crate) fn heard(at: SocketAddr) -> String {
     let mut text = String::new();
     let Ok(mut stream) = TcpStream::connect(at) else {
         return text;
@@ -54,7 +54,7 @@ fn heard(at: SocketAddr) -> String {
 }
 
 /// openssl's server, which says in its page with which cipher it was asked.
-pub(super) fn tls_server(keys: &Keys, name: &str, at: SocketAddr, more: &[&str]) -> Process {
+pub(crate) fn tls_server(keys: &Keys, name: &str, at: SocketAddr, more: &[&str]) -> Process {
     let openssl = std::path::Path::new("openssl");
     let process = Process::start_other(name, openssl, |command| {
         command.args(["s_server", "-www", "-accept", &at.to_string()]);
@@ -67,7 +67,7 @@ pub(super) fn tls_server(keys: &Keys, name: &str, at: SocketAddr, more: &[&str])
 }
 
 /// What openssl's client tells of its connection, and what it was told.
-fn tls_client(at: SocketAddr, arguments: &[&str]) -> String {
+pub(crate) fn tls_client(at: SocketAddr, arguments: &[&str]) -> String {
     let ran = Command::new("openssl")
         .args(["s_client", "-connect", &at.to_string()])
         .args(arguments)
@@ -78,7 +78,7 @@ fn tls_client(at: SocketAddr, arguments: &[&str]) -> String {
 }
 
 /// Whose certificate is shown to who asks for a name; nothing where the connection is reset.
-fn shown(at: SocketAddr, arguments: &[&str]) -> Option<String> {
+pub(crate) fn shown(at: SocketAddr, arguments: &[&str]) -> Option<String> {
     let text = tls_client(at, arguments);
     let line = text.lines().find(|line| line.starts_with("subject="))?;
     Some(line.split("CN").nth(1)?.trim_matches([' ', '=']).to_owned())

@@ -1,7 +1,11 @@
 //! The mesh's own cases: routes whose parent is a Service hold at its callers' sidecars.
 
+use std::net::SocketAddr;
+
 use super::{Expectation, Heard, backends};
-use crate::mesh::{Mesh, application, get, wait_until};
+use crate::gateway::streams::{greet, heard};
+use crate::insight::asked;
+use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, get, wait_until};
 
 /// Routes of the Service that the client calls, of its own namespace and of another, and who may be led to.
 const ROUTES: &str = r#"
@@ -77,9 +81,67 @@ fn routes_whose_parent_is_a_service_hold_at_its_callers() {
         let answer = expectation.ask(mesh.http()).expect("an answer");
         assert_eq!(expectation.wrong(&answer), None, "{line}");
     }
+    let (_, table) = asked(&mesh, &["status"]);
+    let row = |parts: &[&str]| {
+        let mut lines = table.lines();
+        lines.any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    for parts in [
+        ["RESOURCE", "OF", "CONDITIONS"],
+        [
+            "HTTPRoute shop/producer",
+            "Service shop/server ",
+            "Accepted, ResolvedRefs: RefNotPermitted",
+        ],
+        [
+            "HTTPRoute shop/other-port",
+            "Service shop/server, port 7070",
+            "Accepted, ResolvedRefs",
+        ],
+    ] {
+        assert!(row(&parts), "{parts:?}: {table}");
+    }
     // Without routes the Service is itself again.
     std::fs::remove_file(mesh.config().join("routes.yaml")).expect("removed");
     wait_until("the service itself", || {
         get(mesh.http(), "/elsewhere").is_ok_and(|answer| answer.status == 200)
     });
+}
+
+/// A Service of bytes, and who is there.
+fn elsewhere(at: SocketAddr) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: plain, namespace: shop}}\nspec: {{selector: {{app: plain}}, ports: [{{name: tcp, port: 3000, targetPort: {}}}]}}\n---\n\
+         apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: plain, namespace: shop}}\nspec: {{address: {}, labels: {{app: plain}}}}\n---\n",
+        at.port(),
+        at.ip()
+    )
+}
+
+#[test]
+fn routes_of_connections_whose_parent_is_a_service_hold_at_its_callers() {
+    let mesh = Mesh::start("PERMISSIVE");
+    application::reflect(mesh.http_app());
+    greet(mesh.tcp_app(), "itself");
+    let listener = std::net::TcpListener::bind(mesh.address(20, 0)).expect("an address");
+    let plain = listener.local_addr().expect("bound");
+    greet(listener, "another");
+    let write = |routes: &str| {
+        let all = elsewhere(plain) + routes;
+        std::fs::write(mesh.config().join("routes.yaml"), all).expect("written");
+    };
+    let tcp = |port: u16, to: &str| {
+        format!(
+            "apiVersion: gateway.networking.k8s.io/v1alpha2\nkind: TCPRoute\nmetadata: {{name: elsewhere, namespace: shop}}\n\
+             spec: {{parentRefs: [{{group: \"\", kind: Service, name: server, port: {port}}}], rules: [{{backendRefs: [{{name: {to}}}]}}]}}\n---\n"
+        )
+    };
+    write(&tcp(TCP_PORT, "plain, port: 3000"));
+    wait_until("the route", || heard(mesh.tcp()) == "another");
+    // Requests to another port of the Service stay as they are.
+    assert_eq!(get(mesh.http(), "/").expect("an answer").status, 200);
+    write(&tcp(TCP_PORT, "absent, port: 3000"));
+    wait_until("nobody", || heard(mesh.tcp()).is_empty());
+    write(&tcp(HTTP_PORT, "plain, port: 3000"));
+    wait_until("the Service itself", || heard(mesh.tcp()) == "itself");
 }

@@ -1,9 +1,11 @@
 //! Gateway API as its conformance suite asks: the cases of `cases/*.txt` name the suite's tests, say their resources in our words, and
 //! the requests with what must come of them. All run against one `voile up`, each with a listener of its own.
 
+mod backend_tls;
 mod data;
 mod example;
 mod mesh;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};

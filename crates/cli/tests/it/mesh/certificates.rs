@@ -71,6 +71,13 @@ impl Keys {
         ));
     }
 
+    /// A ConfigMap that holds an authority's certificate as `ca.crt`.
+    pub(crate) fn authority(&self, namespace: &str, name: &str, file: &str) -> String {
+        let secret = self.secret(namespace, name, &[("ca.crt", file)]);
+        let map = secret.replace("kind: Secret", "kind: ConfigMap");
+        map.replace("type: kubernetes.io/tls\nstringData:", "data:")
+    }
+
     /// A Secret that holds these files under these keys.
     pub(crate) fn secret(&self, namespace: &str, name: &str, files: &[(&str, &str)]) -> String {
         let mut text = format!(

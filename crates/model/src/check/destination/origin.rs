@@ -1,13 +1,13 @@
 //! `tls` of a DestinationRule: plaintext, the mesh's own, or TLS of the world's that the proxy makes. What contradicts itself is an
 //! error, where Istio's proxies would take one of the two: whoever writes a certificate means that it is shown or looked at.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::super::values;
 use crate::codes;
 use crate::decode::Report;
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
-use crate::names::{Hostname, Identity};
+use crate::names::Hostname;
 use crate::written::Text;
 use crate::written::destination as written;
 
@@ -158,11 +158,8 @@ fn names(written: &written::ClientTls, report: &Report) -> Vec<Arc<str>> {
         report.error(codes::LIMIT, &text.at, message, "say fewer");
     }
     for text in all {
-        let known = text.value.parse::<Identity>().is_ok()
-            || text.value.parse::<IpAddr>().is_ok()
-            || Hostname::new(&text.value).is_some_and(|host| !host.is_wildcard());
-        if !known {
-            let help = "a host name, an IP address, or spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT";
+        if !values::is_certificate_name(&text.value) {
+            let help = "a host name, an IP address, or a URI such as spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT";
             report.bad(text, " as a name of a certificate", help);
         }
     }

@@ -156,13 +156,19 @@ fn listener(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Lis
     }
     fields.finish();
     let (name, protocol) = (name?, protocol?);
-    if &*protocol.value == "HTTP" && tls.is_some() {
-        let message = "a listener of HTTP speaks no TLS";
-        let help = "write `protocol: HTTPS`, or remove `tls`";
+    let spoken = &*protocol.value;
+    if matches!(spoken, "HTTP" | "TCP") && tls.is_some() {
+        let message = format!("a listener of {spoken} speaks no TLS");
+        let help = "write `protocol: HTTPS` or TLS, or remove `tls`";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
-    if &*protocol.value == "HTTPS" && tls.is_none() {
+    if matches!(spoken, "HTTPS" | "TLS") && tls.is_none() {
         report.required(None::<()>, &at, "tls");
+    }
+    if spoken == "TCP" && hostname.is_some() {
+        let message = "connections of plain TCP name no host";
+        let help = "remove `hostname`, or write `protocol: TLS`";
+        report.error(codes::CONTRADICTION, &at, message, help);
     }
     Some(Listener {
         source: report.source(&at),
@@ -193,9 +199,16 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
     }
     fields.not_yet(&["options", "frontendValidation"]);
     fields.finish();
+    let passthrough = mode.unwrap_or(false);
+    if passthrough && !certificates.is_empty() {
+        let message =
+            "TLS that is passed through ends behind the gateway, which shows no certificate";
+        let help = "remove `certificateRefs`, or write `mode: Terminate`";
+        report.error(codes::CONTRADICTION, &at, message, help);
+    }
     ListenerTls {
         source: report.source(&at),
-        passthrough: mode.unwrap_or(false),
+        passthrough,
         certificates,
     }
 }

@@ -3,7 +3,7 @@
 use super::super::values::Meta;
 use super::filters::Reading;
 use super::matches::{self, Criteria, How};
-use super::route::{backends, everything, plain, read, rule_name};
+use super::route::{backends, everything, plain, requests, rule_name};
 use super::{at_most, says_nothing};
 use crate::codes;
 use crate::decode::{Cursor, Fields, Report};
@@ -17,7 +17,7 @@ const MAX_MATCHES: usize = 64;
 const ANY: &str = "[^/]+";
 
 pub(super) fn route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
-    read(RouteKind::Grpc, meta, fields, report, rule)
+    requests(RouteKind::Grpc, meta, fields, report, rule)
 }
 
 fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {

@@ -8,6 +8,7 @@ use super::filters::{Filters, Reading, backend_to};
 use super::{GATEWAY, at_most, matches, port, reference, says_nothing};
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
+use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::{Backend, Parent, Route, RouteKind, Rule};
 use crate::mesh::{Criterion, HttpMatch, HttpRoute, Subject, TextMatch};
 use crate::names::{Hostname, Namespace};
@@ -15,12 +16,14 @@ use crate::source::Source;
 
 /// Bounds of the API's schema.
 const MAX_HOSTNAMES: usize = 16;
+const MAX_SERVER_NAMES: usize = 1_024;
 const MAX_PARENTS: usize = 32;
 const MAX_RULES: usize = 16;
 const MAX_MATCHES: usize = 64;
 const MAX_BACKENDS: usize = 16;
+
 pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
-    let mut route = read(RouteKind::Http, meta, fields, report, rule)?;
+    let mut route = requests(RouteKind::Http, meta, fields, report, rule)?;
     let spec = fields.inner("spec");
     if let Some(mut spec) = spec.filter(|_| route.rules.is_empty())
         && spec.get("rules").is_none()
@@ -38,45 +41,63 @@ pub(super) fn http_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
     Some(route)
 }
 
-/// Reads a route whose rules are read by `rule`.
-pub(super) fn read(
+/// Reads a route of requests.
+pub(super) fn requests(
     kind: RouteKind,
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
     rule: impl Fn(&Cursor<'_>, &Namespace, &Report) -> Option<Rule>,
 ) -> Option<Route> {
+    let (route, rules) = read(kind, meta, fields, report, rule)?;
+    Some(Route { rules, ..route })
+}
+
+/// Reads a route, and its rules by `rule`.
+pub(super) fn read<T>(
+    kind: RouteKind,
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+    rule: impl Fn(&Cursor<'_>, &Namespace, &Report) -> Option<T>,
+) -> Option<(Route, Vec<T>)> {
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let own = meta.name.namespace.clone();
-    let (hostnames, parents) = attaches(&mut spec, &own, report);
+    let hostnames = match kind {
+        // Its connections name nobody.
+        RouteKind::Tcp => Vec::new(),
+        RouteKind::Http | RouteKind::Grpc => hostnames(&mut spec, MAX_HOSTNAMES, report),
+        RouteKind::Tls => hostnames(&mut spec, MAX_SERVER_NAMES, report),
+    };
+    let parents = parents(&mut spec, &own, report);
     let at = spec.at().clone();
     let rules = spec.list("rules", |cursor| rule(cursor, &own, report));
     at_most(rules.len(), MAX_RULES, "rules", &at, report);
     spec.not_yet(&["useDefaultGateways"]);
     spec.finish();
-    Some(Route {
+    let route = Route {
         kind,
         hostnames,
         parents,
-        rules,
+        rules: Vec::new(),
+        connections: Vec::new(),
         name: meta.name,
         source: meta.source,
         created: meta.created,
-    })
+    };
+    Some((route, rules))
 }
 
-/// `hostnames` and `parentRefs`.
-fn attaches(
-    spec: &mut Fields<'_>,
-    own: &Namespace,
-    report: &Report,
-) -> (Vec<Hostname>, Vec<Parent>) {
+fn hostnames(spec: &mut Fields<'_>, most: usize, report: &Report) -> Vec<Hostname> {
+    let all = spec.texts("hostnames");
+    at_most(all.len(), most, "hostnames", spec.at(), report);
+    let all = all.iter();
+    all.filter_map(|text| values::hostname(text, report))
+        .collect()
+}
+
+fn parents(spec: &mut Fields<'_>, own: &Namespace, report: &Report) -> Vec<Parent> {
     let at = spec.at().clone();
-    let hostnames = spec.texts("hostnames");
-    at_most(hostnames.len(), MAX_HOSTNAMES, "hostnames", &at, report);
-    let hostnames = hostnames.iter();
-    let hostnames = hostnames.filter_map(|text| values::hostname(text, report));
-    let hostnames = hostnames.collect();
     let parents = spec.list("parentRefs", |cursor| {
         let mut fields = cursor.fields()?;
         let to = reference(&mut fields, GATEWAY, own, report);
@@ -90,7 +111,7 @@ fn attaches(
         })
     });
     at_most(parents.len(), MAX_PARENTS, "parentRefs", &at, report);
-    (hostnames, parents)
+    parents
 }
 
 fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
@@ -184,16 +205,27 @@ pub(super) fn plain(
     }
 }
 
-/// `backendRefs`.
+/// `backendRefs` that requests go to.
 pub(super) fn backends(rule: &mut Fields<'_>, reading: &Reading<'_>) -> Vec<Backend> {
-    let report = reading.report;
+    shared(rule, reading.own, reading.report, |fields| {
+        reading.of_backend(fields)
+    })
+}
+
+/// `backendRefs`; `headers` reads what becomes of headers of those that go to one.
+pub(super) fn shared(
+    rule: &mut Fields<'_>,
+    own: &Namespace,
+    report: &Report,
+    headers: impl Fn(&mut Fields<'_>) -> HeaderRules,
+) -> Vec<Backend> {
     let at = rule.at().clone();
     let backends = rule.list("backendRefs", |cursor| {
         let mut fields = cursor.fields()?;
-        let to = backend_to(&mut fields, reading.own, report);
+        let to = backend_to(&mut fields, own, report);
         let weight = fields.integer("weight");
         let weight = weight.map_or(Some(1), |weight| values::weight(&weight, report));
-        let headers = reading.of_backend(&mut fields);
+        let headers = headers(&mut fields);
         fields.finish();
         Some(Backend {
             to: to?,

@@ -40,6 +40,14 @@ pub enum Reason {
     UnsupportedValue,
     /// The Gateway does not take it.
     NotAllowed,
+    /// None of the authorities of a BackendTLSPolicy can be used.
+    NoValidCertificate,
+    /// One of them cannot be.
+    InvalidAuthority,
+    /// An older policy has the target.
+    Conflicted,
+    /// What a policy is for is not there.
+    TargetNotFound,
     /// Nothing runs yet.
     Pending,
     /// It is not good itself.
@@ -67,6 +75,10 @@ impl Reason {
             Self::InvalidKind => "InvalidKind",
             Self::UnsupportedValue => "UnsupportedValue",
             Self::NotAllowed => "NotAllowed",
+            Self::NoValidCertificate => "NoValidCACertificate",
+            Self::InvalidAuthority => "InvalidCACertificateRef",
+            Self::Conflicted => "Conflicted",
+            Self::TargetNotFound => "TargetNotFound",
             Self::Pending => "Pending",
             Self::Invalid => "Invalid",
         }

@@ -1,0 +1,242 @@
+//! BackendTLSPolicies: which ports of which Services are spoken to in TLS, and by whose certificates. What comes of them is laid over
+//! the DestinationRules, so that whoever calls these ports calls them so. Fail closed: authorities that cannot be used believe nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{World, refusal};
+use crate::mesh::gateway_api::{BackendAuthorities, BackendTls, Reason, Reference, Refusal};
+use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
+use crate::mesh::{DestinationRule, Mesh, Service};
+use crate::names::{Port, ResourceName, ServiceKey};
+use crate::source::Source;
+
+/// A policy, and what became of it.
+pub(super) struct Policy<'m> {
+    pub(super) policy: &'m Arc<BackendTls>,
+    /// Why it is not accepted.
+    pub(super) refused: Option<Refusal>,
+    /// What it points at and cannot be used.
+    pub(super) unresolved: Option<Refusal>,
+    /// The Services that it is for.
+    pub(super) services: Vec<&'m Arc<Service>>,
+    /// Those that it has, each with the name of its port if only that one is meant.
+    targets: Vec<(&'m Arc<Service>, Option<Arc<str>>)>,
+    origin: Arc<TlsOrigin>,
+}
+
+/// How ports of a Service are spoken to, and where that was said.
+pub(super) type Spoken = BTreeMap<ServiceKey, (Source, BTreeMap<Port, Arc<TlsOrigin>>)>;
+
+/// All of them, the oldest first: it has the target.
+pub(super) fn policies<'m>(world: &World<'m>) -> Vec<Policy<'m>> {
+    let mut taken: BTreeSet<(&ServiceKey, Option<Arc<str>>)> = BTreeSet::new();
+    let all = world.mesh.gateway_api.backend_tls.iter();
+    let judged = all.map(|policy| {
+        let (authorities, mut refused, unresolved) = authorities(world, policy);
+        let (mut services, mut targets) = (Vec::new(), Vec::new());
+        for (to, section) in &policy.targets {
+            let target = (to, section.as_ref());
+            match self::target(world, target) {
+                Err(why) => drop(refused.get_or_insert(why)),
+                Ok(service) => {
+                    services.push(service);
+                    if taken.insert((&service.key, section.clone())) {
+                        targets.push((service, section.clone()));
+                        continue;
+                    }
+                    let said = format!("an older BackendTLSPolicy is for {} already", to.name);
+                    let why = refusal(Reason::Conflicted, &to.source, &to.field, said);
+                    refused.get_or_insert(why);
+                }
+            }
+        }
+        Policy {
+            policy,
+            refused,
+            unresolved,
+            services,
+            targets,
+            origin: Arc::new(origin(policy, authorities)),
+        }
+    });
+    judged.collect()
+}
+
+fn origin(policy: &BackendTls, authorities: Authorities) -> TlsOrigin {
+    TlsOrigin {
+        mutual: false,
+        authorities: match &policy.hostname {
+            Some(_) => authorities,
+            None => nobody(),
+        },
+        credential: None,
+        certificate: None,
+        server_name: policy.hostname.clone(),
+        subject_alt_names: policy.subject_alt_names.clone(),
+        unverified: false,
+    }
+}
+
+/// By whose certificates nobody is believed.
+fn nobody() -> Authorities {
+    Authorities::Pem(Arc::from([]))
+}
+
+fn target<'m>(
+    world: &World<'m>,
+    (to, section): (&Reference, Option<&Arc<str>>),
+) -> Result<&'m Arc<Service>, Refusal> {
+    let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
+    if !to.is("", "Service") {
+        let said = format!(
+            "a BackendTLSPolicy is for a Service, and {} is none",
+            to.kind
+        );
+        return no(Reason::Invalid, said);
+    }
+    let Some(service) = world.service(to) else {
+        return no(
+            Reason::TargetNotFound,
+            format!("the Service {} is not there", to.name),
+        );
+    };
+    match section {
+        Some(name) if service.ports.iter().all(|port| port.name != *name) => {
+            let said = format!("{} has no port that is called {name}", service.key);
+            no(Reason::TargetNotFound, said)
+        }
+        _ => Ok(service),
+    }
+}
+
+/// Whom a policy believes; why it is not accepted, and what of its references cannot be used.
+fn authorities(
+    world: &World<'_>,
+    policy: &BackendTls,
+) -> (Authorities, Option<Refusal>, Option<Refusal>) {
+    let references = match &policy.authorities {
+        BackendAuthorities::System => return (Authorities::System, None, None),
+        BackendAuthorities::Unknown(name, source) => {
+            let field = "spec.validation.wellKnownCACertificates";
+            let said = format!("no authorities are known as {name} here, only as System");
+            let why = refusal(Reason::Invalid, source, field, said);
+            return (nobody(), Some(why), None);
+        }
+        BackendAuthorities::Held(references) => references,
+    };
+    let mut pem = Vec::new();
+    let mut unresolved: Option<Refusal> = None;
+    for to in references {
+        match held(world, to) {
+            Ok(text) => {
+                pem.extend_from_slice(text.as_bytes());
+                pem.push(b'\n');
+            }
+            Err(why) => drop(unresolved.get_or_insert(why)),
+        }
+    }
+    if !pem.is_empty() {
+        return (Authorities::Pem(pem.into()), None, unresolved);
+    }
+    let refused = unresolved.as_ref().map(|why| Refusal {
+        reason: Reason::NoValidCertificate,
+        ..why.clone()
+    });
+    (nobody(), refused, unresolved)
+}
+
+/// The certificates that a ConfigMap holds.
+fn held<'m>(world: &World<'m>, to: &Reference) -> Result<&'m str, Refusal> {
+    let no = |reason, said| Err(refusal(reason, &to.source, &to.field, said));
+    if !to.is("", "ConfigMap") {
+        let said = format!(
+            "authorities are read from a ConfigMap, and not from a {}",
+            to.kind
+        );
+        return no(Reason::InvalidKind, said);
+    }
+    let said = match world.mesh.config_maps.get(&to.name) {
+        None => format!("the ConfigMap {} is not there", to.name),
+        Some(map) => match map.data.get("ca.crt") {
+            Some(text) if text.contains("-----BEGIN CERTIFICATE-----") => return Ok(text),
+            _ => format!("the ConfigMap {} has no `ca.crt` in PEM", to.name),
+        },
+    };
+    no(Reason::InvalidAuthority, said)
+}
+
+/// What they say together: of a port its own policy, else the Service's.
+pub(super) fn spoken(policies: &[Policy<'_>]) -> Spoken {
+    let mut spoken = Spoken::new();
+    for wanted in [true, false] {
+        for one in policies {
+            let targets = one.targets.iter();
+            for (service, section) in targets.filter(|(_, section)| section.is_some() == wanted) {
+                let source = || (one.policy.source.clone(), BTreeMap::new());
+                let (_, ports) = spoken.entry(service.key.clone()).or_insert_with(source);
+                let all = service.ports.iter();
+                let meant =
+                    all.filter(|port| section.as_ref().is_none_or(|name| port.name == *name));
+                for port in meant {
+                    ports
+                        .entry(port.number)
+                        .or_insert_with(|| Arc::clone(&one.origin));
+                }
+            }
+        }
+    }
+    spoken
+}
+
+/// Puts that into force, before all DestinationRules of the same Services and with all else that those say.
+pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
+    for (key, (source, ports)) in spoken {
+        let Some(service) = mesh.services.get(&key) else {
+            continue;
+        };
+        let name = ResourceName::new(key.namespace.clone(), format!("~{}", key.hostname));
+        let said = mesh.destination_rule(service);
+        let mut rule = said.map_or_else(
+            || DestinationRule {
+                name: name.clone(),
+                source: source.clone(),
+                created: None,
+                host: key.hostname.clone(),
+                policy: Default::default(),
+                subsets: BTreeMap::new(),
+            },
+            |rule| DestinationRule::clone(rule),
+        );
+        rule.name = name;
+        rule.source = source;
+        rule.created = Some(i64::MIN);
+        rule.host = key.hostname.clone();
+        for (port, origin) in ports {
+            rule.speak(port, &ClientTls::Originate(origin));
+        }
+        mesh.destination_rules.insert(0, rule.into());
+    }
+}
+
+/// Nobody calls the Services that a policy is for which cannot be read.
+pub(crate) fn shut(mesh: &mut Mesh, broken: &BackendTls) {
+    let world = World::new(mesh);
+    let origin = Arc::new(origin(broken, nobody()));
+    let mut spoken = Spoken::new();
+    for (to, section) in &broken.targets {
+        let Some(service) = world.service(to) else {
+            continue;
+        };
+        let all = service.ports.iter();
+        // A port that is not there may be misspelt: then it is one of them.
+        let there = |name: &Arc<str>| all.clone().any(|port| port.name == *name);
+        let only = section.as_ref().filter(|name| there(name));
+        let meant = all.filter(|port| only.is_none_or(|name| port.name == *name));
+        let (_, ports) = spoken
+            .entry(service.key.clone())
+            .or_insert_with(|| (broken.source.clone(), BTreeMap::new()));
+        ports.extend(meant.map(|port| (port.number, Arc::clone(&origin))));
+    }
+    lay(mesh, spoken);
+}

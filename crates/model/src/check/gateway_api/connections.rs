@@ -1,0 +1,61 @@
+//! Check of TLSRoute and TCPRoute: one rule, which says where connections go.
+
+use super::super::values::Meta;
+use super::route::{read, rule_name, shared};
+use crate::codes;
+use crate::decode::{Cursor, Fields, Report};
+use crate::mesh::action::HeaderRules;
+use crate::mesh::gateway_api::{ConnectionRule, Route, RouteKind};
+use crate::names::Namespace;
+
+pub(super) fn tls_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+    let at = meta.at.clone();
+    let route = connections(RouteKind::Tls, meta, fields, report)?;
+    if route.hostnames.is_empty() {
+        let message = "a TLSRoute says for which names it is";
+        let help = "write `hostnames`, such as [shop.example] or [\"*.example\"]";
+        report.error(codes::MISSING, &at, message, help);
+    }
+    Some(route)
+}
+
+pub(super) fn tcp_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
+    connections(RouteKind::Tcp, meta, fields, report)
+}
+
+fn connections(
+    kind: RouteKind,
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<Route> {
+    let at = meta.at.clone();
+    let (route, rules) = read(kind, meta, fields, report, rule)?;
+    if rules.len() != 1 {
+        let message = format!(
+            "a {} has one rule, and this has {}",
+            kind.word(),
+            rules.len()
+        );
+        let help = "nothing tells the connections of several rules apart: keep one";
+        report.error(codes::CONTRADICTION, &at, message, help);
+    }
+    Some(Route {
+        connections: rules,
+        ..route
+    })
+}
+
+fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<ConnectionRule> {
+    let mut fields = cursor.fields()?;
+    rule_name(&mut fields, report);
+    let backends = shared(&mut fields, own, report, |_| HeaderRules::default());
+    if backends.is_empty() {
+        report.required(None::<()>, cursor.at(), "backendRefs");
+    }
+    fields.finish();
+    Some(ConnectionRule {
+        source: report.source(cursor.at()),
+        backends,
+    })
+}
