@@ -15,7 +15,7 @@ use crate::generator::{Broken, Order, wait_until};
 use crate::plan::Cell;
 use crate::slice::measure;
 use crate::target::Lab;
-use crate::wire::{Capture, Seen, Window};
+use crate::wire::{Capture, MAX_ANSWERS, Seen, Window};
 
 /// The most cells of one experiment that are looked at.
 pub(crate) const MAX_CELLS: usize = 24;
@@ -121,7 +121,7 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
                 profile.missing.push(words);
             }
             let seconds = window.1.saturating_sub(window.0) as f64 / 1e9;
-            let requests = (run.achieved_rps * seconds).max(1.0);
+            let requests = requests_within(&seen, run.achieved_rps * seconds);
             let answered = scene.cell.kind != Kind::Bulk;
             if answered {
                 profile.service_p50_us = run.service_us.p50;
@@ -151,6 +151,17 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
         None => profile.missing.push("hops are not seen".to_owned()),
     }
     Ok(())
+}
+
+/// How many requests fell into the window: as many as the hop saw answered that saw most of them, or, where most were not told
+/// apart, what the run's rate makes of it, which stalls make too many of.
+fn requests_within(seen: &[Seen], by_rate: f64) -> f64 {
+    let counted = seen.iter().map(|seen| seen.timed.answers_ns.len()).max();
+    match counted {
+        Some(counted) if counted < MAX_ANSWERS && counted as f64 * 2.0 > by_rate => counted as f64,
+        _ => by_rate,
+    }
+    .max(1.0)
 }
 
 fn unix_ns(time: SystemTime) -> u64 {

@@ -66,7 +66,7 @@ pub(crate) struct Timed {
 pub(crate) type Window = (u64, u64);
 
 /// The most answers whose times are kept on one hop.
-const MAX_ANSWERS: usize = 1 << 20;
+pub(crate) const MAX_ANSWERS: usize = 1 << 20;
 
 /// What a TLS server's hello says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use voile_policy::Permit;
 use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, Inner};
 use voile_transport::{
-    self as transport, Detected, RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
+    self as transport, Detected, Opening, RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
 };
 use voile_xds::wire::{MutualTls, Protocol};
 
@@ -285,7 +285,7 @@ async fn identify(
         return Some(plaintext(TcpIo::new(tcp, prefix), remote, kind));
     }
     let mut prefix = Vec::new();
-    let deadline = patience(worker, slot, protocol);
+    let deadline = patience(worker, slot, protocol, remote);
     let mut detected = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline))
         .await
         .ok()?;
@@ -305,6 +305,11 @@ async fn identify(
     let io = TcpIo::new(tcp, prefix);
     let mut identified = match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
+            // Whoever was here before in plaintext has a sidecar now.
+            worker.teach(
+                Place::Inbound(slot.plan.borrow().bind, remote.ip()),
+                Opening::Client,
+            );
             terminate(worker, slot, protocol, io, remote).await?
         }
         // TLS that is not ours belongs to the application, whatever the port says.
@@ -373,9 +378,14 @@ fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr) {
 }
 
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
-fn patience(worker: &Worker, slot: &InboundSlot, protocol: Protocol) -> Duration {
+fn patience(
+    worker: &Worker,
+    slot: &InboundSlot,
+    protocol: Protocol,
+    remote: SocketAddr,
+) -> Duration {
     let settings = worker.settings.borrow();
-    let place = || Place::Inbound(slot.plan.borrow().bind);
+    let place = || Place::Inbound(slot.plan.borrow().bind, remote.ip());
     match protocol {
         protocol if protocol.is_http() => settings.header_timeout,
         // Nothing is decided yet all the same: the application is connected, and whoever speaks first decides.

@@ -42,7 +42,7 @@ pub(crate) async fn detect(
 ) -> Option<(Detected, Option<Ahead>)> {
     let (protocol, mode, endpoint, place) = {
         let plan = slot.plan.borrow();
-        let place = Place::Inbound(plan.bind);
+        let place = Place::Inbound(plan.bind, remote.ip());
         (plan.protocol, plan.mutual_tls, plan.endpoint, place)
     };
     let settings = worker.settings();
@@ -92,10 +92,7 @@ pub(crate) async fn detect(
         if !client_spoke {
             return Some((Detected::Silent, ahead));
         }
-        // Sidecars always speak first; what they do says nothing about clients without one.
-        if prefix.first() != Some(&TLS_HANDSHAKE_RECORD) {
-            worker.teach(place, Opening::Client);
-        }
+        worker.teach(place, Opening::Client);
         if protocol == Protocol::Auto {
             rest = settings.detection_timeout;
         }

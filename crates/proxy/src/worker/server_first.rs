@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use voile_transport::Opening;
 
@@ -17,8 +17,9 @@ const MAX_PLACES: usize = 1024;
 /// Where connections of one kind go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// To our application, by the address that was called.
-    Inbound(SocketAddr),
+    /// To our application, by the address that was called and the caller's: a caller that waited for the server once has no
+    /// sidecar, and what it does says nothing of those that have one, whose ClientHello may be late.
+    Inbound(SocketAddr, IpAddr),
     /// From our application, by the address that was called.
     Outbound(SocketAddr),
     /// The same, of clients that begin with a word and without a line's end.
@@ -115,7 +116,7 @@ mod tests {
         let all = ServersFirst::default();
         let place = |port: usize| {
             let port = u16::try_from(port).expect("a port");
-            Place::Inbound(([192, 0, 2, 1], port).into())
+            Place::Inbound(([192, 0, 2, 1], port).into(), [192, 0, 2, 2].into())
         };
         (1..=MAX_PLACES + 10).for_each(|port| all.learn(place(port), true));
         assert!(!all.knows(place(10)) && all.knows(place(11)));
