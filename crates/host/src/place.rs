@@ -30,6 +30,8 @@ pub enum Privileges {
     Application,
     /// As a sidecar: it marks its packets.
     Sidecar,
+    /// As the proxy of a node: it enters pods' networks, too.
+    NodeProxy,
 }
 
 /// A place for processes.
@@ -75,6 +77,9 @@ impl Place {
         }
         match self.privileges {
             Privileges::Sidecar => keep_capabilities(CapabilitySet::NET_ADMIN),
+            Privileges::NodeProxy => {
+                keep_capabilities(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN)
+            }
             Privileges::Application => {
                 for capability in WITHHELD {
                     // Without the right to change the set there is nothing to be kept from either: exec drops all.

@@ -27,9 +27,10 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
     );
     let record = record(&out);
     let runs = record["runs"].as_array().expect("runs");
+    // On a busy machine slices may be taken again in their round.
+    let planned = runs.iter().filter(|run| run["again"] == false).count();
     assert_eq!(
-        runs.len(),
-        10,
+        planned, 10,
         "two rounds of baseline twice and relay three times"
     );
     assert!(

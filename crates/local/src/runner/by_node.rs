@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use voile_host::netns::Namespace;
+use voile_host::place::{Place, Privileges};
 use voile_identity::TokenSubject;
 use voile_zds::Who;
 
@@ -38,7 +40,9 @@ impl ByNode {
     ) -> Result<Self, UpError> {
         let socket = around.run.path().join("zds");
         let control = ground.control_planes(options.control_planes);
-        let recipe = node_proxy(around, &control, &socket);
+        // Who is not root has these privileges over the mesh's networks alone, and loses them by executing a program.
+        let place = Place::new(Namespace::current()?, Privileges::NodeProxy);
+        let recipe = node_proxy(around, &control, &socket).at(Some(place));
         Ok(Self {
             agent: NodeAgent::start(socket, runtime)?,
             process: Process::new(recipe),

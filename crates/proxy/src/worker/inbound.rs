@@ -305,11 +305,7 @@ async fn identify(
     let io = TcpIo::new(tcp, prefix);
     let mut identified = match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
-            // Whoever was here before in plaintext has a sidecar now.
-            worker.teach(
-                Place::Inbound(slot.plan.borrow().bind, remote.ip()),
-                Opening::Client,
-            );
+            worker.teach(from(slot, remote), Opening::Client);
             terminate(worker, slot, protocol, io, remote).await?
         }
         // TLS that is not ours belongs to the application, whatever the port says.
@@ -377,6 +373,12 @@ fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr) {
     }
 }
 
+/// Where it is remembered whether this caller waits for the server. One that comes with mutual TLS does not, whoever was at
+/// that address before.
+fn from(slot: &InboundSlot, remote: SocketAddr) -> Place {
+    Place::Inbound(slot.plan.borrow().bind, remote.ip())
+}
+
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
 fn patience(
     worker: &Worker,
@@ -385,11 +387,10 @@ fn patience(
     remote: SocketAddr,
 ) -> Duration {
     let settings = worker.settings.borrow();
-    let place = || Place::Inbound(slot.plan.borrow().bind, remote.ip());
     match protocol {
         protocol if protocol.is_http() => settings.header_timeout,
         // Nothing is decided yet all the same: the application is connected, and whoever speaks first decides.
-        _ if worker.servers_first.knows(place()) => Duration::ZERO,
+        _ if worker.servers_first.knows(from(slot, remote)) => Duration::ZERO,
         _ => settings.detection_timeout,
     }
 }
