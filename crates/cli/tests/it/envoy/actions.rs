@@ -109,6 +109,8 @@ struct Round {
     port: u16,
     at: [SocketAddr; 2],
     copies: Copies,
+    /// Cases of ours whose answer was thrown away, and so whose copies are.
+    thrown: Mutex<BTreeSet<String>>,
     _processes: (Process, Process, Envoy),
     _folder: tempfile::TempDir,
 }
@@ -143,6 +145,7 @@ impl Round {
             port,
             at: [listener(OURS), listener(THEIRS)],
             copies,
+            thrown: Mutex::default(),
             _processes: (control, ours, envoy),
             _folder: folder,
         }
@@ -161,7 +164,7 @@ impl Round {
                         for number in 0..REQUESTS {
                             let id = format!("{service}-{number}");
                             let head = drawn::request(&mut random, service, (self.port, &id));
-                            let said = self.one(&mut clients, (service, &head));
+                            let said = self.one(&mut clients, (service, &id, &head));
                             let mut counts = counts.lock().expect("counts");
                             for what in said {
                                 *counts.entry(what.to_owned()).or_default() += 1;
@@ -177,7 +180,11 @@ impl Round {
     }
 
     /// Asks both, and says what it was about.
-    fn one(&self, clients: &mut [Asking; 2], (service, head): (usize, &str)) -> Vec<&'static str> {
+    fn one(
+        &self,
+        clients: &mut [Asking; 2],
+        (service, id, head): (usize, &str, &str),
+    ) -> Vec<&'static str> {
         let [ours, envoy] = clients;
         envoy.send(head);
         let mut own = ours.ask(head);
@@ -185,9 +192,17 @@ impl Round {
         let mut said = kinds(&envoys, head);
         let (mut mine, mut theirs, mut excuses) = excused(own.clone(), envoys.clone());
         // By one of several ways: chance decides, and may have decided otherwise here.
-        let mut draws = 1;
+        // Each of ours has a case of its own, since another way may have another host, which a copy has, too.
+        let (mut draws, mut case) = (1, id.to_owned());
         while mine != theirs && draws < DRAWS {
-            own = ours.ask(head);
+            let again = format!("{id}.{draws}");
+            own = ours.ask(&head.replacen(
+                &format!("x-case: {id}\r\n"),
+                &format!("x-case: {again}\r\n"),
+                1,
+            ));
+            let before = std::mem::replace(&mut case, again);
+            self.thrown.lock().expect("cases").insert(before);
             (mine, theirs, excuses) = excused(own.clone(), envoys.clone());
             draws += 1;
         }
@@ -208,9 +223,15 @@ impl Round {
 
     /// How many copies both sent, which are the same.
     fn copies(&self) -> usize {
+        let thrown = self.thrown.lock().expect("cases");
         let of = |last: u8| {
             let all = self.copies.lock().expect("copies");
-            all.get(&last).cloned().unwrap_or_default()
+            let all = all.get(&last).into_iter().flatten();
+            let kept = all.filter(|(case, _)| last != OURS || !thrown.contains(case));
+            // As the case was called at first.
+            let first = |case: &str| case.split('.').next().unwrap_or_default().to_owned();
+            let kept = kept.map(|(case, what)| (first(case), what.clone()));
+            kept.collect::<BTreeSet<(String, String)>>()
         };
         let deadline = Instant::now() + PATIENCE;
         while of(OURS) != of(THEIRS) {
