@@ -342,6 +342,7 @@ impl<S: Source> Reload<S> {
         snapshot.staff = self.staff(mesh, changes);
         snapshot.revoke(self.revocations.resource(), self.revocations.held());
         snapshot.envoys = self.status.envoys.clone();
+        snapshot.made.limits = self.status.limits.clone();
         let present = self.part(&mut snapshot);
         if let Some(before) = before {
             snapshot.keep_obeyed(before);

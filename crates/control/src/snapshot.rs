@@ -288,6 +288,11 @@ impl MeshSnapshot {
         }
     }
 
+    /// Whether there is a service, or a workload with a sidecar, of this name.
+    pub(crate) fn speaks_of(&self, name: &str) -> bool {
+        self.all_addresses.get(name).is_some() || self.configurations.get(name).is_some()
+    }
+
     /// Puts an Address in, under all its names.
     pub(crate) fn put_address(&mut self, made: Arc<Resource>) {
         let old = self.all_addresses.get(&made.name);

@@ -22,6 +22,7 @@ use voile_xds::server::{Absent, Admission, Event, Held, Observer, StreamId, Touc
 use crate::groups::Registrar;
 use crate::keys::{KeyStatus, Keys};
 use crate::snapshot::{Caller, MeshSnapshot};
+use crate::strangers::Limits;
 use crate::strangers::envoy::Envoys;
 use crate::why::{Explained, Why};
 use histogram::Histogram;
@@ -62,6 +63,8 @@ pub(crate) struct Status {
     mesh: Mutex<Arc<Mesh>>,
     /// Stock Envoys, and what could not be said to them.
     pub(crate) envoys: Envoys,
+    /// What stock gRPCs could not be told.
+    pub(crate) limits: Limits,
 }
 
 impl Default for Status {
@@ -86,6 +89,7 @@ impl Default for Status {
             journal: Journal::default(),
             mesh: Mutex::default(),
             envoys: Envoys::default(),
+            limits: Limits::default(),
         }
     }
 }
@@ -115,7 +119,7 @@ struct Page<'a> {
     workload_groups: Vec<groups::Group>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gateway_api: Vec<gateway_api::Shown>,
-    /// What the mesh says and stock Envoys cannot do, by workload.
+    /// What the mesh says and stock Envoys cannot do, by workload; and stock gRPCs, by what it is said of.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     translation_limits: BTreeMap<String, Vec<String>>,
 }
@@ -141,6 +145,7 @@ impl Status {
         if let Some(groups) = self.groups.get() {
             groups.published(snapshot);
         }
+        self.limits.keep(|about| snapshot.speaks_of(about));
         let mut inner = self.inner();
         inner.version = snapshot.version.clone();
         inner.unready_workloads = snapshot.unready;
@@ -230,6 +235,14 @@ impl Status {
         self.journal.note(happened);
     }
 
+    fn translation_limits(&self) -> BTreeMap<String, Vec<String>> {
+        let mut all = self.envoys.limits();
+        for (about, limits) in self.limits.all() {
+            all.entry(about).or_default().extend(limits);
+        }
+        all
+    }
+
     /// `/debug/status`.
     pub(crate) fn json(&self) -> String {
         let inner = self.inner();
@@ -245,7 +258,7 @@ impl Status {
             proxies: inner.proxies.views(),
             workload_groups: groups::groups(&self.mesh()),
             gateway_api: gateway_api::shown(&self.mesh()),
-            translation_limits: self.envoys.limits(),
+            translation_limits: self.translation_limits(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
     }

@@ -1,17 +1,21 @@
 //! What a stock gRPC is told over xDS, client and server: one listener, route, cluster and list of endpoints for a target, one
-//! listener for a server (gRFCs A27, A28, A29, A36, A41). What gRPC has no word for is an error with its reason.
+//! listener for a server (gRFCs A27, A28, A29, A32, A36, A41, A42). What gRPC has no word for is an error with its reason, or a limit with its
+//! name.
 
 mod routes;
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
+use voile_model::mesh::traffic::PortTraffic;
 use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Term};
 
 use crate::json::{TYPES, from_control, host as address, message, typed};
 use crate::rbac::{Layer, Peer, Translation};
 pub use routes::{Alternative, Retry, Route, routes};
+pub use traffic::{Crowd, untold};
 
 /// What a bootstrap must call the plugin that has the workload's own certificate and the mesh's roots, as Istio's do.
 pub const CERTIFICATES: &str = "default";
@@ -59,14 +63,20 @@ pub enum Discovery<'a> {
     Dns(&'a str, u16),
 }
 
-/// A cluster. `expected`: the identities that may answer, in mutual TLS; none is plaintext.
+/// A cluster. `expected`: the identities that may answer, in mutual TLS; none is plaintext. What of `said` it cannot say, `untold`
+/// names.
 #[must_use]
-pub fn cluster(name: &str, discovery: &Discovery<'_>, expected: Option<&[String]>) -> Value {
+pub fn cluster(
+    name: &str,
+    discovery: &Discovery<'_>,
+    expected: Option<&[String]>,
+    said: &PortTraffic,
+) -> Value {
     let mut cluster = json!({
         "@type": format!("{TYPES}config.cluster.v3.Cluster"),
         "name": name,
-        "lb_policy": "ROUND_ROBIN",
     });
+    traffic::treat(&mut cluster, said);
     match discovery {
         Discovery::Endpoints => {
             cluster["type"] = json!("EDS");
@@ -229,6 +239,12 @@ fn filters(policies: &[Policy]) -> Result<Vec<Value>, String> {
         (Action::Allow, "voile.authorization.allow"),
     ];
     Ok(deciding.into_iter().filter_map(filter).collect())
+}
+
+/// Policies that are to be reported and not obeyed, which gRPC does not: AUDIT, and those that are tried out.
+pub fn unreported(policies: &[Policy]) -> impl Iterator<Item = &Policy> {
+    let only_reported = |policy: &&Policy| policy.dry_run || policy.action == Action::Audit;
+    policies.iter().filter(only_reported)
 }
 
 /// Whether gRPC can answer all that a policy asks.

@@ -1,4 +1,4 @@
-//! What the mesh says and a stock Envoy cannot do. Each limit has a name that does not change, so that people can look it up and
+//! What the mesh says and a stock Envoy, or a stock gRPC, cannot do. Each limit has a name that does not change, so that people can look it up and
 //! programs can tell one from another; none is dropped in silence.
 
 use std::fmt;
@@ -62,11 +62,31 @@ pub enum LimitName {
     GatewayServer,
     /// CORS of a route that answers by itself: Envoy asks none there.
     CorsOfAnswer,
+    /// Who of several takes a call is decided otherwise (gRPC).
+    LoadBalancer,
+    /// Nobody is put out for answering badly (gRPC).
+    OutlierDetection,
+    /// Bounds of connections that are not told (gRPC).
+    ConnectionPool,
+    /// Attempts are not bounded by what is under way (gRPC).
+    RetryBudget,
+    /// Attempts that are not made (gRPC).
+    Retries,
+    /// Endpoints take calls in turn, whatever their weights (gRPC).
+    EndpointWeights,
+    /// The name that clients are to ask for is not asked for (gRPC).
+    ServerName,
+    /// A server that is to take plaintext and mutual TLS takes mutual TLS alone (gRPC).
+    Permissive,
+    /// Some endpoints speak mutual TLS and some do not: those that do not are left out (gRPC).
+    PlaintextEndpoints,
+    /// Policies that are only reported are not (gRPC).
+    Audit,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 38] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -95,6 +115,16 @@ impl LimitName {
         Self::TlsOrigination,
         Self::GatewayServer,
         Self::CorsOfAnswer,
+        Self::LoadBalancer,
+        Self::OutlierDetection,
+        Self::ConnectionPool,
+        Self::RetryBudget,
+        Self::Retries,
+        Self::EndpointWeights,
+        Self::ServerName,
+        Self::Permissive,
+        Self::PlaintextEndpoints,
+        Self::Audit,
     ];
 
     /// As it is written.
@@ -129,6 +159,16 @@ impl LimitName {
             Self::TlsOrigination => "tls-origination",
             Self::GatewayServer => "gateway-server",
             Self::CorsOfAnswer => "cors-of-answer",
+            Self::LoadBalancer => "load-balancer",
+            Self::OutlierDetection => "outlier-detection",
+            Self::ConnectionPool => "connection-pool",
+            Self::RetryBudget => "retry-budget",
+            Self::Retries => "retries",
+            Self::EndpointWeights => "endpoint-weights",
+            Self::ServerName => "server-name",
+            Self::Permissive => "permissive",
+            Self::PlaintextEndpoints => "plaintext-endpoints",
+            Self::Audit => "audit",
         }
     }
 }
@@ -151,7 +191,9 @@ pub struct Limit {
 }
 
 impl Limit {
-    pub(crate) fn new(name: LimitName, about: impl fmt::Display, why: impl Into<String>) -> Self {
+    /// One that was met.
+    #[must_use]
+    pub fn new(name: LimitName, about: impl fmt::Display, why: impl Into<String>) -> Self {
         Self {
             name,
             about: about.to_string(),

@@ -4,6 +4,7 @@
 //! `grpc_xds/peer.py` needs a Python that can `import grpc` (`GRPC_PYTHON`, else `python3`); `grpc_xds/peer.go` says how it is built
 //! (`GRPC_GO_PEER`, else `grpc-go-xds-peer` on the path).
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -95,6 +96,12 @@ impl Stage<'_> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_voile"));
         self.agent(&mut command, who, &program);
         Client::start(command)
+    }
+
+    /// One that calls the service in each language.
+    fn clients(&self, languages: &[Language]) -> Vec<Client> {
+        let client = |language| self.client(language, ("client", "client"), "xds:///echo:7070");
+        languages.iter().map(client).collect()
     }
 }
 
@@ -247,10 +254,7 @@ fn clients_resolve_balance_follow_changes_and_servers_obey_policies() {
     let stage = plane.stage();
     let serve = |number| plane.serve(&languages, number);
     let servers: Vec<Process> = (0..3).map(serve).collect();
-    let mut clients: Vec<Client> = languages
-        .iter()
-        .map(|language| stage.client(language, ("client", "client"), "xds:///echo:7070"))
-        .collect();
+    let mut clients = stage.clients(&languages);
     let caller = "to spiffe://cluster.local/ns/shop/sa/client";
     for client in &mut clients {
         for number in 0..3 {
@@ -333,10 +337,7 @@ fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
     plane.write("routes.yaml", &routes(&by_path));
     let serve = |number| plane.serve(&languages, number);
     let servers: Vec<Process> = (0..2).map(serve).collect();
-    let mut clients: Vec<Client> = languages
-        .iter()
-        .map(|language| stage.client(language, ("client", "client"), "xds:///echo:7070"))
-        .collect();
+    let mut clients = stage.clients(&languages);
     for client in &mut clients {
         client.until("the part of all other calls", |answer| {
             answer.contains("echo-0 to")
@@ -381,6 +382,76 @@ fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
         server.terminate();
         assert_ne!(server.wait().code(), Some(1), "{}", server.log());
     }
+}
+
+/// A DestinationRule for calls of the service.
+fn rule(policy: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: echo, namespace: shop}}\n\
+         spec: {{host: echo, trafficPolicy: {policy}}}\n"
+    )
+}
+
+#[test]
+fn a_rule_says_who_takes_a_call_and_what_of_it_grpc_cannot_do_is_named() {
+    let languages = languages();
+    if languages.is_empty() {
+        return;
+    }
+    let plane = Plane::start(&[0, 1, 2]);
+    let stage = plane.stage();
+    let serve = |number| plane.serve(&languages, number);
+    let _servers: Vec<Process> = (0..3).map(serve).collect();
+    let mut clients = stage.clients(&languages);
+    let by = |answer: &str| answer.split(' ').next().unwrap_or_default().to_owned();
+    let apart = |clients: &mut [Client], words: &str| {
+        for client in clients {
+            for number in 0..3 {
+                client.until("each backend in its turn", |answer| {
+                    answer.contains(&format!("echo-{number} to"))
+                });
+            }
+        }
+        wait_until(words, || plane.status().contains(words));
+        let page = plane.status();
+        let refused = page
+            .lines()
+            .find(|line| line.contains("last_nack\":") && !line.contains("null"));
+        assert_eq!(refused, None, "{page}");
+    };
+    apart(&mut clients, "\"ready\": true");
+    // Two calls with one user and two with another would do by chance once in a while; so many do not.
+    let users: Vec<String> = (0..12).map(|number| format!("@user-{number}")).collect();
+    let hash = |how: &str| rule(&format!("{{loadBalancer: {{consistentHash: {{{how}}}}}}}"));
+    plane.write("rule.yaml", &hash("httpHeaderName: user"));
+    for client in &mut clients {
+        wait_until("calls of a user are kept together", || {
+            let together = |user: &String| {
+                let first = by(&client.call(user));
+                (0..8).all(|_| by(&client.call(user)) == first)
+            };
+            users.iter().all(together)
+        });
+        let taking: BTreeSet<String> = users.iter().map(|user| by(&client.call(user))).collect();
+        assert!(taking.len() > 1, "users are apart: {taking:?}");
+    }
+    plane.write("rule.yaml", &hash("useSourceIp: true"));
+    for client in &mut clients {
+        wait_until("all calls of a channel are kept together", || {
+            let first = by(&client.call("x"));
+            (0..20).all(|_| by(&client.call("x")) == first)
+        });
+    }
+    wait_until("what is otherwise", || {
+        plane
+            .status()
+            .contains("consistent-hash: port 7070: `useSourceIp`")
+    });
+    // Known in one language and not in the other: neither refuses it.
+    let least = "{loadBalancer: {simple: LEAST_REQUEST}, outlierDetection: {}}";
+    plane.write("rule.yaml", &rule(least));
+    apart(&mut clients, "load-balancer: port 7070: LEAST_REQUEST");
+    assert!(plane.status().contains("outlier-detection: port 7070"));
 }
 
 #[test]

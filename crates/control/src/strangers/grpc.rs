@@ -2,22 +2,19 @@
 //! `voile_envoy::grpc` writes them, with mutual TLS where a sidecar would speak it.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use prost::Message;
-use voile_envoy::grpc::{self, Discovery, Endpoint};
-use voile_model::mesh::traffic::ClientTls;
-use voile_model::{Labels, Port, ServiceKey};
+use voile_envoy::{Limit, LimitName, grpc};
+use voile_model::{Port, ServiceKey};
 use voile_policy::authorization::{Policy, TrustDomains};
-use voile_proto::{type_url, workload as wire};
+use voile_proto::type_url;
 use voile_xds::server::Resolution;
-use voile_xds::wire::{
-    Address, MutualTls, PortPolicy, ProxyConfiguration, ServicePolicy, Tunnel, WireError, Workload,
-    decode_authorization,
-};
+use voile_xds::wire::{MutualTls, ProxyConfiguration, ServicePolicy, decode_authorization};
 
+mod destination;
 mod routes;
+
+use destination::Destination;
 
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::translate::names::SEARCH;
@@ -90,7 +87,7 @@ pub(super) fn resolve(
                 .and_then(|_| super::made::resource(name, &grpc::client_listener(name, &routes)))
         }
         Asked::Nowhere(part) => snapshot.made.once(part, "", name, || {
-            Ok(Destination::NOBODY.message(part, name))
+            Ok(Destination::nobody().message(part, name))
         }),
         Asked::Part(part, host, port, subset) => {
             let service = match service_of(snapshot, caller, host)? {
@@ -100,7 +97,11 @@ pub(super) fn resolve(
             let at = (service, port, subset);
             let make = || match part {
                 type_url::ROUTES => routes::of(snapshot, caller, (at, host), name),
-                _ => Ok(Destination::of(snapshot, service, port, subset)?.message(part, name)),
+                _ => {
+                    let made = Destination::of(snapshot, service, port, subset)?;
+                    made.say(snapshot, at);
+                    Ok(made.message(part, name))
+                }
             };
             // Only what everybody is told and calls the same is kept: other spellings have no end.
             let is_everybodys = part != type_url::ROUTES || snapshot.routes.get(service).is_none();
@@ -137,6 +138,11 @@ pub(super) fn rests_on(
                 on.push((type_url::ADDRESS, service.clone()));
                 on.push((type_url::SERVICE_POLICY, service.clone()));
                 on.push((type_url::SERVICE_ROUTES, service.clone()));
+                // By what calls are kept together is said with routes and written where they lead.
+                if matches!(type_url, type_url::LISTENER | type_url::ROUTES) {
+                    let led_to = routes::led_to(snapshot, caller, service).into_iter();
+                    on.extend(led_to.map(|to| (type_url::SERVICE_POLICY, to)));
+                }
             }
         }
     }
@@ -202,6 +208,9 @@ fn key_of(service: &str) -> Option<ServiceKey> {
     voile_xds::wire::parse_service_key(service)
 }
 
+/// Which port of which service, or of which part of it.
+type At<'a> = (&'a Arc<str>, Port, Option<&'a str>);
+
 /// What is said of how a service is called.
 fn policy_of(snapshot: &MeshSnapshot, name: &Arc<str>) -> Result<Option<ServicePolicy>, String> {
     let policy = snapshot.policies.get(name);
@@ -209,185 +218,6 @@ fn policy_of(snapshot: &MeshSnapshot, name: &Arc<str>) -> Result<Option<ServiceP
     policy
         .transpose()
         .map_err(|error| format!("{name}: {error}"))
-}
-
-/// One port of one service or of a part of it, as a client without a sidecar may call it.
-struct Destination {
-    endpoints: Vec<Endpoint>,
-    /// Identities to expect; none is plaintext.
-    expected: Option<Vec<String>>,
-    dns: Option<(String, u16)>,
-}
-
-impl Destination {
-    /// Nobody: whoever came would have to prove to be nobody.
-    const NOBODY: Self = Self {
-        endpoints: Vec::new(),
-        expected: Some(Vec::new()),
-        dns: None,
-    };
-
-    fn of(
-        snapshot: &MeshSnapshot,
-        name: &Arc<str>,
-        port: Port,
-        subset: Option<&str>,
-    ) -> Result<Self, String> {
-        let unreadable = |error: &dyn std::fmt::Display| format!("{name}: {error}");
-        let address = snapshot
-            .all_addresses
-            .get(name)
-            .map(|one| Address::decode(&one.body));
-        let Some(Ok(Address::Service(service))) = address else {
-            return Err(format!("{name} is not a service"));
-        };
-        if service.port(port).is_none() {
-            return Err(format!("{name} has no port {port}"));
-        }
-        if service.passthrough {
-            return Err(format!(
-                "clients of {name} go to the address that they named: gRPC names none"
-            ));
-        }
-        let policy = policy_of(snapshot, name)?;
-        let part = match subset {
-            Some(subset) => {
-                let part = policy.as_ref().and_then(|all| all.subsets.get(subset));
-                let part = part.ok_or_else(|| format!("{name} has no subset {subset}"))?;
-                part.labels.clone()
-            }
-            None => Labels::default(),
-        };
-        let of_part = policy.as_ref().zip(subset);
-        let of_part = of_part.and_then(|(all, name)| all.subsets.get(name)?.ports.get(&port));
-        let of_part = of_part.map(|port| port.traffic.tls.clone());
-        let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
-        let whole = || policy.as_ref().and_then(|one| one.traffic.tls.clone());
-        if let Some(ClientTls::Originate(_)) = of_part.unwrap_or_else(whole) {
-            return Err(format!(
-                "a DestinationRule wants TLS towards {name} that the mesh's proxies make and gRPC is not told of"
-            ));
-        }
-        let at = (&service.key, port, &part);
-        let mut found = Behind::look(snapshot, name, at, policy.as_ref())
-            .map_err(|error| unreadable(&error))?;
-        let mutual = !found.identities.is_empty();
-        if mutual && !found.plain.is_empty() {
-            let why = "some endpoints speak mutual TLS and some do not, which one cluster cannot say: those without are left out";
-            snapshot.made.limit(&format!("{name}:{port}"), why);
-        }
-        // Where nobody is, whoever comes is to prove who it is until it is known that it cannot.
-        let nobody = found.plain.is_empty() && found.named.is_empty();
-        let expected = (mutual || nobody).then(|| {
-            let own = service.subject_alt_names.iter().map(ToString::to_string);
-            found.identities.extend(own.filter(|_| mutual));
-            found.identities.into_iter().collect()
-        });
-        let endpoints = if mutual { found.mutual } else { found.plain };
-        let mut named = found.named.into_iter();
-        let dns = match (named.next(), named.next(), endpoints.is_empty()) {
-            (None, ..) => None,
-            (Some(one), None, true) => Some(one),
-            _ => {
-                return Err(format!(
-                    "{name} has several endpoints of which some are DNS names: gRPC takes one name, or addresses"
-                ));
-            }
-        };
-        Ok(Self {
-            endpoints,
-            expected,
-            dns,
-        })
-    }
-
-    fn message(&self, part: &str, name: &str) -> serde_json::Value {
-        match part {
-            type_url::CLUSTER => {
-                let discovery = match &self.dns {
-                    Some((host, port)) => Discovery::Dns(host, *port),
-                    None => Discovery::Endpoints,
-                };
-                grpc::cluster(name, &discovery, self.expected.as_deref())
-            }
-            _ => grpc::endpoints(name, &self.endpoints),
-        }
-    }
-}
-
-/// Who stands behind a service's port.
-#[derive(Default)]
-struct Behind {
-    mutual: Vec<Endpoint>,
-    plain: Vec<Endpoint>,
-    identities: BTreeSet<String>,
-    named: Vec<(String, u16)>,
-}
-
-impl Behind {
-    fn look(
-        snapshot: &MeshSnapshot,
-        name: &Arc<str>,
-        at: (&ServiceKey, Port, &Labels),
-        policy: Option<&PortPolicy>,
-    ) -> Result<Self, WireError> {
-        let mut found = Self::default();
-        let uids = snapshot.behind.get(name).into_iter();
-        for uid in uids.flat_map(|all| all.iter()) {
-            let Some(resource) = snapshot.all_addresses.get(uid) else {
-                continue;
-            };
-            let read = wire::Address::decode(&*resource.body)?;
-            if let Some(wire::address::Type::Workload(message)) = read.r#type {
-                let workload = Workload::check(&message)?;
-                let locality = message.locality.unwrap_or_default();
-                found.add(&workload, locality, at, policy);
-            }
-        }
-        Ok(found)
-    }
-
-    fn add(
-        &mut self,
-        workload: &Workload,
-        locality: wire::Locality,
-        (service, port, part): (&ServiceKey, Port, &Labels),
-        policy: Option<&PortPolicy>,
-    ) {
-        if !part.selects(&workload.own_labels) {
-            return;
-        }
-        let Some(target) = workload
-            .services
-            .get(service)
-            .and_then(|ports| ports.get(&port))
-        else {
-            return;
-        };
-        let spared = |policy: &PortPolicy| policy.plaintext_workloads.contains(&workload.uid);
-        let mutual = workload.tunnel == Tunnel::Mtls && !policy.is_some_and(spared);
-        if let (true, Some(identity)) = (mutual, &workload.identity) {
-            self.identities.insert(identity.to_string());
-        }
-        let Some(address) = workload.addresses.first() else {
-            if let Some(hostname) = &workload.hostname {
-                self.named.push((hostname.to_string(), target.get()));
-            }
-            return;
-        };
-        if !workload.healthy {
-            return;
-        }
-        let endpoint = Endpoint {
-            address: SocketAddr::new(*address, target.get()),
-            locality: [locality.region, locality.zone, locality.subzone],
-            weight: workload.weight,
-        };
-        match mutual {
-            true => self.mutual.push(endpoint),
-            false => self.plain.push(endpoint),
-        }
-    }
 }
 
 /// The listener of the caller's own server.
@@ -405,10 +235,11 @@ fn server(
         ));
     }
     let mode = mode_of(&own, port);
+    let about = format!("port {port}");
+    let mut limits = BTreeSet::new();
     if mode == MutualTls::Permissive {
-        let about = own_name(caller).unwrap_or_default();
         let why = "a server takes either mutual TLS or plaintext: PERMISSIVE is STRICT for it";
-        snapshot.made.limit(&about, why);
+        limits.insert(Limit::new(LimitName::Permissive, &about, why));
     }
     let aliases: Vec<&str> = own
         .trust_domain_aliases
@@ -428,6 +259,17 @@ fn server(
             .map_err(|error| unreadable(&error))?;
         domains.apply(&mut policy);
         policies.push(policy);
+    }
+    limits.extend(grpc::unreported(&policies).map(|policy| {
+        let name = &policy.name;
+        let why = format!(
+            "AuthorizationPolicy {}/{} is not reported on: gRPC neither audits nor tries rules out",
+            name.namespace, name.name
+        );
+        Limit::new(LimitName::Audit, &about, why)
+    }));
+    if let Some(own) = own_name(caller) {
+        snapshot.made.limits.met(&own, about, limits);
     }
     let mutual_tls = mode != MutualTls::Disable;
     let message = grpc::server_listener(name, (host, port), mutual_tls, &policies)?;

@@ -1,6 +1,6 @@
-//! What was made for strangers from one snapshot, so that the second who asks gets what the first got, and which limits were said.
+//! What was made for strangers from one snapshot, so that the second who asks gets what the first got, and which limits were met.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use voile_proto::envoy;
 use voile_xds::server::Resource;
 
+use super::limits::Limits;
 use crate::snapshot::hex;
 
 /// A type, and what of that.
@@ -17,14 +18,15 @@ type Key = (&'static str, String);
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     resources: Mutex<HashMap<Key, Result<Arc<Resource>, String>>>,
-    said: Arc<Mutex<BTreeSet<String>>>,
+    /// What gRPC could not be told.
+    pub(crate) limits: Limits,
 }
 
 impl Clone for Made {
     fn clone(&self) -> Self {
         Self {
             resources: Mutex::default(),
-            said: self.said.clone(),
+            limits: self.limits.clone(),
         }
     }
 }
@@ -65,14 +67,6 @@ impl Made {
             .unwrap_or_else(PoisonError::into_inner);
         resources.insert(key, made.clone());
         made
-    }
-
-    /// Says once what cannot be said to a stranger.
-    pub(crate) fn limit(&self, about: &str, why: &str) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.insert(format!("{about} {why}")) {
-            tracing::warn!(about, "gRPC: {why}");
-        }
     }
 }
 

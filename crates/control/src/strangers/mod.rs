@@ -3,12 +3,14 @@
 
 pub(crate) mod envoy;
 mod grpc;
+mod limits;
 mod made;
 
 use voile_proto::discovery::Node;
 use voile_xds::server::Resolution;
 
 use crate::snapshot::{Caller, MeshSnapshot};
+pub(crate) use limits::Limits;
 pub(crate) use made::Made;
 
 /// What a stranger's question comes to; `None` when no stranger would ask it.

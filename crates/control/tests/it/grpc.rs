@@ -251,6 +251,22 @@ async fn a_server_is_told_what_its_own_sidecar_would_obey() {
 }
 
 #[tokio::test]
+async fn what_a_server_is_told_otherwise_is_a_limit_on_the_status_page() {
+    let audit = POLICY.replace("spec:", "spec:\n  action: AUDIT");
+    let mesh = Mesh::start(&format!("{SHOP}---{audit}")).await;
+    let mut server = Stranger::start(&mesh, Some(mesh.token("echo", None))).await;
+    let listener = server.get(LISTENER, SERVER, "echo-1").await;
+    assert!(listener.is_object(), "{listener}");
+    page(&mesh, "permissive: port 8080: a server takes either", true).await;
+    let audited = "audit: port 8080: AuthorizationPolicy shop/who is not reported on";
+    page(&mesh, audited, true).await;
+    let strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n";
+    mesh.edit("mesh.yaml", SHOP);
+    mesh.edit("strict.yaml", strict);
+    page(&mesh, "translation_limits", false).await;
+}
+
+#[tokio::test]
 async fn odd_names_are_nobody() {
     let mesh = Mesh::start(SHOP).await;
     let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
@@ -284,4 +300,187 @@ async fn odd_names_are_nobody() {
     client.ask(CLUSTER, &parts, "client-1");
     let told = client.told(&parts, None).await;
     assert_eq!(told.len(), 1, "{told:?}");
+}
+
+/// A rule for calls of the service.
+fn rule(policy: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: echo, namespace: shop}}\n\
+         spec: {{host: echo, trafficPolicy: {policy}}}\n"
+    )
+}
+
+/// Waits until the status page has, or has not, these words.
+async fn page(mesh: &Mesh, words: &str, are_there: bool) {
+    let seen = async {
+        while mesh.get("/debug/status").await.contains(words) != are_there {
+            tokio::task::yield_now().await;
+        }
+    };
+    let seen = tokio::time::timeout(DEADLINE, seen).await;
+    assert!(seen.is_ok(), "{words}: {}", mesh.get("/debug/status").await);
+}
+
+#[tokio::test]
+async fn what_is_said_of_calls_is_told_or_is_a_limit_on_the_status_page() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let name = format!("grpc|80||{HOST}");
+    let cluster = client.get(CLUSTER, &name, "client-1").await;
+    let most = |cluster: &Value| at(cluster, "/circuit_breakers/thresholds/0/max_requests").clone();
+    assert_eq!(most(&cluster), u32::MAX, "no limit, rather than gRPC's own");
+    mesh.edit(
+        "rule.yaml",
+        &rule("{connectionPool: {http: {http2MaxRequests: 7}}, outlierDetection: {}}"),
+    );
+    let told = client.told(&[&name], None).await;
+    assert_eq!(most(&told[&name]), 7);
+    page(
+        &mesh,
+        "outlier-detection: port 80: gRPC puts nobody out",
+        true,
+    )
+    .await;
+    // By what calls are kept together is with the routes.
+    mesh.edit(
+        "rule.yaml",
+        &rule("{loadBalancer: {consistentHash: {httpHeaderName: user}}}"),
+    );
+    let told = client.told(&[&name], None).await;
+    assert_eq!(told[&name]["lb_policy"], "RING_HASH");
+    page(&mesh, "translation_limits", false).await;
+    let mut other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let routes = other.get(ROUTES, &name, "client-1").await;
+    let hashed = "/virtual_hosts/0/routes/0/route/hash_policy/0/header/header_name";
+    assert_eq!(at(&routes, hashed), "user");
+    mesh.edit(
+        "rule.yaml",
+        &rule("{loadBalancer: {consistentHash: {httpHeaderName: tenant}}}"),
+    );
+    let told = other.told(&[&name], None).await;
+    assert_eq!(at(&told[&name], hashed), "tenant");
+}
+
+/// A service to which calls of another are led.
+const NEXT: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: next, namespace: shop}
+spec: {selector: {app: echo}, ports: [{name: grpc, port: 80, targetPort: 8080}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: echo, namespace: shop}
+spec: {hosts: [echo], http: [{route: [{destination: {host: next}}], retries: {attempts: 1, perTryTimeout: 1s}}]}
+"#;
+
+#[tokio::test]
+async fn a_route_keeps_calls_together_as_where_it_leads_says_and_hears_of_its_changes() {
+    let mesh = Mesh::start(&format!("{SHOP}---{NEXT}")).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let name = format!("grpc|80||{HOST}");
+    let hashed = "/virtual_hosts/0/routes/0/route/hash_policy";
+    let routes = client.get(ROUTES, &name, "client-1").await;
+    assert_eq!(at(&routes, hashed), &Value::Null);
+    page(&mesh, "retries: routes of port 80, route", true).await;
+    let rule = rule("{loadBalancer: {consistentHash: {httpHeaderName: user}}}");
+    mesh.edit("rule.yaml", &rule.replace("host: echo", "host: next"));
+    let told = client.told(&[&name], None).await;
+    assert_eq!(
+        at(&told[&name], &format!("{hashed}/0/header/header_name")),
+        "user"
+    );
+}
+
+#[tokio::test]
+async fn a_rule_decides_whether_calls_are_in_mutual_tls_and_who_else_is_not_called() {
+    let bare = SECOND_ECHO.replace(", sidecar.istio.io/inject: \"true\"", "");
+    let mesh = Mesh::start(&format!("{SHOP}---{bare}")).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let name = format!("grpc|80||{HOST}");
+    let rows = [
+        ("{}", true, vec!["127.1.0.3:8080"], true),
+        (
+            "{tls: {mode: ISTIO_MUTUAL}}",
+            true,
+            vec!["127.1.0.3:8080"],
+            false,
+        ),
+        (
+            "{tls: {mode: DISABLE}}",
+            false,
+            vec!["127.1.0.5:8080", "127.1.0.3:8080"],
+            false,
+        ),
+    ];
+    for (policy, in_tls, called, is_limit) in rows {
+        mesh.edit("rule.yaml", &rule(policy));
+        let begun = std::time::Instant::now();
+        loop {
+            let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+            let cluster = client.get(CLUSTER, &name, "client-1").await;
+            let endpoints = client.get(ENDPOINTS, &name, "client-1").await;
+            let mut found = addresses(&endpoints);
+            let mut wanted = called.clone();
+            found.sort();
+            wanted.sort();
+            let is_in_tls = cluster["transport_socket"].is_object();
+            let page = mesh.get("/debug/status").await;
+            let is_named = page.contains("plaintext-endpoints: port 80");
+            if found == wanted && is_in_tls == in_tls && is_named == is_limit {
+                break;
+            }
+            assert!(
+                begun.elapsed() < DEADLINE,
+                "{policy}: {found:?} {cluster} {page}"
+            );
+        }
+    }
+    // Nobody but those without a sidecar: whoever comes is to prove what it cannot.
+    let nobody = SHOP.replace("{app: echo, sidecar", "{app: other, sidecar");
+    mesh.edit("mesh.yaml", &format!("{nobody}---{bare}"));
+    mesh.edit("rule.yaml", &rule("{tls: {mode: ISTIO_MUTUAL}}"));
+    let begun = std::time::Instant::now();
+    loop {
+        let cluster = client.get(CLUSTER, &name, "client-1").await;
+        if cluster.to_string().contains("nobody.invalid") {
+            break;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{cluster}");
+        client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    }
+}
+
+/// A service of addresses, two of them in one place.
+const PLACED: &str = r#"
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: far, namespace: shop}
+spec:
+  hosts: [far.example]
+  ports: [{number: 80, name: grpc, protocol: GRPC}]
+  resolution: STATIC
+  endpoints:
+  - {address: 127.1.0.21, locality: r/z, weight: 1}
+  - {address: 127.1.0.22, locality: r/z, weight: 3}
+  - {address: 127.1.0.23, locality: r/y, weight: 1}
+"#;
+
+#[tokio::test]
+async fn weights_and_places_that_do_not_count_are_limits_for_as_long_as_they_are_there() {
+    let far = rule("{outlierDetection: {}}").replace("host: echo", "host: far.example");
+    let mesh = Mesh::start(&format!("{SHOP}---{PLACED}---\n{far}")).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    client
+        .get(CLUSTER, "grpc|80||far.example", "client-1")
+        .await;
+    for words in ["endpoint-weights: port 80", "locality: port 80"] {
+        page(&mesh, words, true).await;
+    }
+    let alike = PLACED.replace("weight: 3", "weight: 1");
+    mesh.edit("mesh.yaml", &format!("{SHOP}---{alike}---\n{far}"));
+    page(&mesh, "endpoint-weights", false).await;
+    page(&mesh, "locality: port 80", true).await;
+    mesh.edit("mesh.yaml", SHOP);
+    page(&mesh, "translation_limits", false).await;
 }

@@ -1,10 +1,11 @@
-//! Routes for a stock gRPC's calls (gRFCs A28, A31, A44): what of a VirtualService a client can decide by itself, in its words.
+//! Routes for a stock gRPC's calls (gRFCs A28, A31, A42, A44): what of a VirtualService a client can decide by itself, in its words.
 //! A condition that it cannot ask is an error, since a route less would send its calls by the next one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{Criterion, Subject, TextMatch};
 
 use crate::json::{TYPES, duration};
@@ -48,6 +49,8 @@ pub struct Route<'a> {
     pub timeout: Option<Duration>,
     /// How it is tried again.
     pub retry: Option<Retry<'a>>,
+    /// By what calls are kept together.
+    pub keys: Vec<HashKey>,
 }
 
 impl<'a> Route<'a> {
@@ -60,6 +63,7 @@ impl<'a> Route<'a> {
             clusters: vec![(cluster.to_owned(), 1)],
             timeout: None,
             retry: None,
+            keys: Vec::new(),
         }
     }
 }
@@ -127,6 +131,9 @@ fn action(route: &Route<'_>) -> Value {
     }
     if let Some(policy) = route.retry.as_ref().and_then(retry_policy) {
         action["retry_policy"] = policy;
+    }
+    if let Some(policy) = super::traffic::hash_policy(&route.keys) {
+        action["hash_policy"] = policy;
     }
     action
 }
@@ -263,7 +270,7 @@ fn is_post(wanted: &TextMatch) -> Option<bool> {
     }
 }
 
-fn is_unseen(name: &str) -> bool {
+pub(super) fn is_unseen(name: &str) -> bool {
     let known = UNSEEN.contains(&name);
     known || name.starts_with(UNSEEN_PREFIX) || name.ends_with(UNSEEN_SUFFIX)
 }

@@ -3,6 +3,7 @@
 mod differential;
 mod echo;
 mod grpc_routes;
+mod grpc_traffic;
 mod lines;
 mod routes;
 mod sets;

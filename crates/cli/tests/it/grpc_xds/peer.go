@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	xdscredentials "google.golang.org/grpc/credentials/xds"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
@@ -68,6 +69,9 @@ func call(target string) {
 		}
 		in, out := []byte(lines.Text()), []byte(nil)
 		ctx, cancel := context.WithTimeout(context.Background(), deadline())
+		if user, ok := strings.CutPrefix(lines.Text(), "@"); ok {
+			ctx = metadata.AppendToOutgoingContext(ctx, "user", user)
+		}
 		err := conn.Invoke(ctx, path, &in, &out, grpc.ForceCodec(raw{}), grpc.WaitForReady(true))
 		cancel()
 		if err != nil {

@@ -1,6 +1,7 @@
 # A stock gRPC (C-core) as a client and as a server, told everything over xDS: see ../grpc_xds.rs.
 #
-#   peer.py call TARGET            one call for each line of stdin; its answer, or `error CODE: WHY`, is a line of stdout
+#   peer.py call TARGET            one call for each line of stdin (`/service/method`, `@user` in its metadata, or anything); its
+#                                  answer, or `error CODE: WHY`, is a line of stdout
 #   peer.py serve ADDRESS NAME     answers `NAME to CALLER`, with what security the control plane says
 #   peer.py plain ADDRESS NAME     the same without any
 import os
@@ -25,8 +26,10 @@ def call(target):
     for line in sys.stdin:
         path = line.strip()
         method = channel.unary_unary(path) if path.startswith("/") else say
+        metadata = [("user", path[1:])] if path.startswith("@") else None
         try:
-            print(method(path.encode(), timeout=DEADLINE, wait_for_ready=True).decode(), flush=True)
+            said = method(path.encode(), timeout=DEADLINE, metadata=metadata, wait_for_ready=True)
+            print(said.decode(), flush=True)
         except grpc.RpcError as error:
             details = " ".join((error.details() or "").split())
             print(f"error {error.code().name}: {details}", flush=True)

@@ -1,16 +1,20 @@
 //! Routes of a service's calls as a stock gRPC is told of them: those that proxies of its namespace are told, as far as they are for
 //! this port and for a caller with these labels.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 use voile_envoy::grpc::{self, Alternative, Retry, Route};
+use voile_envoy::{Limit, LimitName};
 use voile_model::mesh::action::HeaderRules;
+use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{Criterion, Subject, TextMatch};
 use voile_model::{Labels, Port};
 use voile_xds::wire::{RequestMatch, RetryPolicy, RouteTarget, Routes};
 
-use super::{NOWHERE, configuration, name_of, policy_of};
+use super::destination::traffic_of;
+use super::{At, NOWHERE, configuration, name_of, policy_of};
 use crate::snapshot::{Caller, MeshSnapshot};
 
 /// Conditions for another attempt that gRPC has a word for, or sees to by itself since they are about connections.
@@ -26,9 +30,6 @@ const UNDERSTOOD: [&str; 9] = [
     "reset-before-request",
 ];
 
-/// Which port of which service, or of which part of it.
-type At<'a> = (&'a Arc<str>, Port, Option<&'a str>);
-
 /// The routes of a port of a service that the caller calls by this host.
 pub(super) fn of(
     snapshot: &MeshSnapshot,
@@ -41,24 +42,19 @@ pub(super) fn of(
     }
     let policy = policy_of(snapshot, service)?.and_then(|mut all| all.ports.remove(&port));
     let usual = policy.as_ref().and_then(|policy| policy.retry.as_ref());
-    // Attempts that are fewer than wished for are no reason to refuse calls.
-    let heed = |policy: Option<&RetryPolicy>| {
-        if let Some(why) = policy.and_then(unheard) {
-            snapshot.made.limit(&format!("{service}:{port}"), &why);
-        }
-    };
-    heed(usual);
-    let routed = snapshot.routes.get(service);
-    let routed = routed.and_then(|all| all.for_clients_of(caller.namespace()));
-    let said = routed.map(|resource| Routes::decode(&resource.body));
-    let said = said.transpose();
-    let said = said.map_err(|error| format!("{service}: {error}"))?;
-    // Of connections alone nothing is said to who makes requests.
-    let about_requests = |said: &Routes| !said.routes.is_empty() || said.connections.is_empty();
-    let Some(said) = said.filter(about_requests) else {
+    let about = format!("routes of port {port}");
+    let mut limits = BTreeSet::new();
+    let said = said(snapshot, caller, service)?;
+    let Some(said) = said else {
+        // Attempts that are fewer than wished for are no reason to refuse calls.
+        limits.extend(usual.and_then(|policy| unheard(&about, policy)));
+        snapshot.made.limits.met(service, about, limits);
         let cluster = name_of(service, host, port, None);
+        let key = policy.as_ref();
+        let key = key.and_then(|policy| policy.traffic.balancer.key.clone());
         let route = Route {
             retry: usual.map(retry),
+            keys: key.into_iter().collect(),
             ..Route::to(&cluster)
         };
         return grpc::routes(name, &[route]);
@@ -83,17 +79,73 @@ pub(super) fn of(
         if let Some(what) = undone(route) {
             return Err(format!("route {}: gRPC is not told of {what}", route.name));
         }
-        let of_route = route.retry.as_ref();
-        heed(of_route);
+        let retried = route.retry.as_ref().or(usual);
+        let about = format!("{about}, route {}", route.name);
+        limits.extend(retried.and_then(|policy| unheard(&about, policy)));
+        let keys = keys(snapshot, route, port)?;
+        if keys.len() > 1 {
+            let why = "its destinations keep calls together by different values: all values of them together decide";
+            limits.insert(Limit::new(LimitName::ConsistentHash, &about, why));
+        }
         routes.push(Route {
             name: &route.name,
             matches,
             clusters: clusters.collect::<Result<_, String>>()?,
             timeout: route.timeout,
-            retry: of_route.or(usual).map(retry),
+            retry: retried.map(retry),
+            keys,
         });
     }
+    snapshot.made.limits.met(service, about, limits);
     grpc::routes(name, &routes)
+}
+
+/// What VirtualServices say of requests of the caller to a service; nothing where they speak of connections alone.
+fn said(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    service: &Arc<str>,
+) -> Result<Option<Routes>, String> {
+    let routed = snapshot.routes.get(service);
+    let routed = routed.and_then(|all| all.for_clients_of(caller.namespace()));
+    let said = routed.map(|resource| Routes::decode(&resource.body));
+    let said = said.transpose();
+    let said = said.map_err(|error| format!("{service}: {error}"))?;
+    let about_requests = |said: &Routes| !said.routes.is_empty() || said.connections.is_empty();
+    Ok(said.filter(about_requests))
+}
+
+/// Other services that routes of a service lead to.
+pub(super) fn led_to(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    service: &Arc<str>,
+) -> BTreeSet<Arc<str>> {
+    // What cannot be read is said where it is asked for.
+    let said = said(snapshot, caller, service).ok().flatten();
+    let routes = said.iter().flat_map(|said| &said.routes);
+    let targets = routes.flat_map(|route| &route.destinations);
+    let targets = targets.filter_map(|to| to.to.as_ref().ok());
+    let names = targets.map(|target| target.service.to_string().into());
+    names.filter(|name| name != service).collect()
+}
+
+/// By what the destinations of a route keep calls together.
+fn keys(
+    snapshot: &MeshSnapshot,
+    route: &voile_xds::wire::Route,
+    port: Port,
+) -> Result<Vec<HashKey>, String> {
+    let mut keys = Vec::new();
+    for to in route.destinations.iter().filter(|to| to.weight > 0) {
+        let Ok(target) = &to.to else { continue };
+        let policy = policy_of(snapshot, &target.service.to_string().into())?;
+        let port = target.port.unwrap_or(port);
+        let traffic = traffic_of(policy.as_ref(), port, target.subset.as_deref());
+        let key = traffic.and_then(|traffic| traffic.balancer.key.clone());
+        keys.extend(key.filter(|key| !keys.contains(key)));
+    }
+    Ok(keys)
 }
 
 /// What a route does that is not said to gRPC.
@@ -181,14 +233,16 @@ fn retry(policy: &RetryPolicy) -> Retry<'_> {
 }
 
 /// What of a way to try again gRPC does not hear.
-fn unheard(policy: &RetryPolicy) -> Option<String> {
+fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
+    let limit = |why: String| Some(Limit::new(LimitName::Retries, about, why));
     if policy.per_try_timeout.is_some() {
-        return Some("gRPC gives attempts no time of their own (perTryTimeout)".to_owned());
+        return limit("gRPC gives attempts no time of their own (perTryTimeout)".to_owned());
     }
     let unheard = policy.on.iter().map(|word| &**word);
     let unheard: Vec<&str> = unheard.filter(|word| !UNDERSTOOD.contains(word)).collect();
-    (policy.retries > 0 && !unheard.is_empty()).then(|| {
-        let words = unheard.join("`, `");
-        format!("gRPC does not try again after `{words}` (retryOn)")
-    })
+    if policy.retries == 0 || unheard.is_empty() {
+        return None;
+    }
+    let words = unheard.join("`, `");
+    limit(format!("gRPC does not try again after `{words}` (retryOn)"))
 }

@@ -1,0 +1,278 @@
+//! A port of a service, or of a part of it, as a client without a sidecar may call it: who is behind it, who is to be expected there,
+//! and what is said of calls.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use serde_json::Value;
+use voile_envoy::grpc::{self, Crowd, Discovery, Endpoint};
+use voile_envoy::{Limit, LimitName};
+use voile_model::mesh::traffic::{ClientTls, PortTraffic};
+use voile_model::{Labels, Port, ServiceKey};
+use voile_proto::{type_url, workload as wire};
+use voile_xds::wire::{Address, PortPolicy, ServicePolicy, Tunnel, WireError, Workload};
+
+use super::{At, policy_of};
+use crate::snapshot::MeshSnapshot;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Destination {
+    endpoints: Vec<Endpoint>,
+    /// Identities to expect; none is plaintext.
+    expected: Option<Vec<String>>,
+    dns: Option<(String, u16)>,
+    traffic: PortTraffic,
+    /// Endpoints that are not called since the others speak mutual TLS.
+    left_out: usize,
+}
+
+impl Destination {
+    /// Nobody: whoever came would have to prove to be nobody.
+    pub(super) fn nobody() -> Self {
+        Self {
+            expected: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn of(
+        snapshot: &MeshSnapshot,
+        name: &Arc<str>,
+        port: Port,
+        subset: Option<&str>,
+    ) -> Result<Self, String> {
+        let unreadable = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+        let address = snapshot
+            .all_addresses
+            .get(name)
+            .map(|one| Address::decode(&one.body));
+        let Some(Ok(Address::Service(service))) = address else {
+            return Err(format!("{name} is not a service"));
+        };
+        if service.port(port).is_none() {
+            return Err(format!("{name} has no port {port}"));
+        }
+        if service.passthrough {
+            return Err(format!(
+                "clients of {name} go to the address that they named: gRPC names none"
+            ));
+        }
+        let policy = policy_of(snapshot, name)?;
+        let part = match subset {
+            Some(subset) => {
+                let part = policy.as_ref().and_then(|all| all.subsets.get(subset));
+                let part = part.ok_or_else(|| format!("{name} has no subset {subset}"))?;
+                part.labels.clone()
+            }
+            None => Labels::default(),
+        };
+        let traffic = traffic_of(policy.as_ref(), port, subset);
+        let traffic = traffic.cloned().unwrap_or_default();
+        if let Some(ClientTls::Originate(_)) = traffic.tls {
+            return Err(format!(
+                "a DestinationRule wants TLS towards {name} that the mesh's proxies make and gRPC is not told of"
+            ));
+        }
+        let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
+        let at = (&service.key, port, &part);
+        let mut found = Behind::look(snapshot, name, at, policy.as_ref())
+            .map_err(|error| unreadable(&error))?;
+        let own = service.subject_alt_names.iter().map(ToString::to_string);
+        let (members, expected, left_out) = found.spoken_to(traffic.tls.as_ref(), own);
+        let mut named = members.named.into_iter();
+        let dns = match (named.next(), named.next(), members.endpoints.is_empty()) {
+            (None, ..) => None,
+            (Some(one), None, true) => Some(one),
+            _ => {
+                return Err(format!(
+                    "{name} has several endpoints of which some are DNS names: gRPC takes one name, or addresses"
+                ));
+            }
+        };
+        Ok(Self {
+            endpoints: members.endpoints,
+            expected,
+            dns,
+            traffic,
+            left_out,
+        })
+    }
+
+    pub(super) fn message(&self, part: &str, name: &str) -> Value {
+        match part {
+            type_url::CLUSTER => {
+                let discovery = match &self.dns {
+                    Some((host, port)) => Discovery::Dns(host, *port),
+                    None => Discovery::Endpoints,
+                };
+                grpc::cluster(name, &discovery, self.expected.as_deref(), &self.traffic)
+            }
+            _ => grpc::endpoints(name, &self.endpoints),
+        }
+    }
+
+    /// Names what of it a client is not told.
+    pub(super) fn say(&self, snapshot: &MeshSnapshot, (service, port, subset): At<'_>) {
+        let about = match subset {
+            Some(subset) => format!("port {port}, subset {subset}"),
+            None => format!("port {port}"),
+        };
+        let mut limits = grpc::untold(&about, &self.traffic, self.crowd());
+        if self.left_out > 0 {
+            let why = "some endpoints speak mutual TLS and some do not, which one cluster cannot say: those without are left out";
+            limits.insert(Limit::new(LimitName::PlaintextEndpoints, &about, why));
+        }
+        snapshot.made.limits.met(service, about, limits);
+    }
+
+    fn crowd(&self) -> Crowd {
+        let locality = |one: &Endpoint| one.locality.clone();
+        let mut weights: Vec<_> = self
+            .endpoints
+            .iter()
+            .map(|one| (locality(one), one.weight))
+            .collect();
+        weights.sort_unstable();
+        let differ = |pair: &[([String; 3], u32)]| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1;
+        Crowd {
+            is_name: self.dns.is_some(),
+            is_weighted: weights.windows(2).any(differ),
+            is_placed: weights.iter().any(|(place, _)| !place[0].is_empty()),
+        }
+    }
+}
+
+/// What is said of calls to a port, or to a part of it.
+pub(super) fn traffic_of<'a>(
+    policy: Option<&'a ServicePolicy>,
+    port: Port,
+    subset: Option<&str>,
+) -> Option<&'a PortTraffic> {
+    let of_part = subset.and_then(|name| policy?.subsets.get(name)?.ports.get(&port));
+    let whole = || policy?.ports.get(&port).map(|port| &port.traffic);
+    of_part.map(|port| &port.traffic).or_else(whole)
+}
+
+/// Those behind a port who speak alike.
+#[derive(Default)]
+struct Members {
+    endpoints: Vec<Endpoint>,
+    named: Vec<(String, u16)>,
+}
+
+impl Members {
+    fn len(&self) -> usize {
+        self.endpoints.len() + self.named.len()
+    }
+}
+
+/// Who stands behind a service's port.
+#[derive(Default)]
+struct Behind {
+    mutual: Members,
+    plain: Members,
+    identities: BTreeSet<String>,
+}
+
+impl Behind {
+    fn look(
+        snapshot: &MeshSnapshot,
+        name: &Arc<str>,
+        at: (&ServiceKey, Port, &Labels),
+        policy: Option<&PortPolicy>,
+    ) -> Result<Self, WireError> {
+        let mut found = Self::default();
+        let uids = snapshot.behind.get(name).into_iter();
+        for uid in uids.flat_map(|all| all.iter()) {
+            let Some(resource) = snapshot.all_addresses.get(uid) else {
+                continue;
+            };
+            let read = wire::Address::decode(&*resource.body)?;
+            if let Some(wire::address::Type::Workload(message)) = read.r#type {
+                let workload = Workload::check(&message)?;
+                let locality = message.locality.unwrap_or_default();
+                found.add(&workload, locality, at, policy);
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(
+        &mut self,
+        workload: &Workload,
+        locality: wire::Locality,
+        (service, port, part): (&ServiceKey, Port, &Labels),
+        policy: Option<&PortPolicy>,
+    ) {
+        if !part.selects(&workload.own_labels) {
+            return;
+        }
+        let Some(target) = workload
+            .services
+            .get(service)
+            .and_then(|ports| ports.get(&port))
+        else {
+            return;
+        };
+        let spared = |policy: &PortPolicy| policy.plaintext_workloads.contains(&workload.uid);
+        let mutual = workload.tunnel == Tunnel::Mtls && !policy.is_some_and(spared);
+        let members = match (mutual, &workload.identity) {
+            (true, Some(identity)) => {
+                self.identities.insert(identity.to_string());
+                &mut self.mutual
+            }
+            // Without a name nobody can be told from anybody else.
+            (true, None) => return,
+            (false, _) => &mut self.plain,
+        };
+        let Some(address) = workload.addresses.first() else {
+            if let Some(hostname) = &workload.hostname {
+                members.named.push((hostname.to_string(), target.get()));
+            }
+            return;
+        };
+        if !workload.healthy {
+            return;
+        }
+        members.endpoints.push(Endpoint {
+            address: SocketAddr::new(*address, target.get()),
+            locality: [locality.region, locality.zone, locality.subzone],
+            weight: workload.weight,
+        });
+    }
+
+    /// Who is called, who is to be expected there (`None`: anybody, in plaintext), and how many are not called.
+    fn spoken_to(
+        &mut self,
+        tls: Option<&ClientTls>,
+        names: impl Iterator<Item = String>,
+    ) -> (Members, Option<Vec<String>>, usize) {
+        let (mutual, plain) = (
+            std::mem::take(&mut self.mutual),
+            std::mem::take(&mut self.plain),
+        );
+        // Where nobody is, whoever comes is to prove who it is until it is known that it cannot.
+        let nobody = plain.len() == 0;
+        let is_mutual = match tls {
+            Some(ClientTls::Disable) => false,
+            Some(ClientTls::Mutual(_) | ClientTls::Originate(_)) => true,
+            None => nobody || !self.identities.is_empty(),
+        };
+        if !is_mutual {
+            let mut all = plain;
+            // Nobody else is left, unless a rule wants plaintext of all.
+            all.endpoints.extend(mutual.endpoints);
+            all.named.extend(mutual.named);
+            return (all, None, 0);
+        }
+        let known = !self.identities.is_empty();
+        let mut expected = std::mem::take(&mut self.identities);
+        expected.extend(names.filter(|_| known));
+        // Where a rule asks for mutual TLS, that others are not called is what it says.
+        let left_out = if tls.is_none() { plain.len() } else { 0 };
+        (mutual, Some(expected.into_iter().collect()), left_out)
+    }
+}
