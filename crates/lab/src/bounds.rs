@@ -11,7 +11,7 @@ use voile_host::machine::cores_here;
 use voile_host::place::Place;
 
 use crate::agent::Bound;
-use crate::contestants::Instance;
+use crate::contestants::{Instance, is_proxy};
 use crate::definition::{CpuSet, Definition, Limits};
 
 /// Bounds of the processes that one lab starts.
@@ -82,7 +82,7 @@ impl Bounds {
             Some(place) => spec.place(place.clone()),
             None => spec,
         };
-        let Some(limits) = self.limits.filter(|_| role.ends_with("-sidecar")) else {
+        let Some(limits) = self.limits.filter(|_| is_proxy(role)) else {
             return Ok(spec);
         };
         let mut groups = self.groups.borrow_mut();

@@ -240,6 +240,7 @@ pub fn write_control_plane(record: &ControlPlaneRecord, folder: &Path) -> Result
 /// The file that such a record is drawn from; of real sidecars, its own.
 pub(crate) const CONTROL_PLANE: &str = "control-plane.json";
 pub(crate) const SIDECARS: &str = "sidecars.json";
+pub(crate) const NODES: &str = "nodes.json";
 
 /// Writes the record and what is drawn from it.
 pub(crate) fn write_figures(

@@ -8,7 +8,7 @@ use voile_host::child::Supervised;
 use voile_report::profile::Profile;
 use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
-use crate::contestants::{Contestant, Counts, Route, named};
+use crate::contestants::{Contestant, Counts, Route, is_proxy, named};
 use crate::definition::{Definition, Event};
 use crate::events;
 use crate::find::Found;
@@ -571,12 +571,11 @@ impl<'a> Court<'a> {
         let (mut run, generated) = measured?;
         if events.iter().any(|event| event.action.replaces_proxies()) {
             // Who was replaced took its clock along.
-            run.processes
-                .retain(|process| !process.role.ends_with("-sidecar"));
+            run.processes.retain(|process| !is_proxy(&process.role));
         }
         let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
-        let (carried, what) = if !contestant.counts_requests(&way.protocol) {
+        let (carried, what) = if !contestant.counts_requests(&way) {
             (cell.connections.into(), "connections")
         } else if way.outfit.refusal().is_some() {
             (generated.ok, "refusals")

@@ -47,9 +47,19 @@ const CONTESTANTS: [&str; 9] = [
     "linkerd2-proxy",
     "pipy",
 ];
-const MODES: [&str; 4] = ["baseline", "clientonly", "serveronly", "both"];
+const MODES: [&str; 6] = [
+    "baseline",
+    "clientonly",
+    "serveronly",
+    "both",
+    "node",
+    "gateway",
+];
 /// Modes that a definition may name, and that are named as missing.
-const MODES_MISSING: [&str; 3] = ["node", "node+waypoint", "gateway"];
+const MODES_MISSING: [&str; 1] = ["node+waypoint"];
+/// Who has node proxies, and who can stand before a server alone.
+const NODES: [&str; 2] = ["voile", "ztunnel"];
+const GATEWAYS: [&str; 5] = ["voile", "envoy", "nginx", "haproxy", "pipy"];
 const PROTOCOLS: [&str; 4] = ["http1", "http2", "grpc", "tcp"];
 const ARRIVALS: [&str; 3] = ["uniform", "poisson", "fortio"];
 
@@ -235,6 +245,9 @@ impl Definition {
             return Err(place.error(0..0, why));
         }
         let isolation = place::isolation(&place, written.isolation.as_ref())?;
+        place::suits(isolation, &cells).map_err(|why| {
+            place.error(written.isolation.as_ref().map_or(0..0, Spanned::span), why)
+        })?;
         let has_endpoints = |cell: &Cell| endpoints(&cell.shape.generated).is_some();
         if let (Some(word), true) = (&written.isolation, cells.iter().any(has_endpoints))
             && isolation != Isolation::Loopback

@@ -18,7 +18,7 @@ use voile_report::plots::Section;
 use voile_report::record::{CellKey, Merged, Record, Run};
 use voile_report::summarise::summarise;
 
-use crate::control_plane::{CONTROL_PLANE, SIDECARS, draw_figures};
+use crate::control_plane::{CONTROL_PLANE, NODES, SIDECARS, draw_figures};
 use crate::experiment::Outcome;
 use crate::places;
 
@@ -211,7 +211,7 @@ pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
         crate::graph::draw_graph(&record, folder)?;
         return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
     }
-    for name in [CONTROL_PLANE, SIDECARS] {
+    for name in [CONTROL_PLANE, SIDECARS, NODES] {
         if let Some(record) = other::<ControlPlaneRecord>(folder, name)? {
             draw_figures(&record, folder)?;
             return Ok(Redrawn::Comparison(record.in_words(), record.sections()));

@@ -17,7 +17,7 @@ use voile_host::place::Place;
 use voile_host::sampler::{Holdings, Usage};
 use voile_report::record::Run;
 
-use crate::contestants::{Contestant, Instance, Route};
+use crate::contestants::{CLIENT, CLIENT_NODE, Contestant, Instance, Route, is_proxy};
 use crate::generator::Broken;
 use crate::plan::{Cell, Way};
 use crate::target::Lab;
@@ -114,7 +114,7 @@ fn compare(
     run.idle
         .insert("connections_open".to_owned(), f64::from(opened));
     for ((instance, before), after) in instances.iter().zip(before).zip(after) {
-        if !instance.role.ends_with("-sidecar") {
+        if !is_proxy(instance.role) {
             continue;
         }
         let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(opened);
@@ -130,7 +130,7 @@ fn compare(
                 .insert(format!("{}.{name}", instance.role), each(before, after));
         }
         let sockets = after.descriptors.saturating_sub(before.descriptors);
-        let first = run.mode == "serveronly" || instance.role == "client-sidecar";
+        let first = run.mode == "serveronly" || [CLIENT, CLIENT_NODE].contains(&instance.role);
         if (first || run.protocol == "tcp") && sockets < u64::from(opened) {
             run.invalid_reasons.push(format!(
                 "{} connections were opened, and the {} has only {sockets} descriptors more",

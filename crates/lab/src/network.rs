@@ -18,7 +18,7 @@ use voile_host::netns::rules::{Rules, Tool, apply};
 use voile_host::place::{Place, Privileges};
 
 use crate::contestants::Instance;
-use crate::target::{Echo, HTTP, Lab};
+use crate::target::{Echo, HTTP, Lab, TCP};
 
 const PREFIX: u8 = 16;
 /// The bridge: where control planes and the lab itself are.
@@ -104,6 +104,11 @@ impl Network {
             client,
             server,
         })
+    }
+
+    /// Whether one can be made here, and if not, why.
+    pub(crate) fn possible() -> Result<(), String> {
+        Self::create(TCP).map(drop)
     }
 
     /// Moves the calling thread into the fabric.

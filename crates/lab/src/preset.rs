@@ -5,7 +5,8 @@ use serde::Deserialize;
 use voile_report::claims::Claim;
 
 use crate::bounds;
-use crate::definition::Definition;
+use crate::definition::{Definition, Isolation};
+use crate::network::Network;
 
 /// Name, definition, quick definition.
 type Committed = (&'static str, &'static str, &'static str);
@@ -41,12 +42,39 @@ pub fn presets() -> Vec<&'static str> {
     COMMITTED.iter().map(|(name, ..)| *name).collect()
 }
 
-/// A preset's definition with its claims, whole or quick. Where sidecars cannot be limited as it asks they are not, which is
-/// said in its record.
+/// A preset's definition with its claims, whole or quick. Where sidecars cannot be limited as it asks they are not, and where
+/// no network namespace can be made it is measured on loopback without node proxies, which is said in its record.
 ///
 /// # Errors
 /// When there is no preset of that name.
 pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
+    let mut definition = as_committed(name, quick)?;
+    if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition, false)) {
+        definition.limits = None;
+        let limits = limits.in_words();
+        definition
+            .missing
+            .push(format!("sidecars are not limited to {limits}: {why}"));
+    }
+    if definition.isolation == Isolation::Netns
+        && let Err(why) = Network::possible()
+    {
+        definition = on_loopback(definition, &why);
+    }
+    Ok(definition)
+}
+
+/// The same without what needs networks of its own.
+fn on_loopback(mut definition: Definition, why: &str) -> Definition {
+    definition.isolation = Isolation::Loopback;
+    definition.cells.retain(|cell| cell.mode != "node");
+    let missing = format!("mode node is not measured, and all else on loopback: {why}");
+    definition.missing.push(missing);
+    definition
+}
+
+/// The definition as it is written.
+fn as_committed(name: &str, quick: bool) -> Result<Definition, String> {
     let committed = COMMITTED.iter().find(|(known, ..)| *known == name);
     let Some((_, whole, short)) = committed else {
         return Err(format!(
@@ -64,13 +92,6 @@ pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
         .into_iter()
         .filter(|claim| claim.preset == name)
         .collect();
-    if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition, false)) {
-        definition.limits = None;
-        let limits = limits.in_words();
-        definition
-            .missing
-            .push(format!("sidecars are not limited to {limits}: {why}"));
-    }
     Ok(definition)
 }
 
@@ -95,7 +116,7 @@ mod tests {
         match name {
             "security-policies" => 490,
             // Telemetry is told from none by cells of its own.
-            "performance-and-scalability" => 400,
+            "performance-and-scalability" => 450,
             _ => 300,
         }
     }
@@ -103,8 +124,8 @@ mod tests {
     #[test]
     fn quick_takes_minutes_and_each_preset_judges_something() {
         for name in presets() {
-            let quick = preset(name, true).expect("it is committed");
-            let whole = preset(name, false).expect("it is committed");
+            let quick = as_committed(name, true).expect("it is committed");
+            let whole = as_committed(name, false).expect("it is committed");
             let takes = |definition| Plan::new(definition, &|_| true).duration().as_secs();
             assert!(
                 takes(&quick) <= quick_seconds(name),
@@ -117,6 +138,20 @@ mod tests {
             assert_eq!(quick.claims, whole.claims);
         }
         assert!(preset("policies", true).is_err());
+    }
+
+    #[test]
+    fn without_namespaces_all_but_node_proxies_is_measured_and_that_is_said() {
+        let whole = as_committed("performance-and-scalability", true).expect("it is committed");
+        let cells = whole.cells.len();
+        let less = on_loopback(whole, "needs root");
+        assert_eq!(less.isolation, Isolation::Loopback);
+        assert!(less.cells.len() < cells && less.cells.iter().all(|cell| cell.mode != "node"));
+        let missing = less.missing.join("; ");
+        assert!(
+            missing.contains("mode node is not measured, and all else on loopback: needs root"),
+            "{missing}"
+        );
     }
 
     /// A claim that no cell fits would be "not measured" for ever, and a key that nobody reads would judge nothing.
@@ -144,7 +179,7 @@ mod tests {
                 claim.claim
             );
             for quick in [true, false] {
-                let definition = preset(&claim.preset, quick).expect("it is committed");
+                let definition = as_committed(&claim.preset, quick).expect("it is committed");
                 for contestant in &claim.of {
                     let fits = definition.cells.iter().any(|cell| {
                         cell.contestant == *contestant && claim.cells(cell, &definition.cells)

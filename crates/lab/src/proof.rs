@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use voile_host::netns::Namespace;
 use voile_report::record::{Check, Proof, Verdict};
 
 use crate::contestants::{Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER};
@@ -58,7 +59,7 @@ pub(crate) fn prove(
         lab,
     )?;
     let sent = generated.sent;
-    let expected = if contestant.counts_requests(&way.protocol) {
+    let expected = if contestant.counts_requests(way) {
         sent
     } else {
         order.connections.into()
@@ -176,10 +177,10 @@ fn no_impostor(
     contestant: &dyn Contestant,
     way: &Way,
 ) -> Result<Option<Check>, String> {
-    if !way.tls || way.mode != "both" {
+    if !way.tls || !["both", "node"].contains(&way.mode.as_str()) {
         return Ok(None);
     }
-    Ok(Some(match contestant.stage(lab, &way.protocol)? {
+    Ok(Some(match contestant.stage(lab, way)? {
         Some(stage) => impostor(&stage, lab.folder),
         None => Check {
             claim: "a server of the right root with another identity gets no byte of a request"
@@ -255,7 +256,7 @@ fn counted(
 ) -> Check {
     let claim = if way.outfit.refusal().is_some() {
         "each proxy's own counter of refusals grew by the requests sent"
-    } else if contestant.counts_requests(&way.protocol) {
+    } else if contestant.counts_requests(way) {
         "each proxy's own counter of good answers grew by the requests sent"
     } else {
         "each proxy's own counter grew by the connections opened"
@@ -387,7 +388,11 @@ fn owned(lab: &Lab<'_>, hop: &Hop, owners: &[Instance]) -> Check {
             format!(" on {}", far.host()),
         ),
         None => (
-            listener_owner(hop.address, redirected, &pids),
+            match &hop.spot {
+                // A node proxy listens where its pods are, and is elsewhere itself.
+                Some(spot) => inside_owner(&spot.namespace, hop.address, redirected, &pids),
+                None => listener_owner(hop.address, redirected, &pids),
+            },
             String::new(),
         ),
     };
@@ -425,33 +430,66 @@ pub(crate) fn listener_owner(
     redirected: Option<u16>,
     pids: &[u32],
 ) -> io::Result<Option<u32>> {
+    for pid in pids {
+        let table = sockets(&format!("/proc/{pid}"))?;
+        if holds(*pid, &listening(&table, address, redirected))? {
+            return Ok(Some(*pid));
+        }
+    }
+    Ok(None)
+}
+
+/// The same in a network that they need not be in themselves.
+fn inside_owner(
+    inside: &Namespace,
+    address: SocketAddr,
+    redirected: Option<u16>,
+    pids: &[u32],
+) -> io::Result<Option<u32>> {
+    let table = inside.run(|| sockets("/proc/thread-self"))??;
+    let inodes = listening(&table, address, redirected);
+    for pid in pids {
+        if holds(*pid, &inodes)? {
+            return Ok(Some(*pid));
+        }
+    }
+    Ok(None)
+}
+
+/// The kernel's tables of TCP sockets, as they are where that task is.
+fn sockets(task: &str) -> io::Result<String> {
+    let table = std::fs::read_to_string(format!("{task}/net/tcp"))?;
+    // Without IPv6 there is no second one.
+    Ok(table + &std::fs::read_to_string(format!("{task}/net/tcp6")).unwrap_or_default())
+}
+
+/// What listens there, by the names of its sockets.
+fn listening(table: &str, address: SocketAddr, redirected: Option<u16>) -> Vec<String> {
     let local = format!("{}:{:04X}", as_the_kernel(address.ip()), address.port());
     let port = redirected.map(|port| format!(":{port:04X}"));
     let here = |listens: &str| match &port {
         Some(port) => listens.ends_with(port.as_str()),
         None => listens == local,
     };
-    for pid in pids {
-        let mut table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp"))?;
-        table += &std::fs::read_to_string(format!("/proc/{pid}/net/tcp6")).unwrap_or_default();
-        let inodes: Vec<String> = table
-            .lines()
-            .filter_map(|line| {
-                let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-                let listening = here(fields.get(1)?) && *fields.get(3)? == "0A";
-                listening.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
-            })
-            .collect();
-        for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
-            let Ok(link) = std::fs::read_link(descriptor?.path()) else {
-                continue;
-            };
-            if inodes.iter().any(|inode| Path::new(inode) == link) {
-                return Ok(Some(*pid));
-            }
+    let socket = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let listening = here(fields.get(1)?) && *fields.get(3)? == "0A";
+        listening.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
+    };
+    table.lines().filter_map(socket).collect()
+}
+
+/// Whether that process has one of these sockets.
+fn holds(pid: u32, sockets: &[String]) -> io::Result<bool> {
+    for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let Ok(link) = std::fs::read_link(descriptor?.path()) else {
+            continue;
+        };
+        if sockets.iter().any(|socket| Path::new(socket) == link) {
+            return Ok(true);
         }
     }
-    Ok(None)
+    Ok(false)
 }
 
 /// What the capture says of one hop.
@@ -533,7 +571,7 @@ fn strangers(hop: &Hop, folder: &Path) -> Vec<Check> {
     let mut checks = vec![plain];
     checks.push(tls_stranger(
         "a stranger without certificate gets no answer",
-        hop.address,
+        hop,
         &[],
     ));
     checks.push(match foreign_certificate(folder) {
@@ -541,7 +579,7 @@ fn strangers(hop: &Hop, folder: &Path) -> Vec<Check> {
             let arguments = ["-cert".to_owned(), certificate, "-key".to_owned(), key];
             tls_stranger(
                 "a stranger with a foreign certificate gets no answer",
-                hop.address,
+                hop,
                 &arguments,
             )
         }
@@ -593,7 +631,8 @@ fn foreign_certificate(folder: &Path) -> Result<(String, String), String> {
 
 /// Tries over TLS with openssl, another TLS library than the proxies'. In TLS 1.3 the client's side of the handshake
 /// succeeds before the server has judged its certificate, so only an HTTP answer tells.
-fn tls_stranger(claim: &str, address: SocketAddr, arguments: &[String]) -> Check {
+/// Whoever takes tunnels begins to speak as soon as it has judged well, so there any word is an answer.
+fn tls_stranger(claim: &str, hop: &Hop, arguments: &[String]) -> Check {
     let not_proven = |evidence: String| Check {
         claim: claim.to_owned(),
         verdict: Verdict::NotProven,
@@ -604,9 +643,12 @@ fn tls_stranger(claim: &str, address: SocketAddr, arguments: &[String]) -> Check
             "s_client",
             "-quiet",
             "-alpn",
-            "istio-http/1.1,istio,http/1.1",
+            match hop.is_tunnel() {
+                true => "h2",
+                false => "istio-http/1.1,istio,http/1.1",
+            },
             "-connect",
-            &address.to_string(),
+            &hop.address.to_string(),
         ])
         .args(arguments)
         .stdin(Stdio::piped())
@@ -632,14 +674,17 @@ fn tls_stranger(claim: &str, address: SocketAddr, arguments: &[String]) -> Check
     let Ok(output) = child.wait_with_output() else {
         return not_proven("openssl's output was lost".to_owned());
     };
-    let answered = is_answer(&output.stdout);
+    let answered = match hop.is_tunnel() {
+        true => !output.stdout.is_empty(),
+        false => is_answer(&output.stdout),
+    };
     let said = String::from_utf8_lossy(&output.stderr);
     let alert = said
         .lines()
         .find(|line| line.contains("alert") || line.contains("errno"))
         .unwrap_or("connection closed");
     let evidence = if answered {
-        "it got an HTTP answer".to_owned()
+        "it got an answer".to_owned()
     } else {
         alert.trim().to_owned()
     };

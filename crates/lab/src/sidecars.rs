@@ -6,7 +6,7 @@
 //! reach  meshes of 10, 1,000, 10,000 services, ten of them used: first and second request, RSS      (network namespaces: root)
 //! ```
 
-mod control;
+pub(crate) mod control;
 mod many;
 mod mesh;
 mod reach;
@@ -124,7 +124,7 @@ pub fn write_sidecars(record: &ControlPlaneRecord, folder: &Path) -> Result<(), 
 }
 
 /// In megabytes.
-fn megabytes(bytes: u64) -> f64 {
+pub(crate) fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
@@ -133,7 +133,7 @@ fn megabytes(bytes: u64) -> f64 {
     clippy::disallowed_methods,
     reason = "paces questions of loops with a deadline, and a while in which nothing is to happen"
 )]
-fn rest(time: Duration, stopped: &dyn Fn() -> bool) -> Result<(), String> {
+pub(crate) fn rest(time: Duration, stopped: &dyn Fn() -> bool) -> Result<(), String> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
     let until = Instant::now() + time;
     loop {

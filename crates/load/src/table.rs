@@ -64,9 +64,7 @@ impl LoadResult {
         let statuses: Vec<_> = self
             .status
             .iter()
-            .map(|(status, count)| {
-                format!("{status}{}: {count}", named(self.options.protocol, status))
-            })
+            .map(|(status, count)| format!("{status}{}: {count}", named(status)))
             .collect();
         writeln!(text, "{:<12}{:>12}", "status", statuses.join(", "))?;
         writeln!(
@@ -110,8 +108,8 @@ impl LoadResult {
     }
 }
 
-/// What a status of gRPC is called.
-fn named(protocol: &str, status: &str) -> String {
+/// What a status of gRPC is called; those of HTTP, which begin at 100, have their number alone. Targets of one run may be of both.
+fn named(status: &str) -> String {
     const NAMES: [&str; 17] = [
         "OK",
         "CANCELLED",
@@ -131,7 +129,7 @@ fn named(protocol: &str, status: &str) -> String {
         "DATA_LOSS",
         "UNAUTHENTICATED",
     ];
-    let code = status.parse::<usize>().ok().filter(|_| protocol == "grpc");
+    let code = status.parse::<usize>().ok();
     let name = code.and_then(|code| NAMES.get(code));
     name.map(|name| format!(" {name}")).unwrap_or_default()
 }
@@ -177,4 +175,16 @@ fn row(text: &mut String, name: &str, summary: &Summary) -> std::fmt::Result {
         text,
         "{name:<12}{p50:>9}{p75:>9}{p90:>9}{p99:>9}{p999:>9}{max:>9}{mean:>11.1}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_grpc_have_names_and_those_of_http_beside_them_have_none() {
+        let all = ["0", "14", "17", "100", "200", "503", ""];
+        let wanted = [" OK", " UNAVAILABLE", "", "", "", "", ""];
+        assert_eq!(all.map(named), wanted);
+    }
 }

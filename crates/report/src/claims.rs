@@ -209,8 +209,26 @@ pub struct Measured {
     pub verdict: Verdict,
 }
 
-/// Said where a cell was measured and lacks the figure.
-const TOO_FEW: &str = "too few samples in a slice: a percentile needs ten beyond it, so --slice 12s for p99.9 at 1000/s";
+/// Said where a cell was measured and lacks the figure: how long a slice must be for so many samples at that rate, and a fifth
+/// more, since slices differ.
+fn too_few(figure: &str, cell: &Summary) -> String {
+    let of = |percentile: &str| match percentile {
+        "p50" => Some(("p50", 20.0)),
+        "p90" => Some(("p90", 100.0)),
+        "p99" => Some(("p99", 1000.0)),
+        "p999" => Some(("p99.9", 10_000.0)),
+        _ => None,
+    };
+    let Some((words, samples)) = figure.rsplit('.').next().and_then(of) else {
+        return "no slice of that cell has it".to_owned();
+    };
+    let text = format!("too few samples in a slice: {words} needs ten beyond it");
+    if cell.rate <= 0.0 {
+        return format!("{text}, so a longer --slice");
+    }
+    let seconds = (samples * 1.2 / cell.rate).ceil();
+    format!("{text}, so --slice {seconds}s at {}/s", cell.rate)
+}
 
 /// Each claim of a record with what was measured; without a cell that fits there is one that says what it lacks.
 #[must_use]
@@ -235,10 +253,15 @@ pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
                     measured.push(Measured {
                         contestant: contestant.clone(),
                         load: String::new(),
-                        seen: match record.summary.iter().filter(fits).any(|s| s.runs_valid > 0) {
+                        seen: match record
+                            .summary
+                            .iter()
+                            .filter(fits)
+                            .find(|s| s.runs_valid > 0)
+                        {
                             _ if !claim.needs.is_empty() => claim.needs.clone(),
-                            true => TOO_FEW.to_owned(),
-                            false => "no valid slice of such a cell".to_owned(),
+                            Some(cell) => too_few(&claim.figure, cell),
+                            None => "no valid slice of such a cell".to_owned(),
                         },
                         verdict: Verdict::NotMeasured,
                     });
@@ -632,7 +655,37 @@ mod tests {
         summarise(&mut record);
         let judged = judge(&record);
         let seen: Vec<&str> = judged[0].1.iter().map(|one| one.seen.as_str()).collect();
-        assert_eq!(seen, [TOO_FEW, "no valid slice of such a cell"]);
+        let wanted =
+            "too few samples in a slice: p99.9 needs ten beyond it, so --slice 12s at 1000/s";
+        assert_eq!(seen, [wanted, "no valid slice of such a cell"]);
+        for (figure, rate, wanted) in [
+            (
+                "latency_us.p999",
+                1000.0,
+                "p99.9 needs ten beyond it, so --slice 12s at 1000/s",
+            ),
+            (
+                "added_us.p99",
+                500.0,
+                "p99 needs ten beyond it, so --slice 3s at 500/s",
+            ),
+            (
+                "latency_us.p90",
+                10.0,
+                "p90 needs ten beyond it, so --slice 12s at 10/s",
+            ),
+            (
+                "latency_us.p99",
+                0.0,
+                "needs ten beyond it, so a longer --slice",
+            ),
+            ("sidecar.rss_bytes", 10.0, "no slice of that cell has it"),
+        ] {
+            let mut cell = record.summary[0].clone();
+            cell.rate = rate;
+            let said = too_few(figure, &cell);
+            assert!(said.ends_with(wanted), "{said}");
+        }
     }
 
     #[test]

@@ -55,11 +55,7 @@ static ALL: [Column; 21] = [
         ..column("throughput", "gigabits_per_second", gigabits)
     },
     column("throughput/core", "gigabits_per_core", gigabits),
-    column(
-        "CPU/request/sidecar",
-        "sidecar.cpu_us_per_request",
-        duration,
-    ),
+    column("CPU/request/proxy", "sidecar.cpu_us_per_request", duration),
     Column {
         page_only: true,
         divided: Divided::Never,
@@ -73,7 +69,7 @@ static ALL: [Column; 21] = [
         page_only: true,
         divided: Divided::Never,
         ..column(
-            "user/request/sidecar (sampled)",
+            "user/request/proxy (sampled)",
             "sidecar.user_us_per_request_sampled",
             duration,
         )
@@ -82,7 +78,7 @@ static ALL: [Column; 21] = [
         page_only: true,
         divided: Divided::Never,
         ..column(
-            "kernel/request/sidecar (sampled)",
+            "kernel/request/proxy (sampled)",
             "sidecar.system_us_per_request_sampled",
             duration,
         )
@@ -96,19 +92,19 @@ static ALL: [Column; 21] = [
             duration,
         )
     },
-    column("RSS/sidecar", "sidecar.rss_bytes", bytes),
+    column("RSS/proxy", "sidecar.rss_bytes", bytes),
     Column {
         page_only: true,
         divided: Divided::Never,
-        ..column("PSS/sidecar", "sidecar.pss_bytes", bytes)
+        ..column("PSS/proxy", "sidecar.pss_bytes", bytes)
     },
     Column {
         page_only: true,
         divided: Divided::Never,
-        ..column("heap and stacks/sidecar", "sidecar.anonymous_bytes", bytes)
+        ..column("heap and stacks/proxy", "sidecar.anonymous_bytes", bytes)
     },
-    column("RSS/sidecar, idle", "sidecar.idle_rss_bytes", bytes),
-    column("CPU/sidecar, idle", "sidecar.idle_cpu", core_share),
+    column("RSS/proxy, idle", "sidecar.idle_rss_bytes", bytes),
+    column("CPU/proxy, idle", "sidecar.idle_cpu", core_share),
     column(
         "bytes/connection (PSS)",
         "sidecar.bytes_per_connection",

@@ -28,6 +28,9 @@ pub struct ControlPlaneRecord {
     /// Real sidecars, where those were measured.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sidecars: u32,
+    /// Pods of a node whose proxy was measured, where one was.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nodes: u32,
     /// Changes a second while it churned.
     #[serde(default)]
     pub churn: f64,
@@ -178,6 +181,12 @@ impl ControlPlaneRecord {
     /// The mesh, in words.
     fn mesh(&self) -> String {
         let each = format!("that use {} services each", self.used);
+        if self.nodes > 0 {
+            return format!(
+                "{} pods of one node, which call a server on another",
+                self.nodes
+            );
+        }
         match self.sidecars {
             0 => format!(
                 "{} services, {} workloads, {} simulated proxies {each}",

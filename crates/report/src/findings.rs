@@ -11,15 +11,19 @@ const CONTROLLED: [(&str, &str); 6] = [
     ("latency_us.p50", "p50"),
     ("latency_us.p90", "p90"),
     ("latency_us.p99", "p99"),
-    ("sidecar.cpu_us_per_request", "CPU per sidecar"),
+    ("sidecar.cpu_us_per_request", "CPU per proxy"),
     ("machine_cpu_us_per_request", "CPU of the machine"),
     ("sidecar.rss_bytes", "RSS"),
 ];
 
+/// Whom sidecars are set beside: its name in records, and as people write it.
+const ENVOY: (&str, &str) = ("envoy", "Envoy");
+
 /// All sentences, in order.
 #[must_use]
 pub fn sentences(record: &Record) -> Vec<String> {
-    let of_latency = |s: &&Summary| s.kind == Kind::Latency && s.mode == "both" && s.runs_valid > 0;
+    let whole = |s: &Summary| ["both", "node"].contains(&s.mode.as_str());
+    let of_latency = |s: &&Summary| s.kind == Kind::Latency && whole(s) && s.runs_valid > 0;
     let mut told: Vec<&Summary> = record.summary.iter().filter(of_latency).collect();
     // Even arrival is what tools agree on; of others the first, where there is none of it.
     let arrival = match told.iter().any(|s| s.arrival == "uniform") {
@@ -27,7 +31,8 @@ pub fn sentences(record: &Record) -> Vec<String> {
         false => told.first().map(|s| s.arrival.clone()).unwrap_or_default(),
     };
     told.retain(|s| s.arrival == arrival);
-    told.sort_by_key(|summary| (!summary.tls, summary.contestant != "voile"));
+    let rank = |s: &&Summary| (s.mode == "node", !s.tls, s.contestant != "voile");
+    told.sort_by_key(rank);
     let loads: BTreeSet<String> = told.iter().map(|s| load_title(&s.key())).collect();
     // Of many loads only ours is told in words; the tables have the others.
     if loads.len() > 1 {
@@ -64,7 +69,7 @@ pub fn sentences(record: &Record) -> Vec<String> {
 
 /// Figures in which a feature set is set beside the contestant without it.
 const BESIDE: [(&str, &str); 3] = [
-    ("sidecar.cpu_us_per_request", "CPU per sidecar"),
+    ("sidecar.cpu_us_per_request", "CPU per proxy"),
     ("latency_us.p50", "p50"),
     ("latency_us.p99", "p99"),
 ];
@@ -147,18 +152,18 @@ fn feature(record: &Record, name: &str) -> Option<String> {
     ))
 }
 
-/// One cell with two sidecars; none where nothing of it was measured that a sentence has words for.
+/// One cell with two sidecars or two node proxies; none where nothing of it was measured that a sentence has words for.
 fn cost(summary: &Summary) -> Option<String> {
     let figure = |name: &str, show| summary.figures.get(name).map(|f| interval(f, show));
-    let tls = if summary.tls {
-        "With mutual TLS on both sides"
-    } else {
-        "In plaintext through two sidecars"
+    let (tls, proxy, peer) = match (summary.mode.as_str(), summary.tls) {
+        ("node", _) => ("Between two nodes", "node proxy", ("ztunnel", "ztunnel")),
+        (_, true) => ("With mutual TLS on both sides", "sidecar", ENVOY),
+        (_, false) => ("In plaintext through two sidecars", "sidecar", ENVOY),
     };
     let name = &summary.contestant;
     let mut parts = Vec::new();
     if let Some(cpu) = figure("sidecar.cpu_us_per_request", duration) {
-        parts.push(format!("costs {cpu} of CPU per sidecar"));
+        parts.push(format!("costs {cpu} of CPU per {proxy}"));
     }
     let added = |name, at| Some(format!("{} longer at {at}", figure(name, duration)?));
     let added: Vec<String> = [added("added_us.p50", "p50"), added("added_us.p99", "p99")]
@@ -169,13 +174,13 @@ fn cost(summary: &Summary) -> Option<String> {
         parts.push(format!("takes {}", added.join(" and ")));
     }
     if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
-        parts.push(format!("each sidecar holds {memory}"));
+        parts.push(format!("each {proxy} holds {memory}"));
     }
     if parts.is_empty() {
         return None;
     }
     let mut text = format!("{tls} a request through {name} {}.", parts.join(", "));
-    if let Some(ratios) = summary.ratios.get("envoy").filter(|_| name == "voile") {
+    if let Some(ratios) = summary.ratios.get(peer.0).filter(|_| name == "voile") {
         let part = |name: &str, words: &str| {
             let found: Option<&Estimate> = ratios.get(name);
             found.map(|r| format!("{} its {words}", interval(r, ratio)))
@@ -190,7 +195,7 @@ fn cost(summary: &Summary) -> Option<String> {
         .flatten()
         .collect();
         if !parts.is_empty() {
-            text += &format!(" Against Envoy: {}.", parts.join(", "));
+            text += &format!(" Against {}: {}.", peer.1, parts.join(", "));
         }
     }
     Some(text)

@@ -30,10 +30,10 @@ const fn less(name: &'static str, title: &'static str) -> Compared {
 pub const FIGURES: [Compared; 9] = [
     less("latency_us.p50", "p50"),
     less("latency_us.p99", "p99"),
-    less("sidecar.cpu_us_per_request", "CPU/request/sidecar"),
+    less("sidecar.cpu_us_per_request", "CPU/request/proxy"),
     less("machine_cpu_us_per_request", "machine CPU/request"),
-    less("sidecar.rss_bytes", "RSS/sidecar"),
-    less("sidecar.idle_rss_bytes", "RSS/sidecar, idle"),
+    less("sidecar.rss_bytes", "RSS/proxy"),
+    less("sidecar.idle_rss_bytes", "RSS/proxy, idle"),
     less("sidecar.bytes_per_connection", "bytes/connection"),
     Compared {
         more_is_better: true,

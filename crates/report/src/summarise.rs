@@ -7,8 +7,15 @@ use crate::record::{CellKey, Control, Estimate, Kind, Latency, Record, Run, Summ
 use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
 use crate::targets::verdicts;
 
-/// Roles that are sidecars, for figures "per sidecar".
-const SIDECARS: [&str; 2] = ["client-sidecar", "server-sidecar"];
+/// Roles of proxies on a request's way, for figures of each: in records they are `sidecar.…`, as they were called when there were
+/// no others.
+const PROXIES: [&str; 5] = [
+    "client-sidecar",
+    "server-sidecar",
+    "client-node",
+    "server-node",
+    "gateway",
+];
 /// Figures that are told of the A/A control.
 const CONTROL_FIGURES: [&str; 6] = [
     "latency_us.p50",
@@ -70,9 +77,16 @@ fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
             .iter()
             .position(|name| *name == key.contestant)
             .unwrap_or(usize::MAX);
-        let mode = ["baseline", "clientonly", "serveronly", "both"]
-            .iter()
-            .position(|mode| *mode == key.mode);
+        let mode = [
+            "baseline",
+            "clientonly",
+            "serveronly",
+            "node",
+            "both",
+            "gateway",
+        ]
+        .iter()
+        .position(|mode| *mode == key.mode);
         (
             mode.unwrap_or(usize::MAX),
             key.tls,
@@ -153,7 +167,7 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
     figures
 }
 
-/// What each process says, and per sidecar the mean of those on the path.
+/// What each process says, and per proxy the mean of those on the path.
 fn processes(figures: &mut Figures, run: &Run) {
     for process in &run.processes {
         let limited = [
@@ -191,14 +205,14 @@ fn processes(figures: &mut Figures, run: &Run) {
                 continue;
             }
             figures.insert(format!("{}.{name}", process.role), value);
-            // "Per sidecar" is the mean of those on the path, so that modes with one and with two compare.
-            if SIDECARS.contains(&process.role.as_str()) {
-                let sidecars = run
+            // "Per proxy" is the mean of those on the path, so that modes with one and with two compare.
+            if PROXIES.contains(&process.role.as_str()) {
+                let proxies = run
                     .processes
                     .iter()
-                    .filter(|p| SIDECARS.contains(&p.role.as_str()))
+                    .filter(|p| PROXIES.contains(&p.role.as_str()))
                     .count();
-                *figures.entry(format!("sidecar.{name}")).or_default() += value / sidecars as f64;
+                *figures.entry(format!("sidecar.{name}")).or_default() += value / proxies as f64;
             }
         }
     }
@@ -218,11 +232,11 @@ pub fn less_load_and_server(run: &Run) -> Option<f64> {
     })
 }
 
-/// What an idle slice found; per sidecar is the mean of those on the path.
+/// What an idle slice found; per proxy is the mean of those on the path.
 fn idle(figures: &mut Figures, run: &Run) {
     figures.extend(run.idle.iter().map(|(name, value)| (name.clone(), *value)));
     let on_path = |name: &str| -> Vec<f64> {
-        SIDECARS
+        PROXIES
             .iter()
             .filter_map(|role| run.idle.get(&format!("{role}.{name}")).copied())
             .collect()
@@ -231,7 +245,7 @@ fn idle(figures: &mut Figures, run: &Run) {
         .idle
         .keys()
         .filter_map(|name| {
-            SIDECARS
+            PROXIES
                 .iter()
                 .find_map(|role| name.strip_prefix(role)?.strip_prefix('.'))
         })
@@ -243,7 +257,7 @@ fn idle(figures: &mut Figures, run: &Run) {
     }
 }
 
-/// Gigabits per second, and per core that the sidecars on the path used.
+/// Gigabits per second, and per core that the proxies on the path used.
 fn bulk(figures: &mut Figures, run: &Run) {
     let Some(gigabits) = run.gigabits_per_second else {
         return;
@@ -252,7 +266,7 @@ fn bulk(figures: &mut Figures, run: &Run) {
     let cores: f64 = run
         .processes
         .iter()
-        .filter(|process| SIDECARS.contains(&process.role.as_str()))
+        .filter(|process| PROXIES.contains(&process.role.as_str()))
         .map(|process| process.vcpu)
         .sum();
     if cores > 0.0 {

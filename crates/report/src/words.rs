@@ -82,19 +82,25 @@ pub struct Unit {
     pub words: String,
 }
 
+/// Whose figure it may be, and how that is said.
+const PROXIES: [(&str, &str); 6] = [
+    ("sidecar", " per proxy"),
+    ("client-sidecar", " of the client's sidecar"),
+    ("server-sidecar", " of the server's sidecar"),
+    ("client-node", " of the client's node proxy"),
+    ("server-node", " of the server's node proxy"),
+    ("gateway", " of the gateway"),
+];
+
 /// How the figure of that name is called and written.
 #[must_use]
 pub fn unit(figure: &str) -> Unit {
     let (whose, name) = match figure.split_once('.') {
-        Some((whose @ ("sidecar" | "client-sidecar" | "server-sidecar"), name)) => (whose, name),
+        Some((whose, name)) if PROXIES.iter().any(|(role, _)| *role == whose) => (whose, name),
         _ => ("", figure),
     };
-    let of_each = match whose {
-        "sidecar" => " per sidecar",
-        "client-sidecar" => " of the client's sidecar",
-        "server-sidecar" => " of the server's sidecar",
-        _ => "",
-    };
+    let of_each = PROXIES.iter().find(|(role, _)| *role == whose);
+    let of_each = of_each.map_or("", |(_, words)| *words);
     let (words, show): (&str, fn(f64) -> String) = match name {
         "cpu_us_per_request" => ("CPU per request", duration),
         "vcpu" => ("cores used", cores),
@@ -112,7 +118,7 @@ pub fn unit(figure: &str) -> Unit {
         "latency_us.p999" => ("p99.9", duration),
         "achieved_rps" => ("requests per second", per_second),
         "gigabits_per_second" => ("throughput", gigabits),
-        "gigabits_per_core" => ("throughput per core of the sidecars", gigabits),
+        "gigabits_per_core" => ("throughput per core of the proxies", gigabits),
         "rss_bytes" => ("RSS", bytes),
         "pss_bytes" => ("PSS", bytes),
         "anonymous_bytes" => ("anonymous memory", bytes),
@@ -187,6 +193,8 @@ pub fn path_title(mode: &str, tls: bool) -> String {
         "clientonly" => "clientonly: one sidecar, at the client",
         "serveronly" => "serveronly: one sidecar, at the server",
         "both" => "both: two sidecars",
+        "node" => "node: two node proxies",
+        "gateway" => "gateway: one, before the server",
         other => other,
     };
     let tls = match (mode, tls) {

@@ -3,6 +3,7 @@
 mod agent;
 mod control_plane;
 mod graph;
+mod nodes;
 mod policy;
 mod presets;
 mod records;
@@ -120,6 +121,12 @@ enum Command {
     /// sample. Then (root) meshes of 10, 1,000 and 10,000 services in which a sidecar uses ten: its memory, and the first request to a
     /// service beside the second. Writes a folder: sidecars.json, report.html, report.md. Five to ten minutes.
     Sidecars(sidecars::Args),
+    /// Measure what a node proxy does for a hundred pods, beside ztunnel (--peer ztunnel=PATH). Needs root.
+    ///
+    /// Pods of one node, each with an address and an identity of its own, call a server on another through both nodes' proxies: memory
+    /// with ten connections of each, up to 20,000 connections at once, 2,000 new ones a second, and how soon a new pod is served.
+    /// Writes a folder: nodes.json, report.html, report.md. About two minutes for each program.
+    Nodes(nodes::Args),
     /// Measure what a decision by policies costs, by one rule and by ten thousand of every kind, and by thousands of policies.
     ///
     /// Prints what a decision takes that the first rule matches, the last, none, or a different one each time (`any`: memory shows
@@ -263,6 +270,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Graph(args) => graph::run(&args),
         Command::ControlPlane(args) => control_plane::run(&args),
         Command::Sidecars(args) => sidecars::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::LinkerdControl { file } => {

@@ -690,8 +690,7 @@ fn presets_are_planned_and_named_and_what_is_missing_is_said() {
         );
         let missing = String::from_utf8_lossy(&ran.stderr);
         let scaling = ["performance-and-scalability", "all"].contains(&name);
-        let named =
-            missing.contains("the lab does not measure the modes node and node+waypoint yet");
+        let named = missing.contains("the lab does not measure the mode node+waypoint yet");
         assert_eq!(named, scaling, "{name}: {missing}");
         let in_all = said.contains("6 experiments, about ");
         assert_eq!(in_all, name == "all", "{said}");
@@ -723,7 +722,7 @@ fn a_preset_prints_each_claim_beside_what_it_measured() {
     );
     for part in [
         "A sidecar holds 60 MB",
-        "node and node+waypoint yet",
+        "the mode node+waypoint yet",
         "published claims",
     ] {
         assert!(said.contains(part), "{part}: {said}");

@@ -114,6 +114,78 @@ fn redirected_and_tried(record: &serde_json::Value) {
     }
 }
 
+#[test]
+fn two_node_proxies_carry_what_the_lab_agent_tells_them_of_and_both_are_charged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
+    let text = changed(&[
+        IN_NAMESPACES[0],
+        ("\"baseline\", \"relay\"", "\"baseline\", \"voile\""),
+        (
+            "modes = [\"baseline\", \"both\"]",
+            "modes = [\"baseline\", \"node\"]",
+        ),
+        ("response_sizes = [64, 4096]", "tls = [false, true]"),
+    ]);
+    std::fs::write(&file, text).expect("written");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "run", "--smoke", "--rounds", "1"])
+            .arg(&file)
+            .arg("--out")
+            .arg(&out)
+            .env("TMPDIR", folder.path());
+    });
+    let said = String::from_utf8_lossy(&ran.stderr);
+    if ["needs root", "nftables"]
+        .iter()
+        .any(|words| said.contains(words))
+    {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(ran.status.success(), "{said}");
+    let record = record(&out);
+    let proofs = record["proofs"].as_array().expect("proofs");
+    let proof = proofs.iter().find(|proof| proof["mode"] == "node");
+    let checks = proof.expect("a proof")["checks"]
+        .as_array()
+        .expect("checks");
+    assert!(
+        checks.iter().all(|check| check["verdict"] != "failed"),
+        "{checks:?}"
+    );
+    for wanted in [
+        "is redirected to port 15001, a socket of the client-node",
+        ":15008 is a socket of the server-node",
+        "each proxy's own counter grew by the connections opened",
+        "captured before the server-node: all encrypted",
+        "captured before the server: every request passed, readable",
+        "a stranger without certificate gets no answer",
+    ] {
+        let shown = |check: &serde_json::Value| {
+            check["verdict"] == "proven" && check["claim"].to_string().contains(wanted)
+        };
+        assert!(checks.iter().any(shown), "{wanted}: {checks:?}");
+    }
+    let runs = record["runs"].as_array().expect("runs");
+    let run = runs.iter().find(|run| run["mode"] == "node");
+    let run = run.expect("a slice");
+    let cpu = |role: &str| {
+        let processes = run["processes"].as_array().expect("processes");
+        let one = processes.iter().find(|process| process["role"] == role);
+        one.and_then(|one| one["cpu_us_per_request"].as_f64())
+    };
+    for role in ["client-node", "server-node"] {
+        assert!(cpu(role).is_some_and(|cpu| cpu > 0.0), "{role}: {run}");
+    }
+    let figures = &record["summary"].as_array().expect("cells")[1]["figures"];
+    assert!(
+        figures["sidecar.cpu_us_per_request"].is_object(),
+        "{figures}"
+    );
+}
+
 /// Whether a program is on PATH.
 fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -135,6 +135,52 @@ fn many_real_sidecars_come_into_sync_carry_load_by_mutual_tls_and_leave_nothing_
     drawn_again(&out, "What many sidecars cost together");
 }
 
+#[test]
+fn a_crowd_of_pods_is_served_by_its_nodes_proxy_and_newcomers_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let ran = Process::output(|voile| {
+        voile.args(["bench", "nodes", "--quick", "--workloads", "3"]);
+        voile.args(["--connections", "30", "--rate", "40", "--rate-for", "1s"]);
+        voile.args(["--joins", "3", "--out"]).arg(&out);
+    });
+    let said = String::from_utf8_lossy(&ran.stderr);
+    if ["needs root", "nftables"]
+        .iter()
+        .any(|words| said.contains(words))
+    {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(ran.status.success(), "{said}");
+    let record = json(&out, "nodes.json");
+    let workloads = "voile, 3 workloads, 10 connections each";
+    assert!(seen(&record, workloads, "RSS of their proxy") > 1.0);
+    assert!(
+        seen(
+            &record,
+            "voile, connections at once",
+            "open, each answered once"
+        ) >= 30.0
+    );
+    let rate = "voile, 40 new connections a second from 3 addresses";
+    assert!(
+        seen(&record, rate, "failed or never begun") == 0.0,
+        "{record:#}"
+    );
+    assert!(seen(&record, rate, "CPU of the server's node's proxy") > 0.0);
+    let joins = "voile, 3 new workloads";
+    assert!(
+        seen(
+            &record,
+            joins,
+            "to the first byte with its identity, the slowest"
+        ) > 0.0,
+        "{record:#}"
+    );
+    drawn_again(&out, "What a node proxy does for a crowd of pods");
+}
+
 /// A process's parent; none when there is no such process.
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -1,19 +1,19 @@
-//! A pair of sidecars in networks of their own: what the load calls is redirected to the client's sidecar, what arrives to
-//! the server's, and neither load nor server knows of them.
+//! A pair of proxies, sidecars or those of two nodes, at networks of their own: what the load calls is redirected to the
+//! client's proxy, what arrives to the server's, and neither load nor server knows of them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::{Supervised, stop_all};
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::{Capture, Range, Rules, Scope, Turn};
+use voile_host::netns::rules::{Capture, NodeCapture, Range, Rules, Scope, Turn};
 use voile_host::place::Place;
 
-use super::{CLIENT, CONTROL, Hop, Instance, Route, SERVER, Spot};
+use super::{CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, Route, SERVER, SERVER_NODE, Spot};
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
 use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
 
-/// Two pods with sidecars, the server of one of them, and what is shared with others.
+/// Two pods with proxies, the server of one of them, and what is shared with others.
 #[derive(Debug)]
 pub(super) struct Captured {
     client: Pod,
@@ -23,6 +23,8 @@ pub(super) struct Captured {
     /// Where the generator is when there is no sidecar at its side.
     plain_client: Place,
     plain_server: Pod,
+    /// The client's proxy and the server's in records.
+    roles: [&'static str; 2],
 }
 
 /// How a pair of sidecars is given what is called.
@@ -37,6 +39,8 @@ pub(super) enum Redirection {
     },
     /// Each port at a listener of its own: of the client's sidecar, and of the server's.
     Turned { out: Vec<Turn>, inward: Vec<Turn> },
+    /// As Istio's CNI agent does it in a pod that the proxy of its node serves.
+    Node,
 }
 
 impl Redirection {
@@ -81,6 +85,10 @@ impl Redirection {
                     ..Rules::default()
                 },
             ],
+            Self::Node => [(); 2].map(|()| Rules {
+                node: Some(NodeCapture::default()),
+                ..Rules::default()
+            }),
         }
     }
 }
@@ -109,6 +117,10 @@ impl Captured {
         redirection: Redirection,
         (http, tcp): (&[u16], &[u16]),
     ) -> Result<Self, String> {
+        let roles = match redirection {
+            Redirection::Node => [CLIENT_NODE, SERVER_NODE],
+            _ => [CLIENT, SERVER],
+        };
         let [client, server] = redirection.rules();
         let (client, server) = (network.add_pod(&client)?, network.add_pod(&server)?);
         let echo = network.start_echo(lab, &server, &format!("{name}-echo"), http, tcp)?;
@@ -119,6 +131,7 @@ impl Captured {
             control: network.for_control(),
             plain_client: network.client.for_application(),
             plain_server: network.server.clone(),
+            roles,
         })
     }
 
@@ -155,13 +168,13 @@ impl Captured {
         };
         // Redirected to the sidecar before it is a packet, so that is where packets go.
         let client = Hop {
-            to: CLIENT,
+            to: self.roles[0],
             address: (Ipv4Addr::LOCALHOST, calls.client_listener).into(),
             tls: false,
             spot: on(&self.client, Spot::LOOPBACK, Some(calls.client_listener)),
         };
         let server = |tls| Hop {
-            to: SERVER,
+            to: self.roles[1],
             address: (self.server.address, calls.pod_port).into(),
             tls,
             spot: on(&self.server, Spot::ETHERNET, Some(calls.server_listener)),
@@ -185,7 +198,7 @@ impl Captured {
                 let hop = server(false);
                 (hop.address, self.plain_client.clone(), vec![hop, echo])
             }
-            ("both", tls) => (calls.service, inside, vec![client, server(tls), echo]),
+            ("both" | "node", tls) => (calls.service, inside, vec![client, server(tls), echo]),
             _ => return None,
         };
         Some(Route {

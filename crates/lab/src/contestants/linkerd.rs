@@ -356,7 +356,7 @@ impl Contestant for Linkerd {
     }
 
     /// The lab's server stands beside the lab, where a meshed endpoint is said to be; of HTTP/2 it gets the opening.
-    fn stage(&self, _lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
+    fn stage(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running()?;
         let (client, _) = running.pods.networks();
         let (server, right, wrong) = running.stage.clone();

@@ -5,11 +5,14 @@ mod captured;
 pub(crate) mod certificates;
 mod envoy;
 mod haproxy;
+mod ingress;
 mod linkerd;
 mod listeners;
 mod nginx;
+pub(crate) mod nodes;
 mod pair;
 mod pipy;
+mod planes;
 mod relay;
 pub(crate) mod served;
 mod voile;
@@ -20,22 +23,34 @@ pub(crate) use voile::{counted, output};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use voile_host::netns::Namespace;
 use voile_host::place::Place;
 
 use self::certificates::Leaf;
+use self::nodes::{Nodes, Program};
 use self::pair::Pair;
+use self::planes::Planes;
 use crate::definition::{Action, PeerFeatures, Variant};
 use crate::events::Sign;
 use crate::find::Found;
+use crate::impostor::TUNNEL_OPENING;
+use crate::network::GATEWAY;
 use crate::plan::{Outfit, Way};
 use crate::target::Lab;
 
 pub(crate) const CLIENT: &str = "client-sidecar";
 pub(crate) const SERVER: &str = "server-sidecar";
+pub(crate) const CLIENT_NODE: &str = "client-node";
+pub(crate) const SERVER_NODE: &str = "server-node";
+pub(crate) const INGRESS: &str = "gateway";
 pub(crate) const CONTROL: &str = "control";
+
+/// Whether that role is a proxy's, on the way of requests.
+pub(crate) fn is_proxy(role: &str) -> bool {
+    [CLIENT, SERVER, CLIENT_NODE, SERVER_NODE, INGRESS].contains(&role)
+}
 
 /// Where ztunnel and its kind take tunnels.
 pub(crate) const HBONE: u16 = 15008;
@@ -161,6 +176,38 @@ pub(crate) struct Stage {
 impl Stage {
     /// Between sidecars that pass requests on as they are.
     pub(crate) const SPEAKS: &'static str = "istio-http/1.1,istio,http/1.1";
+
+    /// Certificates of a mesh whose control plane keeps its state in that folder: the server's, and the impostor's.
+    fn leaves(folder: &Path) -> Result<Option<(Leaf, Leaf)>, String> {
+        let state = folder.join("state");
+        let mut leaves = certificates::below(
+            &state.join("root-cert.pem"),
+            &state.join("root-key.pem"),
+            folder,
+            &[("server", listeners::SERVER_ID), IMPOSTOR],
+        )?;
+        let (wrong, right) = (leaves.pop(), leaves.pop());
+        Ok(right.zip(wrong))
+    }
+
+    /// Of tunnels of a mesh whose control plane keeps its state in that folder: the lab's server stands beside the lab, where
+    /// a further pod is said to be behind `entry`, and gets no more than the tunnel's opening.
+    fn of_tunnel(
+        folder: &Path,
+        entry: SocketAddr,
+        client: Namespace,
+    ) -> Result<Option<Self>, String> {
+        Ok(Self::leaves(folder)?.map(|(right, wrong)| Self {
+            entry,
+            host: None,
+            server: (GATEWAY, HBONE).into(),
+            right,
+            wrong,
+            networks: Some((client, None)),
+            speaks: "h2",
+            opening: Some(TUNNEL_OPENING),
+        }))
+    }
 }
 
 /// The identity that nobody expects, and the name in its certificate.
@@ -213,9 +260,9 @@ pub(crate) trait Contestant {
         None
     }
 
-    /// Whether its counts are requests; who does not look into bytes can only count connections.
-    fn counts_requests(&self, protocol: &str) -> bool {
-        protocol != "tcp"
+    /// Whether its counts are requests there; who does not look into bytes can only count connections.
+    fn counts_requests(&self, way: &Way) -> bool {
+        way.protocol != "tcp"
     }
 
     /// Whether its sidecars put requests of many clients on one connection between them, whatever the clients speak.
@@ -239,7 +286,7 @@ pub(crate) trait Contestant {
     }
 
     /// Where a server of the right root and the wrong identity can be put in its way over mutual TLS.
-    fn stage(&self, _lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
+    fn stage(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         Ok(None)
     }
 
@@ -288,8 +335,7 @@ pub(crate) fn named(
     found: &Found,
 ) -> Result<Box<dyn Contestant>, String> {
     if let Some(variant) = variants.iter().find(|variant| variant.name == name) {
-        let voile = voile::Voile::variant(variant.clone());
-        return Ok(Box::new(voile.fitted(outfit)));
+        return Ok(Box::new(voile_planes(variant, outfit)));
     }
     let (program, features) = PeerFeatures::of(name)?;
     let configured = outfit.has_policies() || outfit.believes() || outfit.routes().is_some();
@@ -299,10 +345,7 @@ pub(crate) fn named(
     match program {
         "baseline" => Ok(Box::new(baseline::Baseline)),
         "relay" => Ok(Box::new(relay::Relay::default())),
-        "voile" => {
-            let voile = voile::Voile::variant(Variant::plain("voile"));
-            Ok(Box::new(voile.fitted(outfit)))
-        }
+        "voile" => Ok(Box::new(voile_planes(&Variant::plain("voile"), outfit))),
         "envoy" => {
             let envoy = envoy::Envoy::new(found.envoy.clone()?, features);
             Ok(Box::new(Pair::new(envoy.fitted(outfit))))
@@ -315,11 +358,27 @@ pub(crate) fn named(
             found.haproxy.clone()?,
             features,
         )))),
-        "ztunnel" => Ok(Box::new(ztunnel::Ztunnel::new(found.other("ztunnel")?))),
+        "ztunnel" => {
+            let found = found.other("ztunnel")?;
+            let sidecars = ztunnel::Ztunnel::new(found.clone());
+            let nodes = Nodes::new(Program::Ztunnel(found));
+            let planes = Planes::new(Box::new(sidecars)).and(&["node"], Box::new(nodes));
+            Ok(Box::new(planes))
+        }
         "pipy" => Ok(Box::new(Pair::new(pipy::Pipy::new(found.other("pipy")?)))),
         linkerd::NAME => Ok(Box::new(linkerd::Linkerd::new(found.other(linkerd::NAME)?))),
         other => Err(format!("the lab does not know contestant {other}")),
     }
+}
+
+/// Voile with what a variant changes, in all its roles.
+fn voile_planes(variant: &Variant, outfit: &Outfit) -> Planes {
+    let sidecars = voile::Voile::variant(variant.clone()).fitted(outfit);
+    let nodes = Nodes::new(Program::Voile(variant.clone()));
+    let gateway = ingress::Ingress::new(variant.clone());
+    Planes::new(Box::new(sidecars))
+        .and(&["node"], Box::new(nodes))
+        .and(&[INGRESS], Box::new(gateway))
 }
 
 /// A folder for a contestant's configuration.
@@ -330,7 +389,7 @@ fn peers_folder(lab: &Lab<'_>, name: &str) -> Result<PathBuf, String> {
 }
 
 /// Whole lines in a file by now; none where there is no file yet.
-fn lines(path: &std::path::Path) -> u64 {
+fn lines(path: &Path) -> u64 {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }

@@ -13,7 +13,9 @@ use voile_host::ready::Probe;
 use super::certificates;
 use super::listeners::{Listeners, Takes};
 use super::served::{self, Served};
-use super::{CLIENT, Contestant, Counts, Instance, Recorded, Route, SERVER, Stage, peers_folder};
+use super::{
+    CLIENT, Contestant, Counts, INGRESS, Instance, Recorded, Route, SERVER, Stage, peers_folder,
+};
 use crate::agent::{Far, PeerOrder, What};
 use crate::definition::Action;
 use crate::events::Sign;
@@ -53,10 +55,18 @@ impl Side {
         }
     }
 
+    /// Its role in records of that way.
+    fn role_on(self, way: &Way) -> &'static str {
+        match way.mode.as_str() {
+            INGRESS => INGRESS,
+            _ => self.role(),
+        }
+    }
+
     /// Whether it is on that way.
     pub(super) fn is_on(self, way: &Way) -> bool {
         match way.mode.as_str() {
-            "clientonly" => self == Self::Client,
+            "clientonly" | INGRESS => self == Self::Client,
             "serveronly" => self == Self::Server,
             _ => true,
         }
@@ -270,7 +280,17 @@ impl<P: Peer> Contestant for Pair<P> {
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
         let carries = self.peer.carries(&way.protocol);
         let running = self.running.as_ref().filter(|_| carries)?;
-        running.listeners.route(lab, way)
+        if way.mode != INGRESS {
+            return running.listeners.route(lab, way);
+        }
+        // What leads straight to the server is a gateway to those who call it from outside.
+        let straight = Way {
+            mode: "clientonly".to_owned(),
+            ..way.clone()
+        };
+        let mut route = running.listeners.route(lab, &straight)?;
+        route.hops[0].to = INGRESS;
+        Some(route)
     }
 
     fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
@@ -360,7 +380,7 @@ impl<P: Peer> Contestant for Pair<P> {
         let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
         sidecars
             .filter(|sidecar| sidecar.side.is_on(way))
-            .map(|sidecar| sidecar.process.instance(sidecar.side.role()))
+            .map(|sidecar| sidecar.process.instance(sidecar.side.role_on(way)))
             .collect()
     }
 
@@ -371,6 +391,9 @@ impl<P: Peer> Contestant for Pair<P> {
                 return Ok(None);
             };
             counts.insert(sidecar.side.role(), count);
+            if sidecar.side == Side::Client {
+                counts.insert(INGRESS, count);
+            }
         }
         Ok(Some(counts))
     }
@@ -394,9 +417,9 @@ impl<P: Peer> Contestant for Pair<P> {
         Ok(on_path.flat_map(one).collect())
     }
 
-    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+    fn stage(&self, _lab: &Lab<'_>, way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running.as_ref();
-        Ok(running.and_then(|running| running.listeners.stage(protocol)))
+        Ok(running.and_then(|running| running.listeners.stage(&way.protocol)))
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

@@ -16,8 +16,8 @@ use voile_host::ready::Probe;
 use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, Expected, Hop, IMPOSTOR, Instance, Recorded, Route,
-    SERVER, Stage, certificates, lines, listeners, peers_folder,
+    CLIENT, CONTROL, Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER, Stage,
+    lines, peers_folder,
 };
 use crate::agent::Far;
 use crate::definition::{Action, Variant};
@@ -31,7 +31,8 @@ use by_number::host;
 use changes::Changes;
 pub(crate) use served::counted;
 pub(super) use served::{CONNECTIONS, serve};
-use served::{Told, asked, far_port, metric, tell};
+pub(super) use served::{Told, metric, tell};
+use served::{asked, far_port};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
 const CAPTURED_TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh-netns.yaml");
@@ -142,7 +143,7 @@ fn local_port() -> Result<SocketAddr, String> {
 }
 
 impl Ports {
-    fn choose() -> Result<Self, String> {
+    pub(super) fn choose() -> Result<Self, String> {
         let mut services = BTreeMap::new();
         for (name, _) in PORTS {
             services.insert(name, service_port()?);
@@ -319,7 +320,9 @@ impl Voile {
         config: &Path,
         state: &Path,
         ports: &Ports,
+        nodes: Option<&str>,
     ) -> Result<Supervised, String> {
+        let nodes = nodes.into_iter().flat_map(|who| ["--node-account", who]);
         let spec = lab
             .process(CONTROL, &self.process_name("control"), self.program(lab))?
             .arg("control")
@@ -329,6 +332,7 @@ impl Voile {
             .arg(state)
             .args(["--listen", &ports.control.to_string(), "--plaintext", "off"])
             .args(["--monitoring", &ports.monitoring.to_string()])
+            .args(nodes)
             .start()
             .map_err(|e| e.to_string())
     }
@@ -479,7 +483,7 @@ impl Contestant for Voile {
         )
         .map_err(|e| format!("mesh.yaml: {e}"))?;
         self.write_by_number(lab, &config, &ports)?;
-        let control = self.start_control(lab, &config, &state, &ports)?;
+        let control = self.start_control(lab, &config, &state, &ports, None)?;
         // What is in here is ended with it, also when something below fails.
         let mut running = Running {
             captured,
@@ -665,25 +669,17 @@ impl Contestant for Voile {
         Ok(all)
     }
 
-    fn stage(&self, lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+    fn stage(&self, lab: &Lab<'_>, way: &Way) -> Result<Option<Stage>, String> {
         let Some(running) = self.running.as_ref().filter(|_| lab.far.is_none()) else {
             return Ok(None);
         };
-        let name = if protocol == "tcp" {
+        let name = if way.protocol == "tcp" {
             "TCP_STAGE_PORT"
         } else {
             "STAGE_PORT"
         };
         let port = running.ports.services[name];
         let folder = lab.folder.join(&self.variant.name);
-        let state = folder.join("state");
-        let mut leaves = certificates::below(
-            &state.join("root-cert.pem"),
-            &state.join("root-key.pem"),
-            &folder,
-            &[("server", listeners::SERVER_ID), IMPOSTOR],
-        )?;
-        let (wrong, right) = (leaves.pop(), leaves.pop());
         let networks = running.captured.as_ref().map(Captured::networks);
         let networks = networks.map(|(client, server)| (client, Some(server)));
         let called = if networks.is_some() {
@@ -691,7 +687,7 @@ impl Contestant for Voile {
         } else {
             CLIENT_ADDRESS
         };
-        Ok(right.zip(wrong).map(|(right, wrong)| Stage {
+        Ok(Stage::leaves(&folder)?.map(|(right, wrong)| Stage {
             entry: SocketAddr::new(called, port),
             host: Some(format!("{}:{port}", host("both", running.ports.captured))),
             server: SocketAddr::new(running.ports.server, port),

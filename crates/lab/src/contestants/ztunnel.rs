@@ -13,12 +13,10 @@ use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, HBONE, IMPOSTOR, Instance, Route, SERVER, Stage,
-    certificates, listeners, peers_folder,
+    CLIENT, CONTROL, Contestant, Counts, HBONE, Instance, Route, SERVER, Stage, peers_folder,
 };
 use crate::definition::Variant;
 use crate::find;
-use crate::impostor::TUNNEL_OPENING;
 use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
 use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
@@ -138,7 +136,9 @@ impl Contestant for Ztunnel {
             &Self::workloads(lab, &pods)?,
         )?;
         let inside = pods.lab(lab);
-        let control = self.mesh.start_control(&inside, &config, &state, &ports)?;
+        let control = self
+            .mesh
+            .start_control(&inside, &config, &state, &ports, None)?;
         // What is in here is ended with it, also when something below fails.
         let mut running = Running {
             pods,
@@ -222,7 +222,7 @@ impl Contestant for Ztunnel {
         sidecars.chain([control]).collect()
     }
 
-    fn counts_requests(&self, _protocol: &str) -> bool {
+    fn counts_requests(&self, _way: &Way) -> bool {
         false
     }
 
@@ -242,29 +242,12 @@ impl Contestant for Ztunnel {
         Ok(Some(counts))
     }
 
-    /// The lab's server stands beside the lab, where a third pod is said to be; of a tunnel it gets the opening.
-    fn stage(&self, lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
+    /// The lab's server stands where a third pod is said to be.
+    fn stage(&self, lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running.as_ref().ok_or("ztunnel does not run")?;
-        let folder = lab.folder.join(NAME);
-        let state = folder.join("state");
-        let mut leaves = certificates::below(
-            &state.join("root-cert.pem"),
-            &state.join("root-key.pem"),
-            &folder,
-            &[("server", listeners::SERVER_ID), IMPOSTOR],
-        )?;
-        let (wrong, right) = (leaves.pop(), leaves.pop());
         let (client, _) = running.pods.networks();
-        Ok(right.zip(wrong).map(|(right, wrong)| Stage {
-            entry: (STAGE_VIRTUAL, HTTP_PORT).into(),
-            host: None,
-            server: (GATEWAY, HBONE).into(),
-            right,
-            wrong,
-            networks: Some((client, None)),
-            speaks: "h2",
-            opening: Some(TUNNEL_OPENING),
-        }))
+        let entry = (STAGE_VIRTUAL, HTTP_PORT).into();
+        Stage::of_tunnel(&lab.folder.join(NAME), entry, client)
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

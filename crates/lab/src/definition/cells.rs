@@ -18,8 +18,8 @@ use super::near::meant;
 use super::peers;
 use super::written::{Place, Written, WrittenCells, WrittenControl};
 use super::{
-    ARRIVALS, CONTESTANTS, DefinitionError, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES, MAX_WORKERS,
-    MODES, MODES_MISSING, PROTOCOLS, Variant,
+    ARRIVALS, CONTESTANTS, DefinitionError, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES,
+    MAX_WORKERS, MODES, MODES_MISSING, NODES, PROTOCOLS, Variant,
 };
 
 /// Endpoints of a cell: listeners of one server, each with an address of its own.
@@ -252,7 +252,10 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
             "mode \"{mode}\" does not go with contestant \"{name}\": baseline has no proxy"
         ));
     }
-    if cell.tls && (mode != "both" || name == "relay") {
+    if let Some(why) = cannot_be_in_mode(cell, name) {
+        return Some(why);
+    }
+    if cell.tls && (!["both", "node"].contains(&mode.as_str()) || name == "relay") {
         return Some(format!(
             "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode}"
         ));
@@ -287,6 +290,30 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
         ));
     }
     None
+}
+
+/// Why that cell cannot be measured through node proxies, or through a gateway.
+fn cannot_be_in_mode(cell: &CellKey, name: &str) -> Option<String> {
+    let mode = cell.mode.as_str();
+    let able: &[&str] = match mode {
+        "node" => &NODES,
+        "gateway" => &GATEWAYS,
+        _ => return None,
+    };
+    let why = if !able.contains(&name) {
+        format!("has contestants {}: not {name}", able.join(", "))
+    } else if mode == "node" && !cell.tls {
+        "is mutual TLS always: tls = true".to_owned()
+    } else if mode == "gateway" && cell.tls {
+        "is in plaintext, from outside and to the server: tls = false".to_owned()
+    } else if cell.contestant != name {
+        format!("has no feature sets yet: not {}", cell.contestant)
+    } else if !cell.shape.generated.is_empty() {
+        "has no policies, routes, tokens, endpoints or services by number yet".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("mode \"{mode}\" {why}"))
 }
 
 /// Every load of a group, as cells without a path; the definition's own values where it says none.

@@ -4,17 +4,22 @@
 use std::collections::BTreeMap;
 
 use toml::Spanned;
+use voile_report::record::CellKey;
 
 use super::DefinitionError;
 use super::written::{Place, Written, WrittenLimits};
 
 /// Who may be given cores.
-const ROLES: [&str; 6] = [
+const ROLES: [&str; 10] = [
     "load",
     "server",
     "client-sidecar",
     "server-sidecar",
     "sidecar",
+    "client-node",
+    "server-node",
+    "node",
+    "gateway",
     "control",
 ];
 /// More cores than any machine has.
@@ -42,6 +47,21 @@ impl Isolation {
             Self::Loopback => "loopback",
             Self::Netns => "netns",
         }
+    }
+}
+
+/// Whether these cells can be had so; if not, why.
+pub(super) fn suits(isolation: Isolation, cells: &[CellKey]) -> Result<(), String> {
+    let has = |mode: &str| cells.iter().any(|cell| cell.mode == mode);
+    match isolation {
+        Isolation::Loopback if has("node") => Err(
+            "mode \"node\" needs isolation = \"netns\": node proxies enter their pods' networks".to_owned(),
+        ),
+        Isolation::Netns if has("gateway") => Err(
+            "mode \"gateway\" needs isolation = \"loopback\": nobody is redirected to a gateway, it is called by its address"
+                .to_owned(),
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -100,9 +120,10 @@ pub(super) fn cpu_sets(
             let cores = parse_cores(cores.get_ref())
                 .map_err(|why| place.error(cores.span(), format!("cores of {word}: {why}")))?;
             match word.as_str() {
-                "sidecar" => {
-                    for side in ["client-sidecar", "server-sidecar"] {
-                        set.entry(side.to_owned()).or_insert_with(|| cores.clone());
+                both @ ("sidecar" | "node") => {
+                    for side in ["client", "server"] {
+                        let role = format!("{side}-{both}");
+                        set.entry(role).or_insert_with(|| cores.clone());
                     }
                 }
                 _ => {

@@ -20,10 +20,10 @@ const TOKEN_TTL: &str = "24h";
 /// How long making one may take.
 const TOKEN_BOUND: Duration = Duration::from_secs(20);
 
-pub(super) struct Control {
-    pub(super) child: Supervised,
-    pub(super) tls: SocketAddr,
-    pub(super) state: PathBuf,
+pub(crate) struct Control {
+    pub(crate) child: Supervised,
+    pub(crate) tls: SocketAddr,
+    pub(crate) state: PathBuf,
     monitoring: SocketAddr,
 }
 
@@ -48,13 +48,13 @@ struct Status {
 }
 
 /// A port for a control plane.
-pub(super) fn port(address: IpAddr) -> Result<SocketAddr, String> {
+pub(crate) fn port(address: IpAddr) -> Result<SocketAddr, String> {
     free_port(address).map_err(|e| format!("a port for a control plane: {e}"))
 }
 
 impl Control {
     /// Starts it there and waits until it is ready.
-    pub(super) fn start(
+    pub(crate) fn start(
         lab: &Lab<'_>,
         name: &str,
         config: &Path,
@@ -92,16 +92,29 @@ impl Control {
 
     /// A token of that account, in a file for its owner only.
     pub(super) fn token(&self, lab: &Lab<'_>, account: &str) -> Result<PathBuf, String> {
+        self.token_of(lab, account, None)
+    }
+
+    /// The same, bound to a pod.
+    pub(crate) fn token_of(
+        &self,
+        lab: &Lab<'_>,
+        account: &str,
+        pod: Option<&str>,
+    ) -> Result<PathBuf, String> {
+        let bound = pod.into_iter().flat_map(|pod| ["--pod", pod]);
         let spec = lab
             .process("control", "token", &lab.voile)?
             .args(["token", "create", "--ttl", TOKEN_TTL])
             .args(["--service-account", account])
+            .args(bound)
             .arg("--state")
             .arg(&self.state);
         let token = crate::contestants::output(lab, spec, TOKEN_BOUND)?;
-        let path = self
-            .state
-            .join(format!("{}.token", account.replace('/', "-")));
+        let path = self.state.join(format!(
+            "{}.token",
+            pod.unwrap_or(account).replace('/', "-")
+        ));
         crate::folder::write(&path, token.trim())?;
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&path, private).map_err(|e| format!("{}: {e}", path.display()))?;

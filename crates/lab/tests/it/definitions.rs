@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use voile_lab::{Definition, Overrides, Plan, quick};
 
-const GOOD: &str = r#"name = "mine"
+pub(crate) const GOOD: &str = r#"name = "mine"
 rounds = 8
 slice = "1s"
 warmup = "100ms"
@@ -653,16 +653,13 @@ fn a_matrix_is_the_product_of_its_axes() {
 fn what_is_not_built_is_named_and_the_rest_is_measured() {
     let text = GOOD.replace(
         "modes = [\"both\"]",
-        "modes = [\"both\", \"node\", \"gateway\"]",
+        "modes = [\"both\", \"node+waypoint\"]",
     );
     let definition = Definition::parse("mine.toml", &text).expect("good");
     assert_eq!(definition.cells.len(), 2);
     assert_eq!(
         definition.missing,
-        [
-            "the lab does not measure mode node yet",
-            "the lab does not measure mode gateway yet"
-        ]
+        ["the lab does not measure mode node+waypoint yet"]
     );
     let text = text.replace("\"relay\"", "\"envoy\", \"haproxy\"");
     let text = text.replace(

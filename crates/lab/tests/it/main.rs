@@ -2,5 +2,6 @@
 
 mod browser;
 mod definitions;
+mod modes;
 mod records;
 mod results;

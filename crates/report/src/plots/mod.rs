@@ -179,8 +179,8 @@ fn control(control: &Control, colours: &Colours) -> Section {
 fn short(name: &str) -> String {
     match name {
         "machine_cpu_us_per_request" => "machine CPU",
-        "sidecar.cpu_us_per_request" => "CPU per sidecar",
-        "sidecar.rss_bytes" => "RSS per sidecar",
+        "sidecar.cpu_us_per_request" => "CPU per proxy",
+        "sidecar.rss_bytes" => "RSS per proxy",
         other => other.rsplit('.').next().unwrap_or(other),
     }
     .to_owned()

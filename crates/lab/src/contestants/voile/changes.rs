@@ -302,7 +302,8 @@ impl Voile {
         }
         if running.control.try_exit().is_some() {
             let ports = running.ports.clone();
-            let mut control = self.start_control(lab, &config, &folder.join("state"), &ports)?;
+            let mut control =
+                self.start_control(lab, &config, &folder.join("state"), &ports, None)?;
             lab.wait_ready(
                 &mut control,
                 &Probe::Http(ports.monitoring, "/ready".to_owned()),

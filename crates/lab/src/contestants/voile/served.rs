@@ -29,18 +29,18 @@ pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_open
 /// The series of questions that were answered with yes.
 const ASKED: &str = "voile_authorization_asked_total{verdict=\"allowed\"}";
 /// What a sidecar is told.
-pub(super) struct Told<'a> {
-    pub(super) account: &'a str,
-    pub(super) control: SocketAddr,
-    pub(super) root: &'a Path,
-    pub(super) token: &'a Path,
+pub(in crate::contestants) struct Told<'a> {
+    pub(in crate::contestants) account: &'a str,
+    pub(in crate::contestants) control: SocketAddr,
+    pub(in crate::contestants) root: &'a Path,
+    pub(in crate::contestants) token: &'a Path,
     /// Where it tells of itself: administration, metrics, readiness.
-    pub(super) pages: [SocketAddr; 3],
-    pub(super) workers: u32,
+    pub(in crate::contestants) pages: [SocketAddr; 3],
+    pub(in crate::contestants) workers: u32,
 }
 
 /// Its command line.
-pub(super) fn tell(spec: Spec, told: &Told<'_>) -> Spec {
+pub(in crate::contestants) fn tell(spec: Spec, told: &Told<'_>) -> Spec {
     let [admin, metrics, readiness] = told.pages.map(|page| page.to_string());
     spec.args(["proxy", "--workload", told.account])
         .args(["--control", &format!("https://{}", told.control)])
@@ -258,7 +258,7 @@ pub(super) fn exposition(name: &str, page: SocketAddr) -> Result<String, String>
 }
 
 /// What a sidecar has carried, by its metrics; or what was refused.
-pub(super) fn metric(
+pub(in crate::contestants) fn metric(
     name: &str,
     page: SocketAddr,
     protocol: &str,

@@ -1,0 +1,72 @@
+//! `voile bench nodes`: what a node proxy does for a crowd of pods, beside ztunnel where its program is given.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Done, command, control_plane, failed, interrupted, program, say, usage};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Ten workloads, 200 connections at once, 100 new ones a second, ten new workloads. Half a minute.
+    #[arg(long)]
+    quick: bool,
+    /// Pods of the node, each with an address and an identity of its own [default: 100].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=2000), value_name = "N")]
+    workloads: Option<u32>,
+    /// Connections of each of them, for the figure of memory.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    each: u32,
+    /// Connections through one node proxy at once, as many as descriptors allow; 0: not tried [default: 20000].
+    #[arg(long, value_name = "N")]
+    connections: Option<u32>,
+    /// New connections a second, from all pods in turn [default: 2000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    rate: Option<u32>,
+    /// For how long; 0: not at all [default: 10s, quick 3s].
+    #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
+    rate_for: Option<Duration>,
+    /// Workloads that come to the node while it runs, one after the other [default: 100].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1000), value_name = "N")]
+    joins: Option<u32>,
+    /// Threads of each proxy.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256), value_name = "N")]
+    workers: u32,
+    /// A peer's program, as NAME=PATH: ztunnel=PATH.
+    #[arg(long = "peer", value_name = "NAME=PATH")]
+    peers: Vec<String>,
+    /// Print the record as JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// The record folder [default: voile-results/DATE-nodes].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// The voile program to measure [default: this one].
+    #[arg(long, value_name = "PATH")]
+    voile: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Done {
+    let number = |given: Option<u32>, whole: u32, few: u32| {
+        given.unwrap_or(if args.quick { few } else { whole })
+    };
+    let seconds = if args.quick { 3 } else { 10 };
+    let settings = voile_lab::NodeCrowdSettings {
+        voile: program(args.voile.as_deref())?,
+        found: voile_lab::peers(&args.peers).map_err(usage)?,
+        workloads: number(args.workloads, 100, 10),
+        each: args.each,
+        connections: number(args.connections, 20_000, 200),
+        rate: number(args.rate, 2_000, 100),
+        rate_for: args.rate_for.unwrap_or(Duration::from_secs(seconds)),
+        joins: number(args.joins, 100, 10),
+        workers: args.workers,
+        command: command(),
+    };
+    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    let asked = &voile_host::interrupt::asked;
+    let measured = voile_lab::measure_node_crowd(&settings, &say, asked);
+    let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
+    let folder = control_plane::folder(args.out.as_deref(), "nodes", &record);
+    voile_lab::write_node_crowd(&record, &folder).map_err(failed)?;
+    control_plane::tell(&record, &folder, args.json, broken)
+}

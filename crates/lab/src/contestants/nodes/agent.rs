@@ -1,0 +1,203 @@
+//! The agent of one node: tells its proxy of the pods and their networks, by the protocol of Istio's CNI agent, which Voile's
+//! node proxy and ztunnel both speak.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use tokio::sync::watch;
+use voile_host::netns::Namespace;
+use voile_zds::{Agents, Channel, Told, Who};
+
+/// A pod of the node.
+#[derive(Debug, Clone)]
+pub(crate) struct NodePod {
+    pub(crate) name: String,
+    pub(crate) account: String,
+    pub(crate) inside: Namespace,
+}
+
+/// What the proxy has said of its pods.
+#[derive(Debug, Default)]
+struct Answers {
+    serves: BTreeSet<String>,
+    /// The last pod that it refused, and why.
+    refusal: Option<String>,
+}
+
+/// See the module. It ends when it is dropped, and its proxy goes on.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    /// All pods there are by now; nobody is to be told any more where it is gone.
+    pods: Option<watch::Sender<Vec<NodePod>>>,
+    answers: Arc<Mutex<Answers>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    /// Waits for the proxy at `path`, and tells it of these pods.
+    pub(crate) fn start(path: &Path, pods: Vec<NodePod>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
+        let listening = {
+            let _inside = runtime.enter();
+            Agents::listen(path)?
+        };
+        let (pods, told) = watch::channel(pods);
+        let answers = Arc::<Mutex<Answers>>::default();
+        let heard = Arc::clone(&answers);
+        let thread = std::thread::Builder::new()
+            .name("node-agent".to_owned())
+            .spawn(move || runtime.block_on(run(&listening, told, &heard)))?;
+        Ok(Self {
+            pods: Some(pods),
+            answers,
+            thread: Some(thread),
+        })
+    }
+
+    /// One more pod.
+    pub(crate) fn add(&self, pod: NodePod) {
+        if let Some(pods) = &self.pods {
+            pods.send_modify(|all| all.push(pod));
+        }
+    }
+
+    /// Whether the proxy serves so many pods; or why it refused one.
+    pub(crate) fn serves(&self, pods: usize) -> Result<bool, String> {
+        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        match &answers.refusal {
+            Some(why) => Err(why.clone()),
+            None => Ok(answers.serves.len() >= pods),
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.pods = None;
+        if let Some(thread) = self.thread.take() {
+            // It ends by that; that it panicked was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run(agents: &Agents, mut told: watch::Receiver<Vec<NodePod>>, answers: &Mutex<Answers>) {
+    let mut ended = told.clone();
+    loop {
+        let proxy = tokio::select! {
+            proxy = agents.accept() => proxy,
+            () = gone(&mut ended) => return,
+        };
+        // A proxy that says something strange, or hangs up, may come again.
+        if let Ok(channel) = proxy
+            && let Ok(()) = converse(&channel, &mut told, answers).await
+        {
+            return;
+        }
+    }
+}
+
+/// Waits until there is nobody who would add pods.
+async fn gone(told: &mut watch::Receiver<Vec<NodePod>>) {
+    while told.changed().await.is_ok() {}
+}
+
+/// Tells one proxy of all pods, and of each that comes, until the agent ends.
+async fn converse(
+    channel: &Channel,
+    told: &mut watch::Receiver<Vec<NodePod>>,
+    answers: &Mutex<Answers>,
+) -> io::Result<()> {
+    let mut known = 0;
+    let mut complete = false;
+    loop {
+        let news: Vec<NodePod> = told.borrow_and_update()[known..].to_vec();
+        known += news.len();
+        for pod in news {
+            let said = channel.tell(&add(&pod)?).await?;
+            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            match said {
+                Ok(()) => {
+                    answers.serves.insert(pod.name);
+                }
+                Err(why) => answers.refusal = Some(format!("{} is refused: {why}", pod.name)),
+            }
+        }
+        if !std::mem::replace(&mut complete, true) {
+            // It may say no only to a pod.
+            let _ = channel.tell(&Told::Complete).await?;
+        }
+        tokio::select! {
+            changed = told.changed() => if changed.is_err() {
+                return Ok(());
+            },
+            () = channel.ended() => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+fn add(pod: &NodePod) -> io::Result<Told> {
+    Ok(Told::Add {
+        uid: pod.name.clone(),
+        who: Who {
+            name: pod.name.clone(),
+            namespace: super::NAMESPACE.to_owned(),
+            service_account: pod.account.clone(),
+        },
+        inside: pod.inside.as_fd().try_clone_to_owned()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> NodePod {
+        NodePod {
+            name: name.to_owned(),
+            account: "server".to_owned(),
+            inside: Namespace::current().expect("we are somewhere"),
+        }
+    }
+
+    #[test]
+    fn a_proxy_hears_of_every_pod_also_of_those_that_come_later_and_anew_when_it_comes_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("zds");
+        let agent = Agent::start(&path, vec![pod("first")]).expect("listens");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .expect("a runtime");
+        let heard = |told: Option<Told>| match told {
+            Some(Told::Add { uid, who, .. }) => format!("{uid} {}", who.service_account),
+            told => format!("{told:?}"),
+        };
+        runtime.block_on(async {
+            let proxy = Channel::connect(&path).await.expect("it listens");
+            assert_eq!(heard(proxy.hear().await.expect("a word")), "first server");
+            assert_eq!(agent.serves(1), Ok(false), "it has not answered");
+            proxy.answer(Ok(())).await.expect("heard");
+            assert_eq!(heard(proxy.hear().await.expect("a word")), "Some(Complete)");
+            assert_eq!(agent.serves(1), Ok(true));
+            proxy.answer(Ok(())).await.expect("heard");
+            agent.add(pod("second"));
+            assert_eq!(heard(proxy.hear().await.expect("a word")), "second server");
+            drop(proxy);
+            let again = Channel::connect(&path).await.expect("it listens still");
+            assert_eq!(heard(again.hear().await.expect("a word")), "first server");
+            again.answer(Ok(())).await.expect("heard");
+            assert_eq!(heard(again.hear().await.expect("a word")), "second server");
+            again.answer(Err("no such node")).await.expect("heard");
+            let _ = again.hear().await.expect("a word");
+        });
+        let why = agent.serves(2).expect_err("one is refused");
+        assert!(why.contains("second is refused: no such node"), "{why}");
+    }
+}

@@ -1,0 +1,189 @@
+//! What a node proxy does for a crowd of pods: its memory with many workloads and connections, how many connections it takes, new
+//! ones by the thousand a second from many addresses, and how soon a new workload is served. Voile's, and ztunnel's where its
+//! program is given, one after the other in networks of their own.
+//!
+//! ```text
+//! node one: client-1 … client-N, their proxy ═ HBONE over mutual TLS ═▶ node two: its proxy, one server        (root)
+//! ```
+
+mod calls;
+mod scene;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use voile_report::control_plane::ControlPlaneRecord;
+
+use self::scene::Scene;
+use crate::contestants::nodes::Program;
+use crate::control_plane::{NODES, Progress, conclude, make_room, write_figures};
+use crate::definition::Variant;
+use crate::environment::{environment, head, warnings};
+use crate::find::Found;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct NodeCrowdSettings {
+    /// The program.
+    pub voile: PathBuf,
+    /// Peers on this machine.
+    pub found: Found,
+    /// Pods of the first node.
+    pub workloads: u32,
+    /// Connections of each of them, open at once, for the figure of memory.
+    pub each: u32,
+    /// Connections through one proxy at once, as many as descriptors allow; 0: not tried.
+    pub connections: u32,
+    /// New connections a second, from all pods in turn.
+    pub rate: u32,
+    /// For how long; zero: not at all.
+    pub rate_for: Duration,
+    /// Pods that come while everything runs, one after the other.
+    pub joins: u32,
+    /// Threads of each proxy.
+    pub workers: u32,
+    /// How the user called us, for the record.
+    pub command: String,
+}
+
+/// Descriptors that a proxy, the server and the lab need beside those of connections.
+const OTHER_DESCRIPTORS: u64 = 1000;
+/// Connections that share a tunnel's connection: ztunnel's number, and Voile's.
+const STREAMS: u64 = 100;
+
+impl NodeCrowdSettings {
+    /// What each step is likely to take, for one program.
+    fn expected(&self) -> Vec<Duration> {
+        let pods = f64::from(self.workloads + self.joins);
+        let seconds = Duration::from_secs_f64;
+        vec![
+            seconds(5.0 + pods * 0.05),
+            seconds(5.0 + f64::from(self.workloads * self.each) / 1000.0),
+            seconds(3.0 + f64::from(self.connections) / 1000.0),
+            self.rate_for + Duration::from_secs(2),
+            seconds(f64::from(self.joins) * 0.1),
+        ]
+    }
+}
+
+/// As many of these connections as a process here may hold, with its tunnels.
+fn possible(connections: u32, limit: u64) -> u32 {
+    let room = limit.saturating_sub(OTHER_DESCRIPTORS);
+    let most = room - room / STREAMS;
+    connections.min(u32::try_from(most).unwrap_or(u32::MAX))
+}
+
+/// Runs it. `say` receives lines for people; `stopped` is asked often. What was measured before it failed or was ended is in the
+/// record, and the words beside it are why.
+///
+/// # Errors
+/// When nothing could be measured at all.
+pub fn measure_node_crowd(
+    settings: &NodeCrowdSettings,
+    say: &dyn Fn(&str),
+    stopped: &dyn Fn() -> bool,
+) -> Result<(ControlPlaneRecord, Option<String>), String> {
+    let began = Instant::now();
+    voile_host::machine::raise_descriptor_limit();
+    make_room(OTHER_DESCRIPTORS * 2, "a crowd of pods")?;
+    let mut environment = environment(&settings.voile);
+    let mut programs = vec![Program::Voile(Variant::plain("voile"))];
+    let mut notes = warnings(&environment);
+    match settings.found.other("ztunnel") {
+        Ok(peer) => {
+            environment
+                .versions
+                .insert("ztunnel".to_owned(), peer.version.clone());
+            programs.push(Program::Ztunnel(peer));
+        }
+        Err(why) => notes.push(format!("ztunnel is left out: {why}.")),
+    }
+    notes.push(
+        "Each program by itself, one after the other: generator, server, control plane and both proxies share this machine."
+            .to_owned(),
+    );
+    let mut record = ControlPlaneRecord {
+        head: head(&settings.command, notes, environment),
+        services: 1,
+        workloads: settings.workloads,
+        nodes: settings.workloads,
+        used: 1,
+        ..ControlPlaneRecord::default()
+    };
+    let expected = programs.iter().flat_map(|_| settings.expected());
+    let progress = Progress::new(say, expected.collect());
+    let measured = programs
+        .iter()
+        .try_for_each(|program| one(settings, program, &mut record, &progress, stopped));
+    progress.end();
+    record.head.took_seconds = began.elapsed().as_secs_f64();
+    conclude(record, measured)
+}
+
+/// One program.
+fn one(
+    settings: &NodeCrowdSettings,
+    program: &Program,
+    record: &mut ControlPlaneRecord,
+    progress: &Progress<'_>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<(), String> {
+    let scratch = tempfile::Builder::new()
+        .prefix("voile-lab-")
+        .tempdir()
+        .map_err(|e| format!("a temporary folder: {e}"))?;
+    let limit = voile_host::machine::descriptor_limit().unwrap_or(u64::MAX);
+    let connections = possible(settings.connections, limit);
+    if connections < settings.connections {
+        let asked = settings.connections;
+        let note = format!(
+            "Of {asked} connections at once {connections} are opened: a process here may hold {limit} descriptors."
+        );
+        if !record.head.notes.contains(&note) {
+            record.head.notes.push(note);
+        }
+    }
+    Scene::run(settings, program, scratch.path(), stopped, |scene| {
+        progress.next();
+        scene.memory(record, progress)?;
+        progress.next();
+        scene.many(record, connections, progress)?;
+        progress.next();
+        scene.new_ones(record, progress)?;
+        progress.next();
+        scene.joins(record, progress)?;
+        progress.next();
+        Ok(())
+    })
+}
+
+/// Writes the record folder: `nodes.json`, `report.html`, `report.md`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_node_crowd(
+    record: &ControlPlaneRecord,
+    folder: &std::path::Path,
+) -> Result<(), String> {
+    write_figures(record, folder, NODES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_connections_are_opened_than_descriptors_allow_with_their_tunnels() {
+        for (asked, limit, wanted) in [
+            (20_000, 1 << 20, 20_000),
+            (20_000, 20_000, 18_810),
+            (20_000, 1_000, 0),
+            (0, 20_000, 0),
+        ] {
+            let found = possible(asked, limit);
+            assert_eq!(found, wanted, "{asked} of {limit}");
+            let tunnels = u64::from(found).div_ceil(STREAMS);
+            assert!(u64::from(found) + tunnels <= limit);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Modes of several roles: who has them, and what cannot be.
+
+use voile_lab::Definition;
+
+use crate::definitions::GOOD;
+
+const TLS: &str = "tls = true";
+const PLAIN: &str = "tls = false";
+
+/// Contestant, mode, what else the group says, isolation, and what the reader is told.
+const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
+    (
+        "voile",
+        "node",
+        TLS,
+        "loopback",
+        "mode \"node\" needs isolation = \"netns\"",
+    ),
+    (
+        "voile",
+        "gateway",
+        PLAIN,
+        "netns",
+        "mode \"gateway\" needs isolation = \"loopback\"",
+    ),
+    (
+        "voile",
+        "node",
+        PLAIN,
+        "netns",
+        "mode \"node\" is mutual TLS always",
+    ),
+    (
+        "voile",
+        "gateway",
+        TLS,
+        "loopback",
+        "mode \"gateway\" is in plaintext",
+    ),
+    (
+        "envoy",
+        "node",
+        TLS,
+        "netns",
+        "has contestants voile, ztunnel: not envoy",
+    ),
+    (
+        "relay",
+        "gateway",
+        PLAIN,
+        "loopback",
+        "haproxy, pipy: not relay",
+    ),
+    (
+        "voile",
+        "node",
+        "tls = true\nfeatures = [\"demo\"]",
+        "netns",
+        "has no feature sets yet: not voile+demo",
+    ),
+    (
+        "voile",
+        "node",
+        "tls = true\npolicies = [9]",
+        "netns",
+        "has no policies, routes",
+    ),
+];
+
+/// The cells of a definition whose second group says this, or what is wrong with it.
+fn cells_of(words: &str, isolation: &str) -> Result<Vec<String>, String> {
+    let isolation = format!("rounds = 8\nisolation = \"{isolation}\"");
+    let text = GOOD.replace("rounds = 8", &isolation);
+    let text = text.replace("contestants = [\"relay\"]\nmodes = [\"both\"]", words);
+    let definition = Definition::parse("mine.toml", &text).map_err(|e| e.to_string())?;
+    let cells = definition.cells.iter().skip(1);
+    let words = cells.map(|cell| format!("{} {} {}", cell.contestant, cell.mode, cell.tls));
+    Ok(words.collect())
+}
+
+#[test]
+fn node_proxies_and_gateways_are_modes_of_those_who_have_them() {
+    let both = "contestants = [\"voile\", \"ztunnel\", \"envoy\"]\nmodes = [\"both\", \"node\"]\ntls = true";
+    let wanted =
+        "voile both true, voile node true, ztunnel both true, ztunnel node true, envoy both true";
+    assert_eq!(cells_of(both, "netns").expect("good").join(", "), wanted);
+    let gates = "contestants = [\"voile\", \"nginx\", \"envoy\"]\nmodes = [\"gateway\"]";
+    let wanted = "voile gateway false, nginx gateway false, envoy gateway false";
+    assert_eq!(
+        cells_of(gates, "loopback").expect("good").join(", "),
+        wanted
+    );
+    for (name, mode, more, isolation, told) in IMPOSSIBLE {
+        let words = format!("contestants = [\"{name}\"]\nmodes = [\"{mode}\"]\n{more}");
+        let error = cells_of(&words, isolation).expect_err(told);
+        assert!(error.contains(told), "{words}: {error}");
+    }
+}
