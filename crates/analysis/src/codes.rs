@@ -105,6 +105,8 @@ codes! {
     SHADOWED_LIMIT = "V0352";
     /// More RateLimits hold for a workload than its proxy asks.
     TOO_MANY_LIMITS = "V0353";
+    /// A RateLimit has requests counted by a service that is not there.
+    UNKNOWN_LIMITER = "V0354";
     /// A route leads to a host that no service has.
     UNKNOWN_ROUTE_HOST = "V0401";
     /// A route leads to a subset that no DestinationRule of its host declares.

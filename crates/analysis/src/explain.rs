@@ -2,6 +2,7 @@
 //! and what would have to be otherwise. And who can call a service at all.
 
 mod callers;
+mod limits;
 mod token;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -60,6 +61,8 @@ pub struct Explanation {
     pub otherwise: Vec<String>,
     /// What dry-run policies and AUDIT would say.
     pub beside: Vec<String>,
+    /// How many of those requests may come, where anything limits them, one sentence for each rule.
+    pub limits: Vec<String>,
 }
 
 /// What decided.
@@ -231,6 +234,7 @@ fn undecided(subject: &Subject<'_>, port: Port) -> Explanation {
         token: None,
         otherwise: Vec::new(),
         beside: Vec::new(),
+        limits: Vec::new(),
     }
 }
 
@@ -302,6 +306,9 @@ fn one(
     match looked.refused {
         Some(refused) => explanation.token_refused(refused),
         None => judge(&held, &now, outcome, &mut explanation),
+    }
+    if explanation.allowed && !opaque {
+        explanation.limits = limits::told(mesh, subject);
     }
     explanation
 }

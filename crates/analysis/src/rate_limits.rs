@@ -2,7 +2,7 @@
 
 use voile_model::mesh::HttpMatch;
 use voile_model::mesh::rate_limit::{LimitRule, MAX_RATE_LIMITS, RateLimit};
-use voile_model::{Diagnostic, Source};
+use voile_model::{Diagnostic, ServiceKey, Source};
 
 use crate::codes;
 use crate::services::shown;
@@ -13,16 +13,14 @@ use crate::view::View;
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     for one in view.mesh.rate_limits.values() {
         reach(view, one, found);
+        counting(view, one, found);
         shadowed(one, found);
     }
     crowded(view, found);
 }
 
 fn holds(view: &View<'_>, one: &RateLimit, subject: &Subject<'_>) -> bool {
-    let namespace = &one.name.namespace;
-    let near = namespace == subject.namespace || *namespace == view.mesh.config.root_namespace;
-    let selector = one.selector.as_ref();
-    near && selector.is_none_or(|labels| labels.selects(subject.labels))
+    view.mesh.is_limited(one, subject.namespace, subject.labels)
 }
 
 /// For whom it is, and whether somebody counts there.
@@ -31,6 +29,11 @@ fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
         view.subjects
             .iter()
             .filter(|subject| holds(view, one, subject))
+    };
+    let nobody = |field: &str, message: String, help: &str, source: &Source| {
+        let code = codes::RATE_LIMIT_SELECTS_NOTHING;
+        let diagnostic = Diagnostic::warning(code, source.clone(), message);
+        diagnostic.field(field).help(help)
     };
     if let Some(labels) = one.selector.as_ref()
         && selected().next().is_none()
@@ -41,12 +44,25 @@ fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
             one.name
         );
         let help = "it selects workloads of its own namespace, and those of the mesh from the root namespace";
-        let diagnostic = Diagnostic::warning(
-            codes::RATE_LIMIT_SELECTS_NOTHING,
-            one.source.clone(),
-            message,
-        );
-        found.push(diagnostic.field("spec.selector").help(help));
+        found.push(nobody("spec.selector", message, help, &one.source));
+    }
+    for target in &one.targets {
+        let mut all = view.subjects.iter();
+        let aims = |subject: &Subject<'_>| {
+            *subject.namespace == one.name.namespace
+                && view
+                    .mesh
+                    .is_target(target, subject.namespace, subject.labels)
+        };
+        if !all.any(aims) {
+            let (kind, name) = (&target.kind, &target.name);
+            let message = format!(
+                "RateLimit {} aims at {kind} {name}, and no workload of its namespace is of it",
+                one.name
+            );
+            let help = "it aims at a Service's workloads, or at the gateway of a Gateway, of its own namespace";
+            found.push(nobody("spec.targetRefs", message, help, &target.source));
+        }
     }
     let mut bare = selected().filter(|subject| !subject.has_sidecar && !subject.is_gateway());
     if let Some(first) = bare.next() {
@@ -62,6 +78,32 @@ fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
         let source = one.source.clone();
         let code = codes::RATE_LIMIT_WITHOUT_SIDECAR;
         found.push(Diagnostic::error(code, source, message).help(help));
+    }
+}
+
+/// Whether the service that counts is there.
+fn counting(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
+    let Some(global) = &one.global else { return };
+    let wanted = &global.service;
+    let of_that_name = |key: &ServiceKey| {
+        let namespace = wanted.namespace.as_ref();
+        key.hostname == wanted.host && namespace.is_none_or(|it| *it == key.namespace)
+    };
+    let all = view.mesh.services.values();
+    let mut all = all.filter(|service| of_that_name(&service.key));
+    let there = all.any(|service| service.ports.iter().any(|port| port.number == wanted.port));
+    if !there {
+        let (name, host, port) = (&one.name, &wanted.host, wanted.port);
+        let passes = match global.fail_open {
+            true => "passes",
+            false => "is refused",
+        };
+        let message = format!(
+            "RateLimit {name} has requests counted by {host}:{port}, which no service is: what it would count {passes}"
+        );
+        let help = "name a service of the mesh and a port that it has; a ServiceEntry makes one of what is outside";
+        let diagnostic = Diagnostic::error(codes::UNKNOWN_LIMITER, one.source.clone(), message);
+        found.push(diagnostic.field("spec.global").help(help));
     }
 }
 

@@ -9,6 +9,6 @@ mod generated;
 pub mod type_url;
 
 pub use generated::{
-    access_log, authorization, certificate, discovery, external_authorization, proxy, trace,
-    workload, zds,
+    access_log, authorization, certificate, discovery, external_authorization, proxy, rate_limit,
+    trace, workload, zds,
 };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
 use voile_identity::{Identity, Revocations, TrustDomain};
-use voile_model::{Port, mesh};
+use voile_model::{Port, ServiceKey, mesh};
 use voile_telemetry::{Peer, Service};
 use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
@@ -61,12 +61,22 @@ pub(crate) struct Plan {
     pub(crate) telemetry: Arc<TelemetryPlan>,
     /// None where nothing limits how many requests come.
     pub(crate) rate_limits: Option<Same<RateLimits>>,
+    /// Who counts for several proxies together, as those name them.
+    pub(crate) limiters: Vec<LimiterPlan>,
 }
 
 /// An external service that decides, and where it is.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AuthorizerPlan {
     pub(crate) settings: Authorizer,
+    pub(crate) service: ServicePlan,
+}
+
+/// A service that counts for several proxies, and where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LimiterPlan {
+    /// As RateLimits name it.
+    pub(crate) key: (ServiceKey, Port),
     pub(crate) service: ServicePlan,
 }
 

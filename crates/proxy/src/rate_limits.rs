@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use voile_model::mesh::rate_limit::{Limit, LimitBy};
+use voile_model::mesh::rate_limit::{Descriptor, Limit, LimitBy};
+use voile_model::{Port, ServiceKey};
 use voile_policy::authorization::PathNormalization;
 use voile_traffic::route::{Match, Request, RouteTable};
 use voile_traffic::{Bucket, KeyedBuckets, LimitKey, Rate, Verdict};
-use voile_xds::wire::{LimitRule, ProxyConfiguration, RateLimit};
+use voile_xds::wire::{GlobalLimits, LimitRule, ProxyConfiguration, RateLimit};
 
 use crate::registry::routes::matching;
 
@@ -43,6 +44,8 @@ pub(crate) struct Resource {
     pub(crate) table: RouteTable,
     /// By the numbers that the table gives.
     pub(crate) rules: Vec<Rule>,
+    /// Who counts what rules describe.
+    pub(crate) global: Option<GlobalLimits>,
 }
 
 /// One of its rules.
@@ -52,8 +55,32 @@ pub(crate) struct Rule {
     /// What clients are told of all its limits.
     pub(crate) policy: String,
     pub(crate) limits: Vec<Held>,
+    /// What who counts for all is told of a request; most rules tell nothing.
+    pub(crate) descriptors: Vec<Descriptor>,
+    /// How much a request counts there.
+    pub(crate) hits: u32,
+    counters: Arc<Counters>,
+}
+
+/// What became of a rule's requests.
+#[derive(Debug, Default)]
+struct Counters {
     /// Requests that it refused.
-    refused: Arc<AtomicU64>,
+    refused: AtomicU64,
+    /// Those about which who counts for all gave no word.
+    unanswered: AtomicU64,
+}
+
+impl Rule {
+    /// It refused one more.
+    pub(crate) fn count_refused(&self) {
+        self.counters.refused.fetch_add(1, Relaxed);
+    }
+
+    /// Who counts for all could not say of one more.
+    pub(crate) fn count_unanswered(&self) {
+        self.counters.unanswered.fetch_add(1, Relaxed);
+    }
 }
 
 /// One limit, and what is counted by it.
@@ -90,7 +117,14 @@ pub(crate) struct Sender<'a> {
 #[derive(Default)]
 struct Known {
     limits: HashMap<(Arc<str>, Arc<str>, usize), Arc<Counted>>,
-    refused: HashMap<(Arc<str>, Arc<str>), Arc<AtomicU64>>,
+    counters: HashMap<(Arc<str>, Arc<str>), Arc<Counters>>,
+}
+
+impl Resource {
+    /// Where whoever counts for all is, if he is anywhere.
+    pub(crate) fn service(&self) -> Option<&(ServiceKey, Port)> {
+        self.global.as_ref()?.service.as_ref()
+    }
 }
 
 impl RateLimits {
@@ -141,15 +175,32 @@ impl RateLimits {
                 let spot = (Arc::clone(&own.0), Arc::clone(&own.1), number);
                 known.limits.insert(spot, Arc::clone(&held.counted));
             }
-            known.refused.insert(own, Arc::clone(&rule.refused));
+            known.counters.insert(own, Arc::clone(&rule.counters));
         }
         known
     }
 
-    /// How many requests each rule refused, by resource and rule.
-    pub(crate) fn refused(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, u64)> {
-        self.rules()
-            .map(|(one, rule)| (&one.name, &rule.name, rule.refused.load(Relaxed)))
+    /// How many requests each rule refused, and of how many who counts for all gave no word, by resource and rule.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, [u64; 2])> {
+        self.rules().map(|(one, rule)| {
+            let Counters {
+                refused,
+                unanswered,
+            } = &*rule.counters;
+            let figures = [refused.load(Relaxed), unanswered.load(Relaxed)];
+            (&one.name, &rule.name, figures)
+        })
+    }
+
+    /// The services that count for all, each once.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &(ServiceKey, Port)> {
+        let all = self.resources.iter().enumerate();
+        all.filter_map(|(number, one)| {
+            let service = one.service()?;
+            let mut earlier = self.resources[..number].iter();
+            let known = earlier.any(|other| other.service() == Some(service));
+            (!known).then_some(service)
+        })
     }
 
     /// Takes a token of each limit of a rule, in order, to the first that has none: what was taken before stays taken.
@@ -169,7 +220,7 @@ impl RateLimits {
             };
             told(&held.name, verdict);
             if !verdict.allowed {
-                rule.refused.fetch_add(1, Relaxed);
+                rule.count_refused();
                 return false;
             }
         }
@@ -211,6 +262,7 @@ fn resource(said: &RateLimit, known: &mut Known) -> Result<Resource, String> {
         name: said.name.clone(),
         table: RouteTable::new(alternatives),
         rules,
+        global: said.global.clone(),
     })
 }
 
@@ -250,6 +302,8 @@ fn rule(resource: &Arc<str>, said: &LimitRule, known: &mut Known) -> Result<Rule
         name: said.name.clone(),
         policy: policies.join(", "),
         limits,
-        refused: known.refused.remove(&own).unwrap_or_default(),
+        descriptors: said.descriptors.clone(),
+        hits: said.hits,
+        counters: known.counters.remove(&own).unwrap_or_default(),
     })
 }

@@ -36,8 +36,8 @@ use voile_xds::wire::{
 use crate::authorization::Authorization;
 use crate::http::limits::HEADER_TIMEOUT;
 use crate::plan::{
-    AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise,
-    OutboundPlan, Plan, Same, ServicePlan, Settings, TelemetryPlan,
+    AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, LimiterPlan,
+    Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings, TelemetryPlan,
 };
 use crate::rate_limits::RateLimits;
 pub(crate) use authorization::{Compiled, Inputs, Work};
@@ -314,12 +314,15 @@ impl Registry {
         let telling = configuration.flat_map(|held| held.value.telemetry.collectors());
         let configuration = self.configuration.iter();
         let asked = configuration.flat_map(|held| &held.value.authorizers);
+        let limits = self.rate_limits.iter();
+        let counting = limits.flat_map(|limits| limits.services());
         called
             .into_iter()
             .chain(led_to)
             .chain(self.gateway.services())
             .chain(telling.map(|collector| collector.service.to_string().into()))
             .chain(asked.map(|authorizer| authorizer.service.to_string().into()))
+            .chain(counting.map(|(key, _)| key.to_string().into()))
             .collect()
     }
 
@@ -358,6 +361,17 @@ impl Registry {
             service: self.reached(&settings.service, settings.port),
             settings: settings.clone(),
         })
+    }
+
+    /// Who counts for several proxies.
+    fn limiters(&self) -> Vec<LimiterPlan> {
+        let limits = self.rate_limits.iter();
+        let services = limits.flat_map(|limits| limits.services());
+        let plan = |key: &(ServiceKey, Port)| LimiterPlan {
+            service: self.reached(&key.0, key.1),
+            key: key.clone(),
+        };
+        services.map(plan).collect()
     }
 
     /// What was asked for and is not yet answered, our own workload included: while there is any, no plan is published.
@@ -449,6 +463,7 @@ impl Registry {
             tokens: self.tokens.compiled(configuration),
             settings: settings(configuration),
             rate_limits: self.rate_limits.clone().map(Same),
+            limiters: self.limiters(),
         })
     }
 

@@ -14,7 +14,7 @@ mod share;
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
 pub use breaker::{Breaker, Held, Limits, Resource};
 pub use hash::xxh64;
-pub use limit::{Bucket, KeyedBuckets, LimitKey, Rate, RateError, Verdict};
+pub use limit::{Bucket, KeyedBuckets, LimitKey, Quota, Rate, RateError, Verdict};
 pub use outlier::{Outcome, OutlierPolicy, Outliers, SuccessRate, unsuccessful};
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,

@@ -122,6 +122,41 @@ impl Verdict {
     }
 }
 
+/// What somebody else, who counts for several proxies, said of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Requests in each window.
+    pub requests: u32,
+    /// How long that is.
+    pub window: Duration,
+    /// How many more may come.
+    pub remaining: u32,
+    /// When the next window begins.
+    pub reset_in: Duration,
+}
+
+impl Quota {
+    /// The value of `RateLimit-Policy`, for a policy of this name.
+    #[must_use]
+    pub fn policy(&self, name: &str) -> String {
+        let window = seconds(self.window);
+        format!("{};q={};w={window}", quoted(name), self.requests)
+    }
+
+    /// The value of `RateLimit`.
+    #[must_use]
+    pub fn field(&self, name: &str) -> String {
+        let time = seconds(self.reset_in);
+        format!("{};r={};t={time}", quoted(name), self.remaining)
+    }
+
+    /// The value of `Retry-After`, in seconds.
+    #[must_use]
+    pub fn retry_after(&self) -> u64 {
+        seconds(self.reset_in).max(1)
+    }
+}
+
 /// Whole seconds, rounded up.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)

@@ -245,6 +245,9 @@ fn text(one: &Explanation) -> String {
     for line in &one.beside {
         out += &format!("  beside: {line}\n");
     }
+    for line in &one.limits {
+        out += &format!("  limit: {line}\n");
+    }
     out
 }
 
@@ -258,6 +261,7 @@ fn json(all: &[Explanation]) -> String {
         said["token"] = one.token.as_ref().map(token).into();
         said["otherwise"] = one.otherwise.clone().into();
         said["beside"] = one.beside.clone().into();
+        said["limits"] = one.limits.clone().into();
         said
     };
     let all: Vec<_> = all.iter().map(one).collect();

@@ -425,3 +425,39 @@ fn who_can_tells_who_is_asked() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("if `login` says yes"), "{said}");
 }
+
+#[test]
+fn explain_tells_how_many_of_the_requests_that_are_let_in_may_come() {
+    let folder = folder();
+    let limits = "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: web, namespace: shop}\nspec:\n  \
+         targetRefs: [{kind: Service, name: web}]\n  \
+         global: {service: web.shop.svc.cluster.local, port: 80, domain: d}\n  rules:\n  \
+         - {name: few, match: [{uri: {prefix: /a}}], limits: [{requests: 5, per: 1s, burst: 9, by: {headers: [x-user]}}]}\n  \
+         - {name: all, descriptors: [{entries: [{key: who, identity: true}]}]}\n";
+    std::fs::write(folder.path().join("limits.yaml"), limits).expect("limits");
+    let from = "spiffe://cluster.local/ns/shop/sa/client";
+    let explain = |path: &str| {
+        let words = [
+            "explain",
+            "DIR",
+            "--to",
+            "web.shop:80",
+            "--from",
+            from,
+            "--path",
+            path,
+        ];
+        voile(&words, folder.path()).1
+    };
+    let said = explain("/ab");
+    for line in [
+        "limit: what matches by uri: 5 in 1s, 9 at once, by header x-user (rule `few` of RateLimit shop/web, in ",
+        "limit: every request: what web.shop.svc.cluster.local:80 counts in `d` as 1 times who=the identity, which is refused while it cannot be asked (rule `all`",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(
+        !explain("/x").contains("limit:"),
+        "who is denied is not counted"
+    );
+}

@@ -1,6 +1,9 @@
 //! RateLimits end to end: a control plane and two sidecars with mutual TLS, each of two workers, counted by what clients are
 //! answered. Times are long, so that no bucket fills up while a test runs.
 
+mod global;
+mod limiter;
+
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
 

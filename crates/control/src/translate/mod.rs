@@ -341,7 +341,7 @@ fn configuration(
         health_probe: member_of(mesh, workload)
             .and_then(|group| HealthProbe::of(group, workload))
             .map(|probe| probe.encode()),
-        rate_limits: rate_limits::holding(mesh, workload),
+        rate_limits: rate_limits::holding(mesh, workload, problems),
         // Said by `tokens::refer`.
         request_authentications: Vec::new(),
         key_sets: Vec::new(),

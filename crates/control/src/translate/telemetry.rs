@@ -176,8 +176,22 @@ fn of_als(
     }))
 }
 
-/// The service of the mesh that a provider names. Without a namespace the root's is first, then the first by name.
+/// Where a provider is.
 pub(super) fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::Collector, String> {
+    let service = provider_service(mesh, wanted)?;
+    Ok(wire::Collector {
+        service: service.key.to_string(),
+        port: wanted.port.get().into(),
+        timeout_ms: 0,
+        headers: Vec::new(),
+    })
+}
+
+/// The service of the mesh that is named. Without a namespace the root's is first, then the first by name.
+pub(super) fn provider_service<'m>(
+    mesh: &'m Mesh,
+    wanted: &ProviderService,
+) -> Result<&'m Arc<Service>, String> {
     let matching = |service: &&Arc<Service>| {
         let there = wanted
             .namespace
@@ -190,12 +204,7 @@ pub(super) fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::C
     let port =
         |service: &&&Arc<Service>| service.ports.iter().any(|port| port.number == wanted.port);
     match (found.iter().find(port), found.first()) {
-        (Some(service), _) => Ok(wire::Collector {
-            service: service.key.to_string(),
-            port: wanted.port.get().into(),
-            timeout_ms: 0,
-            headers: Vec::new(),
-        }),
+        (Some(service), _) => Ok(service),
         (None, Some(service)) => Err(format!(
             "service {} has no port {}",
             service.key, wanted.port

@@ -3,7 +3,7 @@
 //! | changed | made again |
 //! |---|---|
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
-//! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers) |
+//! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers, services that count for RateLimits) |
 //! | a VirtualService; which hosts there are, who sees them, which ports they have | the routes of all services that have any, and configurations of gateways |
 //! | which hosts there are, who sees them, ranges of addresses | what is searched: names, ranges |
 //! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace; likewise the addresses of ambient workloads, which name policies |
@@ -117,6 +117,17 @@ impl<'a> Following<'a> {
             let providers = self.mesh.config.extension_providers.values();
             let mut hosts = providers.filter_map(|one| host_of(&one.provider));
             self.everybody |= hosts.any(|host| *host == key.hostname);
+            let limits = self.mesh.rate_limits.values();
+            let counting = limits.filter(|one| {
+                let global = one.global.as_ref();
+                global.is_some_and(|global| global.service.host == key.hostname)
+            });
+            for one in counting {
+                self.obey(&Reach {
+                    namespace: one.name.namespace.clone(),
+                    selector: one.selector.clone(),
+                });
+            }
         }
         if all.is_empty() {
             return;

@@ -99,6 +99,26 @@ pub(super) fn target(written: &written::Target, at: Option<&At>, report: &Report
 }
 
 fn reference(written: &written::Reference, report: &Report) -> Option<TargetReference> {
+    const HELP: &str = "a Service, a ServiceEntry (networking.istio.io), or a Gateway or GatewayClass \
+                        (gateway.networking.k8s.io)";
+    let known = [
+        ("", "Service"),
+        ("networking.istio.io", "ServiceEntry"),
+        (GATEWAY_API, "Gateway"),
+        (GATEWAY_API, "GatewayClass"),
+    ];
+    aimed(written, (&known, HELP), report)
+}
+
+/// The group of Gateway API.
+pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+/// A target of one of these groups and kinds, which are said for people besides.
+pub(super) fn aimed(
+    written: &written::Reference,
+    (known, help): (&[(&str, &str)], &str),
+    report: &Report,
+) -> Option<TargetReference> {
     let kind = report.required(written.kind.as_ref(), &written.at, "kind");
     let name = report.required(written.name.as_ref(), &written.at, "name");
     if let Some(namespace) = &written.namespace {
@@ -107,15 +127,7 @@ fn reference(written: &written::Reference, report: &Report) -> Option<TargetRefe
     }
     let (kind, name) = (kind?, name?);
     let group = written.group.as_ref().map_or("", |group| &*group.value);
-    let known = [
-        ("", "Service"),
-        ("networking.istio.io", "ServiceEntry"),
-        ("gateway.networking.k8s.io", "Gateway"),
-        ("gateway.networking.k8s.io", "GatewayClass"),
-    ];
     if !known.contains(&(group, &*kind.value)) {
-        let help = "a Service, a ServiceEntry (networking.istio.io), or a Gateway or GatewayClass \
-                    (gateway.networking.k8s.io)";
         report.bad(kind, " as the kind of a target", help);
     }
     Some(TargetReference {

@@ -1,7 +1,7 @@
 //! Check of ConfigMaps. The one called `istio` is the mesh's configuration, written as YAML inside `data.mesh`.
 
 mod limits;
-mod provider;
+pub(super) mod provider;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

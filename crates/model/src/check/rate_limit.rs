@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use voile_traffic::Rate;
 
+use super::authorization::{GATEWAY_API, aimed};
+use super::config::provider;
 use super::telemetry::header_name;
 use super::values::{self, Meta};
 use super::virtual_service::limited_match;
 use crate::codes;
 use crate::decode::{At, Fields, Report, Spanned};
+use crate::mesh::authorization::TargetReference;
 use crate::mesh::rate_limit::{
-    DEFAULT_KEYS, Limit, LimitBy, LimitRule, MAX_KEYS, MAX_LIMITS, RateLimit,
+    DEFAULT_KEYS, DEFAULT_TIMEOUT, Descriptor, DescriptorEntry, DescriptorValue, GlobalLimits,
+    Limit, LimitBy, LimitRule, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS, MAX_LIMITS, RateLimit,
 };
 use crate::mesh::{HttpMatch, Subject};
 use crate::text::clip;
@@ -20,6 +24,9 @@ use crate::written::{Text, rate_limit as written};
 
 /// Longest name of a rule, which clients are told with every answer.
 const MAX_NAME_BYTES: usize = 64;
+
+/// Longest domain, key or value of a descriptor: it travels with every question.
+const MAX_WORD_BYTES: usize = 256;
 
 /// Most headers of one key.
 const MAX_HEADERS: usize = 8;
@@ -46,11 +53,145 @@ pub(super) fn rate_limit(
     });
     let rules: Vec<LimitRule> = rules.collect();
     apart(&rules, &written, report);
+    let global = match &written.global {
+        Some(global) => Some(self::global(global, report)?),
+        None => None,
+    };
+    counted(&written, report);
     Some(RateLimit {
-        selector: values::selector(written.selector.as_ref(), report),
+        selector: values::selector(written.target.selector.as_ref(), report),
+        targets: targets(&written, report),
+        global,
         rules,
         name: meta.name,
         source: meta.source,
+    })
+}
+
+/// Whom it aims at by name.
+fn targets(written: &written::RateLimit<HttpMatch>, report: &Report) -> Vec<TargetReference> {
+    let Some(references) = &written.target.references else {
+        return Vec::new();
+    };
+    if written.target.selector.is_some() {
+        let message = "`selector` and `targetRefs` exclude each other";
+        report.error(codes::CONTRADICTION, &written.at, message, "keep one");
+    }
+    if references.is_empty() {
+        let message = "`targetRefs` aims at nobody";
+        let help = "name a target, or remove it";
+        report.error(codes::CONTRADICTION, &written.at, message, help);
+    }
+    let known = [("", "Service"), (GATEWAY_API, "Gateway")];
+    let help = "a Service, or a Gateway (gateway.networking.k8s.io); requests of some routes are told by `match`";
+    let references = references.iter();
+    references
+        .filter_map(|one| aimed(one, (&known, help), report))
+        .collect()
+}
+
+fn global(written: &written::Global, report: &Report) -> Option<GlobalLimits> {
+    let service = provider::service(&written.service, report);
+    let domain = report.required(written.domain.as_ref(), &written.at, "domain");
+    let domain = domain.and_then(|text| word(text, "a domain", report));
+    let timeout = match &written.timeout {
+        None => Some(DEFAULT_TIMEOUT),
+        Some(text) => report.duration(text).filter(|limit| {
+            let some = !limit.is_zero();
+            if !some {
+                let help = "write how long a request may wait for it, such as 50ms";
+                report.bad(text, " as a timeout", help);
+            }
+            some
+        }),
+    };
+    Some(GlobalLimits {
+        service: service?,
+        domain: domain?,
+        timeout: timeout?,
+        fail_open: written.fail_open.as_ref().is_some_and(|flag| flag.value),
+    })
+}
+
+/// Who describes requests says who counts them, and the other way round.
+fn counted(written: &written::RateLimit<HttpMatch>, report: &Report) {
+    let mut rules = written.rules.iter();
+    match &written.global {
+        None => {
+            if let Some(rule) = rules.find(|rule| !rule.descriptors.is_empty()) {
+                let message =
+                    "`descriptors` are for a service that counts, and `global` names none";
+                let help = "write spec.global: {service, port, domain}";
+                report.error(codes::CONTRADICTION, &rule.at, message, help);
+            }
+        }
+        Some(global) => {
+            if rules.all(|rule| rule.descriptors.is_empty()) {
+                let message = "`global` names a service that counts, and no rule has `descriptors` to tell it";
+                let help = "give a rule descriptors, or remove `global`";
+                report.error(codes::CONTRADICTION, &global.at, message, help);
+            }
+        }
+    }
+    if let Some(rule) = written
+        .rules
+        .iter()
+        .find(|rule| rule.descriptors.is_empty())
+        && let Some(hits) = &rule.hits
+    {
+        let message =
+            "`hits` is how much the service that counts is told, and there are no `descriptors`";
+        report.error(codes::CONTRADICTION, &hits.at, message, "remove it");
+    }
+}
+
+/// Visible text, as the service compares it.
+fn word(text: &Text, what: &str, report: &Report) -> Option<Arc<str>> {
+    let fine = |text: &str| {
+        let plain = !text.is_empty() && !text.contains(char::is_control);
+        (plain && text.len() <= MAX_WORD_BYTES).then(|| text.into())
+    };
+    report.parsed(text, what, fine, "at most 256 bytes of visible text")
+}
+
+fn descriptor(written: &written::Descriptor, report: &Report) -> Option<Descriptor> {
+    if written.entries.is_empty() {
+        report.required(None::<()>, &written.at, "entries");
+    }
+    if let Some(one) = written.entries.get(MAX_ENTRIES) {
+        let message = format!("a descriptor has at most {MAX_ENTRIES} entries");
+        report.error(codes::LIMIT, &one.at, message, "");
+    }
+    let entries = written.entries.iter();
+    Some(Descriptor {
+        entries: entries
+            .map(|one| entry(one, report))
+            .collect::<Option<_>>()?,
+    })
+}
+
+fn entry(written: &written::Entry, report: &Report) -> Option<DescriptorEntry> {
+    use DescriptorValue as Value;
+    let key = report.required(written.key.as_ref(), &written.at, "key");
+    let key = key.and_then(|text| word(text, "a key", report));
+    let text = |text: &Text| word(text, "a value", report).map(Value::Text);
+    let header = |text: &Text| header_name(text, report).map(Value::Header);
+    let words = [Value::Identity, Value::Address, Value::Method, Value::Path];
+    let flags = written.flags.iter().zip(words);
+    let flags = flags.filter(|(flag, _)| flag.as_ref().is_some_and(|flag| flag.value));
+    let mut said: Vec<Option<Value>> = flags.map(|(_, value)| Some(value)).collect();
+    said.extend(written.value.as_ref().map(text));
+    said.extend(written.header.as_ref().map(header));
+    if said.len() != 1 {
+        let message = "an entry tells one thing";
+        let help =
+            "one of value, header, identity: true, clientAddress: true, method: true, path: true";
+        report.error(codes::CONTRADICTION, &written.at, message, help);
+        return None;
+    }
+    Some(DescriptorEntry {
+        key: key?,
+        value: said.pop()??,
     })
 }
 
@@ -81,7 +222,18 @@ fn rule(
     for one in &written.matches {
         answerable(one, &written.at, report);
     }
-    let limits = report.required(written.limits.as_ref(), &written.at, "limits")?;
+    let none = Vec::new();
+    let limits = match (&written.limits, written.descriptors.is_empty()) {
+        (None, false) => &none,
+        (limits, _) => report.required(limits.as_ref(), &written.at, "limits")?,
+    };
+    if written.descriptors.len() > MAX_DESCRIPTORS {
+        let message = format!("a rule has at most {MAX_DESCRIPTORS} descriptors");
+        let help = "write the others in a RateLimit of its own";
+        report.error(codes::LIMIT, &written.at, message, help);
+    }
+    let descriptors = written.descriptors.iter();
+    let descriptors = descriptors.map(|one| descriptor(one, report));
     if limits.len() > MAX_LIMITS {
         let message = format!("a rule has at most {MAX_LIMITS} limits");
         let help = "write the others in a RateLimit of its own";
@@ -92,6 +244,11 @@ fn rule(
         name,
         matches: written.matches.clone(),
         limits: limits.iter().filter_map(|one| limit(one, report)).collect(),
+        descriptors: descriptors.collect::<Option<_>>()?,
+        hits: match &written.hits {
+            Some(number) => count(number, u32::MAX, report)?,
+            None => 1,
+        },
     })
 }
 

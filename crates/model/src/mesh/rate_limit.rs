@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{HttpMatch, Mesh, Workload};
-use crate::names::{Labels, ResourceName};
+use super::authorization::TargetReference;
+use super::gateway_api::GATEWAY_NAME;
+use super::{HttpMatch, Mesh, ProviderService, ServiceOrigin, Workload};
+use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
 
 /// Keys that one limit tells apart unless it says otherwise.
@@ -15,6 +17,15 @@ pub const MAX_KEYS: u32 = 1 << 20;
 
 /// Most limits of one rule: each is asked for each of its requests.
 pub const MAX_LIMITS: usize = 8;
+
+/// How long the service that counts for several proxies may take where nothing is said: Envoy's.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Most descriptors of one rule: each is counted for each of its requests.
+pub const MAX_DESCRIPTORS: usize = 8;
+
+/// Most entries of one descriptor.
+pub const MAX_ENTRIES: usize = 8;
 
 /// Most RateLimits that hold for one workload: each is asked for each request.
 pub const MAX_RATE_LIMITS: usize = 32;
@@ -28,6 +39,10 @@ pub struct RateLimit {
     pub source: Source,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
+    /// Services and gateways of its own namespace, of which it is for the workloads; none where it does not aim at any.
+    pub targets: Vec<TargetReference>,
+    /// Who counts what its rules describe.
+    pub global: Option<GlobalLimits>,
     /// The first that takes a request counts.
     pub rules: Vec<LimitRule>,
 }
@@ -43,6 +58,56 @@ pub struct LimitRule {
     pub matches: Vec<HttpMatch>,
     /// All of them hold; none lets everything pass.
     pub limits: Vec<Limit>,
+    /// What the service that counts for all is told of a request that the limits let pass; nothing: it is not asked.
+    pub descriptors: Vec<Descriptor>,
+    /// How much each request counts there.
+    pub hits: u32,
+}
+
+/// `global`: the service that counts for several proxies together (`envoy.service.ratelimit.v3.RateLimitService`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalLimits {
+    /// Where it is.
+    pub service: ProviderService,
+    /// Whose limits it is asked for, in its own configuration.
+    pub domain: Arc<str>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// What it would have been asked about passes while it cannot be.
+    pub fail_open: bool,
+}
+
+/// One of `rules[].descriptors`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// In the order in which the service reads them.
+    pub entries: Vec<DescriptorEntry>,
+}
+
+/// One of its `entries`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DescriptorEntry {
+    /// What the service's configuration calls it.
+    pub key: Arc<str>,
+    /// What is told.
+    pub value: DescriptorValue,
+}
+
+/// What an entry tells; what a request does not have is told as empty, so that nobody leaves a limit by leaving it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DescriptorValue {
+    /// This text.
+    Text(Arc<str>),
+    /// A header of this name, in lower case.
+    Header(Arc<str>),
+    /// The caller's proven identity.
+    Identity,
+    /// The client's address.
+    Address,
+    /// The method.
+    Method,
+    /// The path without its query, as policies compare it.
+    Path,
 }
 
 /// One of `rules[].limits`: a bucket of tokens, or one for each key.
@@ -85,12 +150,45 @@ impl Mesh {
         &'m self,
         workload: &'m Workload,
     ) -> impl Iterator<Item = &'m Arc<RateLimit>> {
-        let root = &self.config.root_namespace;
-        self.rate_limits.values().filter(move |one| {
-            let namespace = &one.name.namespace;
-            let near = *namespace == workload.key.namespace || namespace == root;
-            let selector = one.selector.as_ref();
-            near && selector.is_none_or(|labels| labels.selects(&workload.labels))
+        let namespace = &workload.key.namespace;
+        let all = self.rate_limits.values();
+        all.filter(move |one| self.is_limited(one, namespace, &workload.labels))
+    }
+
+    /// Whether a RateLimit is for the workloads of a namespace that have these labels.
+    #[must_use]
+    pub fn is_limited(&self, one: &RateLimit, namespace: &Namespace, labels: &Labels) -> bool {
+        let own = one.name.namespace == *namespace;
+        if !one.targets.is_empty() {
+            let mut targets = one.targets.iter();
+            return own && targets.any(|target| self.is_target(target, namespace, labels));
+        }
+        let near = own || one.name.namespace == self.config.root_namespace;
+        let selector = one.selector.as_ref();
+        near && selector.is_none_or(|wanted| wanted.selects(labels))
+    }
+
+    /// Whether such workloads stand behind a Service, or are the gateway of a Gateway.
+    #[must_use]
+    pub fn is_target(
+        &self,
+        target: &TargetReference,
+        namespace: &Namespace,
+        labels: &Labels,
+    ) -> bool {
+        if &*target.kind == "Gateway" {
+            return labels
+                .get(GATEWAY_NAME)
+                .is_some_and(|name| *name == *target.name);
+        }
+        let mut services = self.services.values().filter(|service| {
+            service.key.namespace == *namespace
+                && service.name == target.name
+                && service.origin == ServiceOrigin::Kubernetes
+        });
+        services.any(|service| {
+            let selector = service.selector.as_ref();
+            selector.is_some_and(|wanted| !wanted.is_empty() && wanted.selects(labels))
         })
     }
 }

@@ -1,14 +1,27 @@
 //! `voile.dev`: RateLimit.
 
-use super::{Selector, Text};
+use super::Text;
+use super::authorization::Target;
+use super::config::provider::Service;
 use crate::decode::{At, Cursor, Fields, Spanned};
 
 /// `spec` of a RateLimit.
 #[derive(Debug)]
 pub(crate) struct RateLimit<M> {
     pub(crate) at: At,
-    pub(crate) selector: Option<Selector>,
+    pub(crate) target: Target,
+    pub(crate) global: Option<Global>,
     pub(crate) rules: Vec<Rule<M>>,
+}
+
+/// `global`.
+#[derive(Debug)]
+pub(crate) struct Global {
+    pub(crate) at: At,
+    pub(crate) service: Service,
+    pub(crate) domain: Option<Text>,
+    pub(crate) timeout: Option<Text>,
+    pub(crate) fail_open: Option<Spanned<bool>>,
 }
 
 /// One of `rules`; `M` is a match as VirtualServices have it.
@@ -19,6 +32,8 @@ pub(crate) struct Rule<M> {
     pub(crate) matches: Vec<M>,
     /// None where the field is missing.
     pub(crate) limits: Option<Vec<Limit>>,
+    pub(crate) descriptors: Vec<Descriptor>,
+    pub(crate) hits: Option<Spanned<i64>>,
 }
 
 /// One of `rules[].limits`.
@@ -30,6 +45,24 @@ pub(crate) struct Limit {
     pub(crate) burst: Option<Spanned<i64>>,
     pub(crate) by: By,
     pub(crate) keys: Option<Spanned<i64>>,
+}
+
+/// One of `rules[].descriptors`.
+#[derive(Debug)]
+pub(crate) struct Descriptor {
+    pub(crate) at: At,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One of its `entries`.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) at: At,
+    pub(crate) key: Option<Text>,
+    pub(crate) value: Option<Text>,
+    pub(crate) header: Option<Text>,
+    /// `identity`, `clientAddress`, `method`, `path`, in this order.
+    pub(crate) flags: [Option<Spanned<bool>>; 4],
 }
 
 /// `by`.
@@ -50,10 +83,10 @@ impl<M> RateLimit<M> {
         let mut spec = document.inner("spec")?;
         let read = Self {
             at: spec.at().clone(),
-            selector: Selector::read(&mut spec, "selector", "matchLabels"),
+            target: Target::read(&mut spec),
+            global: spec.inner("global").map(Global::read),
             rules: spec.list("rules", |cursor| Rule::read(cursor, &matching)),
         };
-        spec.not_yet(&["targetRefs"]);
         spec.finish();
         Some(read)
     }
@@ -71,6 +104,8 @@ impl<M> Rule<M> {
             name: fields.text("name"),
             matches: fields.list("match", matching),
             limits,
+            descriptors: fields.list("descriptors", Descriptor::read),
+            hits: fields.integer("hits"),
         };
         fields.finish();
         Some(rule)
@@ -90,6 +125,47 @@ impl Limit {
         };
         fields.finish();
         Some(limit)
+    }
+}
+
+impl Global {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let global = Self {
+            at: fields.at().clone(),
+            service: Service::read(&mut fields),
+            domain: fields.text("domain"),
+            timeout: fields.text("timeout"),
+            fail_open: fields.boolean("failOpen"),
+        };
+        fields.finish();
+        global
+    }
+}
+
+impl Descriptor {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let descriptor = Self {
+            at: cursor.at().clone(),
+            entries: fields.list("entries", Entry::read),
+        };
+        fields.finish();
+        Some(descriptor)
+    }
+}
+
+impl Entry {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let entry = Self {
+            at: cursor.at().clone(),
+            key: fields.text("key"),
+            value: fields.text("value"),
+            header: fields.text("header"),
+            flags: ["identity", "clientAddress", "method", "path"].map(|name| fields.boolean(name)),
+        };
+        fields.finish();
+        Some(entry)
     }
 }
 

@@ -528,3 +528,51 @@ fn a_rate_limit_is_for_whom_it_selects_in_its_namespace_and_from_the_root_in_all
         assert_eq!(names, expected, "{workload}");
     }
 }
+
+#[test]
+fn a_rate_limit_that_aims_is_for_the_workloads_of_its_targets_alone() {
+    let limit = |name: &str, namespace: &str, targets: &str| {
+        format!(
+            "---\napiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{targetRefs: [{targets}], rules: [{{limits: []}}]}}\n"
+        )
+    };
+    let service = "{kind: Service, name: web}";
+    let gateway = "{group: gateway.networking.k8s.io, kind: Gateway, name: web}";
+    let entry = |name: &str, namespace: &str, labels: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{address: 10.0.0.1, labels: {{{labels}}}}}\n"
+        )
+    };
+    let text = [
+        limit("service", "shop", service),
+        limit("gateway", "shop", gateway),
+        limit("both", "shop", &format!("{service}, {gateway}")),
+        limit("elsewhere", "bank", service),
+        limit("root", "istio-system", service),
+        "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
+         spec: {selector: {app: web}, ports: [{port: 80}]}\n"
+            .to_owned(),
+        entry("web", "shop", "app: web"),
+        entry("db", "shop", "app: db"),
+        entry(
+            "edge",
+            "shop",
+            "gateway.networking.k8s.io/gateway-name: web",
+        ),
+        entry("web", "bank", "app: web"),
+    ];
+    let mesh = good(&text.concat());
+    for (workload, expected) in [
+        ("shop/web", &["shop/both", "shop/service"][..]),
+        ("shop/edge", &["shop/both", "shop/gateway"]),
+        ("shop/db", &[]),
+        ("bank/web", &[]),
+    ] {
+        let key: WorkloadKey = workload.parse().unwrap();
+        let held = mesh.rate_limits_for(&mesh.workloads[&key]);
+        let names: Vec<String> = held.map(|one| one.name.to_string()).collect();
+        assert_eq!(names, expected, "{workload}");
+    }
+}

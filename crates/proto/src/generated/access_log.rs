@@ -263,6 +263,8 @@ pub struct ResponseFlags {
     pub no_route_found: bool,
     #[prost(bool, tag = "12")]
     pub rate_limited: bool,
+    #[prost(bool, tag = "14")]
+    pub rate_limit_service_error: bool,
     #[prost(message, optional, tag = "13")]
     pub unauthorized_details: ::core::option::Option<Unauthorized>,
     #[prost(bool, tag = "15")]

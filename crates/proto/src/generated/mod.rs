@@ -28,6 +28,9 @@ pub mod external_authorization;
 /// Voile's own messages for its proxies.
 #[rustfmt::skip]
 pub mod proxy;
+/// Envoy's rate limit service, as far as Voile speaks it.
+#[rustfmt::skip]
+pub mod rate_limit;
 /// OTLP's trace service, as far as Voile speaks it.
 #[rustfmt::skip]
 pub mod trace;

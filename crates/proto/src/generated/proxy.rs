@@ -86,6 +86,9 @@ pub struct RateLimit {
     pub name: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub rules: ::prost::alloc::vec::Vec<LimitRule>,
+    /// Who counts what rules describe, for several proxies together. Absent: no rule describes anything.
+    #[prost(message, optional, tag = "3")]
+    pub global: ::core::option::Option<GlobalLimits>,
 }
 impl ::prost::Name for RateLimit {
     const NAME: &'static str = "RateLimit";
@@ -95,6 +98,33 @@ impl ::prost::Name for RateLimit {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.RateLimit".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GlobalLimits {
+    /// `namespace/hostname`. Empty: there is no such service, and nobody can be asked.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+    /// Whose limits it is asked for.
+    #[prost(string, tag = "3")]
+    pub domain: ::prost::alloc::string::String,
+    /// Milliseconds; never 0.
+    #[prost(uint32, tag = "4")]
+    pub timeout_ms: u32,
+    /// What it would have been asked about passes while it cannot be.
+    #[prost(bool, tag = "5")]
+    pub fail_open: bool,
+}
+impl ::prost::Name for GlobalLimits {
+    const NAME: &'static str = "GlobalLimits";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GlobalLimits".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GlobalLimits".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -108,6 +138,12 @@ pub struct LimitRule {
     /// All of them hold; none lets everything pass.
     #[prost(message, repeated, tag = "3")]
     pub limits: ::prost::alloc::vec::Vec<RequestLimit>,
+    /// What the service that counts for all is told of a request that the limits let pass; nothing: it is not asked.
+    #[prost(message, repeated, tag = "4")]
+    pub descriptors: ::prost::alloc::vec::Vec<LimitDescriptor>,
+    /// How much each request counts there; 0 is 1.
+    #[prost(uint32, tag = "5")]
+    pub hits: u32,
 }
 impl ::prost::Name for LimitRule {
     const NAME: &'static str = "LimitRule";
@@ -117,6 +153,51 @@ impl ::prost::Name for LimitRule {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.LimitRule".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LimitDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: ::prost::alloc::vec::Vec<LimitEntry>,
+}
+impl ::prost::Name for LimitDescriptor {
+    const NAME: &'static str = "LimitDescriptor";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.LimitDescriptor".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.LimitDescriptor".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LimitEntry {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(oneof = "limit_entry::Says", tags = "2, 3, 4")]
+    pub says: ::core::option::Option<limit_entry::Says>,
+}
+/// Nested message and enum types in `LimitEntry`.
+pub mod limit_entry {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Says {
+        #[prost(string, tag = "2")]
+        Text(::prost::alloc::string::String),
+        /// Its name, in lower case.
+        #[prost(string, tag = "3")]
+        Header(::prost::alloc::string::String),
+        #[prost(enumeration = "super::RequestSubject", tag = "4")]
+        Subject(i32),
+    }
+}
+impl ::prost::Name for LimitEntry {
+    const NAME: &'static str = "LimitEntry";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.LimitEntry".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.LimitEntry".into()
     }
 }
 /// A bucket of tokens, or one for each key.
@@ -2440,6 +2521,42 @@ impl ::prost::Name for GatewayTls {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.GatewayTls".into()
+    }
+}
+/// What else of a request is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RequestSubject {
+    Unspecified = 0,
+    Identity = 1,
+    Address = 2,
+    Method = 3,
+    Path = 4,
+}
+impl RequestSubject {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REQUEST_SUBJECT_UNSPECIFIED",
+            Self::Identity => "REQUEST_SUBJECT_IDENTITY",
+            Self::Address => "REQUEST_SUBJECT_ADDRESS",
+            Self::Method => "REQUEST_SUBJECT_METHOD",
+            Self::Path => "REQUEST_SUBJECT_PATH",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REQUEST_SUBJECT_UNSPECIFIED" => Some(Self::Unspecified),
+            "REQUEST_SUBJECT_IDENTITY" => Some(Self::Identity),
+            "REQUEST_SUBJECT_ADDRESS" => Some(Self::Address),
+            "REQUEST_SUBJECT_METHOD" => Some(Self::Method),
+            "REQUEST_SUBJECT_PATH" => Some(Self::Path),
+            _ => None,
+        }
     }
 }
 /// How the path of a request is written before it is compared, and on its way to the application.

@@ -14,7 +14,7 @@ struct Source {
     service: Option<(&'static str, &'static str)>,
 }
 
-const SOURCES: [Source; 9] = [
+const SOURCES: [Source; 10] = [
     Source {
         proto: "envoy/discovery.proto",
         package: "envoy.service.discovery.v3",
@@ -38,6 +38,12 @@ const SOURCES: [Source; 9] = [
         package: "envoy.service.auth.v3",
         module: "external_authorization",
         service: Some(("testkit", "authorization_service")),
+    },
+    Source {
+        proto: "envoy/rate_limit.proto",
+        package: "envoy.service.ratelimit.v3",
+        module: "rate_limit",
+        service: Some(("testkit", "rate_limit_service")),
     },
     Source {
         proto: "opentelemetry/trace.proto",

@@ -10,6 +10,7 @@ use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shap
 use super::state::Control;
 use crate::moment;
 use crate::plan::Same;
+use crate::rate_limits::RateLimits;
 use crate::tokens::Tokens;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
@@ -309,22 +310,7 @@ fn own(control: &Control) -> Vec<Family> {
     });
     let limits = control.published.as_ref();
     let limits = limits.and_then(|plan| plan.rate_limits.as_ref());
-    families.push(Family {
-        name: "voile_rate_limited_requests_total",
-        kind: "counter",
-        help: "Requests answered 429 by a RateLimit, by resource and rule.",
-        samples: limits
-            .iter()
-            .flat_map(|Same(limits)| limits.refused())
-            .map(|(resource, rule, count)| {
-                let labels = vec![
-                    ("rate_limit", resource.to_string()),
-                    ("rule", rule.to_string()),
-                ];
-                (labels, count as f64)
-            })
-            .collect(),
-    });
+    families.extend(limited(limits.map(|Same(limits)| &**limits)));
     families.extend(followed(control));
     families.extend(control.recorders.families());
     families.extend(control.lookups.families(&control.shared().registry.names));
@@ -358,6 +344,38 @@ fn followed(control: &Control) -> [Family; 4] {
             "counter",
             "Captured destinations let go because nobody used them for a while, or others needed their room.",
             control.destinations.let_go() as f64,
+        ),
+    ]
+}
+
+/// What became of requests that RateLimits count.
+fn limited(limits: Option<&RateLimits>) -> [Family; 2] {
+    let family = |name, help, which: usize| Family {
+        name,
+        kind: "counter",
+        help,
+        samples: limits
+            .into_iter()
+            .flat_map(RateLimits::counted)
+            .map(|(resource, rule, figures)| {
+                let labels = vec![
+                    ("rate_limit", resource.to_string()),
+                    ("rule", rule.to_string()),
+                ];
+                (labels, figures[which] as f64)
+            })
+            .collect(),
+    };
+    [
+        family(
+            "voile_rate_limited_requests_total",
+            "Requests answered 429 by a RateLimit, by resource and rule.",
+            0,
+        ),
+        family(
+            "voile_rate_limits_unanswered_total",
+            "Requests of which the service that counts for several proxies gave no word, by resource and rule.",
+            1,
         ),
     ]
 }

@@ -50,7 +50,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         mut refusal: Refusal<R>,
         tally: &mut Tally,
     ) -> (After, Option<R::Ticket>) {
-        if let Some(pending) = refusal.pending.take() {
+        // Who said yes may leave it to somebody else, who is asked in turn.
+        while let Some(pending) = refusal.pending.take() {
             let upload = match &mut upload {
                 Ok(upload) => upload,
                 Err(error) => {

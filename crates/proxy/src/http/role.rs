@@ -525,6 +525,8 @@ pub enum ResponseFlag {
     Unauthorized,
     /// `RL`: rate limited.
     RateLimited,
+    /// `RLSE`: who counts for all could not be asked.
+    RateLimitService,
     /// `OM`: refused because memory is short.
     OverloadManager,
     /// `DI`: made to wait on purpose.
@@ -558,6 +560,7 @@ impl ResponseFlag {
             Self::StreamIdleTimeout => "SI",
             Self::Unauthorized => "UAEX",
             Self::RateLimited => "RL",
+            Self::RateLimitService => "RLSE",
             Self::OverloadManager => "OM",
             Self::DelayInjected => "DI",
             Self::FaultInjected => "FI",

@@ -29,14 +29,30 @@ pub(super) async fn consult<R: HttpRole>(
     (parts, body): (&Fields, &mut RecvStream),
     (call, tally): (&mut Call, &mut Tally),
 ) -> Result<Route<R>, Refusal<R>> {
-    let Some(pending) = refusal.pending.take() else {
-        return Err(refusal);
-    };
-    let Pending {
+    // Who said yes may leave it to somebody else, who is asked in turn.
+    while let Some(pending) = refusal.pending.take() {
+        match once(timeouts, role, *pending, (parts, body), (call, tally)).await {
+            None => break,
+            Some(Ok(route)) => return Ok(route),
+            Some(Err(decided)) => refusal = decided,
+        }
+    }
+    Err(refusal)
+}
+
+/// Has the role ask once; nothing where it was answered here.
+async fn once<R: HttpRole>(
+    timeouts: HttpTimeouts,
+    role: &R,
+    Pending {
         mut question,
         body: wanted,
-    } = *pending;
-    let mut held = Held::default();
+    }: Pending<R::Question>,
+    (parts, body): (&Fields, &mut RecvStream),
+    (call, tally): (&mut Call, &mut Tally),
+) -> Option<Result<Route<R>, Refusal<R>>> {
+    // What is held already is not asked for again.
+    let mut held = call.held.take().map(|held| *held).unwrap_or_default();
     let asked = ask(
         timeouts,
         role,
@@ -50,7 +66,7 @@ pub(super) async fn consult<R: HttpRole>(
     match asked {
         Ok(()) => {
             call.held = (!held.chunks.is_empty()).then(|| Box::new(held));
-            role.answered(&Head::Http2(parts), question)
+            Some(role.answered(&Head::Http2(parts), question))
         }
         Err(why) => {
             use ResponseFlag as Flag;
@@ -65,7 +81,7 @@ pub(super) async fn consult<R: HttpRole>(
                     call.answer(408, Flag::StreamIdleTimeout, details, details, tally);
                 }
             }
-            Err(refusal)
+            None
         }
     }
 }

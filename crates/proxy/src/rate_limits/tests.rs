@@ -50,6 +50,7 @@ fn configuration(rules: Vec<wire::LimitRule>) -> ProxyConfiguration {
         rate_limits: vec![wire::RateLimit {
             name: "shop/calls".to_owned(),
             rules,
+            global: None,
         }],
         ..Default::default()
     };
@@ -174,7 +175,7 @@ fn what_was_used_up_stays_so_when_something_else_is_changed() {
     ]);
     let more = limits(&more, Some(&first));
     assert_eq!(passing(&more, who, None, 5), 0, "used up before");
-    let refused: Vec<u64> = more.refused().map(|(.., count)| count).collect();
+    let refused: Vec<u64> = more.counted().map(|(.., [count, _])| count).collect();
     assert_eq!(refused, [2 + 5, 0], "what was refused stays counted");
     let other = limits(&one_rule(vec![limit(4)]), Some(&more));
     assert_eq!(
@@ -237,6 +238,7 @@ fn a_rule_that_cannot_be_read_refuses_all_of_it() {
             ..Default::default()
         }],
         limits: vec![limit(1)],
+        ..Default::default()
     }]);
     let refused = RateLimits::follow(&said, None).expect_err("no such expression");
     assert!(

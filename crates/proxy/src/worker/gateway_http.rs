@@ -26,12 +26,12 @@ use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::outbound::black_hole;
 use super::outbound_http::{Delayed, Edge, OutboundRole, OutboundTicket, choose};
-use super::rate_limits::{self, TooMany};
+use super::rate_limits::{self, Counting, Limited, TooMany};
 use super::slots::OutboundSlot;
 use super::{Admitted, Worker, counted};
 use crate::http::{
-    Answer, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal, ResponseFlag,
-    Route, Shown, Told,
+    Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal,
+    ResponseFlag, Route, Shown, Told,
 };
 
 /// One connection from outside.
@@ -59,6 +59,8 @@ pub(crate) enum GatewayTicket {
 pub(crate) enum Question {
     /// For an external service's word: it counts as admitted already.
     Leave(Box<Asking>, Admitted),
+    /// For whoever counts for several proxies; it has leave.
+    Count(Box<Counting>, Granted, Admitted),
     /// As its route says; it has leave.
     Delayed(Delayed, Granted),
 }
@@ -123,15 +125,42 @@ impl GatewayRole {
         head: &Head<'_>,
         mut granted: Granted,
     ) -> Result<Route<Self>, Box<Refusal<Self>>> {
-        if let Err(why) = rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
-            let TooMany(why) = *why;
-            let flag = rate_limits::flag(&why);
-            let notes = Notes::begin(&self.worker, Side::Client, head);
-            return Err(Box::new(Refusal {
-                flag,
-                ..denied(why, notes)
-            }));
+        match rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
+            Limited::Free => self.onward(head, granted),
+            Limited::Refused(why) => Err(Box::new(self.too_many(head, *why))),
+            Limited::Ask(counting) => {
+                let admitted = self.worker.admit(None)?;
+                let question = Question::Count(counting, granted, admitted);
+                Err(Box::new(self.undecided(head, question, None)))
+            }
         }
+    }
+
+    /// A request that comes too often.
+    fn too_many(&self, head: &Head<'_>, TooMany(why): TooMany) -> Refusal<Self> {
+        let flag = rate_limits::flag(&why);
+        let notes = Notes::begin(&self.worker, Side::Client, head);
+        Refusal {
+            flag,
+            ..denied(why, notes)
+        }
+    }
+
+    /// A request that waits for somebody's word.
+    fn undecided(
+        &self,
+        head: &Head<'_>,
+        question: Question,
+        body: Option<BodyWanted>,
+    ) -> Refusal<Self> {
+        let notes = Notes::begin(&self.worker, Side::Client, head);
+        let mut refusal = denied(Denied::new(403, UNDECIDED, DENIED), notes);
+        refusal.pending = Some(Box::new(Pending { body, question }));
+        refusal
+    }
+
+    /// The same once it does not come too often.
+    fn onward(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Box<Refusal<Self>>> {
         if !head.has_authority() {
             let refusal = Refusal::new(400, ResponseFlag::NoRoute, NO_HOST);
             return Err(Box::new(astray(refusal)));
@@ -255,13 +284,8 @@ impl HttpRole for GatewayRole {
             Judged::Let(granted) => self.way(head, granted).map_err(|refusal| *refusal),
             Judged::Ask(asking) => {
                 let admitted = self.worker.admit(None)?;
-                let undecided = Denied::new(403, UNDECIDED, DENIED);
-                let mut refusal = denied(undecided, notes());
-                refusal.pending = Some(Box::new(Pending {
-                    body: asking.body(),
-                    question: Question::Leave(asking, admitted),
-                }));
-                Err(refusal)
+                let body = asking.body();
+                Err(self.undecided(head, Question::Leave(asking, admitted), body))
             }
         }
     }
@@ -269,6 +293,7 @@ impl HttpRole for GatewayRole {
     async fn ask(&self, question: &mut Question, body: Option<Shown>) {
         match question {
             Question::Leave(asking, _) => asking.ask(&self.worker, body).await,
+            Question::Count(counting, ..) => counting.ask(&self.worker).await,
             Question::Delayed(delayed, _) => self.out.ask(delayed, body).await,
         }
     }
@@ -276,6 +301,14 @@ impl HttpRole for GatewayRole {
     fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
         let (asking, admitted) = match question {
             Question::Leave(asking, admitted) => (asking, admitted),
+            Question::Count(counting, mut granted, admitted) => {
+                // Its way out counts it from here on.
+                drop(admitted);
+                return match counting.settled(&mut granted) {
+                    Ok(()) => self.onward(head, granted).map_err(|refusal| *refusal),
+                    Err(why) => Err(self.too_many(head, *why)),
+                };
+            }
             Question::Delayed(delayed, granted) => {
                 let route = self.out.answered(head, delayed).map_err(astray)?;
                 return Ok(self.sent(head, route, granted));

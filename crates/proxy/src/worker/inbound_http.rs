@@ -23,12 +23,12 @@ use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::peers::Known;
-use super::rate_limits::{self, TooMany};
+use super::rate_limits::{self, Counting, Limited, TooMany};
 use super::slots::InboundSlot;
 use super::{Admitted, Worker};
 use crate::http::{
-    ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Pending, Refusal, ResponseFlag,
-    Route, Shown, UpstreamHttp,
+    BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Pending, Refusal,
+    ResponseFlag, Route, Shown, UpstreamHttp,
 };
 
 /// One inbound connection.
@@ -88,11 +88,19 @@ impl InboundTicket {
     }
 }
 
-/// A request that waits for an external service's word: it counts as admitted already.
+/// A request that waits for somebody's word: it counts as admitted already.
 pub(crate) struct Question {
-    asking: Box<Asking>,
+    about: Waits,
     admitted: Admitted,
     notes: Option<Rc<Notes>>,
+}
+
+/// What it waits for.
+enum Waits {
+    /// An external service's word.
+    Leave(Box<Asking>),
+    /// It has leave; who counts for several proxies is asked whether it comes too often.
+    Count(Box<Counting>, Granted),
 }
 
 /// How a request ended, in the log, whose client did not wait for the external service.
@@ -127,6 +135,23 @@ impl InboundRole {
         };
         let permit = self.admission.permit(mode, belief);
         permit.map_err(|denial| refused(denial.to_string()))
+    }
+
+    /// What becomes of a request that has leave.
+    fn counted(
+        &self,
+        head: &Head<'_>,
+        mut granted: Granted,
+        (admitted, notes): (Admitted, Option<Rc<Notes>>),
+    ) -> Result<Route<Self>, Box<Refusal<Self>>> {
+        match rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
+            Limited::Free => Ok(self.way(head, granted, (admitted, notes))),
+            Limited::Refused(why) => Err(Box::new(too_many(*why, notes))),
+            Limited::Ask(counting) => {
+                let about = Waits::Count(counting, granted);
+                Err(Box::new(undecided(about, None, (admitted, notes))))
+            }
+        }
     }
 
     /// To the one application, with leave.
@@ -211,6 +236,22 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
     refusal
 }
 
+/// A request that waits.
+fn undecided(
+    about: Waits,
+    body: Option<BodyWanted>,
+    (admitted, notes): (Admitted, Option<Rc<Notes>>),
+) -> Refusal<InboundRole> {
+    let mut refusal = refusal(Denied::new(403, UNDECIDED, DENIED), notes.clone());
+    let question = Question {
+        about,
+        admitted,
+        notes,
+    };
+    refusal.pending = Some(Box::new(Pending { body, question }));
+    refusal
+}
+
 /// A request that comes too often.
 fn too_many(TooMany(denied): TooMany, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
     let flag = rate_limits::flag(&denied);
@@ -236,9 +277,11 @@ impl HttpRole for InboundRole {
             Ok(judged) => judged,
             Err(denied) => return Err(refusal(denied, notes)),
         };
-        if let Judged::Let(granted) = &mut judged
-            && let Err(why) = rate_limits::limited(&self.worker, head, granted, &self.caller)
-        {
+        let limited = match &mut judged {
+            Judged::Let(granted) => rate_limits::limited(&self.worker, head, granted, &self.caller),
+            Judged::Ask(_) => Limited::Free,
+        };
+        if let Limited::Refused(why) = limited {
             return Err(too_many(*why, notes));
         }
         let admitted = self.worker.admit(None);
@@ -246,39 +289,44 @@ impl HttpRole for InboundRole {
             refusal.ticket = Some(InboundTicket::unadmitted(notes.clone()));
             refusal
         })?;
-        match judged {
-            Judged::Let(granted) => Ok(self.way(head, granted, (admitted, notes))),
-            Judged::Ask(asking) => {
-                let mut refusal = refusal(Denied::new(403, UNDECIDED, DENIED), notes.clone());
-                refusal.pending = Some(Box::new(Pending {
-                    body: asking.body(),
-                    question: Question {
-                        asking,
-                        admitted,
-                        notes,
-                    },
-                }));
-                Err(refusal)
+        let beside = (admitted, notes);
+        match (judged, limited) {
+            (Judged::Let(granted), Limited::Ask(counting)) => {
+                Err(undecided(Waits::Count(counting, granted), None, beside))
+            }
+            (Judged::Let(granted), _) => Ok(self.way(head, granted, beside)),
+            (Judged::Ask(asking), _) => {
+                let body = asking.body();
+                Err(undecided(Waits::Leave(asking), body, beside))
             }
         }
     }
 
     async fn ask(&self, question: &mut Question, body: Option<Shown>) {
-        question.asking.ask(&self.worker, body).await;
+        match &mut question.about {
+            Waits::Leave(asking) => asking.ask(&self.worker, body).await,
+            Waits::Count(counting, _) => counting.ask(&self.worker).await,
+        }
     }
 
     fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
         let Question {
-            asking,
+            about,
             admitted,
             notes,
         } = question;
-        let granted = asking.granted(&self.worker, &self.slot, &self.caller, head);
-        let mut granted = granted.map_err(|denied| refusal(denied, notes.clone()))?;
-        if let Err(why) = rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
-            return Err(too_many(*why, notes));
+        match about {
+            Waits::Leave(asking) => {
+                let granted = asking.granted(&self.worker, &self.slot, &self.caller, head);
+                let granted = granted.map_err(|denied| refusal(denied, notes.clone()))?;
+                let counted = self.counted(head, granted, (admitted, notes));
+                counted.map_err(|refusal| *refusal)
+            }
+            Waits::Count(counting, mut granted) => match counting.settled(&mut granted) {
+                Ok(()) => Ok(self.way(head, granted, (admitted, notes))),
+                Err(why) => Err(too_many(*why, notes)),
+            },
         }
-        Ok(self.way(head, granted, (admitted, notes)))
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {

@@ -5,6 +5,7 @@ mod admission;
 mod authorization;
 mod authorizer;
 mod balance;
+mod callee;
 mod captured;
 mod ceiling;
 mod changes;
@@ -59,7 +60,7 @@ use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, Refusal, clock};
-use crate::plan::{AuthorizerPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
+use crate::plan::{AuthorizerPlan, LimiterPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::rate_limits::RateLimits;
 use crate::recording::Recording;
 use admission::Belief;
@@ -429,8 +430,9 @@ impl Worker {
     }
 
     /// Counts requests by other limits from now on.
-    fn limit(&self, limits: Option<&Arc<RateLimits>>) {
-        let now = Limiting::follow(self.limiting.borrow().as_ref(), limits);
+    fn limit(&self, limits: Option<&Arc<RateLimits>>, limiters: &[LimiterPlan]) {
+        let before = self.limiting.borrow().clone();
+        let now = Limiting::follow(self, before.as_ref(), limits, limiters);
         *self.limiting.borrow_mut() = now;
     }
 
@@ -575,6 +577,9 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 slots.relieve();
                 if let Some(authorizer) = &*worker.authorizer.borrow() {
                     authorizer.relieve();
+                }
+                if let Some(limiting) = &*worker.limiting.borrow() {
+                    limiting.relieve();
                 }
                 worker.tokens.forget();
             }

@@ -1,29 +1,37 @@
 //! Whether a request that has leave comes too often, and what its client is told of it. Buckets are the proxy's, by relaxed
 //! atomics; which rule takes a request is asked of this worker's own tables.
 
+mod global;
+
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use voile_traffic::Verdict;
+use voile_model::{Port, ServiceKey};
 use voile_traffic::route::{Request, RouteTable, is_authority};
+use voile_traffic::{Quota, Verdict};
 
 use super::Worker;
 use super::authorization::{Denied, Granted};
+use super::callee::Callee;
 use super::changes::Changes;
 use super::inbound::Caller;
 use super::routes::{Asked, joined};
 use crate::authorization::forwarded_for;
 use crate::http::{Amendment, Head, Manner, ResponseFlag, Told};
 use crate::moment;
+use crate::plan::LimiterPlan;
 use crate::rate_limits::{RateLimits, Sender};
+pub(crate) use global::Counting;
 
 /// The limits as one worker asks them.
 pub(crate) struct Limiting {
     shared: Arc<RateLimits>,
     /// One for each resource; expressions remember their way, each worker's its own.
-    tables: Vec<RouteTable>,
+    tables: Rc<[RouteTable]>,
+    /// Who counts for several proxies together.
+    callees: Vec<((ServiceKey, Port), Rc<Callee>)>,
 }
 
 /// What clients read of the limits that hold for them.
@@ -40,23 +48,51 @@ const UNREADABLE_PATH: &str = "path_normalization_failed";
 impl Limiting {
     /// The same as before, if it is.
     pub(crate) fn follow(
+        worker: &Worker,
         before: Option<&Rc<Self>>,
         shared: Option<&Arc<RateLimits>>,
+        limiters: &[LimiterPlan],
     ) -> Option<Rc<Self>> {
         let shared = shared?;
         let same = before.filter(|before| Arc::ptr_eq(&before.shared, shared));
-        let fresh = || {
-            let tables = shared.resources.iter();
-            Rc::new(Self {
-                shared: Arc::clone(shared),
-                tables: tables.map(|one| one.table.clone()).collect(),
-            })
+        let plans = limiters.iter().map(|limiter| &limiter.service);
+        if let Some(same) = same
+            && same.callees.iter().map(|(_, one)| one.plan()).eq(plans)
+        {
+            return Some(Rc::clone(same));
+        }
+        let callee = |limiter: &LimiterPlan| {
+            let known = before.into_iter().flat_map(|before| &before.callees);
+            let mut known = known.filter(|(key, _)| *key == limiter.key);
+            let callee = match known.next() {
+                Some((_, callee)) if *callee.plan() == limiter.service => Rc::clone(callee),
+                same => {
+                    let same = same.map(|(_, callee)| &**callee);
+                    Rc::new(Callee::follow(worker, same, &limiter.service))
+                }
+            };
+            (limiter.key.clone(), callee)
         };
-        Some(same.map_or_else(fresh, Rc::clone))
+        let tables = || shared.resources.iter().map(|one| one.table.clone());
+        Some(Rc::new(Self {
+            shared: Arc::clone(shared),
+            tables: same.map_or_else(|| tables().collect(), |same| Rc::clone(&same.tables)),
+            callees: limiters.iter().map(callee).collect(),
+        }))
     }
 
-    /// What becomes of a request: it goes on, with what its client is told, or not.
-    fn judge(&self, head: &Head<'_>, granted: &mut Granted, caller: &Caller) -> Result<(), Denied> {
+    /// Closes connections that carry nothing.
+    pub(crate) fn relieve(&self) {
+        self.callees.iter().for_each(|(_, callee)| callee.relieve());
+    }
+
+    /// What becomes of a request: it goes on, with what its client is told, or not, or somebody must be asked.
+    fn judge(
+        self: &Rc<Self>,
+        head: &Head<'_>,
+        granted: &mut Granted,
+        caller: &Caller,
+    ) -> Result<Option<Box<Counting>>, Denied> {
         let path = granted.path.as_deref();
         let path = path.unwrap_or_else(|| head.path_and_query());
         let normalized = self.shared.normalization.normalize(path.as_bytes());
@@ -78,11 +114,15 @@ impl Limiting {
         };
         let now = moment::now();
         let mut said = Said::default();
-        for (resource, table) in self.shared.resources.iter().zip(&self.tables) {
+        let mut questions = Vec::new();
+        let resources = self.shared.resources.iter().zip(&*self.tables);
+        for (place, (resource, table)) in resources.enumerate() {
             let Some(number) = table.choose(&asked) else {
                 continue;
             };
             let rule = &resource.rules[number];
+            let question = global::question((resource, rule), &asked, sender);
+            questions.extend(question.map(|question| (place, number, question)));
             if rule.limits.is_empty() {
                 continue;
             }
@@ -96,8 +136,11 @@ impl Limiting {
                 return Err(said.refusal(&resource.name, &rule.name));
             }
         }
+        if !questions.is_empty() {
+            return Ok(Some(Box::new(Counting::new(self, questions, said))));
+        }
         said.tell(granted);
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -161,6 +204,12 @@ impl Said {
         self.retry_after = verdict.retry_after();
     }
 
+    /// What who counts for all said of one limit.
+    fn counted(&mut self, name: &str, quota: &Quota) {
+        apart(&mut self.left);
+        self.left.push_str(&quota.field(name));
+    }
+
     fn tell(self, granted: &mut Granted) {
         if self.left.is_empty() {
             return;
@@ -174,17 +223,22 @@ impl Said {
         }
     }
 
-    fn refusal(self, resource: &str, rule: &str) -> Denied {
+    /// Field lines of an answer to who comes too often.
+    fn lines(&self, retry_after: u64) -> Vec<u8> {
         let mut lines = String::new();
         // Writing into a String cannot fail.
-        let _ = write!(
-            lines,
-            "{POLICY}: {}\r\n{LEFT}: {}\r\nretry-after: {}\r\n",
-            self.policy, self.left, self.retry_after
-        );
+        if !self.left.is_empty() {
+            let (policy, left) = (&self.policy, &self.left);
+            let _ = write!(lines, "{POLICY}: {policy}\r\n{LEFT}: {left}\r\n");
+        }
+        let _ = write!(lines, "retry-after: {retry_after}\r\n");
+        lines.into_bytes()
+    }
+
+    fn refusal(self, resource: &str, rule: &str) -> Denied {
         let details = format!("local_rate_limited[{resource}/{}]", rule.replace(' ', "_"));
         let told = Told {
-            lines: lines.into_bytes(),
+            lines: self.lines(self.retry_after),
             grpc_status: Some(EXHAUSTED),
             ..Told::default()
         };
@@ -202,12 +256,31 @@ fn apart(list: &mut String) {
 }
 
 /// A request that comes too often, and what was said of it before.
-pub(super) struct TooMany(pub(super) Denied);
+pub(crate) struct TooMany(pub(super) Denied);
+
+impl TooMany {
+    /// Who said yes may want something of every answer, a session's cookie maybe.
+    fn keep_amends(&mut self, granted: &Granted) {
+        let told = self.0.told.get_or_insert_default();
+        told.amends = granted.changes.amends().to_vec();
+    }
+}
+
+/// What becomes of a request that has leave.
+pub(super) enum Limited {
+    /// It may go on.
+    Free,
+    /// Who counts for several proxies must be asked first.
+    Ask(Box<Counting>),
+    /// It comes too often.
+    Refused(Box<TooMany>),
+}
 
 /// Whose fault it is, in Envoy's words.
 pub(super) fn flag(denied: &Denied) -> ResponseFlag {
     match denied.status {
         429 => ResponseFlag::RateLimited,
+        500 => ResponseFlag::RateLimitService,
         _ => ResponseFlag::DownstreamProtocolError,
     }
 }
@@ -218,15 +291,18 @@ pub(super) fn limited(
     head: &Head<'_>,
     granted: &mut Granted,
     caller: &Caller,
-) -> Result<(), Box<TooMany>> {
+) -> Limited {
     let limiting = worker.limiting.borrow();
     let Some(limiting) = limiting.as_ref() else {
-        return Ok(());
+        return Limited::Free;
     };
-    limiting.judge(head, granted, caller).map_err(|mut denied| {
-        // Who said yes may want something of every answer, a session's cookie maybe.
-        let told = denied.told.get_or_insert_default();
-        told.amends = granted.changes.amends().to_vec();
-        Box::new(TooMany(denied))
-    })
+    match limiting.judge(head, granted, caller) {
+        Ok(None) => Limited::Free,
+        Ok(Some(counting)) => Limited::Ask(counting),
+        Err(denied) => {
+            let mut refused = TooMany(denied);
+            refused.keep_amends(granted);
+            Limited::Refused(Box::new(refused))
+        }
+    }
 }

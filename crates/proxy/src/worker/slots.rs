@@ -190,7 +190,8 @@ impl Slots {
         if judge {
             self.doubt_servers(worker, plan.revocations.as_deref());
         }
-        worker.limit(plan.rate_limits.as_ref().map(|Same(limits)| limits));
+        let limits = plan.rate_limits.as_ref().map(|Same(limits)| limits);
+        worker.limit(limits, &plan.limiters);
         judge |= worker.obey_policies(plan.authorization.as_ref());
         judge |= worker.ask_of(plan.authorizer.as_ref());
         judge |= worker.tokens.obey(plan.tokens.as_ref());

@@ -229,6 +229,7 @@ fn flags(short: &str) -> Option<wire::ResponseFlags> {
         "UO" => flags.upstream_overflow = true,
         "NR" => flags.no_route_found = true,
         "RL" => flags.rate_limited = true,
+        "RLSE" => flags.rate_limit_service_error = true,
         "UAEX" => {
             let reason = wire::unauthorized::Reason::ExternalService.into();
             flags.unauthorized_details = Some(wire::Unauthorized { reason });

@@ -175,7 +175,7 @@ pub(crate) fn grpc_name(status: u16) -> Option<&'static str> {
 }
 
 /// Envoy's flags: short name, long name, bit.
-pub(crate) const FLAGS: [(&str, &str, i64); 17] = [
+pub(crate) const FLAGS: [(&str, &str, i64); 18] = [
     ("UH", "NoHealthyUpstream", 0x2),
     ("UF", "UpstreamConnectionFailure", 0x20),
     ("UO", "UpstreamOverflow", 0x80),
@@ -186,6 +186,7 @@ pub(crate) const FLAGS: [(&str, &str, i64); 17] = [
     ("UR", "UpstreamRemoteReset", 0x10),
     ("LR", "LocalReset", 0x8),
     ("RL", "RateLimited", 0x800),
+    ("RLSE", "RateLimitServiceError", 0x2000),
     ("UAEX", "UnauthorizedExternalService", 0x1000),
     ("DC", "DownstreamConnectionTermination", 0x4000),
     ("SI", "StreamIdleTimeout", 0x1_0000),

@@ -14,3 +14,6 @@
 /// Envoy's external authorization service.
 #[rustfmt::skip]
 pub mod authorization_service;
+/// Envoy's rate limit service.
+#[rustfmt::skip]
+pub mod rate_limit_service;

@@ -39,7 +39,7 @@ pub use gateway::{
 };
 pub use health::HealthProbe;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
-pub use rate_limit::{LimitRule, RateLimit};
+pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use routes::{
     ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, Route, RouteDestination, RouteTarget,
     Routes,

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_model::mesh::rate_limit::{Limit, LimitBy, MAX_KEYS};
+use voile_model::mesh::rate_limit::{
+    Descriptor, DescriptorEntry, DescriptorValue, Limit, LimitBy, MAX_KEYS,
+};
+use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
 use super::routes::{encode_match, request_match};
-use super::{RequestMatch, WireError};
+use super::{RequestMatch, WireError, port, service_key};
 
 /// A RateLimit as a proxy obeys it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +20,21 @@ pub struct RateLimit {
     pub name: Arc<str>,
     /// The first that takes a request counts.
     pub rules: Vec<LimitRule>,
+    /// Who counts what rules describe.
+    pub global: Option<GlobalLimits>,
+}
+
+/// A service that counts for several proxies together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalLimits {
+    /// Where it is; `None` where there is no such service, and nobody can be asked.
+    pub service: Option<(ServiceKey, Port)>,
+    /// Whose limits it is asked for.
+    pub domain: Arc<str>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// What it would have been asked about passes while it cannot be.
+    pub fail_open: bool,
 }
 
 /// One of its rules.
@@ -28,6 +46,10 @@ pub struct LimitRule {
     pub matches: Vec<RequestMatch>,
     /// All of them hold; none lets everything pass.
     pub limits: Vec<Limit>,
+    /// What the service that counts for all is told; nothing: it is not asked.
+    pub descriptors: Vec<Descriptor>,
+    /// How much a request counts there.
+    pub hits: u32,
 }
 
 impl RateLimit {
@@ -37,9 +59,16 @@ impl RateLimit {
             rule(message).map_err(|error| error.within(&format!("rules[{index}]")))
         };
         let rules = message.rules.iter().enumerate().map(one);
+        let rules = rules.collect::<Result<Vec<LimitRule>, _>>()?;
+        let global = message.global.as_ref().map(global).transpose();
+        let global = global.map_err(|error| error.within("global"))?;
+        if global.is_none() && rules.iter().any(|rule| !rule.descriptors.is_empty()) {
+            return Err(WireError::new("global", "missing"));
+        }
         Ok(Self {
             name: message.name.as_str().into(),
-            rules: rules.collect::<Result<_, _>>()?,
+            rules,
+            global,
         })
     }
 
@@ -50,11 +79,44 @@ impl RateLimit {
             name: rule.name.to_string(),
             matches: rule.matches.iter().map(encode_match).collect(),
             limits: rule.limits.iter().map(encode_limit).collect(),
+            descriptors: rule.descriptors.iter().map(encode_descriptor).collect(),
+            hits: rule.hits,
         };
         wire::RateLimit {
             name: self.name.to_string(),
             rules: self.rules.iter().map(rule).collect(),
+            global: self.global.as_ref().map(encode_global),
         }
+    }
+}
+
+fn global(message: &wire::GlobalLimits) -> Result<GlobalLimits, WireError> {
+    if message.timeout_ms == 0 {
+        return Err(WireError::new("timeout_ms", "it is 0"));
+    }
+    Ok(GlobalLimits {
+        service: match message.service.as_str() {
+            "" => None,
+            service => Some((
+                service_key("service", service)?,
+                port("port", message.port)?,
+            )),
+        },
+        domain: message.domain.as_str().into(),
+        timeout: Duration::from_millis(message.timeout_ms.into()),
+        fail_open: message.fail_open,
+    })
+}
+
+fn encode_global(global: &GlobalLimits) -> wire::GlobalLimits {
+    let service = global.service.as_ref();
+    wire::GlobalLimits {
+        service: service.map_or_else(String::new, |(key, _)| key.to_string()),
+        port: service.map_or(0, |(_, port)| port.get().into()),
+        domain: global.domain.to_string(),
+        // At least one: what is shorter is a millisecond.
+        timeout_ms: u32::try_from(global.timeout.as_millis().max(1)).unwrap_or(u32::MAX),
+        fail_open: global.fail_open,
     }
 }
 
@@ -67,11 +129,63 @@ fn rule(message: &wire::LimitRule) -> Result<LimitRule, WireError> {
     for (index, one) in message.limits.iter().enumerate() {
         limits.push(limit(one).map_err(|e| e.within(&format!("limits[{index}]")))?);
     }
+    let mut descriptors = Vec::with_capacity(message.descriptors.len());
+    for (index, one) in message.descriptors.iter().enumerate() {
+        let within = |error: WireError| error.within(&format!("descriptors[{index}]"));
+        let entries = one.entries.iter().map(entry);
+        let entries = entries.collect::<Result<_, _>>().map_err(within)?;
+        descriptors.push(Descriptor { entries });
+    }
     Ok(LimitRule {
         name: message.name.as_str().into(),
         matches,
         limits,
+        descriptors,
+        hits: message.hits.max(1),
     })
+}
+
+fn entry(message: &wire::LimitEntry) -> Result<DescriptorEntry, WireError> {
+    use wire::RequestSubject as Subject;
+    use wire::limit_entry::Says;
+    let value = match &message.says {
+        Some(Says::Text(text)) => DescriptorValue::Text(text.as_str().into()),
+        Some(Says::Header(name)) => DescriptorValue::Header(name.as_str().into()),
+        Some(Says::Subject(said)) => match Subject::try_from(*said) {
+            Ok(Subject::Identity) => DescriptorValue::Identity,
+            Ok(Subject::Address) => DescriptorValue::Address,
+            Ok(Subject::Method) => DescriptorValue::Method,
+            Ok(Subject::Path) => DescriptorValue::Path,
+            Ok(Subject::Unspecified) | Err(_) => {
+                return Err(super::unknown_value("entries.subject", *said));
+            }
+        },
+        None => return Err(WireError::new("entries", "one says nothing")),
+    };
+    Ok(DescriptorEntry {
+        key: message.key.as_str().into(),
+        value,
+    })
+}
+
+fn encode_descriptor(descriptor: &Descriptor) -> wire::LimitDescriptor {
+    use wire::RequestSubject as Subject;
+    use wire::limit_entry::Says;
+    let subject = |subject: Subject| Says::Subject(subject.into());
+    let entry = |entry: &DescriptorEntry| wire::LimitEntry {
+        key: entry.key.to_string(),
+        says: Some(match &entry.value {
+            DescriptorValue::Text(text) => Says::Text(text.to_string()),
+            DescriptorValue::Header(name) => Says::Header(name.to_string()),
+            DescriptorValue::Identity => subject(Subject::Identity),
+            DescriptorValue::Address => subject(Subject::Address),
+            DescriptorValue::Method => subject(Subject::Method),
+            DescriptorValue::Path => subject(Subject::Path),
+        }),
+    };
+    wire::LimitDescriptor {
+        entries: descriptor.entries.iter().map(entry).collect(),
+    }
 }
 
 fn limit(message: &wire::RequestLimit) -> Result<Limit, WireError> {

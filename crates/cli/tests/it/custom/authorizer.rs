@@ -31,21 +31,9 @@ impl Authorizer {
     pub(crate) fn start(listener: TcpListener) -> Self {
         let authorizer = Self::default();
         let service = AuthorizationServer::new(authorizer.clone());
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async move {
-                listener.set_nonblocking(true).expect("a listener");
-                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                let server = tonic::transport::Server::builder();
-                server
-                    .serve_with_incoming(service, incoming)
-                    .await
-                    .expect("served");
-            });
+        serve(listener, move |server, incoming| async move {
+            let served = server.serve_with_incoming(service, incoming);
+            served.await.expect("served");
         });
         authorizer
     }
@@ -78,6 +66,25 @@ impl Authorizer {
             *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) > 0
         });
     }
+}
+
+/// Serves gRPC on a thread of its own, as long as the test process lives.
+pub(crate) fn serve<F: Future<Output = ()>>(
+    listener: TcpListener,
+    serving: impl FnOnce(tonic::transport::Server, TcpIncoming) -> F + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async move {
+            listener.set_nonblocking(true).expect("a listener");
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            serving(tonic::transport::Server::builder(), incoming).await;
+        });
+    });
 }
 
 /// The request that a question is about.

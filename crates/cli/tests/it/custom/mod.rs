@@ -67,7 +67,7 @@ fn set(mesh: &Mesh, resources: &str) {
 }
 
 /// Waits until every worker obeys: each is told by a message of its own.
-fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
+pub(crate) fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
     const IN_A_ROW: usize = 12; // connections go to the worker with the fewest, so that both get some of these
     wait_until(what, || (0..IN_A_ROW).all(|_| seen()));
 }

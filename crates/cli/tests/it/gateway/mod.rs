@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::mesh::{Answer, Client, HTTP_PORT, Mesh, Process, exchange, get, local, wait_until};
 
 /// A mesh with a gateway in front. Its client's sidecar has no part in these tests.
-struct Edge {
-    mesh: Mesh,
+pub(crate) struct Edge {
+    pub(crate) mesh: Mesh,
     _gateway: Process,
     ports: [u16; 3],
 }
@@ -61,7 +61,7 @@ pub(crate) fn http_server(hosts: &str) -> String {
 
 impl Edge {
     /// Starts a STRICT mesh with a gateway whose Pod has these annotations too, and these resources beside.
-    fn start(annotations: &str, resources: &str) -> Self {
+    pub(crate) fn start(annotations: &str, resources: &str) -> Self {
         let mesh = Mesh::start("STRICT");
         say(&mesh, "gateway.yaml", &pod(&mesh, annotations));
         say(&mesh, "edge.yaml", resources);
@@ -86,7 +86,7 @@ impl Edge {
         self.mesh.address(POD, port)
     }
 
-    fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         let answer = get(local(self.ports[1]), "/metrics").expect("metrics");
         String::from_utf8(answer.body).expect("text")
     }
@@ -99,7 +99,7 @@ impl Edge {
         exchange(self.at(HTTP_PORT), request.as_bytes()).expect("an answer")
     }
 
-    fn status(&self, host: &str, path: &str) -> u16 {
+    pub(crate) fn status(&self, host: &str, path: &str) -> u16 {
         self.ask("GET", host, path, "").status
     }
 }

@@ -84,7 +84,11 @@ fn file_log(written: &written::FileLog, report: &Report) -> Option<FileLogProvid
     })
 }
 
-fn service(written: &written::Service, report: &Report) -> Option<ProviderService> {
+/// A service that proxies call on their own account.
+pub(in crate::check) fn service(
+    written: &written::Service,
+    report: &Report,
+) -> Option<ProviderService> {
     let name = report.required(written.service.as_ref(), &written.at, "service");
     let port = report.required(written.port.as_ref(), &written.at, "port");
     let name = name?;

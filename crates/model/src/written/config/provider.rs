@@ -196,7 +196,8 @@ impl FileLog {
 }
 
 impl Service {
-    fn read(fields: &mut Fields<'_>) -> Self {
+    /// Reads both of whatever names them.
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
         Self {
             at: fields.at().clone(),
             service: fields.text("service"),

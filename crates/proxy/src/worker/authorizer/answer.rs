@@ -74,7 +74,7 @@ pub(super) fn claims_identity(name: &str) -> bool {
 }
 
 /// A name that may be written, in lower case.
-fn lawful_name(name: &str) -> Option<Box<str>> {
+pub(in super::super) fn lawful_name(name: &str) -> Option<Box<str>> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || !name.bytes().all(token) {
         return None;
@@ -88,7 +88,7 @@ fn lawful_name(name: &str) -> Option<Box<str>> {
 }
 
 /// A value that is one: no control characters, so no second line.
-fn lawful_value(value: &[u8]) -> Option<Box<[u8]>> {
+pub(in super::super) fn lawful_value(value: &[u8]) -> Option<Box<[u8]>> {
     let visible = |byte: &u8| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..);
     value.iter().all(visible).then(|| value.trim_ascii().into())
 }

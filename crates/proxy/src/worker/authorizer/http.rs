@@ -59,6 +59,7 @@ pub(super) async fn ask<'w>(
     {
         let patience = patience.map(|seconds| std::time::Duration::from_secs(seconds.into()));
         authorizer
+            .callee
             .http1
             .checkin(&route.key, stream, Instant::now(), patience);
     }
@@ -71,11 +72,11 @@ async fn open<'w>(
     route: &Route<Dialer<'w>>,
 ) -> Result<Upstream<Stream>, Unanswered> {
     if route.upstream == UpstreamHttp::Http2 {
-        let lease = authorizer.http2.acquire(dialer, route, false).await;
+        let lease = authorizer.callee.http2.acquire(dialer, route, false).await;
         let lease = lease.map_err(|failure| Unanswered::again(&*failure.reason))?;
         return Ok(Upstream::Http2(Box::new(Upgraded::new(lease))));
     }
-    if let Some(stream) = authorizer.http1.checkout(&route.key) {
+    if let Some(stream) = authorizer.callee.http1.checkout(&route.key) {
         return Ok(Upstream::Http1(stream));
     }
     let connecting = tokio::time::timeout(route.connect_timeout, dialer.connect(route));

@@ -119,6 +119,7 @@ impl Stage {
     fn plan(&self) -> Plan {
         Plan {
             rate_limits: None,
+            limiters: Vec::new(),
             own: Peer::default(),
             inbound: Vec::new(),
             outbound: Vec::new(),

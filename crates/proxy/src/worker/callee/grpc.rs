@@ -1,61 +1,54 @@
 //! One question over gRPC: a unary call on a shared HTTP/2 connection, its answer bounded before it is read.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use prost::Message as _;
 use voile_http2::{Failure, Fields, RecvStream, ResponseFuture};
-use voile_proto::external_authorization::{CheckRequest, CheckResponse};
 
-use super::{Answer, Authorizer, Dialer, MAX_ANSWER_BYTES, Unanswered, answer};
+use super::{Callee, Dialer, MAX_ANSWER_BYTES, Unanswered};
 use crate::http::Route;
 use crate::http2::grpc::status;
-use crate::http2::upstream::Upstreams;
-
-/// Envoy's method.
-const PATH: &[u8] = b"/envoy.service.auth.v3.Authorization/Check";
 
 /// One byte of flags, four of length.
 const PREFIX: usize = 5;
 
-/// Asks once.
-pub(super) async fn ask<'w>(
-    pool: &Rc<Upstreams<u32>>,
-    dialer: &Dialer<'w>,
-    route: &Route<Dialer<'w>>,
-    authorizer: &Authorizer,
-    question: &CheckRequest,
-) -> Result<Answer, Unanswered> {
-    let lease = pool.acquire(dialer, route, false).await;
-    let lease = lease.map_err(|failure| Unanswered::again(&*failure.reason))?;
-    let mut head = Fields::new();
-    head.push(":method", b"POST");
-    head.push(":scheme", b"http");
-    head.push(":path", PATH);
-    head.push(":authority", authorizer.service.authority.as_bytes());
-    head.push("content-type", b"application/grpc");
-    head.push("te", b"trailers");
-    let Some((response, mut send)) = lease.link.send_request(head, false) else {
-        lease.spoiled();
-        return Err(Unanswered::again("the connection is closing"));
-    };
-    // What does not fit the window waits in the stream.
-    let sent = send.send_data(message(question), true);
-    let answered = match sent {
-        Ok(()) => receive(response).await,
-        Err(failure) => Err(failed(failure, "before it was asked")),
-    };
-    if let Err(Unanswered { again: true, .. }) = &answered {
-        lease.spoiled();
+impl Callee {
+    /// Calls a method once, `/PACKAGE.SERVICE/METHOD`, with one message for one.
+    pub(in super::super) async fn call<'w, A: prost::Message + Default>(
+        &self,
+        (dialer, route): (&Dialer<'w>, &Route<Dialer<'w>>),
+        method: &'static str,
+        question: &impl prost::Message,
+    ) -> Result<A, Unanswered> {
+        let lease = self.http2.acquire(dialer, route, false).await;
+        let lease = lease.map_err(|failure| Unanswered::again(&*failure.reason))?;
+        let mut head = Fields::new();
+        head.push(":method", b"POST");
+        head.push(":scheme", b"http");
+        head.push(":path", method.as_bytes());
+        head.push(":authority", self.service.authority.as_bytes());
+        head.push("content-type", b"application/grpc");
+        head.push("te", b"trailers");
+        let Some((response, mut send)) = lease.link.send_request(head, false) else {
+            lease.spoiled();
+            return Err(Unanswered::again("the connection is closing"));
+        };
+        // What does not fit the window waits in the stream.
+        let sent = send.send_data(message(question), true);
+        let answered = match sent {
+            Ok(()) => receive(response).await,
+            Err(failure) => Err(failed(failure, "before it was asked")),
+        };
+        if let Err(Unanswered { again: true, .. }) = &answered {
+            lease.spoiled();
+        }
+        let message = answered?;
+        A::decode(message)
+            .map_err(|error| Unanswered::new(format!("not an answer of {method}: {error}")))
     }
-    let message = answered?;
-    let said = CheckResponse::decode(message)
-        .map_err(|error| Unanswered::new(format!("not a CheckResponse: {error}")))?;
-    Ok(answer::of_grpc(said))
 }
 
-fn message(question: &CheckRequest) -> Bytes {
+fn message(question: &impl prost::Message) -> Bytes {
     let length = question.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX + length);
     out.put_u8(0);

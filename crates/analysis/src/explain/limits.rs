@@ -1,0 +1,108 @@
+//! How many requests of those that are let in may come: the RateLimits that hold for a workload, rule by rule, in words.
+
+use std::fmt::Write as _;
+
+use voile_model::mesh::Mesh;
+use voile_model::mesh::rate_limit::{
+    DescriptorValue, Limit, LimitBy, LimitRule, MAX_RATE_LIMITS, RateLimit,
+};
+
+use crate::subject::Subject;
+
+/// One sentence for each rule, in the order in which they are asked.
+pub(super) fn told(mesh: &Mesh, subject: &Subject<'_>) -> Vec<String> {
+    let all = mesh.rate_limits.values();
+    let held = all.filter(|one| mesh.is_limited(one, subject.namespace, subject.labels));
+    let held = held.take(MAX_RATE_LIMITS);
+    held.flat_map(|one| one.rules.iter().map(move |rule| sentence(one, rule)))
+        .collect()
+}
+
+fn sentence(one: &RateLimit, rule: &LimitRule) -> String {
+    let mut asks: Vec<String> = rule
+        .matches
+        .iter()
+        .flat_map(|one| one.criteria.keys().map(ToString::to_string))
+        .collect();
+    asks.sort_unstable();
+    asks.dedup();
+    let whom = match asks.is_empty() {
+        true => "every request".to_owned(),
+        false => format!("what matches by {}", asks.join(", ")),
+    };
+    let mut parts: Vec<String> = rule.limits.iter().map(limit).collect();
+    if let Some(global) = one.global.as_ref().filter(|_| !rule.descriptors.is_empty()) {
+        let service = &global.service;
+        let open = match global.fail_open {
+            true => "which passes while it cannot be asked",
+            false => "which is refused while it cannot be asked",
+        };
+        let all: Vec<String> = rule
+            .descriptors
+            .iter()
+            .map(|one| {
+                let entries = one.entries.iter();
+                let entries: Vec<String> = entries
+                    .map(|entry| format!("{}={}", entry.key, value(&entry.value)))
+                    .collect();
+                entries.join(",")
+            })
+            .collect();
+        parts.push(format!(
+            "what {}:{} counts in `{}` as {} times {}, {open}",
+            service.host,
+            service.port,
+            global.domain,
+            rule.hits,
+            all.join(" and ")
+        ));
+    }
+    if parts.is_empty() {
+        parts.push("no limit".to_owned());
+    }
+    let (name, source) = (&one.name, &rule.source);
+    format!(
+        "{whom}: {} (rule `{}` of RateLimit {name}, in {source})",
+        parts.join("; "),
+        rule.name
+    )
+}
+
+fn limit(limit: &Limit) -> String {
+    let Limit {
+        requests,
+        per,
+        burst,
+        ..
+    } = limit;
+    let mut text = format!("{requests} in {per:?}, {burst} at once");
+    let LimitBy {
+        identity,
+        address,
+        headers,
+    } = &limit.by;
+    let mut by = Vec::new();
+    if *identity {
+        by.push("identity".to_owned());
+    }
+    if *address {
+        by.push("client address".to_owned());
+    }
+    by.extend(headers.iter().map(|name| format!("header {name}")));
+    if !by.is_empty() {
+        // Writing into a String cannot fail.
+        let _ = write!(text, ", by {}", by.join(" and "));
+    }
+    text
+}
+
+fn value(value: &DescriptorValue) -> String {
+    match value {
+        DescriptorValue::Text(text) => text.to_string(),
+        DescriptorValue::Header(name) => format!("header {name}"),
+        DescriptorValue::Identity => "the identity".to_owned(),
+        DescriptorValue::Address => "the client's address".to_owned(),
+        DescriptorValue::Method => "the method".to_owned(),
+        DescriptorValue::Path => "the path".to_owned(),
+    }
+}

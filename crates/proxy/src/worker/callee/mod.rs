@@ -1,0 +1,214 @@
+//! A service that a worker asks on its own account before a request may go on: from its own runtime, over pools of its own,
+//! so that questions of one worker share connections and wait for nobody else's.
+//!
+//! ```text
+//! question ─► endpoint ─► pool, or connect ─► answer, bounded ─► whoever asked
+//!                └───────── another, if nobody answered ◄──┘
+//! ```
+//! Whoever is asked may be slow, dead or lying: an answer has a deadline and a size, and so many questions are under way.
+
+mod grpc;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use voile_transport::Stream;
+
+use super::Worker;
+use super::balance::Wish;
+use super::endpoint::{InFlight, Manner};
+use super::slots::ServiceState;
+use crate::http::pool::{self, Pool};
+use crate::http::{
+    ConnectFailure, Exchange, Head, HttpRole, HttpTimeouts, Refusal, ResponseFlag, Route,
+    UpstreamHttp,
+};
+use crate::http2::upstream::Upstreams;
+use crate::plan::ServicePlan;
+
+/// Most questions that one worker has under way to one service: each holds a request, a head and perhaps a body. One more is
+/// not asked.
+const MAX_QUESTIONS: usize = 8 * 1024;
+
+/// Largest body or message of an answer, in bytes: a page for people is allowed, a flood is not. Heads are bounded by the
+/// engines.
+pub(super) const MAX_ANSWER_BYTES: usize = 256 * 1024;
+
+/// Times one question is put, where nobody has answered it: deciding twice about one request does no harm.
+const MAX_ATTEMPTS: usize = 3;
+
+/// See the module.
+pub(crate) struct Callee {
+    /// The same as long as the same service is asked; never 0.
+    id: u32,
+    plan: ServicePlan,
+    service: Rc<ServiceState>,
+    pub(super) http1: Rc<Pool<u32, Stream>>,
+    pub(super) http2: Rc<Upstreams<u32>>,
+    asking: Rc<Cell<usize>>,
+}
+
+/// A question under way.
+struct Asking(Rc<Cell<usize>>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Callee {
+    /// Whom a plan says; the same pools as before where `same` is the same service.
+    pub(super) fn follow(worker: &Worker, same: Option<&Self>, plan: &ServicePlan) -> Self {
+        let service = ServiceState::follow(worker, same.map(|same| &same.service), plan);
+        if let Some(same) = same {
+            return Self {
+                id: same.id,
+                plan: plan.clone(),
+                service,
+                http1: Rc::clone(&same.http1),
+                http2: Rc::clone(&same.http2),
+                asking: Rc::clone(&same.asking),
+            };
+        }
+        let timeouts = HttpTimeouts::default();
+        let http1 = Pool::new(timeouts.upstream_idle);
+        tokio::task::spawn_local(pool::keep(Rc::downgrade(&http1)));
+        Self {
+            id: worker.fresh_key().wrapping_add(1).max(1),
+            plan: plan.clone(),
+            service,
+            http1,
+            http2: Upstreams::new(worker.buffers.clone(), timeouts),
+            asking: Rc::default(),
+        }
+    }
+
+    /// Which service is asked: changes when it does.
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where it is.
+    pub(super) fn plan(&self) -> &ServicePlan {
+        &self.plan
+    }
+
+    /// Closes connections that carry nothing.
+    pub(super) fn relieve(&self) {
+        self.http1.clear();
+        self.http2.clear();
+    }
+
+    /// Puts a question to one endpoint after another, while nobody has answered it, for as long as an answer may take. `once`
+    /// puts it to one; what it is spoken to in is `upstream`.
+    pub(super) async fn ask<'w, T>(
+        &self,
+        worker: &'w Worker,
+        (limit, upstream): (Duration, UpstreamHttp),
+        once: impl AsyncFn(&Dialer<'w>, &Route<Dialer<'w>>) -> Result<T, Unanswered>,
+    ) -> Result<T, Box<str>> {
+        if self.asking.get() >= MAX_QUESTIONS {
+            return Err("too many questions under way".into());
+        }
+        self.asking.set(self.asking.get() + 1);
+        let _asking = Asking(Rc::clone(&self.asking));
+        match tokio::time::timeout(limit, self.put(worker, upstream, once)).await {
+            Ok(answer) => answer,
+            Err(_) => Err("no answer in time".into()),
+        }
+    }
+
+    async fn put<'w, T>(
+        &self,
+        worker: &'w Worker,
+        upstream: UpstreamHttp,
+        once: impl AsyncFn(&Dialer<'w>, &Route<Dialer<'w>>) -> Result<T, Unanswered>,
+    ) -> Result<T, Box<str>> {
+        let mut tried = Vec::new();
+        let mut last = "no healthy upstream".into();
+        for _ in 0..MAX_ATTEMPTS {
+            let wish = Wish {
+                tried: &tried,
+                ..Wish::default()
+            };
+            let Some((to, _)) = self.service.choose_other(worker, wish) else {
+                break;
+            };
+            let endpoint = Rc::clone(&to.endpoint);
+            let mut route = Route::new(endpoint.key, to);
+            let manner = Manner::of(worker, &self.plan.traffic);
+            route.connect_timeout = manner.timeout;
+            route.to_sidecar = endpoint.plan.expected.is_some();
+            route.upstream = upstream;
+            match once(&Dialer { worker, manner }, &route).await {
+                Ok(answer) => return Ok(answer),
+                Err(Unanswered { why, again }) => {
+                    last = why;
+                    if !again {
+                        break;
+                    }
+                    tried.push(route.key);
+                }
+            }
+        }
+        Err(last)
+    }
+}
+
+/// Why there is no answer.
+pub(super) struct Unanswered {
+    why: Box<str>,
+    /// Whether the same question may be put to somebody else, or on another connection.
+    again: bool,
+}
+
+impl Unanswered {
+    pub(super) fn new(why: impl Into<Box<str>>) -> Self {
+        Self {
+            why: why.into(),
+            again: false,
+        }
+    }
+
+    pub(super) fn again(why: impl Into<Box<str>>) -> Self {
+        Self {
+            why: why.into(),
+            again: true,
+        }
+    }
+}
+
+/// Opens connections for the pools.
+pub(super) struct Dialer<'a> {
+    worker: &'a Worker,
+    manner: Manner,
+}
+
+impl HttpRole for Dialer<'_> {
+    type Upstream = Stream;
+    type Key = u32;
+    type Ticket = InFlight;
+    type Question = Infallible;
+
+    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+        Err(Refusal::new(404, ResponseFlag::NoRoute, "nobody calls"))
+    }
+
+    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+        let inside = route.upstream.into();
+        let connecting = Box::pin(
+            route
+                .ticket
+                .endpoint
+                .connect(self.worker, inside, self.manner),
+        );
+        connecting
+            .await
+            .map_err(|unreachable| ConnectFailure::new(unreachable.detail))
+    }
+
+    fn record(&self, _: Exchange<'_, Self>) {}
+}
