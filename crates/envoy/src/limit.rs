@@ -42,8 +42,6 @@ pub enum LimitName {
     ForwardsToItself,
     /// A workload without an address has no listeners.
     NoAddress,
-    /// A name that is longer than Envoy takes.
-    NameTooLong,
     /// A route of a VirtualService does what Envoy would do otherwise: requests that take it are refused.
     VirtualService,
     /// Destinations of one route keep requests together by different values.
@@ -86,7 +84,7 @@ pub enum LimitName {
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 37] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -105,7 +103,6 @@ impl LimitName {
         Self::ListenerTwice,
         Self::ForwardsToItself,
         Self::NoAddress,
-        Self::NameTooLong,
         Self::VirtualService,
         Self::ConsistentHash,
         Self::Warmup,
@@ -149,7 +146,6 @@ impl LimitName {
             Self::ListenerTwice => "listener-twice",
             Self::ForwardsToItself => "forwards-to-itself",
             Self::NoAddress => "no-address",
-            Self::NameTooLong => "name-too-long",
             Self::VirtualService => "virtual-service",
             Self::ConsistentHash => "consistent-hash",
             Self::Warmup => "warmup",

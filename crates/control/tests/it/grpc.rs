@@ -484,3 +484,23 @@ async fn weights_and_places_that_do_not_count_are_limits_for_as_long_as_they_are
     mesh.edit("mesh.yaml", SHOP);
     page(&mesh, "translation_limits", false).await;
 }
+
+#[tokio::test]
+async fn a_part_of_a_service_is_called_as_its_own_policy_says() {
+    let part = "subsets: [{name: v1, labels: {app: echo}, trafficPolicy: {connectionPool: {http: {http2MaxRequests: 3}}, outlierDetection: {}}}]";
+    let all = "trafficPolicy: {connectionPool: {http: {http2MaxRequests: 7}}}";
+    let rule = format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: echo, namespace: shop}}\n\
+         spec: {{host: echo, {all}, {part}}}\n"
+    );
+    let mesh = Mesh::start(&format!("{SHOP}---\n{rule}")).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let names = [format!("grpc|80||{HOST}"), format!("grpc|80|v1|{HOST}")];
+    let names = names.each_ref().map(String::as_str);
+    client.ask(CLUSTER, &names, "client-1");
+    let told = client.told(&names, None).await;
+    let most =
+        names.map(|name| at(&told[name], "/circuit_breakers/thresholds/0/max_requests").as_u64());
+    assert_eq!(most, [Some(7), Some(3)]);
+    page(&mesh, "outlier-detection: port 80, subset v1: ", true).await;
+}

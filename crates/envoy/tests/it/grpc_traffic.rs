@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use voile_envoy::LimitName;
 use voile_envoy::grpc::{Crowd, Discovery, Route, cluster, routes, untold};
 use voile_model::SourceFile;
 use voile_model::mesh::traffic::PortTraffic;
@@ -242,4 +243,22 @@ fn calls_of_a_route_are_kept_together_by_what_grpc_can_tell_them_by() {
         ])
     );
     assert_eq!(*hashes(1), Value::Null);
+}
+
+#[test]
+fn every_limit_is_in_the_reference_by_its_name() {
+    let pages = ["envoy", "grpc"].map(|name| {
+        let path = format!(
+            "{}/../../docs/reference/{name}.md",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    });
+    let mut names = BTreeSet::new();
+    for limit in LimitName::ALL {
+        let name = limit.as_str();
+        assert!(names.insert(name), "`{name}` is there twice");
+        let quoted = format!("`{name}`");
+        assert!(pages.iter().any(|page| page.contains(&quoted)), "{quoted}");
+    }
 }
