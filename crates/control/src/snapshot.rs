@@ -25,7 +25,10 @@ use crate::translate::KeySets;
 use crate::translate::names::{Names, SEARCH};
 use crate::ztunnel::{NodePolicy, Staff};
 
+mod recent;
 mod touched;
+
+use recent::Recent;
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;
@@ -215,6 +218,8 @@ pub struct MeshSnapshot {
     pub(crate) node_policies: Shards<NodePolicy>,
     /// Who is a node proxy.
     pub(crate) staff: Arc<Staff>,
+    /// What was brought last.
+    pub(crate) recent: Recent,
     /// What programs that are not ours were told.
     pub(crate) made: Made,
     /// Envoys, and what they were told.
@@ -242,6 +247,7 @@ impl MeshSnapshot {
 
     /// The version of the whole: changes when, and only when, a resource does.
     pub(crate) fn seal(&mut self) {
+        self.recent = Recent::default();
         let mut hash = Sha256::new();
         for sum in [
             self.all_addresses.sum(),
@@ -337,6 +343,10 @@ impl MeshSnapshot {
 
     /// What a name or alias of an Address brings: those that have it, each service with its workloads.
     fn brought(&self, name: &str) -> Vec<Arc<Resource>> {
+        self.recent.or_else(name, || self.found(name))
+    }
+
+    fn found(&self, name: &str) -> Vec<Arc<Resource>> {
         let mut found = Vec::new();
         for owner in self.owners.get(name).into_iter().flat_map(|all| all.iter()) {
             found.extend(self.all_addresses.get(owner).cloned());

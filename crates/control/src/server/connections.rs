@@ -6,13 +6,13 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{spawn_blocking, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
 use voile_http2::{Config, Connection as Http2, Link, Pool};
 
@@ -175,12 +175,21 @@ where
         let mut told = ending.clone();
         let mut leave = pin!(told.changed());
         let mut too_old = pin!(sleep(longest));
+        let end = too_old.deadline();
         let mut left = false;
+        // Whom both wake when it is time: they are not asked before, since what they keep lies cold.
+        let mut wakes: Option<Waker> = None;
         poll_fn(|context| {
-            if too_old.as_mut().poll(context).is_ready() {
+            let known = wakes.as_ref();
+            let known = known.is_some_and(|known| known.will_wake(context.waker()));
+            if !known {
+                wakes = Some(context.waker().clone());
+            }
+            if (!known || Instant::now() >= end) && too_old.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
             }
-            if !left && leave.as_mut().poll(context).is_ready() {
+            let is_ending = || ending.has_changed().unwrap_or(true);
+            if !left && (!known || is_ending()) && leave.as_mut().poll(context).is_ready() {
                 left = true;
                 self.calls.retain_mut(|call| !call.leave());
                 self.link.borrow().leave();

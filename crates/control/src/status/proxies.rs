@@ -40,6 +40,8 @@ struct Proxy {
     changes: u64,
     last: Option<Duration>,
     slowest: Duration,
+    /// Types of which it has not acknowledged what it was sent.
+    travelling: usize,
     types: Types,
 }
 
@@ -49,7 +51,10 @@ struct Types(Vec<(Arc<str>, Kind)>);
 
 impl Types {
     fn of(&mut self, type_url: &str) -> &mut Kind {
-        let known = self.0.iter().position(|(of, _)| **of == *type_url);
+        // Mostly the name is the very copy that all have.
+        let is = |of: &Arc<str>| of.as_ptr() == type_url.as_ptr() && of.len() == type_url.len();
+        let known = self.0.iter().position(|(of, _)| is(of));
+        let known = known.or_else(|| self.0.iter().position(|(of, _)| **of == *type_url));
         let place = known.unwrap_or_else(|| {
             // Types come one by one and hardly ever: no room is kept for more.
             self.0.reserve_exact(1);
@@ -72,26 +77,62 @@ impl Serialize for Types {
     }
 }
 
-fn text<S: Serializer>(text: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
-    text.as_deref().serialize(serializer)
-}
-
-#[derive(Debug, Clone, Default, Serialize)]
+/// What each push touches. Thousands of these lie cold between two pushes, so what most never have is elsewhere.
+#[derive(Debug, Clone, Default)]
 struct Kind {
     pushes: u64,
     resources_sent: u64,
-    #[serde(serialize_with = "text")]
     acknowledged_version: Option<Arc<str>>,
     acknowledged_at: Option<u64>,
-    last_nack: Option<String>,
-    last_nack_at: Option<u64>,
+    travelling_since: Option<Instant>,
     /// What it refused last has not been replaced by something that it took.
     refuses: bool,
+    trouble: Option<Box<Trouble>>,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, Default)]
+struct Trouble {
+    last_nack: Option<String>,
+    last_nack_at: Option<u64>,
     /// What it asks for and is not told, with the reasons.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     refused: BTreeMap<String, String>,
-    #[serde(skip)]
-    travelling_since: Option<Instant>,
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            pushes: u64,
+            resources_sent: u64,
+            acknowledged_version: Option<&'a str>,
+            acknowledged_at: Option<u64>,
+            last_nack: Option<&'a str>,
+            last_nack_at: Option<u64>,
+            refuses: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            refused: Option<&'a BTreeMap<String, String>>,
+        }
+        let trouble = self.trouble.as_deref();
+        let refused = trouble.map(|trouble| &trouble.refused);
+        let shown = Shown {
+            pushes: self.pushes,
+            resources_sent: self.resources_sent,
+            acknowledged_version: self.acknowledged_version.as_deref(),
+            acknowledged_at: self.acknowledged_at,
+            last_nack: trouble.and_then(|trouble| trouble.last_nack.as_deref()),
+            last_nack_at: trouble.and_then(|trouble| trouble.last_nack_at),
+            refuses: self.refuses,
+            refused: refused.filter(|refused| !refused.is_empty()),
+        };
+        shown.serialize(serializer)
+    }
+}
+
+impl Kind {
+    fn trouble(&mut self) -> &mut Trouble {
+        self.trouble.get_or_insert_default()
+    }
 }
 
 /// One connected proxy.
@@ -123,8 +164,7 @@ struct Propagation {
 
 impl Proxy {
     fn is_behind(&self) -> bool {
-        let mut kinds = self.types.kinds();
-        kinds.any(|kind| kind.travelling_since.is_some())
+        self.travelling > 0
     }
 }
 
@@ -152,6 +192,7 @@ impl Proxies {
             changes: 0,
             last: None,
             slowest: Duration::ZERO,
+            travelling: 0,
             types: Types::default(),
         };
         self.streams.insert(id.0, Box::new(proxy));
@@ -165,7 +206,11 @@ impl Proxies {
         refused: BTreeMap<String, String>,
     ) {
         if let Some(proxy) = self.streams.get_mut(&id.0) {
-            proxy.types.of(type_url).refused = refused;
+            let kind = proxy.types.of(type_url);
+            // Nothing is wrong with most, and nothing is kept of that.
+            if !refused.is_empty() || kind.trouble.is_some() {
+                kind.trouble().refused = refused;
+            }
         }
     }
 
@@ -210,11 +255,19 @@ impl Proxies {
         change: impl FnOnce(&mut Kind),
     ) -> Option<&mut Proxy> {
         let proxy = self.streams.get_mut(&id.0)?;
-        let was = proxy.is_behind();
-        change(proxy.types.of(type_url));
-        match (was, proxy.is_behind()) {
-            (false, true) => self.behind += 1,
-            (true, false) => self.behind = self.behind.saturating_sub(1),
+        let kind = proxy.types.of(type_url);
+        let was = kind.travelling_since.is_some();
+        change(kind);
+        match (was, kind.travelling_since.is_some()) {
+            (false, true) => {
+                self.behind += usize::from(proxy.travelling == 0);
+                proxy.travelling += 1;
+            }
+            (true, false) => {
+                proxy.travelling = proxy.travelling.saturating_sub(1);
+                let settled = usize::from(proxy.travelling == 0);
+                self.behind = self.behind.saturating_sub(settled);
+            }
             _ => {}
         }
         Some(proxy)
@@ -254,8 +307,9 @@ impl Proxies {
 
     pub(super) fn refused(&mut self, id: StreamId, type_url: &str, reason: String) {
         self.change(id, type_url, |kind| {
-            kind.last_nack = Some(reason);
-            kind.last_nack_at = Some(seconds(SystemTime::now()));
+            let trouble = kind.trouble();
+            trouble.last_nack = Some(reason);
+            trouble.last_nack_at = Some(seconds(SystemTime::now()));
             kind.refuses = true;
             kind.travelling_since = None;
         });

@@ -30,7 +30,7 @@ const HEAD_BYTES: usize = 5;
 /// Services that each proxy uses, of two workloads each.
 const SERVICES: usize = 10;
 /// Instructions of a push and its acknowledgement in the profile under test (dev in CI: several times the release profile's).
-const BOUND: u64 = 135_000;
+const BOUND: u64 = 100_000;
 
 fn service(number: usize) -> String {
     format!("shop/service-{number}.shop.svc.cluster.local")

@@ -71,7 +71,7 @@ const COUNTED: usize = 50;
 /// which is never touched.
 const HELD: i64 = 63_000;
 /// Allocations of a push and its acknowledgement, with what the questions in between cost.
-const ALLOCATIONS_OF_A_PUSH: u64 = 50;
+const ALLOCATIONS_OF_A_PUSH: u64 = 40;
 
 /// The text of the mesh; an edit gives the first workload another version.
 fn workload(number: usize, version: &str) -> String {

@@ -35,7 +35,10 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn held(&self) -> Vec<Held>;
     /// Says by what the stream is to be woken; whether there is anything new among it.
     fn become_known(&mut self, member: &mut Membership) -> bool;
-    fn deadline(&self) -> Option<Instant>;
+    /// When the caller's silence becomes too long.
+    fn deadline(&mut self) -> Option<Instant>;
+    /// Not after that, and cheap.
+    fn soonest(&self) -> Option<Instant>;
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
     /// Types of which what is refused is not what it was, and what it is now.
@@ -90,8 +93,12 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
         more
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.deadline()
+    fn deadline(&mut self) -> Option<Instant> {
+        self.look_up_deadline()
+    }
+
+    fn soonest(&self) -> Option<Instant> {
+        self.soonest()
     }
 
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {
@@ -156,8 +163,12 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         more
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.deadline()
+    fn deadline(&mut self) -> Option<Instant> {
+        Self::deadline(self)
+    }
+
+    fn soonest(&self) -> Option<Instant> {
+        Self::deadline(self)
     }
 
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use prost::Message;
@@ -109,6 +109,8 @@ pub(super) struct Session<C: 'static, S: Conversation<C>> {
     partial: Vec<u8>,
     /// Made when it is needed.
     alarm: Option<Pin<Box<Sleep>>>,
+    /// When it rings, and whom it wakes: it is not asked before, since it lies cold.
+    rings: Option<(Instant, Waker)>,
     /// Why it ended.
     reason: Option<String>,
 }
@@ -137,6 +139,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             introduced: false,
             partial: Vec::new(),
             alarm: None,
+            rings: None,
             reason: None,
         }
     }
@@ -183,8 +186,21 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             self.take_news(news);
             self.push(out)?;
         }
-        // An end that is put off lets the alarm ring once too early, which costs less than to set it at each response.
+        self.watch_the_clock(context)
+    }
+
+    /// Ends the stream when it is time, and wakes then.
+    fn watch_the_clock(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
+        let now = Instant::now();
         let until = self.until();
+        // An end that is put off lets the alarm ring once too early, which costs less than to set it at each response.
+        if let Some((rings, wakes)) = &self.rings
+            && now < *rings
+            && *rings <= until
+            && wakes.will_wake(context.waker())
+        {
+            return Ok(());
+        }
         let alarm = self
             .alarm
             .get_or_insert_with(|| Box::pin(sleep_until(until.into())));
@@ -192,11 +208,12 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             alarm.as_mut().reset(until.into());
         }
         while let Some(alarm) = &mut self.alarm {
+            let rings = alarm.deadline().into_std();
             if alarm.as_mut().poll(context).is_pending() {
+                self.rings = Some((rings, context.waker().clone()));
                 break;
             }
-            let rang = alarm.deadline().into_std();
-            if let Some(status) = self.end_of(rang) {
+            if let Some(status) = self.end_of(rings) {
                 return Err(status);
             }
             let until = self.until();
@@ -210,13 +227,13 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     /// When the first of what ends this stream does.
     fn until(&self) -> Instant {
         let life = self.life.map(|life| life.until);
-        let all = [self.stream.deadline(), life, self.farewell];
+        let all = [self.stream.soonest(), life, self.farewell];
         let first = all.into_iter().flatten().min();
         first.unwrap_or_else(|| Instant::now() + SOMETIME)
     }
 
     /// What of it has come by now.
-    fn end_of(&self, now: Instant) -> Option<Status> {
+    fn end_of(&mut self, now: Instant) -> Option<Status> {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         if is_over(self.stream.deadline()) {
             return Some(status_of(&Ended::Silent));

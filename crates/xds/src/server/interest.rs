@@ -3,6 +3,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Instant;
@@ -140,11 +141,35 @@ impl Mailbox {
     }
 }
 
+/// Numbers of streams are ours and follow each other: nobody can choose them so that they collide.
+#[derive(Debug, Default, Clone, Copy)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The golden ratio: what differs in its last bits differs in its first, which tables look at, too.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Numbered = BuildHasherDefault<ByNumber>;
+type Ids = HashSet<u64, Numbered>;
+
 #[derive(Debug, Default)]
 struct Inner {
-    streams: HashMap<u64, Mailbox>,
+    streams: HashMap<u64, Mailbox, Numbered>,
     /// Streams by type and name.
-    interested: HashMap<Arc<str>, HashMap<Arc<str>, HashSet<u64>>>,
+    interested: HashMap<Arc<str>, HashMap<Arc<str>, Ids>>,
 }
 
 /// See the module. One for all streams of a control plane.
@@ -204,7 +229,7 @@ impl Interest {
             streams,
             interested,
         } = inner;
-        let mut tell = |type_url: &Arc<str>, name: Option<&Arc<str>>, ids: &HashSet<u64>| {
+        let mut tell = |type_url: &Arc<str>, name: Option<&Arc<str>>, ids: &Ids| {
             for id in ids {
                 if let Some(mailbox) = streams.get_mut(id) {
                     mailbox.news.add(type_url, name);
@@ -307,7 +332,7 @@ impl Membership {
     }
 }
 
-fn leave(by_name: &mut HashMap<Arc<str>, HashSet<u64>>, name: Arc<str>, id: u64) {
+fn leave(by_name: &mut HashMap<Arc<str>, Ids>, name: Arc<str>, id: u64) {
     if let Entry::Occupied(mut ids) = by_name.entry(name) {
         ids.get_mut().remove(&id);
         if ids.get().is_empty() {

@@ -206,6 +206,14 @@ pub struct Stream<C> {
     caller: C,
     kinds: ByType<Kind>,
     responses: u64,
+    /// Nothing was to be looked at when all was looked at last. Thousands of streams are told the same and answer one by one: what
+    /// each keeps of its types lies cold by then, and is not read again only to find that nothing is due.
+    settled: bool,
+    /// Some type's `depends_anew` is set.
+    depends_anew: bool,
+    /// Responses in flight, and when the first of those that were when there were none was sent: not after any of them.
+    travelling: usize,
+    sent_since: Option<Instant>,
 }
 
 impl<C: 'static> Stream<C> {
@@ -215,6 +223,10 @@ impl<C: 'static> Stream<C> {
             caller,
             kinds: ByType::default(),
             responses: 0,
+            settled: true,
+            depends_anew: false,
+            travelling: 0,
+            sent_since: None,
         }
     }
 
@@ -230,6 +242,7 @@ impl<C: 'static> Stream<C> {
 
     /// There is a new snapshot.
     pub fn changed(&mut self) {
+        self.settled = false;
         for kind in self.kinds.values_mut() {
             kind.dirty = true;
         }
@@ -238,6 +251,7 @@ impl<C: 'static> Stream<C> {
     /// What there is under these of the names that `depends_on` gave (none: under any) may be something else now.
     pub fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>) {
         if let Some(kind) = self.kinds.get_mut(type_url) {
+            self.settled = false;
             match names {
                 Some(names) if kind.touched.is_empty() => kind.touched = names,
                 Some(names) => kind.touched.extend(names),
@@ -279,8 +293,10 @@ impl<C: 'static> Stream<C> {
         &mut self,
     ) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<Arc<str>>)> {
         let changed = |kind: &mut Kind| std::mem::take(&mut kind.depends_anew);
-        self.kinds
-            .iter_mut()
+        let any = std::mem::take(&mut self.depends_anew);
+        let kinds = any.then_some(&mut self.kinds).into_iter();
+        kinds
+            .flat_map(ByType::iter_mut)
             .filter_map(move |(of, kind)| changed(kind).then_some((of, &kind.depends_on)))
     }
 
@@ -290,6 +306,21 @@ impl<C: 'static> Stream<C> {
             .values()
             .filter_map(|kind| Some(kind.in_flight.as_ref()?.sent_at + ACK_DEADLINE))
             .min()
+    }
+
+    /// A moment that is not after `deadline`, found without looking at each type.
+    pub(super) fn soonest(&self) -> Option<Instant> {
+        Some(self.sent_since? + ACK_DEADLINE)
+    }
+
+    /// `deadline`, which is the soonest from now on.
+    pub(super) fn look_up_deadline(&mut self) -> Option<Instant> {
+        let sent = self
+            .kinds
+            .values()
+            .filter_map(|kind| kind.in_flight.as_ref());
+        self.sent_since = sent.map(|response| response.sent_at).min();
+        self.soonest()
     }
 
     /// Takes a request: an answer to a response, a change of what is asked for, or both.
@@ -312,9 +343,16 @@ impl<C: 'static> Stream<C> {
         }
         kind.subscribe(first, &request)?;
         if request.response_nonce.is_empty() {
+            self.settled &= !kind.is_due();
             return Ok(Event::Subscribed);
         }
-        Ok(kind.answer(request, now))
+        let event = kind.answer(request, now);
+        self.settled &= !kind.is_due();
+        if event != Event::Stale {
+            self.travelling = self.travelling.saturating_sub(1);
+            self.sent_since = self.sent_since.filter(|_| self.travelling > 0);
+        }
+        Ok(event)
     }
 
     /// The next response to send, if any is due and its predecessor was answered.
@@ -328,13 +366,32 @@ impl<C: 'static> Stream<C> {
 
     /// The same, to be written.
     pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
+        if self.settled {
+            return None;
+        }
+        let due = self.find(snapshot, now);
+        match &due {
+            Some(_) => {
+                self.travelling += 1;
+                self.sent_since.get_or_insert(now);
+            }
+            None => self.settled = !self.kinds.values().any(Kind::is_due),
+        }
+        due
+    }
+
+    fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
         let (caller, responses) = (&self.caller, &mut self.responses);
+        let anew = &mut self.depends_anew;
         let routes = self.kinds.iter_mut();
         for (of, kind) in routes.filter(|(_, kind)| kind.place == Place::Routes) {
-            if kind.in_flight.is_none()
-                && let Some(response) = kind.respond(snapshot, caller, (of, false), responses, now)
-            {
-                return Some(response);
+            if kind.in_flight.is_some() || !kind.is_due() {
+                continue;
+            }
+            let response = kind.respond(snapshot, caller, (of, false), responses, now);
+            *anew |= kind.depends_anew;
+            if response.is_some() {
+                return response;
             }
         }
         let (mut policies_travel, mut routes_travel, mut names_travel) = (false, false, false);
@@ -358,11 +415,12 @@ impl<C: 'static> Stream<C> {
                 Place::LedTo => routes_travel,
                 Place::Policies | Place::Routes | Place::Apart => false,
             };
-            if kind.in_flight.is_some() || waits {
+            if kind.in_flight.is_some() || waits || !kind.is_due() {
                 continue;
             }
             let keep = names_travel && kind.place == Place::Policies;
             let response = kind.respond(snapshot, caller, (of, keep), responses, now);
+            *anew |= kind.depends_anew;
             if response.is_some() {
                 return response;
             }
@@ -649,3 +707,6 @@ fn hold(wanted: &mut BTreeMap<Arc<str>, Wanted>, resource: Arc<Resource>) -> &mu
             asked: Vec::new(),
         })
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,8 @@ const STREAM: &str =
 const CERTIFY: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
 /// What a stream answers to each word.
 const ANSWER: usize = 1000;
+/// Far beyond what a loaded machine needs.
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Streams that answer everything that is said with a kilobyte, until they are told to end.
 struct Talkative;
@@ -75,6 +77,14 @@ struct Peer {
 impl Peer {
     /// Connected to a server on this `LocalSet`.
     async fn new() -> Self {
+        let (peer, end) = Self::of(Duration::from_secs(60)).await;
+        // The sender lives as long as the test's process: the server does not end.
+        std::mem::forget(end);
+        peer
+    }
+
+    /// The same, of a connection that may last so long, and what ends its server.
+    async fn of(longest: Duration) -> (Self, watch::Sender<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let socket = TcpStream::connect(address).await.expect("a listener");
@@ -86,10 +96,8 @@ impl Peer {
             certificates: Some(Counting),
         });
         let connection = Connection::new(stream, entrance, shared);
-        // The sender lives as long as the test's process: the server does not end.
         let (end, ending) = watch::channel(());
-        std::mem::forget(end);
-        spawn_local(connection.serve(Duration::from_secs(60), ending));
+        spawn_local(connection.serve(longest, ending));
         // Windows of 65,535 bytes, which are never given back.
         const SMALL: Config = Config {
             stream_window: 65_535,
@@ -97,10 +105,18 @@ impl Peer {
             initial_streams: 10,
             ..LIMITS
         };
-        Self {
+        let peer = Self {
             socket,
             link: Link::new(Http2::client(&SMALL, Pool::new())),
-        }
+        };
+        (peer, end)
+    }
+
+    /// Reads until the server ends the connection.
+    async fn over(&mut self) {
+        let mut room = [0; 4096];
+        let over = async { while let Ok(1..) = self.socket.read(&mut room).await {} };
+        timeout(DEADLINE, over).await.expect("the connection ends");
     }
 
     fn call(&self, path: &str, token: bool) -> (ResponseFuture, SendStream) {
@@ -246,4 +262,22 @@ async fn questions_are_answered_whole_and_have_a_largest_size() {
         }
     };
     LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_its_control_plane_and_when_it_is_old() {
+    let calls = async {
+        let (mut peer, end) = Peer::of(Duration::from_secs(60)).await;
+        let (mut response, _say) = peer.call(STREAM, true);
+        assert_eq!(peer.head(&mut response).await.status(), 200);
+        // It has had its turns, and waits.
+        end.send_replace(());
+        let (_, status) = peer.end(&mut response.into_body()).await;
+        assert_eq!(status, "14 the%20control%20plane%20is%20ending");
+        let (mut peer, _end) = Peer::of(Duration::from_millis(100)).await;
+        let (mut response, _say) = peer.call(STREAM, true);
+        assert_eq!(peer.head(&mut response).await.status(), 200);
+        peer.over().await;
+    };
+    LocalSet::new().run_until(calls).await;
 }
