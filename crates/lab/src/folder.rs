@@ -229,6 +229,17 @@ pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
     Ok(Redrawn::Experiment(Box::new(record)))
 }
 
+/// Files of records that are of no experiment.
+const OTHERS: [&str; 7] = [
+    "generators.json",
+    "decisions.json",
+    "graph.json",
+    CONTROL_PLANE,
+    SIDECARS,
+    NODES,
+    "agreement.json",
+];
+
 /// A record of another kind, if the folder is of that kind.
 fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, String> {
     let path = folder.join(name);
@@ -248,7 +259,14 @@ fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, St
 /// When there is none, or it cannot be read.
 pub fn read(folder: &Path) -> Result<Record, String> {
     let path = folder.join("record.json");
-    let text = fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
+    let none = |e: std::io::Error| match OTHERS.iter().find(|name| folder.join(name).is_file()) {
+        Some(name) => format!(
+            "{} holds {name} and no record of an experiment: that kind is drawn by `voile bench report`, and cannot be set beside others",
+            folder.display()
+        ),
+        None => format!("reading {}: {e}", path.display()),
+    };
+    let text = fs::read_to_string(&path).map_err(none)?;
     let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
     places::without_in(&mut value);

@@ -422,3 +422,35 @@ fn control(runs: &[Run], seed: u64) -> Option<Control> {
         ratios,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Process;
+
+    #[test]
+    fn figures_of_each_proxy_are_the_mean_of_those_on_the_way_whatever_they_are() {
+        for (roles, wanted) in [
+            (
+                &["client-sidecar", "server-sidecar", "load"][..],
+                Some(15.0),
+            ),
+            (&["client-node", "server-node", "control"], Some(15.0)),
+            (&["gateway", "server"], Some(10.0)),
+            (&["load", "server"], None),
+        ] {
+            let process = |(role, cpu): (&&str, f64)| Process {
+                role: (*role).to_owned(),
+                cpu_us_per_request: cpu,
+                ..Process::default()
+            };
+            let used = [10.0, 20.0, 400.0];
+            let run = Run {
+                processes: roles.iter().zip(used).map(process).collect(),
+                ..Run::default()
+            };
+            let found = figures(&run).get("sidecar.cpu_us_per_request").copied();
+            assert_eq!(found, wanted, "{roles:?}");
+        }
+    }
+}

@@ -180,10 +180,11 @@ fn that_nobody_reads_what_is_said_ends_no_command_and_loses_no_record() {
     ]
     .map(str::to_owned);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let commands: [Vec<String>; 4] = [
+    let commands: [Vec<String>; 5] = [
         words(&["bench", "quick", "--dry-run"]),
         words(&["bench", "compare", &record, &record]),
         words(&["graph", "generate", "tree", "--services", "100"]),
+        words(&["explain-code", "--list"]),
         run.to_vec(),
     ];
     for command in commands {

@@ -28,6 +28,22 @@ fn every_committed_record_can_be_read() {
 }
 
 #[test]
+fn a_record_of_another_kind_is_called_what_it_is_where_an_experiments_is_wanted() {
+    for folder in committed() {
+        let Err(why) = voile_lab::read(&folder) else {
+            continue;
+        };
+        assert!(
+            why.contains(".json and no record of an experiment: that kind is drawn by"),
+            "{why}"
+        );
+    }
+    let nothing = tempfile::tempdir().expect("a folder");
+    let why = voile_lab::read(nothing.path()).expect_err("nothing is there");
+    assert!(why.starts_with("reading "), "{why}");
+}
+
+#[test]
 fn an_old_record_is_drawn_again_without_the_places_it_names() {
     let program = std::env::current_exe().expect("this program");
     let place = program.parent().expect("a folder").display().to_string();
