@@ -1,9 +1,13 @@
 //! PeerAuthentication against DestinationRule: what clients are told to speak and what workloads take must be the same. In Istio
 //! the contradiction shows as 503 answers, hours after somebody changed one of the two.
 
+use std::collections::BTreeSet;
+
 use voile_model::mesh::intent::{ClientTls, ClientTlsMode, Destination};
-use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service, Transport};
-use voile_model::{Diagnostic, Port};
+use voile_model::mesh::{
+    Location, Mesh, MutualTlsMode, Service, Transport, authorities, certificate,
+};
+use voile_model::{Diagnostic, Namespace, Port, ResourceName};
 use voile_policy::{Mode, inherited};
 
 use crate::codes;
@@ -19,8 +23,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
                 unverified(rule, tls, found);
             }
             if let Some(name) = &tls.credential {
-                // Clients read it from their own namespace; who they are is known only where the rule is theirs.
-                credential(view.mesh, &rule.name.namespace, name, &tls.source, found);
+                of_client(view.mesh, rule, tls, name, found);
             }
         }
         if rule.tls.is_empty() {
@@ -31,6 +34,38 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
             for tls in &rule.tls {
                 contradictions(view, rule, tls, service, found);
             }
+        }
+    }
+}
+
+/// Gateways read it from their own namespaces: some of these must have what is wanted of it, which for SIMPLE is whom to believe.
+fn of_client(
+    mesh: &Mesh,
+    rule: &Destination,
+    tls: &ClientTls,
+    name: &str,
+    found: &mut Vec<Diagnostic>,
+) {
+    let plain = name.strip_prefix("kubernetes://").unwrap_or(name);
+    let own = &rule.name.namespace;
+    let running = mesh.workloads.values().filter(|one| one.gateway);
+    let running = running.map(|one| &one.key.namespace);
+    let wanted = mesh.deployments.values();
+    let wanted = wanted.filter(|one| one.template.is_gateway());
+    let wanted = wanted.map(|one| &one.name.namespace);
+    let gateways: BTreeSet<&Namespace> = running.chain(wanted).collect();
+    let suits = |namespace: &Namespace| {
+        let id = ResourceName::new(namespace.clone(), plain);
+        let shown = certificate(mesh, &id).is_ok();
+        shown || (tls.mode == ClientTlsMode::Simple && authorities(mesh, &id).is_some())
+    };
+    if plain.contains('/') || !gateways.iter().any(|namespace| suits(namespace)) {
+        let namespace = match gateways.first() {
+            Some(first) if !gateways.contains(own) => first,
+            _ => own,
+        };
+        if plain.contains('/') || !suits(namespace) {
+            credential(mesh, namespace, name, &tls.source, found);
         }
     }
 }

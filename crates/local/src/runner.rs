@@ -255,7 +255,9 @@ impl Runner {
         let (mesh, plan, problems) =
             edits::understand(&sources, (None, options.by_node), begin, &mut addresses)?;
         edits::print(&problems);
-        let errors = problems.iter().filter(|problem| problem.is_error()).count();
+        let blocks =
+            |problem: &&Diagnostic| problem.is_error() && !edits::is_answered(&mesh, problem);
+        let errors = problems.iter().filter(blocks).count();
         if errors > 0 {
             return Err(UpError::Problems(errors));
         }

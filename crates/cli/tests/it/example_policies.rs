@@ -38,7 +38,12 @@ fn words(command: &str) -> Vec<String> {
 
 /// Rows of the tables: the command that begins so, and what is promised of it.
 fn rows(program: &str) -> Vec<(String, String)> {
-    let page = std::fs::read_to_string(root().join("examples/policies/README.md"));
+    rows_of("policies", program)
+}
+
+/// The same of another example.
+pub(crate) fn rows_of(example: &str, program: &str) -> Vec<(String, String)> {
+    let page = std::fs::read_to_string(root().join("examples").join(example).join("README.md"));
     let page = page.expect("the example's page");
     let row = |line: &str| {
         let mut cells = line.strip_prefix("| `")?.split(" | ");
@@ -54,7 +59,7 @@ fn rows(program: &str) -> Vec<(String, String)> {
 }
 
 /// The status that this `curl` would see; where the page names a port, what was published for it is asked.
-fn status(command: &str, published: &BTreeMap<u16, SocketAddr>) -> u16 {
+pub(crate) fn status(command: &str, published: &BTreeMap<u16, SocketAddr>) -> u16 {
     let words = words(command);
     let mut words = words.iter().map(String::as_str).skip(1);
     let (mut method, mut headers, mut url) = ("GET", String::new(), "");
@@ -69,8 +74,10 @@ fn status(command: &str, published: &BTreeMap<u16, SocketAddr>) -> u16 {
     let rest = url.strip_prefix("http://127.0.0.1:").expect("a door");
     let (port, path) = rest.split_once('/').expect("a path");
     let at = published[&port.parse().expect("a port")];
-    let request =
-        format!("{method} /{path} HTTP/1.1\r\nHost: {at}\r\n{headers}Connection: close\r\n\r\n");
+    if !headers.contains("Host:") {
+        headers += &format!("Host: {at}\r\n");
+    }
+    let request = format!("{method} /{path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");
     exchange(at, request.as_bytes()).map_or(0, |answer| answer.status)
 }
 

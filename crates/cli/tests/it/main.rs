@@ -15,6 +15,7 @@ mod credentials;
 mod custom;
 mod destination_rules;
 mod envoy;
+mod example_egress;
 mod example_policies;
 mod explain;
 mod export;

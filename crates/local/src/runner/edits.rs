@@ -51,6 +51,14 @@ fn serve_by_node(mesh: &mut Mesh) {
     pods.for_each(|one| change(&mut Arc::make_mut(one).template));
 }
 
+/// Whether a problem has a condition of Gateway API in the status, and what of it cannot be is answered so (a backend that is not there
+/// by 500): the rest runs, as in a cluster.
+pub(super) fn is_answered(mesh: &Mesh, problem: &Diagnostic) -> bool {
+    let said = mesh.gateway_api.said.iter();
+    let mut refusals = said.flat_map(|said| &said.refusals);
+    refusals.any(|one| one.source == problem.source && one.said == problem.message)
+}
+
 pub(super) fn print(problems: &[Diagnostic]) {
     // Notes are for who asks (`voile analyze`).
     let told = problems.iter().filter(|one| one.severity != Severity::Note);

@@ -1,6 +1,7 @@
 //! Gateway API's resources together: the conditions of each, by the specification's reasons, and what comes of what is attached.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use voile_model::mesh::gateway_api::{Condition, GATEWAY_NAME, Said};
 use voile_model::mesh::traffic::{Authorities, ClientTls};
@@ -194,7 +195,7 @@ fn a_service_that_comes_later_is_led_to_and_one_that_goes_is_not() {
         "metadata: {name: late, namespace: shop}\nspec: {ports",
     );
     let mut checker = check::Checker::default();
-    let file = |text: &str| std::sync::Arc::new(SourceFile::new("mesh.yaml", text));
+    let file = |text: &str| Arc::new(SourceFile::new("mesh.yaml", text));
     let mut mesh = None;
     for (text, led) in [(DOOR, true), (&*before, false), (DOOR, true)] {
         let outcome = checker.check(&[file(text)], mesh.as_mut());
@@ -276,4 +277,86 @@ fn a_policy_of_tls_to_backends_leaves_what_else_is_said_of_the_service() {
             "{other:?}"
         );
     }
+}
+
+/// Whom callers of the one Service believe, when its policy and what that points at are written so.
+fn believed(policy: &str, map: &str) -> Option<Authorities> {
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {ports: [{name: a, port: 443}]}}";
+    let policy = format!(
+        "{{apiVersion: gateway.networking.k8s.io/v1, kind: BackendTLSPolicy, metadata: {{name: db, namespace: shop}}, spec: {{targetRefs: [{{group: \"\", kind: Service, name: db}}], validation: {policy}}}}}"
+    );
+    let files = [("a", service), ("b", &policy), ("c", map)];
+    let files = files.map(|(name, text)| SourceFile::new(name, text));
+    spoken(&check(&files, None).0)
+}
+
+fn spoken(mesh: &Mesh) -> Option<Authorities> {
+    let service = mesh.services.values().next().expect("a service");
+    let port = Port::new(443).expect("a port");
+    match mesh.destination_rule(service)?.traffic(port, None).tls? {
+        ClientTls::Originate(origin) => Some(origin.authorities.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_policy_of_tls_to_backends_that_cannot_be_obeyed_believes_nobody() {
+    let by =
+        "{hostname: db.example, caCertificateRefs: [{group: \"\", kind: ConfigMap, name: ca}]}";
+    let map = |text: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: ca, namespace: shop}}, data: {{ca.crt: \"{text}\"}}}}"
+        )
+    };
+    let pem = "-----BEGIN CERTIFICATE-----";
+    let nobody = Some(Authorities::Pem([].into()));
+    let somebody = Some(Authorities::Pem(format!("{pem}\n").as_bytes().into()));
+    assert_eq!(believed(by, &map(pem)), somebody);
+    for (policy, map) in [
+        (by, String::new()),
+        (by, map("no PEM")),
+        (
+            "{hostname: db.example, wellKnownCACertificates: mine}",
+            String::new(),
+        ),
+        // What cannot be read.
+        (
+            "{hostname: \"*.example\", wellKnownCACertificates: System}",
+            String::new(),
+        ),
+        (
+            "{hostname: db.example, wellKnownCACertificates: System, surprise: 1}",
+            String::new(),
+        ),
+    ] {
+        assert_eq!(believed(policy, &map), nobody, "{policy} {map}");
+    }
+}
+
+#[test]
+fn authorities_that_are_written_anew_are_not_patched_past_their_policies() {
+    let base = "{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {ports: [{name: a, port: 443}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: BackendTLSPolicy, metadata: {name: db, namespace: shop}, spec: {targetRefs: [{group: \"\", kind: Service, name: db}], validation: {hostname: db.example, caCertificateRefs: [{group: \"\", kind: ConfigMap, name: ca}]}}}
+";
+    let map = |text: &str| {
+        let text = format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: ca, namespace: shop}}, data: {{ca.crt: \"-----BEGIN CERTIFICATE-----{text}\"}}}}"
+        );
+        Arc::new(SourceFile::new("map", &text))
+    };
+    let base = Arc::new(SourceFile::new("base", base));
+    let mut checker = check::Checker::default();
+    let check::Outcome::Whole(mut mesh, problems) =
+        checker.check(&[base.clone(), map("one")], None)
+    else {
+        panic!("there was nothing to patch");
+    };
+    assert!(problems.is_empty() && checker.is_plain(), "{problems:?}");
+    let again = checker.check(&[base, map("two")], Some(&mut mesh));
+    let check::Outcome::Whole(mesh, _) = again else {
+        panic!("patched");
+    };
+    let anew = "-----BEGIN CERTIFICATE-----two\n".as_bytes();
+    assert_eq!(spoken(&mesh), Some(Authorities::Pem(anew.into())));
 }

@@ -68,8 +68,10 @@ impl Registry {
         }
         if let Some(host) = &target.host {
             return Some(match self.service_called(host, to.port()) {
-                Some((wanted, service)) => self.to_name(to, &wanted, service),
-                None => self.to_nobody(to),
+                Some((wanted, service)) if self.may_be_anywhere(service) => {
+                    self.to_name(to, &wanted, service)
+                }
+                _ => self.to_nobody(to),
             });
         }
         let services = self.services_at(to);
@@ -284,6 +286,13 @@ impl Registry {
             otherwise: Otherwise::BlackHole,
             by_name: false,
         }
+    }
+
+    /// Whether calls that name a service may go to an address that is nobody's. In a mesh that is locked, one whose clients resolve its
+    /// name themselves is at the addresses that it says, if it says any, whoever claims its name elsewhere.
+    fn may_be_anywhere(&self, service: &Service) -> bool {
+        let bound = !service.addresses.is_empty() || !service.ranges.is_empty();
+        !(service.passthrough && bound && self.outbound_policy() == OutboundPolicy::RegistryOnly)
     }
 
     fn to_nobody(&self, to: SocketAddr) -> OutboundPlan {

@@ -40,10 +40,10 @@ impl Originations {
         if let Some(known) = all.get(&terms).and_then(Weak::upgrade) {
             return Same(known);
         }
-        let made = Arc::new(make(&terms));
-        if let Origination::Unmade(why) = &*made {
-            tracing::warn!(%why, "TLS cannot be made as a DestinationRule says; nobody is called");
-        }
+        let made = match make(&terms) {
+            Origination::Unmade(why) => unmade(why, &terms, &all),
+            made => Arc::new(made),
+        };
         if terms.said.as_ref().is_some_and(|said| said.unverified) {
             let name = terms.name.as_deref().unwrap_or_default();
             tracing::warn!(
@@ -99,6 +99,35 @@ impl Registry {
             }
         };
         Some(self.originations.of(terms))
+    }
+}
+
+/// What cannot be made: a credential that is there and cannot be used leaves what was made of the one before, on the same terms. One
+/// that is gone leaves nothing.
+fn unmade(
+    why: Arc<str>,
+    terms: &Terms,
+    all: &HashMap<Terms, Weak<Origination>>,
+) -> Arc<Origination> {
+    let held = |terms: &Terms| matches!(terms.credential, Some(Ok(_)));
+    let same = |other: &Terms| {
+        let named = (&other.said, &other.name, &other.names);
+        held(other) && named == (&terms.said, &terms.name, &terms.names)
+    };
+    let mut before = all.iter().filter(|(other, _)| held(terms) && same(other));
+    let good = before.find_map(|(_, made)| {
+        let made = made.upgrade()?;
+        matches!(*made, Origination::World(_)).then_some(made)
+    });
+    match good {
+        Some(good) => {
+            tracing::warn!(%why, "a credential cannot be used; the one before stays");
+            good
+        }
+        None => {
+            tracing::warn!(%why, "TLS cannot be made as a DestinationRule says; nobody is called");
+            Arc::new(Origination::Unmade(why))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Where the kernel does not allow it, tests say so and are skipped.
 
 mod let_go;
+mod lockdown;
 mod named;
 mod reach;
 mod server_first;

@@ -1,6 +1,8 @@
 //! TLS that a gateway makes of what came in plaintext, towards stock servers outside: openssl's and nghttp2's.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use super::streams::{entry, tls_server};
 use super::{Edge, NETWORKING, body, http_server, say, servers};
@@ -26,6 +28,11 @@ fn routes(names: &[&str]) -> String {
         )
     };
     names.iter().map(one).collect()
+}
+
+/// A route to what is not there, by which a test sees that what was written with it is in force.
+fn marker(name: &str) -> String {
+    routes(&[name])
 }
 
 /// A mesh with a gateway, and servers of TLS by these names at addresses of their own, each with a ServiceEntry.
@@ -102,9 +109,26 @@ fn requests_go_out_in_tls_to_who_has_the_right_certificate_and_to_nobody_else() 
         assert_eq!(answer.status, status, "{name}");
         assert!(body(&answer).contains(why), "{name}: {}", body(&answer));
     }
+    follows(&edge, &keys, &plain, &rules[1..].concat());
+}
+
+/// What becomes of the Secret by which these servers are believed holds from the next connection on.
+fn follows(edge: &Edge, keys: &Keys, plain: &[&str], rules: &str) {
+    // A Secret that is written anew and cannot be used leaves the one before.
+    let resources = servers(&http_server("\"*.test\"")) + &routes(plain) + rules;
+    let spoilt = keys.secret("shop", "authority", &[("ca.crt", "authority.crt")]);
+    let spoilt = spoilt.replace("-----BEGIN CERTIFICATE-----", "-----BEGIN SURPRISE-----");
+    say(
+        &edge.mesh,
+        "edge.yaml",
+        &(spoilt + &resources + &marker("first")),
+    );
+    wait_until("the spoilt Secret", || {
+        edge.status("first.test", "/") == 503
+    });
+    assert_eq!(edge.status("good.test", "/"), 200);
     // A Secret that is written anew is believed from the next connection on, and one that is gone no more.
     let renewed = keys.secret("shop", "authority", &[("ca.crt", "others.crt")]);
-    let resources = servers(&http_server("\"*.test\"")) + &routes(&plain) + &rules[1..].concat();
     say(&edge.mesh, "edge.yaml", &(renewed + &resources));
     wait_until("another authority", || {
         edge.status("foreign.test", "/") == 200
@@ -183,4 +207,230 @@ fn requests_of_the_mesh_leave_by_an_egress_gateway_which_makes_their_tls() {
     );
     say(&edge.mesh, "edge.yaml", &(rest + &other));
     wait_until("a name that is not its own", || ask().status == 503);
+}
+
+/// What a server of TLS says within a connection whose client speaks plaintext to the gateway; nothing of one that is reset.
+fn page(at: SocketAddr) -> String {
+    let mut text = String::new();
+    let Ok(mut stream) = TcpStream::connect(at) else {
+        return text;
+    };
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("set");
+    // A reset tells nothing more.
+    let _ = stream
+        .write_all(b"GET / HTTP/1.0\r\n\r\n")
+        .and_then(|()| stream.read_to_string(&mut text));
+    text
+}
+
+/// Servers of bytes, what a rule says of each, and whether it is reached.
+fn byte_cases() -> Vec<(&'static str, String, bool)> {
+    let believed = "credentialName: authority";
+    vec![
+        ("good", format!("mode: SIMPLE, {believed}"), true),
+        ("misnamed", format!("mode: SIMPLE, {believed}"), false),
+        ("foreign", format!("mode: SIMPLE, {believed}"), false),
+        (
+            "named",
+            format!("mode: SIMPLE, {believed}, sni: elsewhere.test"),
+            true,
+        ),
+        (
+            "other-name",
+            format!("mode: SIMPLE, {believed}, subjectAltNames: [nobody.test]"),
+            false,
+        ),
+        (
+            "careless",
+            "mode: SIMPLE, insecureSkipVerify: true".to_owned(),
+            true,
+        ),
+        (
+            "strict",
+            "mode: MUTUAL, credentialName: client".to_owned(),
+            true,
+        ),
+        ("stricter", format!("mode: SIMPLE, {believed}"), false),
+    ]
+}
+
+/// A server of the gateway for each of them, and all that is said of them.
+fn byte_doors(keys: &Keys, first: u16, cases: &[(&str, String, bool)]) -> (String, String) {
+    let mut doors = Vec::new();
+    let mut rest = keys.secret("shop", "authority", &[("ca.crt", "authority.crt")])
+        + &keys.secret(
+            "shop",
+            "client",
+            &[
+                ("tls.crt", "client.crt"),
+                ("tls.key", "client.key"),
+                ("ca.crt", "authority.crt"),
+            ],
+        );
+    for (port, (name, tls, _)) in (first..).zip(cases) {
+        doors.push(format!(
+            "{{port: {{number: {port}, name: tcp-{port}, protocol: TCP}}, hosts: [{name}.test]}}"
+        ));
+        rest += &rule(name, tls);
+        rest += &format!(
+            "{NETWORKING}VirtualService\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  hosts: [{name}.test]\n  gateways: [edge]\n  tcp: [{{match: [{{port: {port}}}], route: [{{destination: {{host: {name}.test}}}}]}}]\n---\n"
+        );
+    }
+    (doors.join(", "), rest)
+}
+
+#[test]
+fn bytes_go_out_in_tls_to_who_has_the_right_certificate_and_are_reset_otherwise() {
+    const FIRST: u16 = 9101;
+    let keys = Keys::new();
+    keys.own("authority", "authority");
+    keys.own("others", "others");
+    keys.client("client", "authority");
+    for (name, host, by) in [
+        ("good", "good.test", "authority"),
+        ("misnamed", "elsewhere.test", "authority"),
+        ("foreign", "foreign.test", "others"),
+        ("named", "elsewhere.test", "authority"),
+        ("other-name", "elsewhere.test", "authority"),
+        ("careless", "elsewhere.test", "others"),
+        ("strict", "strict.test", "authority"),
+        ("stricter", "stricter.test", "authority"),
+    ] {
+        keys.server(name, host, by, LATER);
+    }
+    let cases = byte_cases();
+    let authority = keys.path("authority.crt");
+    let demands = [
+        "-Verify",
+        "1",
+        "-verify_return_error",
+        "-CAfile",
+        authority.to_str().expect("a path"),
+    ];
+    let (doors, rest) = byte_doors(&keys, FIRST, &cases);
+    let edge = Edge::start("", &(servers(&doors) + &rest));
+    let mut entries = String::new();
+    let mut running = Vec::new();
+    for (last, (name, ..)) in (20..).zip(&cases) {
+        let at = edge.mesh.address(last, 14_443);
+        entries += &entry(name, at, "TCP");
+        let more: &[&str] = if name.starts_with("strict") {
+            &demands
+        } else {
+            &[]
+        };
+        running.push(tls_server(&keys, name, at, more));
+    }
+    say(&edge.mesh, "entries.yaml", &entries);
+    wait_until("a good server", || page(edge.at(FIRST)).contains("TLSv1.3"));
+    for (port, (name, _, reached)) in (FIRST..).zip(&cases) {
+        let told = page(edge.at(port));
+        assert_eq!(told.contains("TLSv1.3"), *reached, "{name}: {told}");
+        assert!(*reached || told.is_empty(), "{name}: {told}");
+    }
+}
+
+/// nginx, which speaks HTTP/2 in TLS and says what it was asked for; None, with the reason printed, where there is none.
+fn http2_server(keys: &Keys, at: SocketAddr) -> Option<Process> {
+    let nginx = std::path::Path::new("/usr/sbin/nginx");
+    if !nginx.exists() {
+        eprintln!("skipped: there is no nginx to speak HTTP/2 with");
+        return None;
+    }
+    let folder = keys.path("");
+    let folder = folder.to_str().expect("a path").trim_end_matches('/');
+    let said = format!(
+        "daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\n  access_log off;\n  \
+         client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};\n  \
+         server {{\n    listen {at} ssl http2;\n    ssl_certificate {folder}/good.crt; ssl_certificate_key {folder}/good.key;\n    \
+         ssl_client_certificate {folder}/authority.crt; ssl_verify_client optional;\n    \
+         location / {{ default_type application/grpc; add_header grpc-status 0; return 200 \"$server_protocol $ssl_server_name $ssl_client_verify\"; }}\n  }}\n}}\n"
+    );
+    std::fs::write(keys.path("nginx.conf"), said).expect("written");
+    let process = Process::start_other("nginx", nginx, |command| {
+        command
+            .args(["-p", folder, "-c"])
+            .arg(keys.path("nginx.conf"));
+    });
+    wait_until("nginx", || TcpStream::connect(at).is_ok());
+    Some(process)
+}
+
+/// A door for HTTP/2, and what rules say of each server behind it.
+fn http2_resources(keys: &Keys, names: &[&str]) -> String {
+    let believed = "credentialName: authority";
+    servers(&http_server("\"*.test\"").replace("protocol: HTTP", "protocol: HTTP2"))
+        + &routes(names)
+        + &keys.secret("shop", "authority", &[("ca.crt", "authority.crt")])
+        + &keys.secret("shop", "others", &[("ca.crt", "others.crt")])
+        + &keys.secret(
+            "shop",
+            "client",
+            &[
+                ("tls.crt", "client.crt"),
+                ("tls.key", "client.key"),
+                ("ca.crt", "authority.crt"),
+            ],
+        )
+        + &rule("good", &format!("mode: SIMPLE, {believed}"))
+        + &rule("calls", &format!("mode: SIMPLE, {believed}"))
+        + &rule("mutual", "mode: MUTUAL, credentialName: client")
+        + &rule("misbelieved", "mode: SIMPLE, credentialName: others")
+        + &rule("misnamed", &format!("mode: SIMPLE, {believed}"))
+        + &rule(
+            "other-name",
+            &format!("mode: SIMPLE, {believed}, sni: good.test, subjectAltNames: [nobody.test]"),
+        )
+        + &rule("careless", "mode: SIMPLE, insecureSkipVerify: true")
+}
+
+#[test]
+fn http2_and_grpc_go_out_in_tls_too_and_fail_closed() {
+    let keys = Keys::new();
+    keys.own("authority", "authority");
+    keys.own("others", "others");
+    keys.client("client", "authority");
+    keys.server(
+        "good",
+        "good.test,DNS:calls.test,DNS:mutual.test,DNS:misbelieved.test",
+        "authority",
+        LATER,
+    );
+    let names = [
+        "good",
+        "calls",
+        "mutual",
+        "misbelieved",
+        "misnamed",
+        "other-name",
+        "careless",
+    ];
+    let resources = http2_resources(&keys, &names);
+    let edge = Edge::start("", &resources);
+    let at = edge.mesh.address(20, 14_443);
+    let Some(_server) = http2_server(&keys, at) else {
+        return;
+    };
+    let all = names.iter().map(|name| {
+        let protocol = if *name == "calls" { "GRPC" } else { "HTTP2" };
+        entry(name, at, protocol)
+    });
+    say(&edge.mesh, "entries.yaml", &all.collect::<String>());
+    wait_until("a good server", || edge.status("good.test", "/") == 200);
+    for (name, status, told) in [
+        ("good", 200, "HTTP/2.0 good.test NONE"),
+        ("calls", 200, "HTTP/2.0 calls.test NONE"),
+        ("mutual", 200, "HTTP/2.0 mutual.test SUCCESS"),
+        ("misbelieved", 503, "nobody we believe certifies it"),
+        ("misnamed", 503, "its certificate is for another name"),
+        ("other-name", 503, "its certificate is for another name"),
+        ("careless", 200, "HTTP/2.0 careless.test NONE"),
+    ] {
+        let host = format!("{name}.test");
+        wait_until(name, || edge.status(&host, "/") == status);
+        let answer = edge.ask("GET", &host, "/", "");
+        assert!(body(&answer).contains(told), "{name}: {}", body(&answer));
+    }
 }

@@ -65,3 +65,29 @@ fn the_example_needs_no_gateway_of_its_own_and_answers_as_its_page_says() {
         !status().contains(broken) && status().contains(programmed)
     });
 }
+
+#[test]
+fn a_folder_in_which_a_backend_is_missing_runs_and_says_so() {
+    let state = tempfile::tempdir().expect("a folder");
+    let state = state.path().join("state");
+    let state_argument = state.to_string_lossy().into_owned();
+    let broken = |folder: &Path| {
+        copied(folder);
+        let routes = folder.join("routes.yaml");
+        let text = std::fs::read_to_string(&routes).expect("routes");
+        std::fs::write(routes, text.replace("name: cart\n", "name: checkout\n")).expect("written");
+    };
+    let mut up = Up::start(broken, &["--quiet", "--state", &state_argument]);
+    let at = up.ready()["shop/public-voile"];
+    let ask = |path: &str| {
+        let text =
+            format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n");
+        exchange(at, text.as_bytes()).expect("an answer").status
+    };
+    assert_eq!((ask("/"), ask("/cart/1")), (200, 500));
+    let told = up.text("err");
+    assert!(told.contains("shop/checkout, which is not there"), "{told}");
+    let said = std::fs::read_to_string(state.join("gateway-api-status.yaml")).expect("a status");
+    let condition = r#""reason":"BackendNotFound","status":"False","type":"ResolvedRefs""#;
+    assert!(said.contains(condition), "{said}");
+}
