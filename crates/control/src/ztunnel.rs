@@ -8,9 +8,9 @@ mod staff;
 use std::sync::Arc;
 
 use prost::Message as _;
-use voile_model::Namespace;
 use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::{AuthorizationPolicy, Mesh, PeerAuthentication, Workload};
+use voile_model::{Namespace, WorkloadKey};
 use voile_policy::authorization::{Policy, TrustDomains};
 use voile_proto::authorization as wire;
 use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
@@ -101,9 +101,13 @@ pub(crate) fn name_policies(mesh: &Mesh, workload: &Workload, message: &mut Told
     message.authorization_policies = names;
 }
 
-/// How a node proxy is told of a workload with a sidecar: it cannot speak the sidecar's mutual TLS and refuses to hear of it,
-/// so it is told that there is no tunnel. What the sidecar takes in plaintext is the sidecar's to say.
-pub(crate) fn plain(told: &Resource) -> Option<Resource> {
+/// Istio's label of a workload whose sidecar takes tunnels of HBONE, and its only value.
+const TUNNEL: (&str, &str) = ("networking.istio.io/tunnel", "http");
+
+/// How a node proxy is told of a workload with a sidecar: it cannot speak the sidecar's mutual TLS and refuses to hear of it.
+/// So it is told of tunnels where the sidecar takes them, and else that there is none: what the sidecar takes in plaintext is the
+/// sidecar's to say.
+pub(crate) fn plain(mesh: &Mesh, told: &Resource) -> Option<Resource> {
     let mut address = Address::decode(&*told.body).ok()?;
     let Some(address::Type::Workload(workload)) = &mut address.r#type else {
         return None;
@@ -111,7 +115,14 @@ pub(crate) fn plain(told: &Resource) -> Option<Resource> {
     if workload.tunnel_protocol() != TunnelProtocol::LegacyIstioMtls {
         return None;
     }
-    workload.set_tunnel_protocol(TunnelProtocol::None);
+    let key = Namespace::new(&workload.namespace);
+    let key = key.map(|namespace| WorkloadKey::new(namespace, workload.name.as_str()));
+    let known = key.and_then(|key| mesh.workloads.get(&key));
+    let takes = known.is_some_and(|known| known.labels.get(TUNNEL.0) == Some(TUNNEL.1));
+    workload.set_tunnel_protocol(match takes {
+        true => TunnelProtocol::Hbone,
+        false => TunnelProtocol::None,
+    });
     let (name, aliases) = (told.name.clone(), told.aliases.clone());
     Some(resource(name, aliases, address.encode_to_vec()))
 }

@@ -90,6 +90,11 @@ impl RecvStream {
         self.0.with(|connection, key| connection.poll_data(key, cx))
     }
 
+    /// Whether bytes, their end or a failure wait to be taken.
+    pub fn has_news(&self) -> bool {
+        self.0.with(|connection, key| connection.has_news(key))
+    }
+
     /// What follows the body.
     pub fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Fields>, Failure>> {
         let with = |connection: &mut Connection, key| connection.poll_trailers(key, cx);

@@ -92,6 +92,10 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Va
         "sidecar.istio.io/inject".to_owned(),
         json!(template.has_sidecar.to_string()),
     );
+    if pod.sidecar.is_some() && layout == Layout::Namespaces {
+        // Its sidecar takes tunnels: who has none calls it by them.
+        labels.insert("networking.istio.io/tunnel".to_owned(), json!("http"));
+    }
     let mut annotations: serde_json::Map<String, Value> = template
         .annotations
         .iter()

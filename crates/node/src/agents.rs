@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak as Faint};
 use std::sync::{Arc, Weak};
@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use voile_host::netns::Namespace;
 use voile_identity::{
-    CertificateClient, CertificateStore, ClientSettings, Identity, TrustDomain, retry_delay,
+    CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, Revocations,
+    TrustDomain, retry_delay,
 };
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor, bind};
 use voile_zds::{Channel, Told, Who};
@@ -207,7 +208,19 @@ impl Agency {
         }
         tracing::info!(uid = %pod.uid, pod = %pod.name, identity = %pod.badge.identity, addresses = ?pod.addresses, "a pod is served");
         self.pods.borrow_mut().insert(uid, pod);
+        self.tell_homes();
         Ok(())
+    }
+
+    /// Tells the workers who is at home.
+    fn tell_homes(&self) {
+        let pods = self.pods.borrow();
+        let at = |pod: &Arc<Pod>| -> Vec<_> {
+            let of = |address: &IpAddr| (*address, Arc::clone(pod));
+            pod.addresses.iter().map(of).collect()
+        };
+        let homes = pods.values().flat_map(at).collect();
+        self.means.dispatcher.tell_homes(&Arc::new(homes));
     }
 
     fn identity(&self, who: &Who) -> Option<Identity> {
@@ -246,11 +259,30 @@ impl Agency {
         Ok(badge)
     }
 
+    /// Certificates of ours that are taken back are of no use any more: others are asked for, for new keys.
+    pub(crate) fn replace_revoked(&self, lists: &Revocations) {
+        if lists.is_closed() {
+            return;
+        }
+        for badge in self.badges.borrow().values().filter_map(Weak::upgrade) {
+            let held = badge.store.current();
+            let leaf = held
+                .as_ref()
+                .and_then(|held| held.certified_key().cert.first());
+            let key = leaf.and_then(CertificateKey::of);
+            if key.is_some_and(|key| lists.includes(key)) {
+                tracing::warn!(identity = %badge.identity, "its certificate is revoked: another is asked for");
+                badge.store.ask_to_renew();
+            }
+        }
+    }
+
     fn remove(&self, uid: &str) {
         let Some(pod) = self.pods.borrow_mut().remove(uid) else {
             return;
         };
         tracing::info!(uid = %pod.uid, pod = %pod.name, "a pod is served no more");
+        self.tell_homes();
         for address in &pod.addresses {
             let still_ours = self.pods.borrow().values().any(|other| other.has(*address));
             if !still_ours {

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use voile_transport::MAX_CONNECTIONS;
 
 use crate::pod::Pod;
-use crate::worker::{Door, Figures, Job, Load};
+use crate::worker::{Door, Figures, Homes, Job, Load};
 
 /// The way to a worker.
 #[derive(Debug)]
@@ -64,6 +64,14 @@ impl Dispatcher {
             peer,
             load: Load::new(&worker.load),
         });
+    }
+
+    /// Tells every worker which pods there are.
+    pub(crate) fn tell_homes(&self, homes: &Arc<Homes>) {
+        for worker in self.workers.borrow().iter() {
+            // As above.
+            let _ = worker.sender.send(Job::Homes(Arc::clone(homes)));
+        }
     }
 
     /// Asks every worker for its counters.

@@ -1,57 +1,33 @@
 //! What calls a pod: tunnels of other proxies (15008), and plaintext (15006). Both are judged by the pod's policies, and again
 //! whenever those change; the application is called from its client's own address where that is possible.
 
-use std::cell::Cell;
-use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Instant;
 
 use tokio::net::TcpStream;
-use voile_http2::{Connection, End, Fields, Link, Reason, RecvStream, SendResponse};
-use voile_identity::{Identity, PeerError, identity_of};
+use voile_hbone::{CONFIG, Request, Wire, serve, target};
+use voile_http2::{Connection, End, Link, Reason};
+use voile_identity::Identity;
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, reset};
 
-use crate::heads::target;
 use crate::outbound::{CONNECT, DENY};
 use crate::plain::{Arrival, carry};
 use crate::pod::{Life, Pod};
+use crate::proven::Proven;
 use crate::records::{Parties, Record};
 use crate::route::OWN_PORTS;
 use crate::tunnel::{self, End as TunnelEnd};
-use crate::wire::{CONFIG, Wire};
 use crate::worker::{Closed, Worker, own};
-
-/// Tunnels of one connection that came to nothing, beyond which it is ended if they are most: who opens and resets, or is
-/// refused again and again, makes work without wanting its results.
-const MAX_FRUITLESS: u32 = 500;
-
-/// What the tunnels of a connection tell its driver.
-#[derive(Default)]
-struct Session {
-    open: Cell<usize>,
-    begun: Cell<u32>,
-    fruitless: Cell<u32>,
-}
-
-impl Session {
-    fn is_abused(&self) -> bool {
-        let fruitless = self.fruitless.get();
-        fruitless >= MAX_FRUITLESS && fruitless > self.begun.get() / 2
-    }
-}
 
 /// Who calls, over one connection between proxies.
 struct Calling {
     pod: Arc<Pod>,
-    identity: Rc<Identity>,
+    proven: Rc<Proven>,
     peer: SocketAddr,
     local: SocketAddr,
-    session: Rc<Session>,
-    link: Link,
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {
@@ -85,23 +61,27 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
     if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
         return refused(&"the caller does not speak h2");
     }
-    let leaf = stream.peer_certificates().first();
-    let identity = match leaf.map_or(Err(PeerError::NoCertificate), identity_of) {
-        Ok(identity) => identity,
+    let proven = match Proven::of(&stream) {
+        Ok(proven) => proven,
         Err(error) => return refused(&error),
     };
+    if proven.is_revoked(&worker.view().revocations) {
+        return refused(&format_args!(
+            "the certificate of {} is revoked",
+            proven.identity
+        ));
+    }
     let link = Link::new(Connection::server(&CONFIG, worker.pool.blocks().clone()));
     let calling = Rc::new(Calling {
         pod: Arc::clone(pod),
-        identity: Rc::new(identity),
+        proven: Rc::new(proven),
         peer,
         local,
-        session: Rc::default(),
-        link: link.clone(),
     });
     let mut wire = Wire::new(stream, link.clone());
+    let begin = |request| tunnel(Rc::clone(worker), Rc::clone(&calling), request);
     let end = tokio::select! {
-        end = moving(worker, &calling, &mut wire) => end,
+        end = serve(&mut wire, &link, pod.is_at(Life::Leaving), begin) => end,
         () = pod.is_at(Life::Gone) => {
             link.borrow().abort(Reason::NO_ERROR);
             End::Closed
@@ -112,107 +92,36 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
     link.borrow().closed();
 }
 
-/// Moves bytes and begins tunnels until the connection is over.
-async fn moving(worker: &Rc<Worker>, calling: &Rc<Calling>, wire: &mut Wire) -> End {
-    let link = calling.link.clone();
-    let leaving = async {
-        calling.pod.is_at(Life::Leaving).await;
-        link.borrow().leave();
-        std::future::pending::<()>().await;
-    };
-    let moving = poll_fn(|cx| {
-        // A socket that failed has ended the connection.
-        let _ = wire.poll(cx);
-        while let Some((head, receive, respond)) = link.accept() {
-            let session = &calling.session;
-            session.begun.set(session.begun.get().saturating_add(1));
-            session.open.set(session.open.get() + 1);
-            let (worker, calling) = (Rc::clone(worker), Rc::clone(calling));
-            tokio::task::spawn_local(async move {
-                let fruitful = tunnel(&worker, &calling, head, receive, respond).await;
-                let session = &calling.session;
-                session.open.set(session.open.get() - 1);
-                if !fruitful {
-                    session.fruitless.set(session.fruitless.get() + 1);
-                    calling.link.borrow().wake_driver();
-                }
-            });
-        }
-        let mut connection = link.borrow();
-        let unseen = connection.take_unseen();
-        let session = &calling.session;
-        session
-            .begun
-            .set(session.begun.get().saturating_add(unseen));
-        session
-            .fruitless
-            .set(session.fruitless.get().saturating_add(unseen));
-        if session.is_abused() {
-            connection.abort(Reason::ENHANCE_YOUR_CALM);
-        }
-        match connection.end() {
-            Some(end) => Poll::Ready(end),
-            None => Poll::Pending,
-        }
-    });
-    tokio::select! {
-        end = moving => end,
-        () = leaving => End::Closed,
-    }
-}
-
-fn answer(mut respond: SendResponse, status: u16) {
-    let mut head = respond.block();
-    head.push_status(status);
-    // Who is gone hears nothing.
-    let _ = respond.send_response(head, true);
-}
-
 /// One tunnel. Says whether it carried anything.
-async fn tunnel(
-    worker: &Rc<Worker>,
-    calling: &Calling,
-    head: Fields,
-    receive: RecvStream,
-    mut respond: SendResponse,
-) -> bool {
+async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) -> bool {
+    let (worker, calling) = (&*worker, &*calling);
     let began = Instant::now();
-    let to = match target(&head, calling.local) {
+    let to = match target(request.head(), calling.local, &OWN_PORTS) {
         Ok(to) => to,
         Err(reason) => {
             worker.refused.set(worker.refused.get() + 1);
-            tracing::info!(target: "access", direction = "inbound", src.addr = %calling.peer, src.identity = %calling.identity, error = %reason, "tunnel refused (400)");
-            answer(respond, 400);
+            tracing::info!(target: "access", direction = "inbound", src.addr = %calling.peer, src.identity = %calling.proven.identity, error = %reason, "tunnel refused (400)");
+            request.refuse(400);
             return false;
         }
     };
-    let work = async {
-        let opened = admit(worker, calling, to, began).await;
-        let (watched, record, stream) = match opened {
-            Ok(opened) => opened,
-            Err(status) => return Err(status),
-        };
-        Ok((watched, record, stream))
-    };
     // Who takes the tunnel back before it is there need not wait for us, nor we for the application.
     let opened = tokio::select! {
-        opened = work => opened,
-        _ = poll_fn(|cx| respond.poll_failed(cx)) => return false,
+        opened = admit(worker, calling, to, began) => opened,
+        _ = request.taken_back() => return false,
     };
     let (watched, record, stream) = match opened {
         Ok(opened) => opened,
         Err(status) => {
-            answer(respond, status);
+            request.refuse(status);
             return false;
         }
     };
-    let mut head = respond.block();
-    head.push_status(200);
-    let Ok(send) = respond.send_response(head, false) else {
+    let Some(halves) = request.accept() else {
         return false;
     };
     let down = Stream::Tcp(TcpIo::from(stream));
-    let done = tunnel::carry(down, (receive, send), watched.ended()).await;
+    let done = tunnel::carry(down, halves, watched.ended()).await;
     let error = (done.end != TunnelEnd::Finished).then(|| format!("{:?}", done.end));
     record.close("-", (done.outward, done.inward), error);
     done.inward + done.outward > 0 || done.end == TunnelEnd::Finished
@@ -240,8 +149,8 @@ async fn admit<'a>(
     let parties = Parties {
         reporter: Reporter::Destination,
         source: (
-            source(&view, calling.peer.ip(), Some(&calling.identity)),
-            Some(&calling.identity),
+            source(&view, calling.peer.ip(), Some(&calling.proven.identity)),
+            Some(&calling.proven.identity),
         ),
         destination: (Some(&**own), Some(&pod.badge.identity)),
         service: None,
@@ -252,12 +161,12 @@ async fn admit<'a>(
     };
     let record = Record::open(worker, &parties, began);
     let ends = (calling.peer.ip(), to);
-    let watched = match worker.admit(&view, pod, Some(&calling.identity), ends) {
+    let watched = match worker.admit(&view, pod, Some(&calling.proven), ends) {
         Ok(watched) => watched,
         Err(closed) => {
             record.close(DENY, (0, 0), Some(closed.to_string()));
             return Err(match closed {
-                Closed::Denied(_) => DENIED,
+                Closed::Denied(_) | Closed::Revoked(_) => DENIED,
                 Closed::Nobody(_) => UNAVAILABLE,
             });
         }

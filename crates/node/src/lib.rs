@@ -10,17 +10,17 @@ mod agents;
 mod dispatch;
 mod heads;
 mod inbound;
+mod near;
 mod outbound;
 mod pages;
 mod plain;
 mod pod;
 mod policy;
-mod pool;
+mod proven;
 mod records;
 mod registry;
 mod route;
 mod tunnel;
-mod wire;
 mod worker;
 
 use std::cell::Cell;
@@ -199,6 +199,7 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
     });
     pages::start(&told, sockets);
     let listening = tokio::task::spawn_local(Rc::clone(&agency).run(options.agent.clone()));
+    tokio::task::spawn_local(watch_lists(Rc::clone(&agency), told.view.clone()));
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -228,6 +229,18 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
     agency.cut();
     dispatcher.dismiss();
     Ok(threads)
+}
+
+/// Looks after our own certificates whenever lists change.
+async fn watch_lists(agency: Rc<Agency>, mut view: watch::Receiver<Arc<View>>) {
+    let mut known = Arc::default();
+    while view.changed().await.is_ok() {
+        let lists = Arc::clone(&view.borrow_and_update().revocations);
+        if known != lists {
+            agency.replace_revoked(&lists);
+            known = lists;
+        }
+    }
 }
 
 async fn bind(options: &Options) -> Result<Sockets, RunError> {
@@ -266,7 +279,9 @@ fn discover(
     let credentials = Arc::new(TokenFile(options.token_file.clone()));
     let runtime = tokio::runtime::Handle::current();
     let client = XdsClient::start(config, credentials, handler, &runtime);
-    // Two names of one type are never too many.
+    // Names of two types are never too many. Lists are asked for first, so that they are known before anybody may connect; a
+    // control plane that is not ours knows of none, and says nothing.
+    let _ = client.subscribe(type_url::REVOCATION_LISTS, [type_url::REVOCATIONS]);
     let _ = client.subscribe(type_url::AUTHORIZATION, ["*"]);
     client
 }

@@ -1,28 +1,27 @@
 //! What a pod's application calls (15001): where it was going, who is there, and through a tunnel to whom that needs one.
 
-use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use voile_hbone::{Lease, Owner, PORT, Unopened};
 use voile_http2::{RecvStream, SendStream};
-use voile_identity::{Identity, PeerError, identity_of, verify_expected};
+use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, reset};
 
+use crate::near;
 use crate::plain::{Arrival, carry};
 use crate::pod::{Life, Pod};
-use crate::pool::{Key, Lease, Trouble};
+use crate::proven::{Bond, Proven};
 use crate::records::{Parties, Record};
 use crate::registry::Resident;
-use crate::route::{HBONE_PORT, Target, decide};
+use crate::route::{Target, decide};
 use crate::tunnel::{self, End};
 use crate::worker::{Worker, own};
-
-/// How long the other proxy may take to open a tunnel: it may itself wait 10 s for its application.
-const TUNNEL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A relay's idle limit stands for none: the kernel's keep-alive notices who is gone.
 pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
@@ -33,6 +32,51 @@ pub(crate) const DENY: &str = "DENY";
 const TLS_FAILURE: &str = "TLS_FAILURE";
 const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
 const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
+
+/// What makes two tunnels alike.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// The pod that calls: its sockets are its own.
+    place: (u64, u64),
+    identity: Identity,
+    expected: Vec<Identity>,
+    to: SocketAddr,
+    source: IpAddr,
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct Trouble {
+    /// ztunnel's word for it.
+    pub(crate) flags: &'static str,
+    pub(crate) reason: Arc<str>,
+}
+
+/// The connections to other proxies.
+pub(crate) type Pool = voile_hbone::Pool<Key, Trouble>;
+
+/// A pod's connections take no more when it leaves, and are cut when it is gone, or whoever answered is believed no longer.
+struct Of {
+    pod: Arc<Pod>,
+    bond: Rc<Bond>,
+}
+
+impl Owner for Of {
+    async fn leaving(&self) {
+        tokio::select! {
+            () = self.pod.is_at(Life::Leaving) => {}
+            () = self.bond.broken() => {}
+        }
+    }
+
+    async fn gone(&self) {
+        tokio::select! {
+            () = self.pod.is_at(Life::Gone) => {}
+            () = self.bond.broken() => {}
+        }
+    }
+}
 
 /// Serves one connection.
 pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
@@ -63,7 +107,7 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
     };
     let answering = target.expected.as_ref().and_then(|all| all.first());
     let server = match target.expected {
-        Some(_) => SocketAddr::new(target.to.ip(), HBONE_PORT),
+        Some(_) => SocketAddr::new(target.to.ip(), PORT),
         None => target.to,
     };
     let parties = Parties {
@@ -80,6 +124,10 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
         tunnelled: target.expected.as_ref().map(|_| target.to),
     };
     let record = Record::open(worker, &parties, began);
+    if let Some(there) = near::home(worker, pod, &target) {
+        let ends = (client, target.to);
+        return near::carry(worker, (pod, source), &there, tcp, ends, record).await;
+    }
     match &target.expected {
         None => carry(pod, tcp, (target.to, None), pod.is_at(Life::Gone), record).await,
         Some(_) => through(worker, pod, tcp, (client, source), &target, record).await,
@@ -130,39 +178,39 @@ async fn open_tunnel(
         place,
         identity: pod.badge.identity.clone(),
         expected,
-        to: SocketAddr::new(target.to.ip(), HBONE_PORT),
+        to: SocketAddr::new(target.to.ip(), PORT),
         source: client.ip(),
     };
     let (to, expected) = (key.to, key.expected.clone());
-    let lease = worker.pool.lease(pod, key, || dial(pod, to, expected));
+    let bond = worker.bonds.begin();
+    let owner = Of {
+        pod: Arc::clone(pod),
+        bond: Rc::clone(&bond),
+    };
+    let lease = worker
+        .pool
+        .lease(owner, key, || dial(worker, pod, to, expected, &bond));
     let lease = Box::pin(lease).await?;
     let mut head = worker.pool.blocks().block();
     let service = target.service.as_deref();
     let who = (&**source, service);
     crate::heads::connect(&mut head, target.to, client, who, || fastrand::u64(..));
-    let gone = || trouble(CONNECT, "the connection to the other proxy ended");
-    let (mut answer, send) = lease.link().send_request(head, false).ok_or_else(gone)?;
-    let answered = poll_fn(|cx| answer.poll_head(cx));
-    let answered = tokio::time::timeout(TUNNEL_PATIENCE, answered).await;
-    let answered = answered.map_err(|_| trouble(CONNECT, "the other proxy does not answer"))?;
-    let head = answered.map_err(|failure| {
-        trouble(
-            CONNECT,
-            format_args!("the other proxy ended the tunnel: {failure:?}"),
-        )
+    let opened = voile_hbone::open(&lease, head).await;
+    let halves = opened.map_err(|error| match error {
+        Unopened::Denied => trouble(DENY, error),
+        _ => trouble(CONNECT, error),
     })?;
-    match head.status() {
-        200 => Ok((lease, (answer.into_body(), send))),
-        401 => Err(trouble(DENY, "the other proxy refuses it by policy (401)")),
-        status => Err(trouble(
-            CONNECT,
-            format_args!("the other proxy answered {status}"),
-        )),
-    }
+    Ok((lease, halves))
 }
 
 /// A connection to the proxy at `to`, which is who it must be.
-async fn dial(pod: &Arc<Pod>, to: SocketAddr, expected: Vec<Identity>) -> Result<Stream, Trouble> {
+async fn dial(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    to: SocketAddr,
+    expected: Vec<Identity>,
+    bond: &Bond,
+) -> Result<Stream, Trouble> {
     if !pod.badge.is_certified().await {
         let why = pod.badge.store.trouble().unwrap_or_default();
         let who = &pod.badge.identity;
@@ -182,10 +230,13 @@ async fn dial(pod: &Arc<Pod>, to: SocketAddr, expected: Vec<Identity>) -> Result
             format_args!("{to} does not speak h2"),
         ));
     }
-    let who = stream.peer_certificates().first();
-    let found = who.map_or(Err(PeerError::NoCertificate), identity_of);
-    let found = found.map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
-    verify_expected(&found, &expected)
-        .map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
+    let refused =
+        |reason: &dyn std::fmt::Display| trouble(TLS_FAILURE, format_args!("{to}: {reason}"));
+    let found = Proven::of(&stream).map_err(|error| refused(&error))?;
+    verify_expected(&found.identity, &expected).map_err(|error| refused(&error))?;
+    if found.is_revoked(&worker.view().revocations) {
+        return Err(refused(&"its certificate is revoked"));
+    }
+    bond.prove(found);
     Ok(stream)
 }

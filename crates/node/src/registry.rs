@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost::Message;
+use voile_identity::Revocations;
 use voile_model::ServiceKey;
+use voile_proto::proxy::RevocationLists;
 use voile_proto::type_url;
 use voile_proto::workload as proto;
 use voile_xds::client::{Rejection, ResourceUpdate, Update};
@@ -64,6 +66,8 @@ pub(crate) struct View {
     behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
     absent: HashSet<IpAddr>,
     pub(crate) policies: Policies,
+    /// Certificates that are taken back.
+    pub(crate) revocations: Arc<Revocations>,
     /// Whether the control plane has said which policies there are.
     pub(crate) is_told: bool,
 }
@@ -106,6 +110,7 @@ impl View {
 pub(crate) struct Registry {
     held: BTreeMap<Arc<str>, Held>,
     policies: Policies,
+    revocations: Option<Arc<Revocations>>,
     is_told: bool,
     absent: HashSet<IpAddr>,
     /// Addresses that were asked for, the first first; and those of our own pods, which stay.
@@ -172,6 +177,7 @@ impl Registry {
         match &*update.type_url {
             type_url::ADDRESS => self.addresses(update),
             type_url::AUTHORIZATION => self.authorizations(update),
+            type_url::REVOCATION_LISTS => self.revoke(update),
             _ => Vec::new(),
         }
     }
@@ -227,11 +233,38 @@ impl Registry {
         rejections
     }
 
+    /// Takes lists in. What cannot be read leaves what was good before, and where nothing was, nobody is believed.
+    fn revoke(&mut self, update: &Update) -> Vec<Rejection> {
+        if !update.removed.is_empty() || !update.absent.is_empty() {
+            self.revocations = None;
+        }
+        let mut rejections = Vec::new();
+        for resource in &update.added {
+            let said = RevocationLists::decode(&*resource.body);
+            let read = said.map_err(|error| error.to_string());
+            let read = read
+                .and_then(|said| Revocations::told(&said.lists).map_err(|error| error.to_string()));
+            match read {
+                Ok(read) => self.revocations = Some(Arc::new(read)),
+                Err(reason) => {
+                    let closed = || Arc::new(Revocations::closed());
+                    self.revocations.get_or_insert_with(closed);
+                    rejections.push(Rejection {
+                        name: Arc::clone(&resource.name),
+                        reason,
+                    });
+                }
+            }
+        }
+        rejections
+    }
+
     /// What is known now.
     pub(crate) fn view(&self) -> View {
         let mut view = View {
             absent: self.absent.clone(),
             policies: self.policies.clone(),
+            revocations: self.revocations.clone().unwrap_or_default(),
             is_told: self.is_told,
             ..View::default()
         };

@@ -11,10 +11,8 @@ use voile_xds::wire::Tunnel;
 
 use crate::registry::{Resident, Served, View};
 
-/// Where node proxies take each other's connections.
-pub(crate) const HBONE_PORT: u16 = 15008;
 /// Ports of a pod that are the node proxy's: to call them through it would be a loop.
-pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, HBONE_PORT];
+pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, voile_hbone::PORT];
 
 /// Where to.
 #[derive(Debug, Clone)]

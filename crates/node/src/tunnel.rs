@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http2::{Reason, RecvStream, SendStream};
+use voile_transport::Stream;
 use voile_transport::buffers::{Buffer, Class};
-use voile_transport::{Stream, reset};
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub(crate) async fn carry(
     let end = end.await;
     if end != End::Finished {
         tunnel.send.send_reset(Reason::CANCEL);
-        reset(tunnel.tcp.tcp());
+        tunnel.tcp.reset();
     }
     Carried {
         end,

@@ -2,6 +2,7 @@
 //! when there is a newer one, every connection that came in is judged again.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::rc::Rc;
@@ -17,9 +18,10 @@ use voile_proto::type_url;
 use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
+use crate::outbound::Pool;
 use crate::pod::{Life, Pod};
 use crate::policy::{Caller, Denial, Judged};
-use crate::pool::Pool;
+use crate::proven::{Bonds, Proven};
 use crate::registry::{Registry, Resident, View, Wish};
 
 /// How long a connection waits to learn who is at an address. The control plane answers in milliseconds; one that is away is
@@ -60,6 +62,9 @@ impl Drop for Load {
     }
 }
 
+/// Pods of this node by their addresses.
+pub(crate) type Homes = HashMap<IpAddr, Arc<Pod>>;
+
 /// What a worker is given.
 #[derive(Debug)]
 pub(crate) enum Job {
@@ -71,6 +76,8 @@ pub(crate) enum Job {
         peer: SocketAddr,
         load: Load,
     },
+    /// The pods of this node, from now on.
+    Homes(Arc<Homes>),
     /// A wish to know the counters.
     Scrape(oneshot::Sender<Figures>),
 }
@@ -118,7 +125,7 @@ impl Asker {
 /// A connection that came in, as long as it is open.
 struct Live {
     pod: Arc<Pod>,
-    identity: Option<Rc<Identity>>,
+    proven: Option<Rc<Proven>>,
     source: IpAddr,
     destination: SocketAddr,
     cut: Rc<Notify>,
@@ -141,6 +148,10 @@ pub(crate) struct Worker {
     changes: watch::Receiver<Arc<View>>,
     asker: Asker,
     pub(crate) pool: Rc<Pool>,
+    /// Who answered us.
+    pub(crate) bonds: Bonds,
+    /// Our own pods, by address.
+    homes: RefCell<Arc<Homes>>,
     pub(crate) shard: RefCell<Shard>,
     live: RefCell<Slab<Live>>,
     parked: Cell<usize>,
@@ -158,17 +169,35 @@ pub(crate) enum Closed {
     /// The control plane does not know the pod, or as somebody else.
     #[error("the control plane does not know this pod at {0}")]
     Nobody(IpAddr),
+    /// Whoever calls showed a certificate that is taken back.
+    #[error("the certificate of {0} is revoked")]
+    Revoked(Identity),
 }
 
 /// Judges a connection that came in to a pod.
-pub(crate) fn judge(view: &View, pod: &Pod, caller: &Caller<'_>) -> Result<(), Closed> {
-    let address = caller.destination.ip();
+pub(crate) fn judge(
+    view: &View,
+    pod: &Pod,
+    proven: Option<&Proven>,
+    (source, destination): (IpAddr, SocketAddr),
+) -> Result<(), Closed> {
+    if let Some(proven) = proven.filter(|proven| proven.is_revoked(&view.revocations)) {
+        return Err(Closed::Revoked(proven.identity.clone()));
+    }
+    let caller = Caller {
+        identity: proven.map(|proven| &proven.identity),
+        source,
+        destination,
+    };
+    let address = destination.ip();
     let own = own(view, pod, address).ok_or(Closed::Nobody(address))?;
     let judged = Judged {
         namespace: own.workload.namespace.as_str(),
         named: &own.policies,
     };
-    view.policies.judge(&judged, caller).map_err(Closed::Denied)
+    view.policies
+        .judge(&judged, &caller)
+        .map_err(Closed::Denied)
 }
 
 /// The pod's own workload, if the control plane means the same by it as whoever made its network.
@@ -252,20 +281,20 @@ impl Worker {
         Some(Rc::new(Known(view)))
     }
 
+    /// The pod of this node that has this address.
+    pub(crate) fn home(&self, address: IpAddr) -> Option<Arc<Pod>> {
+        self.homes.borrow().get(&address).cloned()
+    }
+
     /// Permits a connection that came in, and watches that it stays permitted.
     pub(crate) fn admit(
         &self,
         view: &View,
         pod: &Arc<Pod>,
-        identity: Option<&Rc<Identity>>,
+        proven: Option<&Rc<Proven>>,
         (source, destination): (IpAddr, SocketAddr),
     ) -> Result<Watched<'_>, Closed> {
-        let caller = Caller {
-            identity: identity.map(|identity| &**identity),
-            source,
-            destination,
-        };
-        let permitted = judge(view, pod, &caller);
+        let permitted = judge(view, pod, proven.map(|one| &**one), (source, destination));
         if let Err(closed) = permitted {
             self.denied.set(self.denied.get() + 1);
             return Err(closed);
@@ -273,7 +302,7 @@ impl Worker {
         let cut = Rc::new(Notify::new());
         let key = self.live.borrow_mut().insert(Live {
             pod: Arc::clone(pod),
-            identity: identity.cloned(),
+            proven: proven.cloned(),
             source,
             destination,
             cut: Rc::clone(&cut),
@@ -289,17 +318,14 @@ impl Worker {
     /// Obeys a newer view: from now on, and for what is open.
     fn obey(&self, view: Arc<View>) {
         for (_, live) in self.live.borrow().iter() {
-            let caller = Caller {
-                identity: live.identity.as_deref(),
-                source: live.source,
-                destination: live.destination,
-            };
-            if let Err(reason) = judge(&view, &live.pod, &caller) {
+            let ends = (live.source, live.destination);
+            if let Err(reason) = judge(&view, &live.pod, live.proven.as_deref(), ends) {
                 tracing::debug!(%reason, "a connection is cut");
                 self.cut.set(self.cut.get() + 1);
                 live.cut.notify_one();
             }
         }
+        self.bonds.obey(&view.revocations);
         *self.view.borrow_mut() = Rc::new(Known(view));
     }
 
@@ -308,7 +334,7 @@ impl Worker {
         shard.expire(Instant::now());
         Figures {
             snapshot: shard.snapshot(),
-            pooled: self.pool.len(),
+            pooled: self.pool.connections(),
             denied: self.denied.get(),
             cut: self.cut.get(),
             refused: self.refused.get(),
@@ -317,6 +343,7 @@ impl Worker {
 
     fn begin(self: &Rc<Self>, job: Job) {
         match job {
+            Job::Homes(homes) => *self.homes.borrow_mut() = homes,
             Job::Scrape(answer) => {
                 // Who asked may be gone.
                 let _ = answer.send(self.figures());
@@ -373,6 +400,8 @@ pub(crate) fn run(
             changes: changes.clone(),
             asker,
             pool: Rc::default(),
+            bonds: Bonds::default(),
+            homes: RefCell::default(),
             shard: RefCell::default(),
             live: RefCell::default(),
             parked: Cell::new(0),

@@ -35,6 +35,8 @@ impl ListenerId {
     pub(crate) const CAPTURED_OUTBOUND: Self = Self(u32::MAX - 1);
     /// Where the kernel redirects what calls the application.
     pub(crate) const CAPTURED_INBOUND: Self = Self(u32::MAX - 2);
+    /// Where tunnels of HBONE are taken.
+    pub(crate) const TUNNELS: Self = Self(u32::MAX - 3);
 }
 
 /// Everything at once.
@@ -354,6 +356,8 @@ pub(crate) struct EndpointPlan {
 pub(crate) enum Origination {
     /// The mesh's own, which asks for this name.
     Mesh(ServerName<'static>),
+    /// The mesh's own, shared by many connections, each of them a tunnel of HBONE.
+    Tunnel,
     /// The world's.
     World(WorldTls),
     /// It cannot be made, and nothing goes without it: why.
@@ -375,6 +379,7 @@ impl std::fmt::Debug for Origination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Mesh(name) => f.debug_tuple("Mesh").field(name).finish(),
+            Self::Tunnel => f.write_str("Tunnel"),
             Self::World(tls) => f.debug_tuple("World").field(&tls.name).finish(),
             Self::Unmade(why) => f.debug_tuple("Unmade").field(why).finish(),
         }

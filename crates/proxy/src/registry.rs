@@ -649,6 +649,10 @@ impl Registry {
         let never = NEVER_CAPTURED.contains(&port.get());
         let mutual = matches!(tls, Some(ClientTls::Mutual(_)));
         let plain = matches!(tls, Some(ClientTls::Disable | ClientTls::Originate(_)));
+        let expected = |identity: &Identity| -> Vec<Identity> {
+            let others = sans.iter().cloned();
+            std::iter::once(identity.clone()).chain(others).collect()
+        };
         let (expected, reachable) = match (workload.tunnel, &workload.identity) {
             // A gateway takes it where its Gateways say so, and refuses it elsewhere.
             (Tunnel::None, Some(identity)) if mutual && workload.gateway => {
@@ -658,22 +662,19 @@ impl Registry {
             (Tunnel::None, _) => (None, !mutual),
             (Tunnel::Mtls, _) if never || plain => (None, true),
             (Tunnel::Mtls, _) if spared => (None, !mutual),
-            (Tunnel::Mtls, Some(identity)) => (
-                Some(
-                    std::iter::once(identity.clone())
-                        .chain(sans.iter().cloned())
-                        .collect(),
-                ),
-                true,
-            ),
-            // What we cannot speak, or whom we cannot verify, is not spoken to in plaintext instead.
-            (Tunnel::Mtls, None) | (Tunnel::Hbone, _) => (None, false),
+            (Tunnel::Mtls, Some(identity)) => (Some(expected(identity)), true),
+            // A node proxy takes tunnels whatever PeerAuthentication says.
+            (Tunnel::Hbone, _) if never || plain => (None, true),
+            (Tunnel::Hbone, Some(identity)) => (Some(expected(identity)), true),
+            // Whom we cannot verify is not spoken to in plaintext instead.
+            (Tunnel::Mtls | Tunnel::Hbone, None) => (None, false),
         };
         let by_address = |address: IpAddr| EndpointPlan {
             address: SocketAddr::new(address, port.get()),
             name: None,
+            origination: (workload.tunnel == Tunnel::Hbone && expected.is_some())
+                .then(origination::tunnel),
             expected,
-            origination: None,
             weight: workload.weight.max(1),
             available: reachable && workload.healthy,
             rank: Default::default(),

@@ -20,6 +20,8 @@ const FATAL: u8 = 2;
 pub async fn refuse(stream: Stream, alert: AlertDescription) {
     let (mut io, record) = match stream {
         Stream::Tcp(io) => (io, None),
+        // What is around it goes on.
+        Stream::Tunnel(io) => return io.reset(),
         Stream::ServerTls(tls) => {
             let (io, connection) = tls.into_inner();
             let suite = suite(&connection);

@@ -1,10 +1,12 @@
 //! Telling a protocol by its first bytes. The decision is pure ([`detect`]); [`read_prefix`] feeds it from a socket
 //! until it is sure or the deadline passes, and hands back every byte it read.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 
 use crate::client_hello::{self, ClientHello, HelloError};
@@ -25,6 +27,26 @@ pub enum Detected {
     Silent,
     /// The deadline passed first: nothing came, or a beginning that fits several. More may still come.
     Undecided,
+}
+
+/// What can be waited for without a buffer.
+pub trait Readable: AsyncRead + Unpin {
+    /// Ready when a read would probably yield bytes, the end or an error; a false alarm is allowed.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl Readable for TcpStream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
+}
+
+/// Waits until a read would probably not wait.
+///
+/// # Errors
+/// When the stream fails.
+pub async fn readable(stream: &impl Readable) -> io::Result<()> {
+    poll_fn(|cx| stream.poll_readable(cx)).await
 }
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -133,7 +155,7 @@ fn request_line(bytes: &[u8]) -> Option<Detected> {
 /// # Errors
 /// When the socket fails.
 pub async fn read_prefix(
-    tcp: &mut TcpStream,
+    tcp: &mut impl Readable,
     prefix: &mut Vec<u8>,
     deadline: Option<Duration>,
 ) -> io::Result<Detected> {
@@ -217,13 +239,13 @@ pub async fn read_first(
     Ok(prefix.first().copied())
 }
 
-async fn read_until_sure(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<Detected> {
+async fn read_until_sure(tcp: &mut impl Readable, prefix: &mut Vec<u8>) -> io::Result<Detected> {
     loop {
         if let Some(answer) = detect(prefix) {
             return Ok(answer);
         }
         // No buffer while nothing is there to fill it.
-        tcp.readable().await?;
+        readable(tcp).await?;
         if prefix.len() == prefix.capacity() {
             let more = if prefix.is_empty() {
                 DETECTION_BUFFER

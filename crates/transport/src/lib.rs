@@ -26,8 +26,8 @@ pub use client_hello::{ClientHello, HelloError};
 pub use close::{linger, reset};
 pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{
-    Detected, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, read_first, read_http,
-    read_opening, read_prefix,
+    Detected, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, read_first,
+    read_http, read_opening, read_prefix, readable,
 };
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;
@@ -41,4 +41,4 @@ pub use redirected::{
     original_destination,
 };
 pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched};
-pub use stream::{News, Stream, TcpIo};
+pub use stream::{Carried, News, Stream, TcpIo};

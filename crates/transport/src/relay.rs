@@ -17,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::buffers::{Buffer, Class};
-use crate::close::reset;
 use crate::stream::Stream;
 
 /// Why a relay ended.
@@ -107,8 +106,8 @@ pub fn relay_watched(
         })
         .await;
         if !matches!(end, RelayEnd::Finished) {
-            reset(downstream.tcp());
-            reset(upstream.tcp());
+            downstream.reset();
+            upstream.reset();
         }
         RelayOutcome {
             received: relay.up.bytes,

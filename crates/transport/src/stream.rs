@@ -11,6 +11,9 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::close::reset;
+use crate::detect::Readable;
+
 /// A TCP connection, and what detection already took from it.
 #[derive(Debug)]
 pub struct TcpIo {
@@ -171,6 +174,22 @@ impl AsyncWrite for TcpIo {
     }
 }
 
+/// Bytes that travel as one stream of another connection.
+pub trait Carried: Readable + AsyncWrite + std::fmt::Debug {
+    /// As [`Stream::is_readable`].
+    fn is_readable(&self) -> bool;
+    /// As [`Stream::news`].
+    fn news(&self) -> News;
+    /// Ready when it failed, whether somebody reads or not.
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Ends it so that it never looks finished.
+    fn reset(&self);
+    /// Who is at the other end of the connection around it.
+    fn peer(&self) -> SocketAddr;
+    /// Our end of that, where it is known.
+    fn local(&self) -> Option<SocketAddr>;
+}
+
 /// A connection, however its bytes travel.
 #[derive(Debug)]
 pub enum Stream {
@@ -180,6 +199,8 @@ pub enum Stream {
     ServerTls(Box<tokio_rustls::server::TlsStream<TcpIo>>),
     /// TLS whose handshake we began.
     ClientTls(Box<tokio_rustls::client::TlsStream<TcpIo>>),
+    /// Inside a connection that others share.
+    Tunnel(Box<dyn Carried>),
 }
 
 /// The same call on whichever kind it is.
@@ -189,18 +210,49 @@ macro_rules! each {
             Stream::Tcp($io) => $call,
             Stream::ServerTls($io) => $call,
             Stream::ClientTls($io) => $call,
+            Stream::Tunnel($io) => $call,
         }
     };
 }
 
 impl Stream {
-    /// The socket at the bottom.
-    #[must_use]
-    pub fn tcp(&self) -> &TcpStream {
+    /// The socket at the bottom; none where others share it.
+    fn io(&self) -> Result<&TcpIo, &dyn Carried> {
         match self {
-            Self::Tcp(io) => io.tcp(),
-            Self::ServerTls(io) => io.get_ref().0.tcp(),
-            Self::ClientTls(io) => io.get_ref().0.tcp(),
+            Self::Tcp(io) => Ok(io),
+            Self::ServerTls(io) => Ok(io.get_ref().0),
+            Self::ClientTls(io) => Ok(io.get_ref().0),
+            Self::Tunnel(io) => Err(&**io),
+        }
+    }
+
+    fn io_mut(&mut self) -> Option<&mut TcpIo> {
+        match self {
+            Self::Tcp(io) => Some(io),
+            Self::ServerTls(io) => Some(io.get_mut().0),
+            Self::ClientTls(io) => Some(io.get_mut().0),
+            Self::Tunnel(_) => None,
+        }
+    }
+
+    /// Makes its end one that the peer sees as a reset: what was cut never looks finished.
+    pub fn reset(&self) {
+        match self {
+            Self::Tunnel(io) => io.reset(),
+            Self::Tcp(io) => reset(io.tcp()),
+            Self::ServerTls(io) => reset(io.get_ref().0.tcp()),
+            Self::ClientTls(io) => reset(io.get_ref().0.tcp()),
+        }
+    }
+
+    /// Ready when the peer broke it off; one that only said all may still read.
+    pub async fn failed(&self) {
+        match self.io() {
+            Ok(io) => {
+                // A socket that cannot be asked is as good as broken.
+                let _ = io.tcp().ready(Interest::ERROR).await;
+            }
+            Err(carried) => std::future::poll_fn(|cx| carried.poll_failed(cx)).await,
         }
     }
 
@@ -215,16 +267,18 @@ impl Stream {
     /// # Errors
     /// When the connection is already gone.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp().peer_addr()
+        match self.io() {
+            Ok(io) => io.tcp().peer_addr(),
+            Err(carried) => Ok(carried.peer()),
+        }
     }
 
     /// Our end of the socket, asked of the kernel once; none when the connection was gone before.
     #[must_use]
     pub fn local(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(io) => io.local(),
-            Self::ServerTls(io) => io.get_ref().0.local(),
-            Self::ClientTls(io) => io.get_ref().0.local(),
+        match self.io() {
+            Ok(io) => io.local(),
+            Err(carried) => carried.local(),
         }
     }
 
@@ -232,7 +286,7 @@ impl Stream {
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tunnel(_) => None,
             Self::ServerTls(io) => io.get_ref().1.alpn_protocol(),
             Self::ClientTls(io) => io.get_ref().1.alpn_protocol(),
         }
@@ -243,7 +297,7 @@ impl Stream {
     pub fn server_name(&self) -> Option<&str> {
         match self {
             Self::ServerTls(io) => io.get_ref().1.server_name(),
-            Self::Tcp(_) | Self::ClientTls(_) => None,
+            Self::Tcp(_) | Self::ClientTls(_) | Self::Tunnel(_) => None,
         }
     }
 
@@ -251,7 +305,7 @@ impl Stream {
     #[must_use]
     pub fn cipher_suite(&self) -> Option<rustls::CipherSuite> {
         let suite = match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tunnel(_) => None,
             Self::ServerTls(io) => io.get_ref().1.negotiated_cipher_suite(),
             Self::ClientTls(io) => io.get_ref().1.negotiated_cipher_suite(),
         };
@@ -262,7 +316,7 @@ impl Stream {
     #[must_use]
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         let chain = match self {
-            Self::Tcp(_) => None,
+            Self::Tcp(_) | Self::Tunnel(_) => None,
             Self::ServerTls(io) => io.get_ref().1.peer_certificates(),
             Self::ClientTls(io) => io.get_ref().1.peer_certificates(),
         };
@@ -283,6 +337,7 @@ impl Stream {
                 (_, session) if !session.wants_read() => Poll::Ready(Ok(())),
                 (io, _) => io.poll_readable(cx),
             },
+            Self::Tunnel(io) => io.poll_readable(cx),
         }
     }
 
@@ -293,9 +348,11 @@ impl Stream {
             Self::Tcp(io) => !io.prefix.is_empty(),
             Self::ServerTls(io) => !io.get_ref().1.wants_read(),
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
+            Self::Tunnel(io) => io.is_readable(),
         };
         // Nothing is read: this only looks at what the runtime knows, and leaves it as it is.
-        told || self.tcp().try_io(Interest::READABLE, || Ok(())).is_ok()
+        let known = |io: &TcpIo| io.tcp().try_io(Interest::READABLE, || Ok(())).is_ok();
+        told || self.io().is_ok_and(known)
     }
 
     /// Waits as [`Stream::poll_readable`] does; holds nothing but the stream while waiting.
@@ -306,29 +363,17 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
 
-    fn io(&self) -> &TcpIo {
-        match self {
-            Self::Tcp(io) => io,
-            Self::ServerTls(io) => io.get_ref().0,
-            Self::ClientTls(io) => io.get_ref().0,
-        }
-    }
-
-    fn io_mut(&mut self) -> &mut TcpIo {
-        match self {
-            Self::Tcp(io) => io,
-            Self::ServerTls(io) => io.get_mut().0,
-            Self::ClientTls(io) => io.get_mut().0,
-        }
-    }
-
     /// Whether the peer has sent something or gone away already. Asks the kernel, in one system call: a pool's readiness
     /// is as old as the last look at all sockets, and a request must not be written behind the peer's end.
     #[must_use]
     pub fn news(&mut self) -> News {
+        let io = match self.io() {
+            Ok(io) => io,
+            Err(carried) => return carried.news(),
+        };
         let mut byte = [0u8; 1];
         let peeked = rustix::net::recv(
-            self.tcp(),
+            io.tcp(),
             &mut byte,
             rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT,
         );
@@ -336,7 +381,9 @@ impl Stream {
             Err(rustix::io::Errno::AGAIN) => News::None,
             Err(_) => {
                 // The kernel tells of a failure once.
-                self.io_mut().note_end(End::Failed);
+                if let Some(io) = self.io_mut() {
+                    io.note_end(End::Failed);
+                }
                 News::End
             }
             Ok((0, _)) => News::End,
@@ -347,19 +394,21 @@ impl Stream {
     /// Bytes the kernel took from us so far, as they travel: a mark for [`Stream::closed_before`].
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.io().written
+        self.io().map_or(0, |io| io.written)
     }
 
     /// Whether the peer closed its sending side before its kernel had received any byte written after `mark`.
     ///
     /// A TCP segment acknowledges all that its sender had received. So if the peer's FIN is here and every byte written
     /// after the mark is still unacknowledged, the peer had received none of them when it closed. A reset proves nothing:
-    /// what it acknowledges is not looked at.
+    /// what it acknowledges is not looked at. Of what travels inside another connection nothing is known.
     #[must_use]
     pub fn closed_before(&self, mark: u64) -> bool {
-        let io = self.io();
+        let Ok(io) = self.io() else {
+            return false;
+        };
         let told_goodbye = match self {
-            Self::Tcp(_) => false,
+            Self::Tcp(_) | Self::Tunnel(_) => false,
             Self::ServerTls(io) => !io.get_ref().1.wants_read(),
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
         };

@@ -110,6 +110,9 @@ pub(crate) struct Args {
     /// Where the kernel redirects what calls the application. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15006")]
     capture_inbound: SocketAddr,
+    /// With `--capture`, tunnels of HBONE are taken here: node proxies and ztunnel call by them. 0.0.0.0 stands for [::], too.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15008")]
+    capture_tunnels: SocketAddr,
     /// Answer DNS here, over UDP and TCP: mesh names from the mesh, everything else from the resolver. `off`: not at all.
     #[arg(long, value_name = "ADDRESS|off", default_value = "off", value_parser = dns_address)]
     dns: DnsAddress,
@@ -310,6 +313,7 @@ fn capture(args: &Args) -> Option<voile_proxy::Capture> {
     (args.capture != CaptureMode::None).then_some(voile_proxy::Capture {
         outbound: args.capture_outbound,
         inbound: args.capture_inbound,
+        tunnels: args.capture_tunnels,
         keeps_source: args.capture == CaptureMode::Tproxy,
     })
 }

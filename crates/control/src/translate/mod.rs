@@ -146,7 +146,7 @@ impl<'a> Making<'a> {
     fn address(&mut self, made: Resource) {
         let made = self.kept(|snapshot| &snapshot.all_addresses, made);
         // Node proxies are told otherwise of what they cannot speak.
-        let plain = ztunnel::plain(&made).filter(|_| self.snapshot.ambient);
+        let plain = ztunnel::plain(self.mesh, &made).filter(|_| self.snapshot.ambient);
         match plain {
             Some(plain) => {
                 let plain = self.kept(|snapshot| &snapshot.plain, plain);

@@ -9,6 +9,12 @@ use super::{Connection, Failure};
 use crate::fields::Fields;
 
 impl Connection {
+    /// Whether [`Connection::poll_data`] would be ready.
+    pub(crate) fn has_news(&self, key: usize) -> bool {
+        let stream = &self.streams[key];
+        !stream.data.is_empty() || stream.recv == Half::Ended || stream.failed.is_some()
+    }
+
     pub(crate) fn is_read(&self, key: usize) -> bool {
         self.streams[key].is_read()
     }

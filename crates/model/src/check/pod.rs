@@ -19,6 +19,8 @@ use crate::written::pod as written;
 pub(super) const INJECT: &str = "sidecar.istio.io/inject";
 /// Annotation that says whether a node proxy takes the Pod's connections; Istio's CNI writes it.
 pub(super) const REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Whether a sidecar takes tunnels of HBONE.
+const TUNNEL: &str = "networking.istio.io/tunnel";
 /// Label of a Pod or namespace that says by whom its connections are to be taken.
 pub(super) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Annotation that says whether probes go round the sidecar.
@@ -316,6 +318,7 @@ fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) 
             labels.get(DATAPLANE_MODE),
             &["ambient", "none"],
         ),
+        (TUNNEL, labels.get(TUNNEL), &["http"]),
     ] {
         if let Some(value) = value
             && !known.contains(&value)

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use voile_telemetry::export::{Connection, Dial, Dialing};
-use voile_transport::{self as transport, CONNECT_TIMEOUT, Origin, TLS_HANDSHAKE_TIMEOUT};
+use voile_transport::{self as transport, CONNECT_TIMEOUT, Origin, Stream, TLS_HANDSHAKE_TIMEOUT};
 
 use crate::plan::{EndpointPlan, ServicePlan};
 use crate::worker::verify;
@@ -76,7 +76,10 @@ impl Dial for Collected {
             let shaken = transport::connect_tls(tls, name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
             let stream = shaken.await.map_err(io::Error::other)?;
             verify(&stream, expected).map_err(io::Error::other)?;
-            Ok(Box::new(stream) as Box<dyn Connection>)
+            match stream {
+                Stream::ClientTls(tls) => Ok(tls as Box<dyn Connection>),
+                _ => Err(io::Error::other("not the client's side of TLS")),
+            }
         })
     }
 

@@ -138,6 +138,8 @@ pub struct Capture {
     pub outbound: SocketAddr,
     /// What calls the application (15006).
     pub inbound: SocketAddr,
+    /// Where node proxies and other sidecars call it through tunnels (15008), which nobody redirects.
+    pub tunnels: SocketAddr,
     /// The application is called from its client's own address.
     pub keeps_source: bool,
 }
@@ -322,7 +324,7 @@ fn bind_captured(
             ))
         })?;
     }
-    let both = [
+    let all = [
         (
             Direction::CapturedOutbound,
             capture.outbound,
@@ -333,9 +335,10 @@ fn bind_captured(
             capture.inbound,
             "captured inbound",
         ),
+        (Direction::Tunnels, capture.tunnels, "tunnels of HBONE"),
     ];
     let mut bound = Vec::new();
-    for (direction, address, purpose) in both {
+    for (direction, address, purpose) in all {
         let failed = |address, error| RunError::Bind {
             address,
             purpose,
@@ -377,6 +380,8 @@ fn mesh_tls(store: &Arc<CertificateStore>) -> Result<Tls, RunError> {
                 alpn::PLAIN_HTTP11,
             ],
         )?,
+        tunnel_server: mesh_server_config(store, &[alpn::PLAIN_HTTP2])?,
+        tunnel_client: mesh_client_config(store, &[alpn::PLAIN_HTTP2])?,
         client_http: mesh_client_config(store, &[alpn::HTTP11])?,
         // The mesh's name first, then what a server that only knows one of Istio's other names can pick.
         client_http2: mesh_client_config(store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,

@@ -20,12 +20,16 @@ pub(super) enum Direction {
     Gateway,
     CapturedInbound,
     CapturedOutbound,
+    Tunnels,
 }
 
 impl Direction {
     /// Whether its sockets are there whatever the configuration says.
     pub(super) fn is_captured(self) -> bool {
-        matches!(self, Self::CapturedInbound | Self::CapturedOutbound)
+        matches!(
+            self,
+            Self::CapturedInbound | Self::CapturedOutbound | Self::Tunnels
+        )
     }
 
     /// As a successor is told.
@@ -36,6 +40,7 @@ impl Direction {
             Self::Gateway => "gateway",
             Self::CapturedInbound => "captured-inbound",
             Self::CapturedOutbound => "captured-outbound",
+            Self::Tunnels => "tunnels",
         }
     }
 
@@ -46,6 +51,7 @@ impl Direction {
             Self::Gateway => "gateway",
             Self::CapturedInbound => "captured inbound",
             Self::CapturedOutbound => "captured outbound",
+            Self::Tunnels => "tunnels",
         }
     }
 }
@@ -91,6 +97,7 @@ impl Sockets {
     pub(super) fn adopt(&mut self, direction: Direction, address: SocketAddr, socket: TcpListener) {
         let (id, name) = match direction {
             Direction::CapturedInbound => (ListenerId::CAPTURED_INBOUND, "capture/inbound"),
+            Direction::Tunnels => (ListenerId::TUNNELS, "capture/tunnels"),
             _ => (ListenerId::CAPTURED_OUTBOUND, "capture/outbound"),
         };
         let entry = Entry {

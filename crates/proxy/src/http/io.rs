@@ -75,7 +75,7 @@ impl Io for voile_transport::Stream {
     }
 
     fn abort(&mut self) {
-        voile_transport::reset(self.tcp());
+        self.reset();
     }
 
     fn local_address(&self) -> Option<std::net::SocketAddr> {

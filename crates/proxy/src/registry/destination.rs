@@ -340,23 +340,31 @@ impl Registry {
     ) -> EndpointPlan {
         let (chosen, all) = known.unzip();
         let all = all.unwrap_or_default();
-        let encrypted = |workload: &&&Workload| {
-            workload.tunnel != Tunnel::None && !self.spared(workload, to.port())
+        let encrypted = |workload: &&&Workload| match workload.tunnel {
+            Tunnel::None => false,
+            Tunnel::Mtls => !self.spared(workload, to.port()),
+            // A node proxy takes tunnels whatever PeerAuthentication says.
+            Tunnel::Hbone => !NEVER_CAPTURED.contains(&to.port()),
         };
+        let mut tunnels: Vec<Tunnel> = Vec::new();
         let mut expected: Vec<Identity> = Vec::new();
         let mut reachable = true;
         for workload in all.iter().filter(encrypted) {
-            match (&workload.identity, workload.tunnel) {
-                (Some(identity), Tunnel::Mtls) => expected.push(identity.clone()),
-                // What we cannot speak, or whom we cannot verify, is not spoken to in plaintext instead.
-                _ => reachable = false,
+            tunnels.push(workload.tunnel);
+            match &workload.identity {
+                Some(identity) => expected.push(identity.clone()),
+                // Whom we cannot verify is not spoken to in plaintext instead.
+                None => reachable = false,
             }
         }
+        let tunnelled = tunnels.contains(&Tunnel::Hbone);
+        // Nobody can say who of them would answer, and in what.
+        reachable &= !(tunnelled && tunnels.contains(&Tunnel::Mtls));
         EndpointPlan {
             address: to,
             name: None,
             expected: (!expected.is_empty()).then_some(expected),
-            origination: None,
+            origination: tunnelled.then(origination::tunnel),
             weight: 1,
             available: reachable,
             rank: Default::default(),

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use voile_identity::TowardsOutside;
@@ -131,6 +131,12 @@ fn unmade(
     }
 }
 
+/// What whoever is called through tunnels has; all the same one, since equal is only what is the same.
+pub(super) fn tunnel() -> Same<Origination> {
+    static TUNNEL: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Tunnel));
+    Same(Arc::clone(&TUNNEL))
+}
+
 fn make(terms: &Terms) -> Origination {
     match try_make(terms) {
         Ok(made) => made,
@@ -192,6 +198,12 @@ pub(super) fn originate(plan: &mut ServicePlan) {
         return;
     };
     for endpoint in &mut plan.endpoints {
+        let tunnelled = endpoint.origination.as_ref();
+        let tunnelled = tunnelled.is_some_and(|one| matches!(*one.0, Origination::Tunnel));
+        if tunnelled && matches!(*origination.0, Origination::Mesh(_)) {
+            // A name is asked for only where connections are told apart by it.
+            continue;
+        }
         endpoint.origination = Some(origination.clone());
         if !matches!(*origination.0, Origination::Mesh(_)) {
             endpoint.expected = None;

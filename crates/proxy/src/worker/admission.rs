@@ -14,6 +14,8 @@ use voile_xds::wire::MutualTls;
 pub(crate) enum Arrival {
     /// In mutual TLS, verified.
     MutualTls(Rc<Verified>),
+    /// The same, through a tunnel of HBONE. Those are taken whatever mode holds, as node proxies do: who called was proven.
+    Tunnel(Rc<Verified>),
     /// In plaintext, or in TLS that is the application's own.
     Plaintext,
 }
@@ -32,6 +34,16 @@ pub(crate) struct Belief {
     pub(crate) revocations: Option<Arc<Revocations>>,
 }
 
+impl Arrival {
+    /// Who it was, where that was proven.
+    pub(crate) fn peer(&self) -> Option<&Verified> {
+        match self {
+            Self::MutualTls(peer) | Self::Tunnel(peer) => Some(peer),
+            Self::Plaintext => None,
+        }
+    }
+}
+
 impl Belief {
     fn is_revoked(&self, peer: &Verified) -> bool {
         let lists = self.revocations.as_ref();
@@ -40,16 +52,18 @@ impl Belief {
 }
 
 pub(crate) fn admit(mode: MutualTls, arrival: &Arrival, belief: &Belief) -> Result<Permit, Denial> {
-    let mode = match mode {
-        MutualTls::Disable => Mode::Disable,
-        MutualTls::Permissive => Mode::Permissive,
-        MutualTls::Strict => Mode::Strict,
+    let mode = match (mode, arrival) {
+        (MutualTls::Strict, _) => Mode::Strict,
+        (MutualTls::Permissive, _) | (MutualTls::Disable, Arrival::Tunnel(_)) => Mode::Permissive,
+        (MutualTls::Disable, _) => Mode::Disable,
     };
     let facts = match arrival {
-        Arrival::MutualTls(peer) if belief.is_revoked(peer) => {
+        Arrival::MutualTls(peer) | Arrival::Tunnel(peer) if belief.is_revoked(peer) => {
             ConnectionFacts::Revoked(&peer.identity)
         }
-        Arrival::MutualTls(peer) => ConnectionFacts::MutualTls(Some(&peer.identity)),
+        Arrival::MutualTls(peer) | Arrival::Tunnel(peer) => {
+            ConnectionFacts::MutualTls(Some(&peer.identity))
+        }
         Arrival::Plaintext => ConnectionFacts::Plaintext,
     };
     inbound(mode, facts, &belief.trust)

@@ -13,7 +13,6 @@ use voile_policy::Permit;
 use voile_policy::authorization::{Facts, Http, Outcome, Verdict};
 use voile_telemetry::access_log::Marks;
 
-use super::admission::Arrival;
 use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
 use super::changes::Changes;
 use super::inbound::{self, Caller};
@@ -486,10 +485,7 @@ fn facts<'a>(
 ) -> Facts<'a> {
     Facts {
         // Nothing but the certificate that was verified says who somebody is; headers that claim it are not asked.
-        source: match &caller.arrival {
-            Arrival::MutualTls(peer) => Some(&peer.identity),
-            Arrival::Plaintext => None,
-        },
+        source: caller.arrival.peer().map(|peer| &peer.identity),
         source_ip: caller.remote.ip(),
         remote_ip,
         destination,

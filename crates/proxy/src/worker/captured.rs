@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use voile_transport as transport;
 
 use super::slots::{InboundSlot, OutboundSlot};
+use super::stop::Stop;
 use super::{FromWorker, Overload, Worker, count, inbound, outbound};
 use crate::plan::{CapturePlan, OutboundPlan, Target};
 
@@ -38,6 +39,8 @@ pub(crate) struct Captured {
     inbound: RefCell<HashMap<SocketAddr, Held>>,
     outbound: RefCell<HashMap<Target, Destination>>,
     parked: Cell<usize>,
+    /// Given when tunnels are no longer taken.
+    pub(crate) leaving: Stop,
 }
 
 /// A slot of ours. Declared ports keep theirs; others live as long as their connections, or a scan would fill the memory.
@@ -192,6 +195,7 @@ impl Captured {
     }
 
     pub(crate) fn drain(&self, gently: bool) {
+        self.leaving.give();
         for held in self.inbound.borrow().values() {
             if let Some(slot) = held.slot() {
                 slot.http.drain(gently);
@@ -219,7 +223,7 @@ impl Captured {
     }
 
     /// The slot for calls to one of our own addresses; `None` when the address is not ours.
-    fn own(&self, worker: &Worker, to: SocketAddr) -> Option<Rc<InboundSlot>> {
+    pub(super) fn own(&self, worker: &Worker, to: SocketAddr) -> Option<Rc<InboundSlot>> {
         let mut all = self.inbound.borrow_mut();
         if let Some(slot) = all.get(&to).and_then(Held::slot) {
             return Some(slot);

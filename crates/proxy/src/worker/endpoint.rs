@@ -22,7 +22,7 @@ use voile_transport::{
 };
 
 use super::shown::Shown;
-use super::{Tls, Worker, count};
+use super::{Tls, Worker, count, tunnels};
 use crate::http::{Answer, UNREACHED, UpstreamHttp};
 use crate::moment;
 use crate::plan::{EndpointPlan, Origination, Same, TrafficPlan, WorldTls};
@@ -136,7 +136,7 @@ impl Drop for InFlight {
 }
 
 /// Why an endpoint could not be reached.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Unreachable {
     /// For a stranger: no addresses, no identities.
     pub(crate) public: &'static str,
@@ -149,7 +149,7 @@ pub(crate) struct Unreachable {
 }
 
 impl Unreachable {
-    fn new(public: &'static str, detail: String) -> Self {
+    pub(super) fn new(public: &'static str, detail: String) -> Self {
         Self {
             public,
             detail,
@@ -375,6 +375,9 @@ impl Endpoint {
         if let Some(Origination::Unmade(why)) = origination {
             return Err(Unreachable::unmade(why));
         }
+        if let Some(Origination::Tunnel) = origination {
+            return Box::pin(tunnels::connect(worker, self, limit)).await;
+        }
         let tcp = match &self.plan.name {
             Some(name) if self.plan.address.ip().is_unspecified() => {
                 Box::pin(self.connect_by_name(worker, &name.host, limit)).await?
@@ -497,7 +500,7 @@ impl Endpoint {
     }
 }
 
-async fn connect_to(
+pub(super) async fn connect_to(
     worker: &Worker,
     to: SocketAddr,
     limit: Duration,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 use voile_model::mesh::telemetry::Side;
-use voile_transport::{self as transport, Stream};
+use voile_transport::Stream;
 
 use super::authorization::{self, Leave};
 use super::gateway::GatewaySlot;
@@ -81,7 +81,7 @@ async fn let_in(
                 };
                 logged::tcp(worker, &record);
             }
-            transport::reset(stream.tcp());
+            stream.reset();
             None
         }
     }

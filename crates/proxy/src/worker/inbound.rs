@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::{AlertDescription, CipherSuite};
-use tokio::io::Interest;
 use tokio::net::TcpStream;
+use voile_hbone::Tunnel;
 use voile_identity::identity_of;
 use voile_identity::revocation::keys_of;
 use voile_model::mesh::telemetry::Side;
@@ -85,6 +85,17 @@ impl Caller {
         said.unwrap_or(self.remote)
     }
 
+    /// Notes what a client's own TLS asks for.
+    fn hear(&mut self, detected: Detected) {
+        if let Detected::Tls(hello) = detected
+            && let Some(mut name) = hello.server_name
+        {
+            // As rustls and Envoy tell it, so that nobody passes an authorizer by its spelling.
+            name.make_ascii_lowercase();
+            self.tell(|told| told.server_name = Some(name.into()));
+        }
+    }
+
     pub(super) fn tell(&mut self, change: impl FnOnce(&mut Told)) {
         change(self.told.get_or_insert_default());
     }
@@ -110,25 +121,44 @@ pub(crate) async fn serve(
     tcp: TcpStream,
     remote: SocketAddr,
 ) {
-    let opening = Box::pin(open(worker, slot, tcp, remote));
+    let opening = Box::pin(async move {
+        let identified = introduced(&worker, &slot, tcp, remote).await?;
+        open(worker, slot, identified).await
+    });
     if let Some(conversation) = opening.await {
         conversation.await;
     }
 }
 
-/// Learns who calls and what for, and whether that may be; gives what remains to be done.
+/// The same for what came through a tunnel, whose caller is known already.
+pub(super) async fn serve_tunnel(
+    worker: Rc<Worker>,
+    slot: Rc<InboundSlot>,
+    tunnel: Tunnel,
+    caller: Caller,
+) {
+    let opening = Box::pin(async move {
+        let identified = tunnelled(&worker, &slot, tunnel, caller).await?;
+        open(worker, slot, identified).await
+    });
+    if let Some(conversation) = opening.await {
+        conversation.await;
+    }
+}
+
+/// Learns whether what is known of a connection may be; gives what remains to be done.
 async fn open(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
-    tcp: TcpStream,
-    remote: SocketAddr,
+    identified: Identified,
 ) -> Option<Conversation> {
     let Identified {
         stream,
         caller,
         kind,
         ahead,
-    } = introduced(&worker, &slot, tcp, remote).await?;
+    } = identified;
+    let remote = caller.remote;
     let admitted = permit(&worker, &slot, &caller.arrival, remote);
     let admitted = admitted.map_err(|why| Denied::new(403, "refused_by_policy", why));
     let leave = match (kind, admitted) {
@@ -176,7 +206,7 @@ async fn unless_reset<T>(stream: &Stream, judged: impl Future<Output = T>) -> Op
     tokio::select! {
         biased;
         word = judged => Some(word),
-        _ = stream.tcp().ready(Interest::ERROR) => None,
+        () = stream.failed() => None,
     }
 }
 
@@ -301,40 +331,83 @@ async fn identify(
             return None; // An HTTP client that has nothing to say has no claim to an answer.
         }
     }
-    let connect = transport::begins_connect(&prefix);
+    let kind = kind(&detected, protocol, &prefix);
     let io = TcpIo::new(tcp, prefix);
     let mut identified = match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
             worker.teach(from(slot, remote), Opening::Client);
             terminate(worker, slot, protocol, io, remote).await?
         }
-        // TLS that is not ours belongs to the application, whatever the port says.
-        Detected::Tls(hello) => {
-            let mut opaque = plaintext(io, remote, Kind::Opaque);
-            if let Some(mut name) = hello.server_name {
-                // As rustls and Envoy tell it, so that nobody passes an authorizer by its spelling.
-                name.make_ascii_lowercase();
-                opaque
-                    .caller
-                    .tell(|told| told.server_name = Some(name.into()));
-            }
-            opaque
+        detected => {
+            let Some(kind) = kind else {
+                transport::linger(Stream::Tcp(io)).await;
+                return None;
+            };
+            let mut plain = plaintext(io, remote, kind);
+            plain.caller.hear(detected);
+            plain
         }
-        Detected::Http1 if protocol == Protocol::Auto => plaintext(io, remote, Kind::Http),
-        Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => {
-            plaintext(io, remote, Kind::Http2)
-        }
-        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
-        Detected::Opaque if protocol.is_http2() && !connect => {
-            transport::linger(Stream::Tcp(io)).await;
-            return None;
-        }
-        // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
-        _ if protocol.is_http() => plaintext(io, remote, Kind::Http),
-        _ => plaintext(io, remote, Kind::Opaque),
     };
     identified.ahead = ahead;
     Some(identified)
+}
+
+/// What a connection is whose first bytes are these, if the mesh's TLS is not around it; none is to be closed.
+fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> {
+    Some(match detected {
+        // TLS that is not ours belongs to the application, whatever the port says.
+        Detected::Tls(_) => Kind::Opaque,
+        Detected::Http1 if protocol == Protocol::Auto => Kind::Http,
+        Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => Kind::Http2,
+        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
+        Detected::Opaque if protocol.is_http2() && !transport::begins_connect(prefix) => {
+            return None;
+        }
+        // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
+        _ if protocol.is_http() => Kind::Http,
+        _ => Kind::Opaque,
+    })
+}
+
+/// Learns what travels in a tunnel: its bytes are as the application's client wrote them.
+async fn tunnelled(
+    worker: &Worker,
+    slot: &InboundSlot,
+    mut tunnel: Tunnel,
+    mut caller: Caller,
+) -> Option<Identified> {
+    let protocol = slot.plan.borrow().protocol;
+    let mut ahead = None;
+    let mut kind = Some(Kind::Opaque);
+    if !matches!(protocol, Protocol::Tcp | Protocol::Tls) {
+        let mut prefix = Vec::new();
+        let deadline = patience(worker, slot, protocol, caller.remote);
+        let read = transport::read_prefix(&mut tunnel, &mut prefix, Some(deadline)).await;
+        let mut detected = read.ok()?;
+        if detected == Detected::Undecided && !protocol.is_http() {
+            let permit = permit(worker, slot, &caller.arrival, caller.remote).ok()?;
+            let leave = authorization::rehearse(worker, slot, &caller, permit);
+            let (leave, remote) = (leave.as_ref(), caller.remote);
+            let late = late::detect(worker, slot, &mut tunnel, &mut prefix, remote, leave);
+            (detected, ahead) = late.await?;
+        } else if detected == Detected::Undecided && prefix.is_empty() {
+            return None;
+        }
+        kind = self::kind(&detected, protocol, &prefix);
+        caller.hear(detected);
+        tunnel.unread(prefix);
+    }
+    let stream = Stream::Tunnel(Box::new(tunnel));
+    let Some(kind) = kind else {
+        transport::linger(stream).await;
+        return None;
+    };
+    Some(Identified {
+        stream,
+        caller,
+        kind,
+        ahead,
+    })
 }
 
 /// Takes nothing but TLS. Plaintext is closed in good order, without an alert that its client could not read.
@@ -518,7 +591,7 @@ fn relay(
         let mut details = "";
         let (moved, flags, failure, upstream_local) = match connected {
             Err(error) => {
-                transport::reset(stream.tcp());
+                stream.reset();
                 ((0, 0), "UF", error.to_string(), None)
             }
             Ok(upstream) => {
@@ -606,7 +679,7 @@ pub(crate) fn inbound_series(
     source.principal.clone_from(&caller.principal);
     let mut destination = Peer::clone(&worker.own.borrow());
     let security = match caller.arrival {
-        Arrival::MutualTls(_) => {
+        Arrival::MutualTls(_) | Arrival::Tunnel(_) => {
             destination.principal.clone_from(&worker.principal.borrow());
             Security::MutualTls
         }

@@ -16,7 +16,7 @@ use voile_transport::{self as transport, Stream};
 
 use voile_xds::wire::{MutualTls, Protocol};
 
-use super::admission::{Admission, Arrival};
+use super::admission::Admission;
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave};
 use super::counted;
 use super::inbound::{Caller, inbound_series};
@@ -376,7 +376,7 @@ impl HttpRole for InboundRole {
     }
 
     fn serves_sidecar(&self) -> bool {
-        matches!(self.caller.arrival, Arrival::MutualTls(_))
+        self.caller.arrival.peer().is_some()
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {

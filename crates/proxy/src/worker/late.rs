@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use voile_transport::{
-    self as transport, ConnectError, DETECTION_BUFFER, Detected, Opening, TLS_HANDSHAKE_RECORD,
-    TLS_HANDSHAKE_TIMEOUT,
+    self as transport, ConnectError, DETECTION_BUFFER, Detected, Opening, Readable,
+    TLS_HANDSHAKE_RECORD, TLS_HANDSHAKE_TIMEOUT,
 };
 use voile_xds::wire::{MutualTls, Protocol};
 
@@ -35,7 +35,7 @@ pub(crate) type Ahead = Result<TcpStream, ConnectError>;
 pub(crate) async fn detect(
     worker: &Worker,
     slot: &InboundSlot,
-    tcp: &mut TcpStream,
+    tcp: &mut impl Readable,
     prefix: &mut Vec<u8>,
     remote: SocketAddr,
     leave: Option<&Leave>,
@@ -105,8 +105,8 @@ pub(crate) async fn detect(
 }
 
 /// Waits without a buffer, and reads what came; 0 is the client's end.
-async fn first_bytes(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<usize> {
-    tcp.readable().await?;
+async fn first_bytes(tcp: &mut impl Readable, prefix: &mut Vec<u8>) -> io::Result<usize> {
+    transport::readable(tcp).await?;
     prefix.reserve_exact(DETECTION_BUFFER);
     // Cancel safe: a byte is either still in the kernel or in `prefix`.
     tcp.read_buf(prefix).await

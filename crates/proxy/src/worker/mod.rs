@@ -39,6 +39,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod tunnels;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -81,6 +82,9 @@ use stop::Stop;
 #[derive(Debug, Clone)]
 pub(crate) struct Tls {
     pub(crate) server: Arc<ServerConfig>,
+    /// Of tunnels, both ends.
+    pub(crate) tunnel_server: Arc<ServerConfig>,
+    pub(crate) tunnel_client: Arc<ClientConfig>,
     pub(crate) client_http: Arc<ClientConfig>,
     pub(crate) client_http2: Arc<ClientConfig>,
     pub(crate) client_tcp: Arc<ClientConfig>,
@@ -263,6 +267,8 @@ pub(crate) struct Worker {
     control: mpsc::UnboundedSender<FromWorker>,
     pub(crate) capture: Redirected,
     pub(crate) servers_first: ServersFirst,
+    /// Connections to node proxies.
+    pub(crate) tunnels: Rc<tunnels::Pool>,
 }
 
 impl Worker {
@@ -308,6 +314,7 @@ impl Worker {
             control,
             capture,
             servers_first: ServersFirst::default(),
+            tunnels: Rc::default(),
         })
     }
 
@@ -632,9 +639,12 @@ fn accepted(
     worker.peak.set(worker.peak.get().max(held));
     count(&worker.counters.accepted);
     let captured = [ListenerId::CAPTURED_OUTBOUND, ListenerId::CAPTURED_INBOUND];
-    let redirected = captured
-        .contains(&listener)
-        .then(|| captured::original(worker, &stream));
+    let redirected = match listener {
+        ListenerId::TUNNELS => Some(None),
+        _ => captured
+            .contains(&listener)
+            .then(|| captured::original(worker, &stream)),
+    };
     // Latency before packets: requests and answers are small.
     let stream = stream
         .set_nodelay(true)

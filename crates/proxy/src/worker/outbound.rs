@@ -393,7 +393,7 @@ async fn reach(
                 error = detail,
                 "upstream not reached"
             );
-            transport::reset(stream.tcp());
+            stream.reset();
             in_flight.fails();
             Err(Relayed {
                 series,
@@ -478,7 +478,7 @@ pub(super) fn refuse(
     stream: &Stream,
     flags: &'static str,
 ) -> Relayed {
-    transport::reset(stream.tcp());
+    stream.reset();
     let mut shard = worker.shard.borrow_mut();
     let series = shard.series(&outbound_labels(worker, service, None, "tcp"));
     shard.tcp_opened(series);

@@ -25,7 +25,7 @@ use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
-use super::{FromWorker, Place, Worker, count, gateway, inbound, outbound};
+use super::{FromWorker, Place, Worker, count, gateway, inbound, outbound, tunnels};
 use crate::health::Watch;
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
@@ -275,6 +275,11 @@ impl Slots {
         if id == ListenerId::CAPTURED_INBOUND {
             tokio::task::spawn_local(async move {
                 captured::serve_inbound(worker, captured, to, stream, peer).await;
+                drop(place);
+            });
+        } else if id == ListenerId::TUNNELS {
+            tokio::task::spawn_local(async move {
+                tunnels::serve(worker, captured, stream, peer).await;
                 drop(place);
             });
         } else {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{LocalSet, spawn_local};
 use voile_transport::{Detected, RelayEnd, Stream, TcpIo, read_prefix, relay};
 
 const FOREVER: Duration = Duration::from_secs(20);
@@ -21,105 +22,121 @@ fn stream(tcp: TcpStream) -> Stream {
 
 #[tokio::test]
 async fn half_close_travels_and_the_other_half_stays_open() {
-    let (mut client, downstream) = pair().await;
-    let (upstream, mut server) = pair().await;
-    let running = tokio::spawn(relay(
-        stream(downstream),
-        stream(upstream),
-        FOREVER,
-        std::future::pending(),
-    ));
-    client.write_all(b"question").await.expect("write");
-    client.shutdown().await.expect("shutdown");
-    let mut asked = String::new();
-    server.read_to_string(&mut asked).await.expect("read");
-    assert_eq!(asked, "question");
-    server.write_all(b"a longer answer").await.expect("write");
-    drop(server);
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.expect("read");
-    assert_eq!(answer, "a longer answer");
-    let outcome = running.await.expect("relay");
-    assert!(matches!(outcome.end, RelayEnd::Finished), "{outcome:?}");
-    assert_eq!((outcome.received, outcome.sent), (8, 15));
+    LocalSet::new()
+        .run_until(async {
+            let (mut client, downstream) = pair().await;
+            let (upstream, mut server) = pair().await;
+            let running = spawn_local(relay(
+                stream(downstream),
+                stream(upstream),
+                FOREVER,
+                std::future::pending(),
+            ));
+            client.write_all(b"question").await.expect("write");
+            client.shutdown().await.expect("shutdown");
+            let mut asked = String::new();
+            server.read_to_string(&mut asked).await.expect("read");
+            assert_eq!(asked, "question");
+            server.write_all(b"a longer answer").await.expect("write");
+            drop(server);
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.expect("read");
+            assert_eq!(answer, "a longer answer");
+            let outcome = running.await.expect("relay");
+            assert!(matches!(outcome.end, RelayEnd::Finished), "{outcome:?}");
+            assert_eq!((outcome.received, outcome.sent), (8, 15));
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn a_cut_upstream_is_a_reset_downstream_not_an_end() {
-    let (mut client, downstream) = pair().await;
-    let (upstream, server) = pair().await;
-    let running = tokio::spawn(relay(
-        stream(downstream),
-        stream(upstream),
-        FOREVER,
-        std::future::pending(),
-    ));
-    voile_transport::reset(&server);
-    drop(server);
-    let error = client
-        .read_to_end(&mut Vec::new())
-        .await
-        .expect_err("reset");
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-    assert!(matches!(
-        running.await.expect("relay").end,
-        RelayEnd::UpstreamFailed(_)
-    ));
+    LocalSet::new()
+        .run_until(async {
+            let (mut client, downstream) = pair().await;
+            let (upstream, server) = pair().await;
+            let running = spawn_local(relay(
+                stream(downstream),
+                stream(upstream),
+                FOREVER,
+                std::future::pending(),
+            ));
+            voile_transport::reset(&server);
+            drop(server);
+            let error = client
+                .read_to_end(&mut Vec::new())
+                .await
+                .expect_err("reset");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            assert!(matches!(
+                running.await.expect("relay").end,
+                RelayEnd::UpstreamFailed(_)
+            ));
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn megabytes_pass_unchanged_both_ways_at_once() {
-    let (client, downstream) = pair().await;
-    let (upstream, server) = pair().await;
-    tokio::spawn(relay(
-        stream(downstream),
-        stream(upstream),
-        FOREVER,
-        std::future::pending(),
-    ));
-    let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
-    let exchange = |stream: TcpStream, data: Vec<u8>| async move {
-        let (mut read, mut write) = stream.into_split();
-        let writing = tokio::spawn(async move {
-            write.write_all(&data).await.expect("write");
-            write.shutdown().await.expect("shutdown");
-        });
-        let mut got = Vec::new();
-        read.read_to_end(&mut got).await.expect("read");
-        writing.await.expect("writer");
-        got
-    };
-    let (back, there) = tokio::join!(
-        exchange(client, sent.clone()),
-        exchange(server, sent.clone())
-    );
-    assert!(back == sent && there == sent);
+    LocalSet::new()
+        .run_until(async {
+            let (client, downstream) = pair().await;
+            let (upstream, server) = pair().await;
+            spawn_local(relay(
+                stream(downstream),
+                stream(upstream),
+                FOREVER,
+                std::future::pending(),
+            ));
+            let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
+            let exchange = |stream: TcpStream, data: Vec<u8>| async move {
+                let (mut read, mut write) = stream.into_split();
+                let writing = tokio::spawn(async move {
+                    write.write_all(&data).await.expect("write");
+                    write.shutdown().await.expect("shutdown");
+                });
+                let mut got = Vec::new();
+                read.read_to_end(&mut got).await.expect("read");
+                writing.await.expect("writer");
+                got
+            };
+            let (back, there) = tokio::join!(
+                exchange(client, sent.clone()),
+                exchange(server, sent.clone())
+            );
+            assert!(back == sent && there == sent);
+        })
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_relay_ends_after_the_idle_timeout_and_not_while_bytes_pass() {
-    let (mut client, downstream) = pair().await;
-    let (upstream, mut server) = pair().await;
-    let idle = Duration::from_secs(10);
-    let running = tokio::spawn(relay(
-        stream(downstream),
-        stream(upstream),
-        idle,
-        std::future::pending(),
-    ));
-    let begun = tokio::time::Instant::now();
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_secs(7)).await;
-        client.write_all(b"x").await.expect("write");
-        server.read_u8().await.expect("read");
-    }
-    let outcome = running.await.expect("relay");
-    assert!(matches!(outcome.end, RelayEnd::Idle), "{outcome:?}");
-    assert!(
-        begun.elapsed() >= Duration::from_secs(31),
-        "{:?}",
-        begun.elapsed()
-    );
+    LocalSet::new()
+        .run_until(async {
+            let (mut client, downstream) = pair().await;
+            let (upstream, mut server) = pair().await;
+            let idle = Duration::from_secs(10);
+            let running = spawn_local(relay(
+                stream(downstream),
+                stream(upstream),
+                idle,
+                std::future::pending(),
+            ));
+            let begun = tokio::time::Instant::now();
+            for _ in 0..3 {
+                tokio::time::sleep(Duration::from_secs(7)).await;
+                client.write_all(b"x").await.expect("write");
+                server.read_u8().await.expect("read");
+            }
+            let outcome = running.await.expect("relay");
+            assert!(matches!(outcome.end, RelayEnd::Idle), "{outcome:?}");
+            assert!(
+                begun.elapsed() >= Duration::from_secs(31),
+                "{:?}",
+                begun.elapsed()
+            );
+        })
+        .await;
 }
 
 #[tokio::test]

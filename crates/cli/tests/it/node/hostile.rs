@@ -78,6 +78,27 @@ async fn answer(
 }
 
 #[test]
+fn a_pod_is_nobodys_way_to_elsewhere_nor_to_its_proxys_own_doors() {
+    let Some((mesh, node, _client, _first)) = started() else {
+        return;
+    };
+    // A neighbour sends packets for somebody else through the pod, as if it were a router.
+    let neighbour = mesh.pod_behind("neighbour", SECOND, FIRST);
+    let elsewhere = SocketAddr::from(([192, 0, 2, 77], APPLICATION));
+    let own = SocketAddr::from((FIRST, 15001));
+    for (from, to) in [(&neighbour.inside, elsewhere), (&mesh.world, own)] {
+        assert_eq!(name(from, to), None);
+        wait_until(
+            "it is refused for where it leads, and nobody is asked",
+            || {
+                let refusal = format!("{to} is not the application's");
+                node.log(&mesh).contains(&refusal)
+            },
+        );
+    }
+}
+
+#[test]
 fn who_is_refused_again_and_again_is_disconnected() {
     let Some((mesh, _node, client, _first)) = started() else {
         return;
@@ -185,15 +206,17 @@ fn who_opens_and_resets_is_disconnected_and_the_neighbours_do_not_notice() {
 fn no_two_identities_share_a_connection_and_two_calls_of_one_do() {
     let other = "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: other\n  namespace: shop\nspec:\n  serviceAccountName: other\n  \
         nodeName: one\n  containers:\n  - name: app\nstatus:\n  phase: Running\n  podIP: 10.244.0.4\n";
-    let text = resources(&[("first", FIRST)]) + ZTUNNEL + other;
+    let text = on_two_nodes(&[("first", FIRST)]) + other;
     let Some(mut mesh) = mesh(&text) else {
         return;
     };
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     let other = pod(&mesh, "other", SECOND);
     serve(&first, FIRST);
-    let pods = [(&client, "client"), (&first, "server"), (&other, "other")];
+    let pods = [(&client, "client"), (&other, "other")];
     let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &["--workers", "1"]);
+    let pods = [(&first, "server")];
+    let called = Node::start(&mut mesh, "ztunnel-two", 100, &pods, &[]);
     let service = SocketAddr::from((VIP, 80));
     for _ in 0..3 {
         for inside in [&client.inside, &other.inside] {
@@ -202,7 +225,7 @@ fn no_two_identities_share_a_connection_and_two_calls_of_one_do() {
     }
     assert_eq!(node.counter(&mesh, "voile_node_pooled_tunnels"), 2);
     wait_until("each call is told of under its own identity", || {
-        let log = node.log(&mesh);
+        let log = called.log(&mesh);
         let inbound = log.lines().filter(|line| {
             line.contains("connection complete") && line.contains("direction=\"inbound\"")
         });

@@ -1,7 +1,10 @@
 //! Node proxies in networks of their own: handed their pods by an agent's socket as Istio's CNI agent does it, certificates in
 //! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
 
+mod beside_ztunnel;
 mod hostile;
+mod mixed;
+mod revoked;
 mod up;
 
 use std::io::{Read, Write};
@@ -38,6 +41,15 @@ fn second_ztunnel() -> String {
     ZTUNNEL
         .replace("ztunnel-one", "ztunnel-two")
         .replace("nodeName: one", "nodeName: two")
+}
+
+/// These servers, the first of them on node `two`, and a proxy for each node.
+fn on_two_nodes(servers: &[(&str, Ipv4Addr)]) -> String {
+    let text = resources(servers) + ZTUNNEL + &second_ztunnel();
+    let server = format!("name: {}", servers[0].0);
+    let (before, after) = text.split_once(&server).expect("the server's pod");
+    let after = after.replacen("nodeName: one", "nodeName: two", 1);
+    format!("{before}{server}{after}")
 }
 
 pub(crate) fn pod(mesh: &Mesh, name: &'static str, address: Ipv4Addr) -> Pod {
@@ -202,6 +214,8 @@ fn two_pods_of_one_node_speak_by_their_own_identities_under_policy() {
     let pods = [(&client, "client"), (&first, "server")];
     let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
     carries(&mesh, (&client, &node), &node);
+    let pooled = node.counter(&mesh, "voile_node_pooled_tunnels");
+    assert_eq!(pooled, 0, "what stays on the node takes the short way");
     let control = mesh.processes[0].log();
     for account in ["client", "server"] {
         let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}");
@@ -216,14 +230,7 @@ fn two_pods_of_one_node_speak_by_their_own_identities_under_policy() {
 
 #[test]
 fn pods_of_two_nodes_speak_through_both_node_proxies() {
-    let mut text = resources(&[("first", FIRST)]) + ZTUNNEL + &second_ztunnel();
-    let server = "name: first";
-    let (before, after) = text.split_once(server).expect("the server's pod");
-    text = format!(
-        "{before}{server}{}",
-        after.replacen("nodeName: one", "nodeName: two", 1)
-    );
-    let Some(mut mesh) = mesh(&text) else {
+    let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
         return;
     };
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
@@ -231,6 +238,7 @@ fn pods_of_two_nodes_speak_through_both_node_proxies() {
     let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
     let two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
     carries(&mesh, (&client, &one), &two);
+    assert!(one.counter(&mesh, "voile_node_pooled_tunnels") > 0);
     // A node's token is good for its own node's pods alone.
     let elsewhere = pod(&mesh, "second", SECOND);
     one.agent.add(&elsewhere, "server");

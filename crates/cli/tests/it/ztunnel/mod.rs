@@ -42,7 +42,7 @@ pub(crate) struct Mesh {
 }
 
 /// The program, if it is here.
-fn program() -> Option<PathBuf> {
+pub(crate) fn program() -> Option<PathBuf> {
     let named = std::env::var_os("ZTUNNEL").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut found = std::env::split_paths(&path).map(|folder| folder.join("ztunnel"));
@@ -134,7 +134,7 @@ impl Mesh {
     }
 
     /// A network whose connections are turned to a proxy's ports.
-    fn pod(&self, name: &'static str, address: Ipv4Addr) -> Pod {
+    pub(crate) fn pod(&self, name: &'static str, address: Ipv4Addr) -> Pod {
         let rules = Rules {
             capture: Some(Capture {
                 control: vec![(WORLD, XDS).into()],
@@ -151,6 +151,15 @@ impl Mesh {
         let inside = self.bridge.add_pod(&[Prefixed::v4(address, 16)], &gateway);
         let inside = inside.expect("a pod");
         apply(&self.tool, &inside, &rules, self.bridge.has_v6()).expect("rules");
+        Pod { name, inside }
+    }
+
+    /// A network without rules, from which everything far leaves through another pod.
+    pub(crate) fn pod_behind(&self, name: &'static str, address: Ipv4Addr, by: Ipv4Addr) -> Pod {
+        let inside = self
+            .bridge
+            .add_pod(&[Prefixed::v4(address, 16)], &[by.into()]);
+        let inside = inside.expect("a pod");
         Pod { name, inside }
     }
 

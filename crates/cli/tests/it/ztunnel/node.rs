@@ -112,26 +112,17 @@ impl Agent {
     }
 }
 
-#[test]
-fn a_nodes_ztunnel_gets_certificates_of_its_own_nodes_workloads_alone() {
-    let text = resources(&[("first", FIRST)]) + ZTUNNEL;
-    let account = ["--node-account", "istio-system/ztunnel"];
-    let Some(mut mesh) = Mesh::start(&text, &account) else {
-        return;
-    };
-    mesh.write("elsewhere.yaml", ELSEWHERE);
-    let (client, first) = (mesh.pod("client", CLIENT), mesh.pod("first", FIRST));
-    let elsewhere = mesh.pod("elsewhere", SECOND);
-    serve(&first, FIRST);
-    let socket = mesh.folder.path().join("zds");
-    let mut agent = Agent::listen(&socket);
-    let token = mesh.token("istio-system/ztunnel", "ztunnel-one");
+/// Starts the ztunnel of a node; it greets its agent.
+pub(crate) fn shared(mesh: &mut Mesh, program: &Path, name: &'static str, node: &str) -> Agent {
+    let socket = mesh.folder.path().join(format!("{name}.zds"));
+    let agent = Agent::listen(&socket);
+    let token = mesh.token("istio-system/ztunnel", name);
     let root = mesh.folder.path().join("state/root-cert.pem");
     let start = || {
-        Process::start_other("ztunnel-one", &mesh.program, |ztunnel| {
+        Process::start_other(name, program, |ztunnel| {
             let control = format!("https://{WORLD}:{XDS}");
             ztunnel.arg("proxy").env_clear().env("PROXY_MODE", "shared");
-            ztunnel.env("INPOD_UDS", &socket).env("NODE_NAME", "one");
+            ztunnel.env("INPOD_UDS", &socket).env("NODE_NAME", node);
             ztunnel
                 .env("XDS_ADDRESS", &control)
                 .env("CA_ADDRESS", &control);
@@ -144,6 +135,22 @@ fn a_nodes_ztunnel_gets_certificates_of_its_own_nodes_workloads_alone() {
     };
     let process = mesh.world.run(start).expect("entered");
     mesh.processes.push(process);
+    agent
+}
+
+#[test]
+fn a_nodes_ztunnel_gets_certificates_of_its_own_nodes_workloads_alone() {
+    let text = resources(&[("first", FIRST)]) + ZTUNNEL;
+    let account = ["--node-account", "istio-system/ztunnel"];
+    let Some(mut mesh) = Mesh::start(&text, &account) else {
+        return;
+    };
+    mesh.write("elsewhere.yaml", ELSEWHERE);
+    let (client, first) = (mesh.pod("client", CLIENT), mesh.pod("first", FIRST));
+    let elsewhere = mesh.pod("elsewhere", SECOND);
+    serve(&first, FIRST);
+    let program = mesh.program.clone();
+    let mut agent = shared(&mut mesh, &program, "ztunnel-one", "one");
     agent.greet();
     agent.add(&client, "client");
     agent.add(&first, "server");

@@ -13,7 +13,7 @@ use voile_xds::wire::{Protocol, address_bytes};
 
 use super::names::search_name;
 use super::{Registry, address_name};
-use crate::plan::{Otherwise, OutboundPlan, Target};
+use crate::plan::{Origination, Otherwise, OutboundPlan, Same, Target};
 
 const SHOP: &str = "shop";
 
@@ -203,7 +203,11 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
                     .collect::<Vec<_>>()
                     .join("+"),
             };
-            text += &format!(" {}={whom}", endpoint.address);
+            let how = match &endpoint.origination {
+                Some(Same(one)) if matches!(**one, Origination::Tunnel) => " by tunnel",
+                _ => "",
+            };
+            text += &format!(" {}={whom}{how}", endpoint.address);
         }
     }
     if let Otherwise::Service(index @ 1..) = plan.otherwise {
@@ -213,8 +217,7 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
 }
 
 /// The service itself: endpoints in order of their names.
-const WEB: &str =
-    "Http web 10.0.0.1:8080=one 10.0.0.6:8080=open 10.0.0.3:8080=~ 10.0.0.2:8080=~ 10.0.0.4:8080=!";
+const WEB: &str = "Http web 10.0.0.1:8080=one 10.0.0.6:8080=open 10.0.0.3:8080=~ 10.0.0.2:8080=~ 10.0.0.4:8080=waypointed by tunnel";
 
 /// Called; what it leads to where strangers may be called; and where not.
 const DESTINATIONS: &[(&str, &str, &str)] = &[
@@ -253,8 +256,8 @@ const DESTINATIONS: &[(&str, &str, &str)] = &[
     ),
     (
         "10.0.0.4:8080",
-        "Http web 10.0.0.4:8080=!",
-        "Http web 10.0.0.4:8080=!",
+        "Http web 10.0.0.4:8080=waypointed by tunnel",
+        "Http web 10.0.0.4:8080=waypointed by tunnel",
     ),
     (
         "10.0.0.5:8080",

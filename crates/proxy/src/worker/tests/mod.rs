@@ -225,6 +225,8 @@ pub(super) fn tls(store: &Arc<CertificateStore>) -> Tls {
     Tls {
         server: mesh_server_config(store, &[alpn::HTTP11, alpn::HTTP2, alpn::TCP, alpn::HTTP10])
             .expect("a configuration"),
+        tunnel_server: mesh_server_config(store, &[alpn::PLAIN_HTTP2]).expect("a configuration"),
+        tunnel_client: client(alpn::PLAIN_HTTP2),
         client_http: client(alpn::HTTP11),
         client_http2: client(alpn::HTTP2),
         client_tcp: client(alpn::TCP),

@@ -10,7 +10,7 @@ use voile_transport::Stream;
 use voile_transport::buffers::{Buffer, Class};
 
 /// The limits of HBONE, both ends; ztunnel's where two proxies must fit.
-pub(crate) const CONFIG: Config = Config {
+pub const CONFIG: Config = Config {
     // Enough for 1 Gbit/s over 30 ms.
     stream_window: 4 * 1024 * 1024,
     // What one peer can make us hold, however many streams it opens.
@@ -35,7 +35,7 @@ pub(crate) const CONFIG: Config = Config {
 const MAX_PEER_STREAMS: u32 = 200;
 
 /// Streams of ours on one connection before another is opened: beyond that one worker at the other end has all the work.
-pub(crate) const MAX_STREAMS: usize = 100;
+pub const MAX_STREAMS: usize = 100;
 
 /// Reads in a row before others get their turn.
 const MAX_READS: usize = 16;
@@ -44,21 +44,34 @@ const MAX_READS: usize = 16;
 const MAX_UNWRITTEN: usize = 64 * 1024;
 
 /// See the module.
-pub(crate) struct Wire {
+pub struct Wire {
     stream: Stream,
     link: Link,
     class: Class,
     unflushed: bool,
+    heard: bool,
+    said: bool,
 }
 
 impl Wire {
-    pub(crate) fn new(stream: Stream, link: Link) -> Self {
+    /// The connection of `link` on a stream whose handshake is done.
+    #[must_use]
+    pub fn new(stream: Stream, link: Link) -> Self {
         Self {
             stream,
             link,
             class: Class::default(),
             unflushed: false,
+            heard: false,
+            said: false,
         }
+    }
+
+    /// Whether something came, and whether something went, since the last question.
+    pub(crate) fn take_moved(&mut self) -> (bool, bool) {
+        let moved = (self.heard, self.said);
+        (self.heard, self.said) = (false, false);
+        moved
     }
 
     /// Moves bytes until neither way goes on. Pending, or the socket's failure, after which the connection is over.
@@ -97,6 +110,7 @@ impl Wire {
             match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(())) if !read.filled().is_empty() => {
+                    self.heard = true;
                     self.class = self.class.after(read.filled().len());
                     self.link.borrow().receive(read.filled());
                 }
@@ -126,7 +140,7 @@ impl Wire {
                     return Poll::Pending;
                 }
             }
-            self.unflushed = true;
+            (self.unflushed, self.said) = (true, true);
         }
         if self.unflushed {
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
@@ -136,7 +150,7 @@ impl Wire {
     }
 
     /// Says the last word, and closes.
-    pub(crate) async fn close(&mut self) {
+    pub async fn close(&mut self) {
         let closing = std::future::poll_fn(|cx| {
             ready!(self.poll_flush(cx))?;
             Pin::new(&mut self.stream).poll_shutdown(cx)

@@ -1,0 +1,75 @@
+//! Certificates that are taken back while their pods are connected: what they carry ends, new ones are asked for, and traffic
+//! goes on by those; through a tunnel and by the short way alike.
+
+use super::*;
+
+/// The certificate that was issued last for this account, as the log names it.
+fn serial(log: &str, account: &str) -> String {
+    let identity = format!("identity=spiffe://cluster.local/ns/shop/sa/{account} ");
+    let mut lines = log
+        .lines()
+        .filter(|line| line.contains("new certificate") && line.contains(&identity));
+    let line = lines.next_back().expect("a certificate");
+    let (_, serial) = line.split_once("serial=\"").expect("its serial number");
+    serial.trim_end().trim_end_matches('"').to_owned()
+}
+
+fn revoke(mesh: &Mesh, serial: &str) {
+    let output = Process::output(|voile| {
+        voile.args(["revoke", "--serial", serial, "--state"]);
+        voile.arg(mesh.folder.path().join("state"));
+    });
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Revokes the one end's certificate, then the other's.
+fn ends_and_goes_on(mesh: &Mesh, client: &Pod, nodes: &[(&str, &Node)]) {
+    let service = SocketAddr::from((VIP, 80));
+    for (account, node) in nodes {
+        let (said, mut open) = answers(&client.inside, service).expect("it may");
+        assert_eq!(said, "first");
+        open.set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("open");
+        revoke(mesh, &serial(&node.log(mesh), account));
+        let cut = open.read(&mut [0; 16]);
+        let reset = cut.expect_err("the open connection is cut, and does not look finished");
+        assert_eq!(
+            reset.kind(),
+            std::io::ErrorKind::ConnectionReset,
+            "{account}"
+        );
+        wait_until("another certificate carries on", || {
+            name(&client.inside, service).as_deref() == Some("first")
+        });
+        let replaced = format!("sa/{account}");
+        wait_until("another was asked for", || {
+            node.log(mesh)
+                .lines()
+                .any(|line| line.contains("another is asked for") && line.contains(&replaced))
+        });
+    }
+}
+
+#[test]
+fn what_a_revoked_certificate_carries_between_two_nodes_is_cut_at_either_end() {
+    let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
+    let two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
+    ends_and_goes_on(&mesh, &client, &[("client", &one), ("server", &two)]);
+}
+
+#[test]
+fn a_revoked_caller_is_cut_on_the_short_way_too() {
+    let Some(mut mesh) = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL)) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let pods = [(&client, "client"), (&first, "server")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    ends_and_goes_on(&mesh, &client, &[("client", &node)]);
+}

@@ -1,0 +1,24 @@
+//! HBONE, both ends: a TCP connection as a CONNECT stream of HTTP/2 inside mutual TLS, as ztunnel speaks it. Node proxies,
+//! sidecars and waypoints meet here; who may open a tunnel, and to whom, is decided by whoever drives it.
+//!
+//! ```text
+//! Pool ─ lease ─► open(CONNECT) ─► Tunnel (bytes both ways) ═ Wire: HTTP/2 on TLS ═ serve ─► Request ─► Tunnel
+//! ```
+
+mod heads;
+mod open;
+mod pool;
+mod pulse;
+mod serve;
+mod tunnel;
+mod wire;
+
+pub use heads::{Caller, NoTunnel, connect, target};
+pub use open::{Unopened, open};
+pub use pool::{Lease, Owner, Pool};
+pub use serve::{Request, serve};
+pub use tunnel::Tunnel;
+pub use wire::{CONFIG, MAX_STREAMS, Wire};
+
+/// Where tunnels are taken.
+pub const PORT: u16 = 15008;

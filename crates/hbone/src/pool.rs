@@ -1,0 +1,306 @@
+//! Connections of one worker, kept for the next tunnel: by a key that says who calls, who must answer, and where. No two
+//! keys ever share one. Of each key one is dialled at a time; those who wait for it share its success and its failure.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::hash::Hash;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::Sleep;
+use voile_http2::{Connection, Link};
+use voile_transport::Stream;
+
+use crate::pulse::{Beat, Pulse};
+use crate::wire::{CONFIG, MAX_STREAMS, Wire};
+
+/// How long a connection is kept that carries nothing: ztunnel's figure.
+const MAX_IDLE: Duration = Duration::from_mins(5);
+
+/// Whose connections these are, and how long they may live.
+pub trait Owner: 'static {
+    /// Ready when they take no more tunnels.
+    fn leaving(&self) -> impl Future<Output = ()>;
+    /// Ready when what is still open is cut.
+    fn gone(&self) -> impl Future<Output = ()>;
+}
+
+struct Open {
+    link: Link,
+    streams: Cell<usize>,
+}
+
+impl Open {
+    fn has_room(&self) -> bool {
+        let connection = self.link.borrow();
+        let most = MAX_STREAMS.min(connection.max_local_streams() as usize);
+        connection.takes_streams() && self.streams.get() < most
+    }
+}
+
+struct Dialing<E> {
+    done: Notify,
+    failed: RefCell<Option<E>>,
+}
+
+struct Entry<E> {
+    open: Vec<Rc<Open>>,
+    dialing: Option<Rc<Dialing<E>>>,
+}
+
+/// See the module; `K` tells connections apart, `E` says why there is none.
+pub struct Pool<K, E> {
+    entries: RefCell<HashMap<K, Entry<E>>>,
+    blocks: voile_http2::Pool,
+}
+
+impl<K, E> Default for Pool<K, E> {
+    fn default() -> Self {
+        Self {
+            entries: RefCell::default(),
+            blocks: voile_http2::Pool::default(),
+        }
+    }
+}
+
+/// One tunnel's place on a connection.
+pub struct Lease(Rc<Open>);
+
+impl Lease {
+    fn new(open: &Rc<Open>) -> Self {
+        open.streams.set(open.streams.get() + 1);
+        Self(Rc::clone(open))
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn link(&self) -> &Link {
+        &self.0.link
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.streams.set(self.0.streams.get() - 1);
+        if self.0.streams.get() == 0 {
+            // Its rest begins.
+            self.0.link.borrow().wake_driver();
+        }
+    }
+}
+
+/// Ends a dialling, also when whoever dialled went away meanwhile: then the next who waits dials.
+struct Turn<'a, K: Hash + Eq, E> {
+    pool: &'a Pool<K, E>,
+    key: &'a K,
+    dialing: Rc<Dialing<E>>,
+}
+
+impl<K: Hash + Eq, E> Drop for Turn<'_, K, E> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.pool.entries.borrow_mut().get_mut(self.key) {
+            entry.dialing = None;
+        }
+        self.dialing.done.notify_waiters();
+    }
+}
+
+impl<K, E> Pool<K, E>
+where
+    K: Hash + Eq + Clone + 'static,
+    E: Clone + 'static,
+{
+    /// What its connections borrow from.
+    pub fn blocks(&self) -> &voile_http2::Pool {
+        &self.blocks
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.entries
+            .borrow()
+            .values()
+            .map(|entry| entry.open.len())
+            .sum()
+    }
+
+    /// A place on a connection of this key: one that is open, or the one that `dial` makes for its owner.
+    ///
+    /// # Errors
+    /// When there is none and none can be made.
+    pub async fn lease<D>(
+        self: &Rc<Self>,
+        owner: impl Owner,
+        key: K,
+        dial: impl FnOnce() -> D,
+    ) -> Result<Lease, E>
+    where
+        D: Future<Output = Result<Stream, E>>,
+    {
+        loop {
+            let waiting = {
+                let mut entries = self.entries.borrow_mut();
+                let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+                    open: Vec::new(),
+                    dialing: None,
+                });
+                if let Some(open) = entry.open.iter().find(|open| open.has_room()) {
+                    return Ok(Lease::new(open));
+                }
+                entry.dialing.clone()
+            };
+            let Some(dialing) = waiting else {
+                break;
+            };
+            dialing.done.notified().await;
+            if let Some(trouble) = dialing.failed.borrow().clone() {
+                return Err(trouble);
+            }
+        }
+        let dialing = Rc::new(Dialing {
+            done: Notify::new(),
+            failed: RefCell::new(None),
+        });
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&key) {
+            entry.dialing = Some(Rc::clone(&dialing));
+        }
+        let turn = Turn {
+            pool: self,
+            key: &key,
+            dialing,
+        };
+        match dial().await {
+            Ok(stream) => {
+                let link = Link::new(Connection::client(&CONFIG, self.blocks.clone()));
+                let open = Rc::new(Open {
+                    link: link.clone(),
+                    streams: Cell::new(0),
+                });
+                let lease = Lease::new(&open);
+                if let Some(entry) = self.entries.borrow_mut().get_mut(&key) {
+                    entry.open.push(Rc::clone(&open));
+                }
+                drop(turn);
+                let wire = Wire::new(stream, link);
+                let driver = drive(Rc::clone(self), owner, key, open, wire);
+                tokio::task::spawn_local(driver);
+                Ok(lease)
+            }
+            Err(trouble) => {
+                *turn.dialing.failed.borrow_mut() = Some(trouble.clone());
+                drop(turn);
+                self.forget(&key, None);
+                Err(trouble)
+            }
+        }
+    }
+
+    fn forget(&self, key: &K, gone: Option<&Rc<Open>>) {
+        let mut entries = self.entries.borrow_mut();
+        if let Some(entry) = entries.get_mut(key) {
+            entry
+                .open
+                .retain(|open| gone.is_none_or(|gone| !Rc::ptr_eq(open, gone)));
+            if entry.open.is_empty() && entry.dialing.is_none() {
+                entries.remove(key);
+            }
+        }
+    }
+}
+
+/// What a connection of ours waits for beside its bytes: that it rested for long enough, that its peer is silent for too long.
+struct Watch {
+    idle: Option<Pin<Box<Sleep>>>,
+    pulse: Pulse,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Watch {
+    fn poll(&mut self, cx: &mut Context<'_>, open: &Open, wire: &mut Wire) {
+        self.poll_pulse(cx, open, wire);
+        if open.streams.get() > 0 {
+            self.idle = None;
+            return;
+        }
+        let rest = || Box::pin(tokio::time::sleep(MAX_IDLE));
+        let timer = self.idle.get_or_insert_with(rest);
+        if timer.as_mut().poll(cx).is_ready() {
+            open.link.borrow().leave();
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn poll_pulse(&mut self, cx: &mut Context<'_>, open: &Open, wire: &mut Wire) {
+        let (heard, said) = wire.take_moved();
+        self.pulse.moved(heard, said, Instant::now);
+        let Some(due) = self.pulse.due() else {
+            // A timer that rings once too often costs less than one that is set for each request.
+            if let Some(alarm) = &mut self.alarm
+                && alarm.as_mut().poll(cx).is_ready()
+            {
+                self.alarm = None;
+            }
+            return;
+        };
+        let rest = || Box::pin(tokio::time::sleep_until(due.into()));
+        let alarm = self.alarm.get_or_insert_with(rest);
+        while alarm.as_mut().poll(cx).is_ready() {
+            match self.pulse.ring(Instant::now()) {
+                Beat::Wait(until) => alarm.as_mut().reset(until.into()),
+                Beat::Ask(until) => {
+                    open.link.borrow().ask();
+                    alarm.as_mut().reset(until.into());
+                    cx.waker().wake_by_ref();
+                }
+                Beat::GiveUp => {
+                    open.link.borrow().closed();
+                    cx.waker().wake_by_ref();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Moves a connection's bytes until it ends, was idle for long enough, or its owner is gone.
+async fn drive<K, E>(
+    pool: Rc<Pool<K, E>>,
+    owner: impl Owner,
+    key: K,
+    open: Rc<Open>,
+    mut wire: Wire,
+) where
+    K: Hash + Eq + Clone + 'static,
+    E: Clone + 'static,
+{
+    let mut watch = Watch {
+        idle: None,
+        pulse: Pulse::default(),
+        alarm: None,
+    };
+    let moving = poll_fn(|cx| {
+        // A socket that failed has ended the connection.
+        let _ = wire.poll(cx);
+        if open.link.borrow().end().is_some() {
+            return Poll::Ready(());
+        }
+        watch.poll(cx, &open, &mut wire);
+        Poll::Pending
+    });
+    let leaving = async {
+        owner.leaving().await;
+        open.link.borrow().leave();
+        owner.gone().await;
+    };
+    tokio::select! {
+        () = moving => {}
+        () = leaving => {}
+    }
+    pool.forget(&key, Some(&open));
+    wire.close().await;
+    open.link.borrow().closed();
+}

@@ -1,0 +1,92 @@
+//! Whether a peer that says nothing is still there. What we said last and it did not answer is asked after by a PING; when that
+//! is not answered either, the connection is over. Pure. A connection on which nobody speaks is left alone: nothing ticks there,
+//! and the kernel's keep-alive notices who is gone.
+
+use std::time::{Duration, Instant};
+
+/// How long a peer may be silent after we spoke before it is asked: ztunnel asks every 10 s.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long it may take to answer.
+const LAST_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What to do when the time has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beat {
+    /// It is too early: look again then.
+    Wait(Instant),
+    /// Ask, and look again then.
+    Ask(Instant),
+    /// Nobody is there.
+    GiveUp,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    /// When we first said something that nothing came after.
+    waiting: Option<Instant>,
+    /// When we asked.
+    asked: Option<Instant>,
+}
+
+impl Pulse {
+    /// Something came, or went.
+    pub(crate) fn moved(&mut self, heard: bool, said: bool, now: impl FnOnce() -> Instant) {
+        if heard {
+            (self.waiting, self.asked) = (None, None);
+        } else if said && self.waiting.is_none() {
+            self.waiting = Some(now());
+        }
+    }
+
+    /// When to look, if there is anything to look for.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.asked {
+            Some(asked) => Some(asked + LAST_PATIENCE),
+            None => self.waiting.map(|since| since + PATIENCE),
+        }
+    }
+
+    /// The time may have come.
+    pub(crate) fn ring(&mut self, now: Instant) -> Beat {
+        match self.due() {
+            None => Beat::Wait(now + PATIENCE),
+            Some(due) if now < due => Beat::Wait(due),
+            Some(_) if self.asked.is_some() => Beat::GiveUp,
+            Some(_) => {
+                self.asked = Some(now);
+                Beat::Ask(now + LAST_PATIENCE)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_asked_only_after_what_it_did_not_answer_and_given_up_only_after_that() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut pulse = Pulse::default();
+        pulse.moved(false, false, || at(0));
+        assert_eq!(pulse.due(), None, "nobody spoke");
+        pulse.moved(false, true, || at(1));
+        pulse.moved(false, true, || at(5));
+        assert_eq!(pulse.due(), Some(at(11)), "from the first word on");
+        assert_eq!(pulse.ring(at(10)), Beat::Wait(at(11)));
+        pulse.moved(true, true, || at(10));
+        assert_eq!(pulse.due(), None, "it answered");
+        pulse.moved(false, true, || at(20));
+        assert_eq!(pulse.ring(at(30)), Beat::Ask(at(50)));
+        // The question itself is no word that waits anew.
+        pulse.moved(false, true, || at(30));
+        assert_eq!(pulse.ring(at(49)), Beat::Wait(at(50)));
+        let mut answered = Pulse { ..pulse };
+        answered.moved(true, false, || at(49));
+        assert_eq!(answered.due(), None, "the answer is a sign of life");
+        assert_eq!(pulse.ring(at(50)), Beat::GiveUp);
+    }
+}

@@ -1,0 +1,109 @@
+//! The short way between two pods of this node: no tunnel and no TLS, since nothing leaves the process. All else is as with both:
+//! who calls and who is called are those whose certificates are held here, the called one's policies decide, at once and again
+//! when they change, and both sides are counted and told of.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::net::TcpStream;
+use voile_telemetry::{Reporter, Security};
+use voile_transport::{RelayEnd, Stream, TcpIo, relay, reset};
+
+use crate::outbound::{CONNECT, DENY, NO_IDLE_LIMIT};
+use crate::pod::{Life, Pod};
+use crate::proven::Proven;
+use crate::records::{Parties, Record};
+use crate::registry::Resident;
+use crate::route::Target;
+use crate::worker::{Watched, Worker, own};
+
+/// The pod of this node that is called, if it is one, takes calls, and is who must answer. Both must have certificates: without,
+/// the authority has not said that this node speaks for them.
+pub(crate) fn home(worker: &Worker, from: &Pod, target: &Target) -> Option<Arc<Pod>> {
+    let expected = target.expected.as_ref()?;
+    let there = worker.home(target.to.ip())?;
+    let stays = *there.life.borrow() < Life::Leaving;
+    let certified = |pod: &Pod| pod.badge.store.current().is_some();
+    let is_meant = expected.contains(&there.badge.identity);
+    (stays && is_meant && certified(from) && certified(&there)).then_some(there)
+}
+
+/// A pod of ours by the certificate that is held for it.
+fn proven(pod: &Pod) -> Option<Proven> {
+    let held = pod.badge.store.current()?;
+    Some(Proven::by(&pod.badge.identity, &held.certified_key().cert))
+}
+
+/// Carries a connection of one pod to the other.
+pub(crate) async fn carry(
+    worker: &Worker,
+    (from, source): (&Arc<Pod>, &Arc<Resident>),
+    there: &Arc<Pod>,
+    tcp: TcpStream,
+    (client, to): (SocketAddr, SocketAddr),
+    leaving: Record<'_>,
+) {
+    let view = worker.view();
+    let parties = Parties {
+        reporter: Reporter::Destination,
+        source: (Some(&**source), Some(&from.badge.identity)),
+        destination: (
+            own(&view, there, to.ip()).map(|own| &**own),
+            Some(&there.badge.identity),
+        ),
+        service: None,
+        security: Security::MutualTls,
+        client,
+        server: to,
+        tunnelled: None,
+    };
+    let arriving = Record::open(worker, &parties, Instant::now());
+    let opened = open(worker, (from, there), (client, to)).await;
+    let (watched, server) = match opened {
+        Ok(opened) => opened,
+        Err((flags, reason)) => {
+            reset(&tcp);
+            arriving.close(flags, (0, 0), Some(reason.clone()));
+            return leaving.close(flags, (0, 0), Some(reason));
+        }
+    };
+    let [down, up] = [tcp, server].map(|tcp| Stream::Tcp(TcpIo::from(tcp)));
+    let ended = async {
+        tokio::select! {
+            () = watched.ended() => {}
+            () = from.is_at(Life::Gone) => {}
+        }
+    };
+    let done = relay(down, up, NO_IDLE_LIMIT, ended).await;
+    let error = match done.end {
+        RelayEnd::Finished => None,
+        other => Some(format!("{other:?}")),
+    };
+    let moved = (done.received, done.sent);
+    arriving.close("-", moved, error.clone());
+    leaving.close("-", moved, error);
+}
+
+/// Asks the policies of whoever is called and calls its application; or ztunnel's word for why not, and the reason.
+async fn open<'a>(
+    worker: &'a Worker,
+    (from, there): (&Pod, &Arc<Pod>),
+    (client, to): (SocketAddr, SocketAddr),
+) -> Result<(Watched<'a>, TcpStream), (&'static str, String)> {
+    let view = worker.view();
+    let (Some(caller), Some(called)) = (proven(from), proven(there)) else {
+        return Err((CONNECT, "there is no certificate".to_owned()));
+    };
+    if called.is_revoked(&view.revocations) {
+        return Err((CONNECT, "its certificate is revoked".to_owned()));
+    }
+    let ends = (client.ip(), to);
+    let watched = worker.admit(&view, there, Some(&Rc::new(caller)), ends);
+    let watched = watched.map_err(|closed| (DENY, closed.to_string()))?;
+    let kept = there.keeps_source.then(|| client.ip());
+    let server = there.connect(to, kept).await;
+    let server = server.map_err(|error| (CONNECT, error.to_string()))?;
+    Ok((watched, server))
+}

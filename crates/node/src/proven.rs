@@ -1,0 +1,97 @@
+//! Who proved to be whom, by which certificates: they may be taken back while it is connected.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use tokio::sync::Notify;
+use voile_identity::revocation::keys_of;
+use voile_identity::{CertificateKey, Identity, PeerError, Revocations, identity_of};
+use voile_transport::Stream;
+
+/// A peer that showed certificates.
+#[derive(Debug)]
+pub(crate) struct Proven {
+    pub(crate) identity: Identity,
+    certificates: Box<[CertificateKey]>,
+}
+
+impl Proven {
+    /// Who is at the other end of this TLS.
+    pub(crate) fn of(stream: &Stream) -> Result<Self, PeerError> {
+        let chain = stream.peer_certificates();
+        let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
+        Ok(Self {
+            identity: identity_of(leaf)?,
+            certificates: keys_of(chain),
+        })
+    }
+
+    /// One of this process's own, by the certificate that it holds.
+    pub(crate) fn by(identity: &Identity, chain: &[rustls::pki_types::CertificateDer<'_>]) -> Self {
+        Self {
+            identity: identity.clone(),
+            certificates: keys_of(chain),
+        }
+    }
+
+    /// Whether it is believed no longer.
+    pub(crate) fn is_revoked(&self, lists: &Revocations) -> bool {
+        self.certificates.iter().any(|key| lists.includes(*key))
+    }
+}
+
+/// A connection of ours to somebody who proved who it is, and the word that ends it.
+#[derive(Debug)]
+pub(crate) struct Bond {
+    proven: RefCell<Option<Proven>>,
+    broken: Cell<bool>,
+    word: Notify,
+}
+
+impl Bond {
+    /// It was proven by this.
+    pub(crate) fn prove(&self, proven: Proven) {
+        *self.proven.borrow_mut() = Some(proven);
+    }
+
+    /// Ready when whoever it leads to is believed no longer.
+    pub(crate) async fn broken(&self) {
+        while !self.broken.get() {
+            self.word.notified().await;
+        }
+    }
+}
+
+/// All of a worker's.
+#[derive(Debug, Default)]
+pub(crate) struct Bonds(RefCell<Vec<Weak<Bond>>>);
+
+impl Bonds {
+    /// One more.
+    pub(crate) fn begin(&self) -> Rc<Bond> {
+        let bond = Rc::new(Bond {
+            proven: RefCell::new(None),
+            broken: Cell::new(false),
+            word: Notify::new(),
+        });
+        let mut all = self.0.borrow_mut();
+        if all.len() == all.capacity() {
+            all.retain(|one| one.strong_count() > 0);
+        }
+        all.push(Rc::downgrade(&bond));
+        bond
+    }
+
+    /// Ends those that lead to whoever is on these lists.
+    pub(crate) fn obey(&self, lists: &Revocations) {
+        for bond in self.0.borrow().iter().filter_map(Weak::upgrade) {
+            let proven = bond.proven.borrow();
+            if proven.as_ref().is_some_and(|one| one.is_revoked(lists)) {
+                bond.broken.set(true);
+                // Who leaves and who cuts may both wait.
+                bond.word.notify_waiters();
+                bond.word.notify_one();
+            }
+        }
+    }
+}
