@@ -28,8 +28,8 @@ pub(crate) fn check(
         "for {}{others}, before which a node proxy stands",
         first.name
     );
-    let help =
-        "give the workload a sidecar, or ask only who connects, from where and to which port";
+    let help = "aim it at a Service behind a waypoint (`targetRefs`), give the workload a sidecar, or ask only who connects, from where and to \
+         which port";
     let mut say = |source: &voile_model::Source, message: String| {
         let code = codes::NODE_PROXY_CANNOT_TELL;
         found.push(Diagnostic::error(code, source.clone(), message).help(help));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::authorization::{
     Action, AuthorizationPolicy, AuthorizationProvider, Condition, Matches, OperationMatch,
-    PathMatch, PolicyTarget, Rule, SourceMatch, StringMatch,
+    PathMatch, PolicyTarget, Rule, SourceMatch, StringMatch, TargetReference,
 };
 use voile_model::mesh::{ExtAuthzProvider, ExtAuthzTransport, Mesh, Protocol, Provider, Service};
 use voile_model::{Diagnostic, Source};
@@ -59,12 +59,15 @@ impl Checking<'_> {
     fn policy(&mut self) {
         let (policy, name) = (self.policy, &self.policy.name);
         match &policy.target {
-            PolicyTarget::References(_) => {
-                let message = format!(
-                    "AuthorizationPolicy {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, of which none obeys it yet, and sidecars do not, as in Istio"
-                );
-                let help = "use `selector` for workloads with sidecars";
-                return self.warn(codes::TARGETS_NOT_ENFORCED, &policy.source, message, help);
+            PolicyTarget::References(targets) => {
+                for target in targets {
+                    self.target(target);
+                }
+                self.provider();
+                for rule in &policy.rules {
+                    rule.to.iter().for_each(|to| self.never(rule, to));
+                }
+                return;
             }
             PolicyTarget::Workloads(labels) if self.selected.is_empty() => {
                 let message = format!(
@@ -108,6 +111,21 @@ impl Checking<'_> {
         for rule in &policy.rules {
             self.rule(rule);
         }
+    }
+
+    /// Somebody must be there to obey it: a waypoint, or the one before a service.
+    fn target(&mut self, target: &TargetReference) {
+        let name = &self.policy.name;
+        if self.mesh.is_obeyed(&name.namespace, target) {
+            return;
+        }
+        let message = format!(
+            "AuthorizationPolicy {name} is NOT ENFORCED for {} {}: no waypoint stands there to obey it; sidecars, gateways and node proxies do not, as in Istio",
+            target.kind, target.name
+        );
+        let help = "label the service `istio.io/use-waypoint: NAME` and write a Gateway NAME of the class istio-waypoint, or use `selector` \
+                    for workloads with sidecars";
+        self.warn(codes::TARGETS_NOT_ENFORCED, &target.source, message, help);
     }
 
     /// A CUSTOM policy's external service.

@@ -56,7 +56,7 @@ codes! {
     AUTHORIZATION_SELECTS_NOTHING = "V0322";
     /// An AuthorizationPolicy holds for a workload before which no proxy stands to enforce it.
     AUTHORIZATION_WITHOUT_SIDECAR = "V0323";
-    /// An AuthorizationPolicy aims at waypoints or gateways (`targetRefs`), of which none obeys it yet; sidecars do not obey it, as in Istio.
+    /// An AuthorizationPolicy aims (`targetRefs`) at what no waypoint stands before; sidecars, gateways and node proxies do not obey it, as in Istio.
     TARGETS_NOT_ENFORCED = "V0324";
     /// A rule asks for what only HTTP has, and holds for a port that speaks something else: an ALLOW rule allows nothing there, any
     /// other is asked without it.

@@ -4,6 +4,7 @@
 mod callers;
 mod limits;
 mod token;
+mod waypoint;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -125,6 +126,9 @@ pub fn explain(
     port: &ServicePort,
     question: &Question<'_>,
 ) -> Vec<Explanation> {
+    if let Some(waypoint) = mesh.waypoint_of(service) {
+        return vec![waypoint::at(mesh, &waypoint, (service, port), question)];
+    }
     let subjects = subjects(mesh);
     let behind = subjects.iter().filter(|subject| subject.is_behind(service));
     behind
@@ -159,11 +163,14 @@ impl<'a> Held<'a> {
     }
 
     fn of_labels(mesh: &'a Mesh, namespace: &Namespace, labels: &Labels) -> Self {
+        Self::of_policies(mesh, mesh.authorization_for_labels(namespace, labels))
+    }
+
+    fn of_policies(mesh: &'a Mesh, all: Vec<&'a Arc<AuthorizationPolicy>>) -> Self {
         let config = &mesh.config;
         let aliases = config.trust_domain_aliases.iter();
         let aliases: Vec<&str> = aliases.map(voile_model::TrustDomain::as_str).collect();
         let domains = TrustDomains::new(config.trust_domain.as_str(), &aliases);
-        let all = mesh.authorization_for_labels(namespace, labels);
         // A policy of the model was checked, value by value.
         let read = |policy: &'a Arc<AuthorizationPolicy>| Some((policy, Policy::of(policy).ok()?));
         let (written, mut policies): (Vec<_>, Vec<_>) = all.into_iter().filter_map(read).unzip();
@@ -259,24 +266,47 @@ fn one(
             .push(format!("PeerAuthentication is {mode:?} there"));
         return explanation;
     }
-    let opaque = matches!(protocol, Protocol::Tcp | Protocol::Tls);
     let held = Held::of(mesh, subject);
-    let mut looked = match opaque {
+    let looked = match is_opaque(protocol) {
         true => token::Looked::default(),
         false => token::look(mesh, subject, question.path, question),
     };
+    ask(
+        mesh,
+        (&held, looked),
+        (service, protocol),
+        question,
+        &mut explanation,
+    );
+    if explanation.allowed && !is_opaque(protocol) {
+        explanation.limits = limits::told(mesh, subject);
+    }
+    explanation
+}
+
+fn is_opaque(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::Tcp | Protocol::Tls)
+}
+
+/// What policies and a token come to.
+fn ask(
+    mesh: &Mesh,
+    (held, mut looked): (&Held<'_>, token::Looked),
+    (service, protocol): (&Service, Protocol),
+    question: &Question<'_>,
+    explanation: &mut Explanation,
+) {
     explanation.token = looked.said.take();
     let may_ask = provider_of(&held.policies).is_some();
     if !may_ask && let Some(refused) = looked.refused.take() {
-        explanation.token_refused(refused);
-        return explanation;
+        return explanation.token_refused(refused);
     }
     let mode = PathNormalization::from(mesh.config.path_normalization);
     let Ok(path) = mode.normalize(question.path.as_bytes()) else {
         explanation.allowed = held.policies.is_empty();
         explanation.decided.why =
             "the path can be read in two ways: 400 where any policy holds".to_owned();
-        return explanation;
+        return;
     };
     let ip = question.source_ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let host = question.host.unwrap_or(service.key.hostname.as_str());
@@ -292,9 +322,9 @@ fn one(
             source: question.from,
             source_ip: ip,
             remote_ip: ip,
-            destination: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.get()),
+            destination: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), explanation.port.get()),
             sni: question.server_name,
-            http: (!opaque).then_some(http),
+            http: (!is_opaque(protocol)).then_some(http),
         }
     };
     let now = facts(&looked.headers, looked.claims.as_ref());
@@ -305,12 +335,8 @@ fn one(
     }
     match looked.refused {
         Some(refused) => explanation.token_refused(refused),
-        None => judge(&held, &now, outcome, &mut explanation),
+        None => judge(held, &now, outcome, explanation),
     }
-    if explanation.allowed && !opaque {
-        explanation.limits = limits::told(mesh, subject);
-    }
-    explanation
 }
 
 impl Explanation {

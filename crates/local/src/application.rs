@@ -89,7 +89,9 @@ pub fn sidecar(
         ("--root-cert", text(around.state.join("root-cert.pem"))),
         ("--token-file", text(around.run.token(&pod_id(pod)))),
     ];
-    if gateway {
+    if pod.template.is_waypoint() {
+        args.push(("--role", "waypoint".to_owned()));
+    } else if gateway {
         args.push(("--role", "gateway".to_owned()));
     }
     if gateway && captured {

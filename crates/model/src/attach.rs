@@ -17,6 +17,7 @@ mod lower;
 mod routes;
 mod rules;
 mod said;
+mod waypoints;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,9 +41,11 @@ pub(crate) fn attach(mesh: &mut Mesh) {
     let mut opened = listeners::opened(&world);
     let outcomes = routes::outcomes(&world, &mut opened);
     let made = lower::lower(&world, &opened, &outcomes);
-    let further = deployment::deployments(&world, &opened);
+    let mut further = deployment::deployments(&world, &opened);
+    waypoints::add(&world, &mut further);
     let policies = backend_tls::policies(&world);
-    let said = said::said(&world, &opened, &outcomes, &policies);
+    let mut said = said::said(&world, &opened, &outcomes, &policies);
+    said.extend(waypoints::said(&world));
     let spoken = backend_tls::spoken(&policies);
     mesh.gateways.extend(made.gateways);
     mesh.virtual_services.extend(made.virtual_services);
@@ -86,20 +89,7 @@ impl<'m> World<'m> {
 
     /// Whether something of one namespace is let in by something of another.
     fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
-        match admission {
-            Admission::All => true,
-            Admission::Same => own == from,
-            Admission::Nobody => false,
-            Admission::Selected(selector) => {
-                let declared = self.mesh.namespaces.get(from);
-                let labels = declared.iter().flat_map(|one| one.labels.iter());
-                let labels = labels.map(|(key, value)| (key.clone(), value.clone()));
-                // A cluster gives each namespace its name as a label.
-                let name = (NAMESPACE_NAME.into(), Arc::from(from.as_str()));
-                let labels: Labels = labels.chain([name]).collect();
-                selector.selects(&labels)
-            }
-        }
+        self.mesh.admits(admission, own, from)
     }
 
     /// Why a reference from a kind and namespace is not permitted.
@@ -121,6 +111,26 @@ impl<'m> World<'m> {
             &to.field,
             said,
         ))
+    }
+}
+
+impl Mesh {
+    /// Whether something of one namespace is let in by something of another.
+    pub(crate) fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
+        match admission {
+            Admission::All => true,
+            Admission::Same => own == from,
+            Admission::Nobody => false,
+            Admission::Selected(selector) => {
+                let declared = self.namespaces.get(from);
+                let labels = declared.iter().flat_map(|one| one.labels.iter());
+                let labels = labels.map(|(key, value)| (key.clone(), value.clone()));
+                // A cluster gives each namespace its name as a label.
+                let name = (NAMESPACE_NAME.into(), Arc::from(from.as_str()));
+                let labels: Labels = labels.chain([name]).collect();
+                selector.selects(&labels)
+            }
+        }
     }
 }
 

@@ -20,6 +20,7 @@ pub mod service;
 pub mod sidecar;
 pub mod telemetry;
 pub mod traffic;
+pub mod waypoint;
 pub mod workload;
 pub mod workload_group;
 

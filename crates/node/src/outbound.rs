@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use voile_hbone::{Lease, Owner, PORT, Unopened};
+use voile_hbone::{Lease, Owner, Unopened};
 use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
@@ -101,13 +101,19 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
     let Some(source) = own(&view, pod, client.ip()) else {
         return refused(&"the control plane does not know this pod");
     };
+    let Some(view) = worker.known_waypoint(&view, source, to).await else {
+        return refused(&format_args!("nobody says who stands before {to}"));
+    };
+    let Some(source) = own(&view, pod, client.ip()) else {
+        return refused(&"the control plane does not know this pod");
+    };
     let target = match decide(&view, source, to, fastrand::f64()) {
         Ok(target) => target,
         Err(refusal) => return refused(&refusal),
     };
     let answering = target.expected.as_ref().and_then(|all| all.first());
     let server = match target.expected {
-        Some(_) => SocketAddr::new(target.to.ip(), PORT),
+        Some(_) => target.proxy(),
         None => target.to,
     };
     let parties = Parties {
@@ -178,7 +184,7 @@ async fn open_tunnel(
         place,
         identity: pod.badge.identity.clone(),
         expected,
-        to: SocketAddr::new(target.to.ip(), PORT),
+        to: target.proxy(),
         source: client.ip(),
     };
     let (to, expected) = (key.to, key.expected.clone());

@@ -12,13 +12,16 @@ use voile_proto::proxy::RevocationLists;
 use voile_proto::type_url;
 use voile_proto::workload as proto;
 use voile_xds::client::{Rejection, ResourceUpdate, Update};
-use voile_xds::wire::{Service, Workload};
+use voile_xds::wire::{Service, WaypointAddress, Workload, parse_service_key};
 
 use crate::policy::{Policies, Policy};
 
 /// Addresses followed at once. Beyond them the one asked for first makes room, and is asked for again when it is called
 /// again: an application that scans a network must not fill the node's memory.
 pub(crate) const MAX_FOLLOWED: usize = 8192;
+
+/// Waypoints followed at once, beyond which services behind others are refused.
+const MAX_WAYPOINTS: usize = 1024;
 
 /// A workload, and what the checked type leaves out.
 #[derive(Debug)]
@@ -28,16 +31,12 @@ pub(crate) struct Resident {
     pub(crate) policies: Vec<Arc<str>>,
     /// Where it runs.
     pub(crate) node: Arc<str>,
-    /// A waypoint stands before it.
-    pub(crate) waypoint: bool,
 }
 
 /// A service, and what the checked type leaves out.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) service: Service,
-    /// A waypoint stands before it.
-    pub(crate) waypoint: bool,
     /// What a near endpoint has in common with the client, most important first.
     pub(crate) preference: Vec<proto::load_balancing::Scope>,
     /// Only endpoints that have all of it.
@@ -63,8 +62,11 @@ struct Held {
 pub(crate) struct View {
     workloads: HashMap<IpAddr, Arc<Resident>>,
     services: HashMap<IpAddr, Vec<Arc<Served>>>,
+    by_key: HashMap<ServiceKey, Arc<Served>>,
     behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
     absent: HashSet<IpAddr>,
+    /// Services that are not there.
+    missing: HashSet<ServiceKey>,
     pub(crate) policies: Policies,
     /// Certificates that are taken back.
     pub(crate) revocations: Arc<Revocations>,
@@ -78,6 +80,22 @@ impl View {
         self.workloads.contains_key(&address)
             || self.services.contains_key(&address)
             || self.absent.contains(&address)
+    }
+
+    /// Whether it is known who this waypoint is, if anybody.
+    pub(crate) fn knows_waypoint(&self, waypoint: &WaypointAddress) -> bool {
+        match waypoint {
+            WaypointAddress::Address(address) => self.knows(*address),
+            WaypointAddress::Service(key) => {
+                self.by_key.contains_key(key) || self.missing.contains(key)
+            }
+            WaypointAddress::Nobody(_) => true,
+        }
+    }
+
+    /// The service of this name.
+    pub(crate) fn service(&self, key: &ServiceKey) -> Option<&Arc<Served>> {
+        self.by_key.get(key)
     }
 
     /// The workload with this address.
@@ -113,6 +131,9 @@ pub(crate) struct Registry {
     revocations: Option<Arc<Revocations>>,
     is_told: bool,
     absent: HashSet<IpAddr>,
+    /// Services that were asked for by name, and those of them that are not there.
+    named: HashSet<ServiceKey>,
+    missing: HashSet<ServiceKey>,
     /// Addresses that were asked for, the first first; and those of our own pods, which stay.
     asked: VecDeque<IpAddr>,
     own: HashSet<IpAddr>,
@@ -152,6 +173,22 @@ impl Registry {
         wish
     }
 
+    /// Somebody wants to know who this waypoint is. Waypoints are few; those that were called once are followed.
+    pub(crate) fn ask_waypoint(&mut self, waypoint: &WaypointAddress) -> Wish {
+        match waypoint {
+            WaypointAddress::Address(address) => self.ask(*address),
+            WaypointAddress::Service(key) => {
+                let room = self.named.len() < MAX_WAYPOINTS;
+                let anew = room && self.named.insert(key.clone());
+                Wish {
+                    subscribe: anew.then(|| key.to_string()),
+                    unsubscribe: None,
+                }
+            }
+            WaypointAddress::Nobody(_) => Wish::default(),
+        }
+    }
+
     /// A pod of ours has this address: it is followed as long as it is ours.
     pub(crate) fn own(&mut self, address: IpAddr) -> Wish {
         self.asked.retain(|asked| *asked != address);
@@ -187,8 +224,11 @@ impl Registry {
         for name in &update.removed {
             self.held.remove(name);
         }
-        for address in update.absent.iter().filter_map(|name| address_of(name)) {
-            self.absent.insert(address);
+        for name in &update.absent {
+            match address_of(name) {
+                Some(address) => drop(self.absent.insert(address)),
+                None => self.missing.extend(parse_service_key(name)),
+            }
         }
         for resource in &update.added {
             match decode(resource) {
@@ -198,6 +238,9 @@ impl Registry {
                         if let Some(address) = address_of(name) {
                             self.absent.remove(&address);
                         }
+                    }
+                    if let Body::Service(served) = &body {
+                        self.missing.remove(&served.service.key);
                     }
                     let held = Held { body, aliases };
                     self.held.insert(Arc::clone(&resource.name), held);
@@ -263,6 +306,7 @@ impl Registry {
     pub(crate) fn view(&self) -> View {
         let mut view = View {
             absent: self.absent.clone(),
+            missing: self.missing.clone(),
             policies: self.policies.clone(),
             revocations: self.revocations.clone().unwrap_or_default(),
             is_told: self.is_told,
@@ -301,6 +345,7 @@ impl Registry {
             }
         }
         for (key, served) in by_key {
+            view.by_key.insert(key.clone(), Arc::clone(served));
             for address in &served.service.addresses {
                 let at = view.services.entry(*address).or_default();
                 if !at.iter().any(|one| one.service.key == *key) {
@@ -323,7 +368,6 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
                 workload,
                 policies: policies.map(|name| name.as_str().into()).collect(),
                 node: message.node.as_str().into(),
-                waypoint: message.waypoint.is_some(),
             })))
         }
         Some(proto::address::Type::Service(message)) => {
@@ -339,7 +383,6 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
             });
             Ok(Body::Service(Arc::new(Served {
                 service,
-                waypoint: message.waypoint.is_some(),
                 preference: preference.collect::<Result<_, _>>()?,
                 strict: balancing.mode == Mode::Strict as i32,
                 unhealthy_too: balancing.health_policy == HealthPolicy::AllowAll as i32,

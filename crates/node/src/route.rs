@@ -1,30 +1,41 @@
 //! Where a connection of a pod goes: pure. A service's endpoint is drawn once for each connection, by weight, among those that
 //! have most in common with the client; a workload that needs a tunnel is never called without one.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use voile_hbone::PORT;
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey};
 use voile_proto::workload::load_balancing::Scope;
-use voile_xds::wire::Tunnel;
+use voile_xds::wire::{Endpoint, Tunnel, WaypointAddress};
 
 use crate::registry::{Resident, Served, View};
 
 /// Ports of a pod that are the node proxy's: to call them through it would be a loop.
-pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, voile_hbone::PORT];
+pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, PORT];
 
 /// Where to.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// The workload's address and port, or, of a stranger, what was called.
+    /// The workload's address and port, or, of a stranger or of what stands behind a waypoint, what was called.
     pub(crate) to: SocketAddr,
+    /// Whose proxy is called, where it is not the one at that address.
+    pub(crate) waypoint: Option<IpAddr>,
     /// Who must answer, where it is called through a tunnel; plaintext without.
     pub(crate) expected: Option<Vec<Identity>>,
     /// Who it is, if it is of the mesh.
     pub(crate) resident: Option<Arc<Resident>>,
     /// The service that was meant.
     pub(crate) service: Option<Arc<Served>>,
+}
+
+impl Target {
+    /// Where the proxy takes tunnels that is to answer.
+    pub(crate) fn proxy(&self) -> SocketAddr {
+        let at = self.waypoint.unwrap_or_else(|| self.to.ip());
+        SocketAddr::new(at, PORT)
+    }
 }
 
 /// Why nobody can be called.
@@ -41,9 +52,9 @@ pub(crate) enum Refusal {
         "workload {0} is to be called in the mutual TLS of sidecars, which a node proxy does not speak"
     )]
     SidecarTls(Arc<str>),
-    /// A waypoint decides who may.
-    #[error("{0} stands behind a waypoint, which this node proxy does not call yet")]
-    Waypoint(String),
+    /// Nobody is there who decides who may, and nobody goes past.
+    #[error("{0} stands behind the waypoint {1}, of which nobody can be called")]
+    NoWaypoint(String, String),
     /// It is elsewhere.
     #[error("workload {0} is on network {1}, to which this node proxy knows no way")]
     Network(Arc<str>, Arc<str>),
@@ -62,8 +73,9 @@ pub(crate) fn decide(
     let services = view.services(to.ip());
     let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
     if let Some(served) = services.iter().find(ours).or(services.first()) {
-        if served.waypoint {
-            return Err(Refusal::Waypoint(format!("service {}", served.service.key)));
+        if let Some(waypoint) = &served.service.waypoint {
+            let whom = || format!("service {}", served.service.key);
+            return through(view, source, to, (waypoint, Some(served)), random, whom);
         }
         if !served.service.passthrough {
             return endpoint(view, source, served, to.port(), random);
@@ -71,9 +83,17 @@ pub(crate) fn decide(
     }
     let service = services.first().cloned();
     match view.workload(to.ip()) {
-        Some(resident) => workload(resident, to, service),
+        Some(resident) => match &resident.workload.waypoint {
+            // A service's own waypoint was looked at before; of a workload's only who calls it by its address.
+            Some(waypoint) if service.is_none() => {
+                let whom = || format!("workload {}", resident.workload.uid);
+                through(view, source, to, (waypoint, None), random, whom)
+            }
+            _ => workload(resident, to, service),
+        },
         None => Ok(Target {
             to,
+            waypoint: None,
             expected: None,
             resident: None,
             service,
@@ -88,6 +108,69 @@ fn endpoint(
     number: u16,
     random: f64,
 ) -> Result<Target, Refusal> {
+    let (resident, at) = drawn(view, source, served, number, random)?;
+    let to = SocketAddr::new(at.address, at.port.get());
+    workload(resident, to, Some(Arc::clone(served)))
+}
+
+/// The waypoint that a connection goes to, if it does: whose name is to be known before anything is decided.
+pub(crate) fn waypoint<'a>(
+    view: &'a View,
+    source: &Resident,
+    to: SocketAddr,
+) -> Option<&'a WaypointAddress> {
+    let services = view.services(to.ip());
+    let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
+    match services.iter().find(ours).or(services.first()) {
+        Some(served) => served.service.waypoint.as_ref(),
+        None => view.workload(to.ip())?.workload.waypoint.as_ref(),
+    }
+}
+
+/// To the waypoint, which is told what was called.
+fn through(
+    view: &View,
+    source: &Resident,
+    to: SocketAddr,
+    (waypoint, service): (&WaypointAddress, Option<&Arc<Served>>),
+    random: f64,
+    whom: impl Fn() -> String,
+) -> Result<Target, Refusal> {
+    let nobody = || Refusal::NoWaypoint(whom(), waypoint.to_string());
+    let (resident, sans) = match waypoint {
+        WaypointAddress::Nobody(_) => (None, None),
+        WaypointAddress::Address(address) => (view.workload(*address), None),
+        WaypointAddress::Service(key) => {
+            let served = view.service(key).ok_or_else(nobody)?;
+            let found = drawn(view, source, served, PORT, random);
+            (found.ok().map(|(resident, _)| resident), Some(served))
+        }
+    };
+    let resident = resident.ok_or_else(nobody)?;
+    let found = &resident.workload;
+    let at = found.addresses.first().copied().ok_or_else(nobody)?;
+    if found.tunnel != Tunnel::Hbone || !found.network.is_empty() {
+        return Err(nobody());
+    }
+    let others = sans.iter().flat_map(|one| &one.service.subject_alt_names);
+    let others = others.filter_map(|name| name.parse().ok());
+    Ok(Target {
+        to,
+        waypoint: Some(at),
+        expected: Some(found.identity.clone().into_iter().chain(others).collect()),
+        resident: Some(Arc::clone(resident)),
+        service: service.cloned(),
+    })
+}
+
+/// An endpoint of a service.
+fn drawn<'a>(
+    view: &'a View,
+    source: &Resident,
+    served: &Arc<Served>,
+    number: u16,
+    random: f64,
+) -> Result<(&'a Arc<Resident>, Endpoint), Refusal> {
     let key = &served.service.key;
     let port = Port::new(number).filter(|port| served.service.port(*port).is_some());
     let port = port.ok_or_else(|| Refusal::NoPort(key.clone(), number))?;
@@ -111,8 +194,7 @@ fn endpoint(
         left < 0.0
     });
     let (_, resident, at) = drawn.ok_or_else(|| Refusal::NoEndpoint(key.clone(), number))?;
-    let to = SocketAddr::new(at.address, at.port.get());
-    workload(resident, to, Some(Arc::clone(served)))
+    Ok((*resident, *at))
 }
 
 /// How many of the things that matter, from the most important on, two workloads have in common.
@@ -143,10 +225,6 @@ fn workload(
         let (uid, network) = (Arc::clone(&found.uid), Arc::clone(&found.network));
         return Err(Refusal::Network(uid, network));
     }
-    // A service's own waypoint was looked at before; of a workload's only who calls it by its address.
-    if resident.waypoint && service.is_none() {
-        return Err(Refusal::Waypoint(format!("workload {}", found.uid)));
-    }
     let expected = match found.tunnel {
         Tunnel::None => None,
         Tunnel::Mtls => return Err(Refusal::SidecarTls(Arc::clone(&found.uid))),
@@ -163,6 +241,7 @@ fn workload(
     };
     Ok(Target {
         to,
+        waypoint: None,
         expected,
         resident: Some(Arc::clone(resident)),
         service,

@@ -246,6 +246,25 @@ impl Worker {
         self.known_within(ANSWER_PATIENCE, addresses).await
     }
 
+    /// What is known once it is known, too, who stands before what a pod calls; none when nobody says so in time.
+    pub(crate) async fn known_waypoint(
+        &self,
+        view: &Rc<Known>,
+        source: &Resident,
+        to: SocketAddr,
+    ) -> Option<Rc<Known>> {
+        let Some(waypoint) = crate::route::waypoint(view, source, to) else {
+            return Some(Rc::clone(view));
+        };
+        if view.knows_waypoint(waypoint) {
+            return Some(Rc::clone(view));
+        }
+        let wish = self.asker.registry().ask_waypoint(waypoint);
+        self.asker.follow(wish);
+        self.once(ANSWER_PATIENCE, |view| view.knows_waypoint(waypoint))
+            .await
+    }
+
     /// What is known of a pod of ours and, for labels alone and therefore not for long, of its caller.
     pub(crate) async fn known_both(&self, ours: IpAddr, caller: IpAddr) -> Option<Rc<Known>> {
         let view = self.known(&[ours]).await?;
@@ -260,6 +279,19 @@ impl Worker {
         if knows(&view) {
             return Some(view);
         }
+        let unknown = addresses.iter().filter(|address| !view.knows(**address));
+        let asked: Vec<IpAddr> = unknown.copied().collect();
+        if self.parked.get() >= MAX_PARKED {
+            return None;
+        }
+        asked
+            .into_iter()
+            .for_each(|address| self.asker.ask(address));
+        self.once(patience, knows).await
+    }
+
+    /// What is known once this is.
+    async fn once(&self, patience: Duration, knows: impl Fn(&View) -> bool) -> Option<Rc<Known>> {
         if self.parked.get() >= MAX_PARKED {
             return None;
         }
@@ -272,8 +304,6 @@ impl Worker {
         }
         self.parked.set(self.parked.get() + 1);
         let _place = Parked(&self.parked);
-        let unknown = addresses.iter().filter(|address| !view.knows(**address));
-        unknown.for_each(|address| self.asker.ask(*address));
         let mut changes = self.changes.clone();
         let answered = changes.wait_for(|view| knows(view));
         let answered = tokio::time::timeout(patience, answered).await;

@@ -136,6 +136,8 @@ pub(crate) struct GatewayPlan {
     /// How paths are written before they are compared, by policies and by routes.
     pub(crate) normalization: mesh::PathNormalization,
     pub(crate) servers: Vec<ServerPlan>,
+    /// Whether it takes tunnels, each for one of the servers.
+    pub(crate) waypoint: bool,
 }
 
 /// How TLS ends at a gateway.
@@ -171,6 +173,19 @@ pub(crate) struct ServerPlan {
     pub(crate) way: OutboundPlan,
     /// Virtual hosts whose clients in plaintext are sent to `https`.
     pub(crate) redirects: HashSet<Arc<str>>,
+    /// Of a waypoint: what it is called by, and by whose leave.
+    pub(crate) door: Option<DoorPlan>,
+}
+
+/// A destination of a waypoint, as tunnels find it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct DoorPlan {
+    /// What tunnels ask for.
+    pub(crate) called: Vec<SocketAddr>,
+    /// The same by name and port, where it has one.
+    pub(crate) host: Option<(Arc<str>, u16)>,
+    /// None where no policy holds.
+    pub(crate) authorization: Option<Authorization>,
 }
 
 /// A captured destination that workers ask for: an address, or at an address of nobody's, a host that the client named.
@@ -372,6 +387,14 @@ pub(crate) struct WorldTls {
     pub(crate) http: Arc<ClientConfig>,
     pub(crate) http2: Arc<ClientConfig>,
     pub(crate) tcp: Arc<ClientConfig>,
+}
+
+impl EndpointPlan {
+    /// Whether who answers in mutual TLS is a sidecar, and not a node's proxy with the application behind its tunnel.
+    pub(crate) fn is_sidecar(&self) -> bool {
+        let tunnelled = |one: &Same<Origination>| matches!(*one.0, Origination::Tunnel);
+        self.expected.is_some() && !self.origination.as_ref().is_some_and(tunnelled)
+    }
 }
 
 impl std::fmt::Debug for Origination {

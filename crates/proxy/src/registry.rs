@@ -13,6 +13,7 @@ pub(crate) mod routes;
 mod tests;
 mod tokens;
 mod traffic;
+mod waypoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -68,6 +69,8 @@ pub(crate) struct Registry {
     pub(crate) capturing: bool,
     /// Whether this proxy is a gateway.
     pub(crate) is_gateway: bool,
+    /// Whether this proxy is a waypoint.
+    pub(crate) is_waypoint: bool,
     /// What it takes from outside, if it is.
     pub(crate) gateway: gateway::Held,
     workloads_by_address: Index<IpAddr>,
@@ -303,7 +306,10 @@ impl Registry {
         let configuration = self.configuration.iter();
         let listeners = configuration.flat_map(|held| &held.value.outbound);
         let services = listeners.flat_map(|listener| &listener.services);
-        services.map(service_name).collect()
+        services
+            .chain(self.behind_waypoint())
+            .map(service_name)
+            .collect()
     }
 
     /// Names of the services that the configuration speaks of, and of those that their routes lead to.
@@ -388,7 +394,7 @@ impl Registry {
                 && !self.absent.contains(&(type_url::ADDRESS, uid.clone()))
         };
         let configuration = self.configuration.iter().map(|held| &held.value);
-        let references = self.authorization_wanted().iter();
+        let references = self.authorization_wanted().into_iter();
         let missing = references.filter(|wanted| !self.authorization.holds(wanted));
         let lists = self.asks_revocations.then(|| type_url::REVOCATIONS.into());
         let untold = |name: &Arc<str>| {
@@ -397,6 +403,7 @@ impl Registry {
         own.filter(nobody)
             .chain(lists.filter(untold))
             .chain(self.services_wanted().into_iter().filter(unknown))
+            .chain(self.workloads_wanted().into_iter().filter(nobody))
             .chain(unrouted)
             .chain(self.gateway.routes().filter_map(|held| self.unled(held)))
             .chain(missing.map(|wanted| wanted.name.clone()))
@@ -404,10 +411,11 @@ impl Registry {
             .collect()
     }
 
-    /// The policies that hold for our workload.
-    pub(crate) fn authorization_wanted(&self) -> &[PolicyReference] {
-        let configuration = self.configuration.as_ref();
-        configuration.map_or(&[], |held| &held.value.authorization_policies)
+    /// The policies that hold for our workload, or for what is behind it.
+    pub(crate) fn authorization_wanted(&self) -> Vec<&PolicyReference> {
+        let configuration = self.configuration.iter();
+        let own = configuration.flat_map(|held| &held.value.authorization_policies);
+        own.chain(self.policies_of_waypoint()).collect()
     }
 
     /// Policies of a closed state that take long to compile, and are not yet.
@@ -423,13 +431,14 @@ impl Registry {
             let names = references.iter().map(|wanted| wanted.name.clone());
             names.collect()
         };
+        let policies = self.authorization_wanted().into_iter();
         let configuration = self.configuration.as_ref().map(|held| &held.value);
         let tokens = configuration.map_or(&[][..], |it| &it.request_authentications);
         let key_sets = configuration.map_or(&[][..], |it| &it.key_sets);
         [
             (
                 type_url::AUTHORIZATION_POLICY,
-                names(self.authorization_wanted()),
+                policies.map(|wanted| wanted.name.clone()).collect(),
             ),
             (type_url::REQUEST_AUTHENTICATION, names(tokens)),
             (type_url::KEY_SET, key_sets.iter().cloned().collect()),
@@ -458,7 +467,14 @@ impl Registry {
             trust_domain: configuration.trust_domain.clone(),
             trust_domain_aliases: configuration.trust_domain_aliases.clone(),
             revocations: self.revocations.as_ref().map(|held| held.value.clone()),
-            authorizer: self.authorizer(configuration, authorization.as_ref()),
+            authorizer: match &configuration.waypoint {
+                None => self.authorizer(configuration, authorization.as_ref()),
+                // Who asks several asks nobody, whichever destination names which.
+                Some(_) => {
+                    let all = self.policies_at_waypoint(configuration);
+                    self.authorizer(configuration, all.as_ref())
+                }
+            },
             authorization,
             tokens: self.tokens.compiled(configuration),
             settings: settings(configuration),
@@ -597,6 +613,7 @@ impl Registry {
         let words = Words::of(said);
         let (own, labels) = self.whereabouts();
         let ranking = Ranking::new(own, labels, said, &words);
+        let past = service.is_some_and(|service| self.is_past_waypoint(service));
         let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
         // Workloads of a service that is gone are nobody's.
         let members = service.map(|_| self.members.get(&wanted.key));
@@ -608,7 +625,12 @@ impl Registry {
             };
             let tls = said.and_then(|said| said.tls.as_ref());
             for endpoint in self.endpoints(wanted, workload, (&sans, tls)) {
-                endpoints.push(EndpointPlan { rank, ..endpoint });
+                let available = endpoint.available && !past;
+                endpoints.push(EndpointPlan {
+                    rank,
+                    available,
+                    ..endpoint
+                });
                 localities.push(Arc::clone(&workload.locality));
             }
         }
@@ -699,20 +721,6 @@ impl Registry {
         let own = self.workloads.get(&held.value.workload_uid);
         let locality = own.map_or("", |own| &*own.value.locality);
         (locality, &held.value.labels)
-    }
-
-    fn service_labels(&self, key: &ServiceKey) -> telemetry::Service {
-        let name = key.to_string();
-        let known = self
-            .services
-            .get(name.as_str())
-            .map(|held| held.value.name.to_string());
-        let host = key.hostname.to_string();
-        telemetry::Service {
-            name: known.unwrap_or_else(|| host.split('.').next().unwrap_or_default().to_owned()),
-            namespace: key.namespace.to_string(),
-            host,
-        }
     }
 }
 

@@ -20,6 +20,8 @@ pub enum Reporter {
     Source,
     /// The server's proxy.
     Destination,
+    /// A waypoint between them.
+    Waypoint,
 }
 
 impl Reporter {
@@ -29,6 +31,7 @@ impl Reporter {
         match self {
             Self::Source => "source",
             Self::Destination => "destination",
+            Self::Waypoint => "waypoint",
         }
     }
 }

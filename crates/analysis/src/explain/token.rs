@@ -38,6 +38,25 @@ pub struct TokenSaid {
     pub source: Option<Source>,
 }
 
+fn lines(question: &Question<'_>) -> Lines {
+    let lines = question.headers.iter();
+    lines
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.clone().into_bytes()))
+        .collect()
+}
+
+/// What is said where nobody looks.
+pub(super) fn unlooked(question: &Question<'_>) -> Looked {
+    let why = "no RequestAuthentication holds there: nobody looks at tokens";
+    let lines = lines(question);
+    Looked {
+        said: question.token.map(|_| said(why.to_owned(), None)),
+        came: lines.clone(),
+        headers: lines,
+        ..Looked::default()
+    }
+}
+
 /// The outcome, for the policies.
 #[derive(Default)]
 pub(super) struct Looked {
@@ -60,21 +79,12 @@ pub(super) fn look(
     path: &str,
     question: &Question<'_>,
 ) -> Looked {
-    let lines = question.headers.iter();
-    let lines: Lines = lines
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.clone().into_bytes()))
-        .collect();
     let holding = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
     let written = token_rules(holding);
     if written.is_empty() {
-        let why = "no RequestAuthentication holds there: nobody looks at tokens";
-        return Looked {
-            said: question.token.map(|_| said(why.to_owned(), None)),
-            came: lines.clone(),
-            headers: lines,
-            ..Looked::default()
-        };
+        return unlooked(question);
     }
+    let lines = lines(question);
     let none = BTreeMap::new();
     let keys = question.token.map_or(&none, |brought| brought.keys);
     let given = written.iter().map(|(_, rule)| Given {

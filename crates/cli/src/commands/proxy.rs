@@ -1,4 +1,4 @@
-//! `voile proxy`: one sidecar, one gateway, or the proxy of one node, in one process.
+//! `voile proxy`: one sidecar, one gateway, one waypoint, or the proxy of one node, in one process.
 
 mod node;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use voile_proxy::Membership;
 use voile_telemetry::logging::Level;
 
-/// Run the sidecar of one workload, a gateway, or a node proxy.
+/// Run the sidecar of one workload, a gateway, a waypoint, or a node proxy.
 ///
 /// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
 /// then it stops accepting, finishes requests in flight and exits 0. A second signal ends it at once.
@@ -50,7 +50,8 @@ pub(crate) struct Args {
     exec_probes: bool,
     /// What it is: the sidecar of an application, or a gateway, which takes what comes from outside at the ports that Gateway
     /// resources open. It must be what the workload is (annotation inject.istio.io/templates of its Pod); else its configuration
-    /// is refused. Or `node`: the proxy of all pods of a node.
+    /// is refused. Or `waypoint`, which takes requests from node proxies for services and workloads that name it; its Pod is of a
+    /// Gateway of the class istio-waypoint. Or `node`: the proxy of all pods of a node.
     #[arg(long, value_enum, value_name = "ROLE", default_value = "sidecar")]
     role: Role,
     /// With `--role node`: the socket at which the pods' networks are handed over (ztunnel's ZDS protocol).
@@ -174,6 +175,8 @@ enum Role {
     Sidecar,
     /// Nothing is behind it.
     Gateway,
+    /// It stands between node proxies, for services and workloads that name it.
+    Waypoint,
     /// It serves the pods of a node.
     Node,
 }
@@ -239,9 +242,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
     if args.role == Role::Node {
         return node::run(args, log);
     }
-    if args.role == Role::Gateway && args.capture != CaptureMode::None {
+    if matches!(args.role, Role::Gateway | Role::Waypoint) && args.capture != CaptureMode::None {
         eprintln!(
-            "voile proxy: --role gateway with --capture: nothing is redirected to a gateway; clients connect to it"
+            "voile proxy: --role gateway or waypoint with --capture: nothing is redirected to it; clients connect to it"
         );
         return ExitCode::from(2);
     }
@@ -274,6 +277,7 @@ fn options(
 ) -> voile_proxy::Options {
     voile_proxy::Options {
         gateway: args.role == Role::Gateway,
+        waypoint: args.role == Role::Waypoint,
         probers,
         limits: limits(&args),
         capture: capture(&args),

@@ -11,7 +11,9 @@ use voile_model::mesh::{
 use voile_model::{Hostname, Port, Ranges, ServiceKey};
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
-use voile_xds::wire::{CLUSTER, address_bytes, encode_labels, encode_service, encode_workload};
+use voile_xds::wire::{
+    CLUSTER, WaypointAddress, address_bytes, encode_labels, encode_service, encode_workload,
+};
 
 use crate::snapshot::resource;
 use crate::ztunnel;
@@ -28,6 +30,8 @@ pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Ar
         .collect();
     let mut message = encode_workload(workload, &members, &mesh.config.trust_domain);
     ztunnel::name_policies(mesh, workload, &mut message);
+    let waypoint = mesh.waypoint_of_workload(workload);
+    message.waypoint = waypoint.as_ref().and_then(WaypointAddress::encode);
     let made = pack(
         workload.uid.clone(),
         workload_aliases(workload),
@@ -38,13 +42,17 @@ pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Ar
 }
 
 /// A service's Address.
-pub(super) fn of_service(service: &Service, name: &Arc<str>) -> Resource {
+pub(super) fn of_service(mesh: &Mesh, service: &Service, name: &Arc<str>) -> Resource {
     let aliases = service
         .addresses
         .iter()
         .map(|address| by_address("", *address))
         .collect();
-    let message = wire::address::Type::Service(encode_service(service));
+    let waypoint = mesh.waypoint_of(service);
+    let message = wire::address::Type::Service(wire::Service {
+        waypoint: waypoint.as_ref().and_then(WaypointAddress::encode),
+        ..encode_service(service)
+    });
     pack(name.clone(), aliases, message)
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use voile_model::mesh::authorization::{Action, StringMatch};
 use voile_model::mesh::{
-    ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, Mesh, PathNormalization, Provider,
-    Workload,
+    AuthorizationPolicy, ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, Mesh,
+    PathNormalization, Provider, Workload,
 };
 use voile_proto::{proxy as wire, type_url};
 use voile_xds::server::Resource;
@@ -23,15 +23,20 @@ pub(super) fn references(
     snapshot: &MeshSnapshot,
 ) -> Vec<wire::PolicyReference> {
     let policies = mesh.authorization_for(workload).into_iter();
-    let reference = |policy: &Arc<voile_model::mesh::AuthorizationPolicy>| {
-        let name = policy.name.to_string();
-        let resource = snapshot.authorization.get(name.as_str());
-        wire::PolicyReference {
-            version: resource.map_or_else(String::new, |resource| resource.version.to_string()),
-            name,
-        }
-    };
-    policies.map(reference).collect()
+    policies.map(|policy| reference(policy, snapshot)).collect()
+}
+
+/// A policy in the version that is in force beside a configuration.
+pub(super) fn reference(
+    policy: &AuthorizationPolicy,
+    snapshot: &MeshSnapshot,
+) -> wire::PolicyReference {
+    let name = policy.name.to_string();
+    let resource = snapshot.authorization.get(name.as_str());
+    wire::PolicyReference {
+        version: resource.map_or_else(String::new, |resource| resource.version.to_string()),
+        name,
+    }
 }
 
 /// Whom the CUSTOM policies of a workload ask. Who cannot be asked is left out and said: the proxy denies what it would have
@@ -41,7 +46,11 @@ pub(super) fn authorizers(
     workload: &Workload,
     problems: &mut Vec<String>,
 ) -> Vec<wire::Authorizer> {
-    let policies = mesh.authorization_for(workload).into_iter();
+    let policies = match mesh.waypoint_run_by(workload) {
+        Some(waypoint) => mesh.authorization_through(waypoint),
+        None => mesh.authorization_for(workload),
+    };
+    let policies = policies.into_iter();
     let names: BTreeSet<_> = policies
         .filter(|policy| !policy.dry_run)
         .filter_map(|policy| match &policy.action {
@@ -111,7 +120,10 @@ fn over_http(http: &HttpAuthorizer) -> wire::AuthorizerHttp {
 
 /// The policies and keys that a configuration names, as whoever gets it may ask for them.
 pub(super) fn names(configuration: &wire::ProxyConfiguration, snapshot: &MeshSnapshot) -> Names {
+    let waypoint = configuration.waypoint.iter();
+    let destinations = waypoint.flat_map(|waypoint| &waypoint.destinations);
     let policies = configuration.authorization_policies.iter();
+    let policies = policies.chain(destinations.flat_map(|one| &one.authorization_policies));
     let tokens = configuration.request_authentications.iter();
     let name = |reference: &wire::PolicyReference| reference.name.clone();
     let key_sets = configuration.key_sets.iter().cloned();

@@ -14,6 +14,7 @@ mod routes;
 mod telemetry;
 mod tokens;
 mod update;
+mod waypoint;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -138,7 +139,7 @@ impl<'a> Making<'a> {
             self.address(made);
             put(&mut self.snapshot.before, &uid, vec![name.clone()]);
         }
-        let made = address::of_service(service, &name);
+        let made = address::of_service(self.mesh, service, &name);
         self.address(made);
         self.members(service, name);
     }
@@ -315,7 +316,11 @@ fn configuration(
             true => Vec::new(),
             false => listeners::inbound(mesh, workload, sidecar, problems),
         },
-        gateway: gateway.then(|| gateways::gateway(mesh, workload, problems)),
+        gateway: (gateway && !workload.waypoint)
+            .then(|| gateways::gateway(mesh, workload, problems)),
+        waypoint: workload
+            .waypoint
+            .then(|| waypoint::waypoint(mesh, workload, snapshot, problems)),
         outbound: listeners::outbound(mesh, workload, sidecar, problems),
         outbound_policy: match outbound_policy {
             voile_model::mesh::OutboundPolicy::AllowAny => wire::OutboundPolicy::AllowAny,
@@ -330,7 +335,11 @@ fn configuration(
         }),
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
         limits: limits(config.proxy.limits),
-        authorization_policies: authorization::references(mesh, workload, snapshot),
+        // What is obeyed before a waypoint's destinations is said of each.
+        authorization_policies: match workload.waypoint {
+            true => Vec::new(),
+            false => authorization::references(mesh, workload, snapshot),
+        },
         authorizers: authorization::authorizers(mesh, workload, problems),
         path_normalization: authorization::normalization(config.path_normalization).into(),
         trusted_proxies: topology

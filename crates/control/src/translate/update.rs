@@ -14,6 +14,7 @@
 //! | a RequestAuthentication | all of them; configurations of the workloads for which it is or was |
 //! | a Telemetry, a RateLimit | configurations of the workloads for which it is or was |
 //! | where there are ambient workloads, a PeerAuthentication | everything |
+//! | where waypoints are, or are named | everything |
 //! | where the mesh's addresses are | all configurations |
 //! | anything else | everything |
 
@@ -36,7 +37,8 @@ pub(crate) fn update(
     changes: &Changes,
     (keys, anew): (&Texts, bool),
 ) -> Option<MeshSnapshot> {
-    if changes.everything || (changes.peers && previous.ambient) {
+    // Who stands behind a waypoint, and by what policies, is asked of all services and policies together.
+    if changes.everything || (changes.peers && previous.ambient) || mesh.has_waypoints() {
         return None;
     }
     if is_ambient_concerned(changes)

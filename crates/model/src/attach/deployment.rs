@@ -37,7 +37,10 @@ pub(super) fn selector(gateway: &Gateway) -> Labels {
 }
 
 /// Templates that somebody wrote for a Gateway.
-fn written<'m>(world: &World<'m>, gateway: &Gateway) -> impl Iterator<Item = &'m PodTemplate> {
+pub(super) fn written<'m>(
+    world: &World<'m>,
+    gateway: &Gateway,
+) -> impl Iterator<Item = &'m PodTemplate> {
     let own = gateway.name.namespace.clone();
     let name = gateway.name.name.clone();
     let deployments = world.mesh.deployments.values();
@@ -98,6 +101,10 @@ fn unprivileged(port: Port, taken: &BTreeSet<Port>) -> Port {
 
 /// What is made for a Gateway is called by its name and its class.
 pub(super) fn name(gateway: &Gateway) -> ResourceName {
+    if gateway.is_waypoint() {
+        // As Istio's are, which others name by it.
+        return gateway.name.clone();
+    }
     let whole = format!("{}-{}", gateway.name.name, gateway.class.0);
     let whole = whole.replace('.', "-");
     let name = match whole.len() <= MAX_NAME {
@@ -131,7 +138,9 @@ pub(super) fn deployments(world: &World<'_>, opened: &[Open<'_>]) -> Further {
             name: name(gateway),
             source: gateway.source.clone(),
         }));
-        further.deployments.push(deployment(gateway).into());
+        further
+            .deployments
+            .push(deployment(gateway, "gateway").into());
         further.services.extend(service(world, open).map(Arc::new));
     }
     further
@@ -147,11 +156,12 @@ fn labels(gateway: &Gateway) -> Labels {
     own.chain(ours).collect()
 }
 
-fn deployment(gateway: &Gateway) -> Deployment {
+/// A proxy by a template of the injector's, and nothing else.
+pub(super) fn deployment(gateway: &Gateway, template: &str) -> Deployment {
     let name = name(gateway);
     let own = gateway.annotations.iter();
     let own = own.map(|(key, value)| (key.clone(), value.clone()));
-    let annotations = own.chain([(TEMPLATES.into(), "gateway".into())]);
+    let annotations = own.chain([(TEMPLATES.into(), template.into())]);
     let proxy = Container {
         name: "istio-proxy".into(),
         image: Some("auto".into()),
@@ -228,6 +238,7 @@ fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
         endpoints: Vec::new(),
         subject_alt_names: Vec::new(),
         visibility: Visibility::Public,
+        waypoint: None,
         published: true,
     })
 }

@@ -9,8 +9,8 @@ use super::routes::{Attached, Outcome, To};
 use super::{World, deployment, refusal};
 use crate::mesh::HttpRoute;
 use crate::mesh::gateway_api::{
-    CONTROLLERS, Condition, GATEWAY_NAME, GROUP, GatewayClass, ListenerSet, Parent, Part, Reason,
-    Refusal, Said,
+    CONTROLLERS, Condition, GATEWAY_NAME, GROUP, Gateway, GatewayClass, ListenerSet, Parent, Part,
+    Reason, Refusal, Said,
 };
 use crate::names::{Namespace, ResourceName};
 
@@ -25,7 +25,7 @@ pub(super) fn said(
     said.extend(api.classes.values().filter_map(class));
     said.extend(opened.iter().map(|open| gateway(world, open)));
     let others = api.gateways.iter();
-    let others = others.filter(|one| !is_ours(world, &one.class.0));
+    let others = others.filter(|one| !is_ours(world, &one.class.0) && !one.is_waypoint());
     said.extend(others.filter_map(|one| {
         // A class that is declared is somebody's; one that is not is a mistake.
         let (class, source) = &one.class;
@@ -54,7 +54,7 @@ pub(super) fn said(
     said
 }
 
-fn empty(kind: &'static str, name: ResourceName) -> Said {
+pub(super) fn empty(kind: &'static str, name: ResourceName) -> Said {
     Said {
         kind,
         name,
@@ -90,8 +90,8 @@ fn class(one: &Arc<GatewayClass>) -> Option<Said> {
 }
 
 /// Whether a Pod of a Gateway is there and ready.
-fn runs(world: &World<'_>, open: &Open<'_>) -> bool {
-    let name = &open.gateway.name;
+pub(super) fn runs(world: &World<'_>, gateway: &Gateway) -> bool {
+    let name = &gateway.name;
     let mut own = world.mesh.workloads.values();
     own.any(|one| {
         one.key.namespace == name.namespace
@@ -137,7 +137,7 @@ fn gateway(world: &World<'_>, open: &Open<'_>) -> Said {
             reason: Reason::Invalid.word(),
             ..Condition::bad("Programmed", &of_listeners())
         },
-        (None, true) if runs(world, open) => Condition::good("Programmed"),
+        (None, true) if runs(world, gateway) => Condition::good("Programmed"),
         (None, true) => Condition::bad("Programmed", &pending()),
     };
     let host = deployment::host(gateway).filter(|_| good && open.refused.is_none());

@@ -354,6 +354,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         service_account: pod.template.service_account.clone(),
         has_sidecar: pod.template.has_sidecar,
         gateway: pod.template.is_gateway(),
+        waypoint: pod.template.is_waypoint(),
         ambient: pod.template.ambient,
         node: pod.template.node.clone(),
         canonical_name: canonical_name(&pod.template.labels, &workload_name),

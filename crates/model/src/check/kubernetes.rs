@@ -10,6 +10,7 @@ use super::GivenAddress;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
+use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
     Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
     ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
@@ -194,6 +195,7 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     };
     let visibility = export_to(&meta, report);
     Some(Service {
+        waypoint: WaypointChoice::of(&meta.labels),
         key: ServiceKey::new(meta.name.namespace, hostname),
         name: meta.name.name,
         source: meta.source,

@@ -101,6 +101,7 @@ fn workload_of(
             .unwrap_or_else(|| "default".into()),
         has_sidecar: endpoint.labels.get(TLS_MODE) == Some("istio"),
         gateway: false,
+        waypoint: false,
         ambient: false,
         node: "".into(),
         canonical_name: canonical_name(&endpoint.labels, &name),

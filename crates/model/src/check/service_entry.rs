@@ -8,6 +8,7 @@ use super::values::{self, Meta};
 use super::{Checked, networking};
 use crate::codes;
 use crate::decode::{Fields, Report};
+use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
     ServiceOrigin, ServicePort, TargetPort, Transport,
@@ -60,6 +61,7 @@ pub(super) fn service_entry(
     let resolution = resolution?;
     fits(&written, &hosts, &endpoints, &resolution, report);
     let model = Service {
+        waypoint: WaypointChoice::of(&meta.labels),
         key: ServiceKey::new(meta.name.namespace.clone(), hosts.first()?.clone()),
         name: meta.name.name.clone(),
         source: meta.source,

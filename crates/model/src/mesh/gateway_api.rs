@@ -94,6 +94,8 @@ pub struct Gateway {
     pub labels: Labels,
     /// Annotations of what is made for it.
     pub annotations: Labels,
+    /// Its own labels.
+    pub own_labels: Labels,
 }
 
 /// A ListenerSet: further listeners of a Gateway.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::waypoint::WaypointChoice;
 use crate::names::{Hostname, Labels, Namespace, Port, ServiceKey};
 use crate::ranges::masked;
 use crate::source::Source;
@@ -39,6 +40,8 @@ pub struct Service {
     pub subject_alt_names: Vec<Arc<str>>,
     /// Who may see it.
     pub visibility: Visibility,
+    /// What it says of its waypoint; its namespace may say more.
+    pub waypoint: Option<WaypointChoice>,
     /// Whether it is to be reached from outside the mesh (`type: NodePort` or `LoadBalancer`).
     pub published: bool,
 }

@@ -32,6 +32,8 @@ pub struct Workload {
     pub has_sidecar: bool,
     /// Whether that proxy is all there is: a gateway, which takes what comes from outside at the ports that Gateways open.
     pub gateway: bool,
+    /// Whether that gateway is a waypoint, which takes nothing but what node proxies bring for others.
+    pub waypoint: bool,
     /// Whether a node proxy (ztunnel) stands before it, which is spoken to over HBONE. Never together with a sidecar.
     pub ambient: bool,
     /// The node it runs on, empty when not said.
@@ -247,16 +249,26 @@ pub struct PodTemplate {
 
 /// Annotation that says by which templates a Pod is injected.
 pub const TEMPLATES: &str = "inject.istio.io/templates";
-/// The template of gateways, and its container, which stands for the proxy.
+/// The template of gateways, that of waypoints, and their container, which stands for the proxy.
 const GATEWAY_TEMPLATE: &str = "gateway";
+pub(crate) const WAYPOINT_TEMPLATE: &str = "waypoint";
 const PROXY_CONTAINER: &str = "istio-proxy";
 
 impl PodTemplate {
-    /// Whether it is injected as a gateway: a proxy and nothing behind it.
+    /// Whether it is injected as a gateway: a proxy and nothing behind it. A waypoint is one.
     pub fn is_gateway(&self) -> bool {
+        self.is_injected_as(GATEWAY_TEMPLATE) || self.is_waypoint()
+    }
+
+    /// Whether it is injected as a waypoint.
+    pub fn is_waypoint(&self) -> bool {
+        self.is_injected_as(WAYPOINT_TEMPLATE)
+    }
+
+    fn is_injected_as(&self, template: &str) -> bool {
         let templates = self.annotations.get(TEMPLATES).unwrap_or_default();
         let mut templates = templates.split(',').map(str::trim);
-        self.has_sidecar && templates.any(|one| one == GATEWAY_TEMPLATE)
+        self.has_sidecar && templates.any(|one| one == template)
     }
 
     /// The containers that are applications: of a gateway not the one that the injector makes the proxy of.

@@ -41,8 +41,8 @@ fn drawn(view: &View) -> Vec<u8> {
     let mut found: Vec<u8> = (0..100)
         .filter_map(|n| called(view, ([10, 96, 0, 10], 80), f64::from(n) / 100.0).ok())
         .map(|target| match target.to.ip() {
-            std::net::IpAddr::V4(address) => address.octets()[3],
-            std::net::IpAddr::V6(_) => 0,
+            IpAddr::V4(address) => address.octets()[3],
+            IpAddr::V6(_) => 0,
         })
         .collect();
     found.sort_unstable();
@@ -130,6 +130,165 @@ fn who_cannot_be_called_rightly_is_not_called() {
         let view = view(service, vec![client(), one]);
         let refusal = called(&view, to, 0.5).expect_err(what);
         assert!(refusal.to_string().contains(word), "{what}: {refusal}");
+    }
+}
+
+/// A waypoint's service, and where it is named.
+const GATE: &str = "shop/gate.shop.svc.cluster.local";
+
+fn gate(by_address: Option<u8>) -> Option<proto::GatewayAddress> {
+    use proto::gateway_address::Destination;
+    let destination = match by_address {
+        Some(last) => Destination::Address(proto::NetworkAddress {
+            address: vec![10, 244, 0, last],
+            ..proto::NetworkAddress::default()
+        }),
+        None => Destination::Hostname(proto::NamespacedHostname {
+            namespace: "shop".to_owned(),
+            hostname: "gate.shop.svc.cluster.local".to_owned(),
+        }),
+    };
+    Some(proto::GatewayAddress {
+        destination: Some(destination),
+        hbone_mtls_port: 15008,
+    })
+}
+
+/// Behind waypoints by these addresses; the waypoint's own service with these workloads.
+fn behind(
+    of_service: Option<proto::GatewayAddress>,
+    of_workload: Option<proto::GatewayAddress>,
+    gates: Vec<proto::Workload>,
+) -> View {
+    let mut one = workload("one", 3);
+    one.waypoint = of_workload;
+    let behind = proto::Service {
+        waypoint: of_service,
+        ..service()
+    };
+    let own = proto::Service {
+        name: "gate".to_owned(),
+        hostname: "gate.shop.svc.cluster.local".to_owned(),
+        addresses: Vec::new(),
+        ports: vec![proto::Port {
+            service_port: 15008,
+            target_port: 15008,
+            app_protocol: 0,
+        }],
+        ..service()
+    };
+    let mut said = Said::asked(&[]);
+    let workloads = [client(), one].into_iter().chain(gates);
+    let workloads: Vec<_> = workloads.map(|one| (one.uid.clone(), one)).collect();
+    let all = workloads.iter();
+    let all = all.map(|(name, one)| (name.as_str(), &[][..], Type::Workload(one.clone())));
+    let services = [
+        (KEY, &[][..], Type::Service(behind)),
+        (GATE, &[][..], Type::Service(own)),
+    ];
+    let rejections = said.addresses(all.chain(services).collect(), &[]);
+    assert!(rejections.is_empty(), "{rejections:?}");
+    said.registry.view()
+}
+
+/// A pod of the waypoint's.
+fn gate_pod(name: &str, last: u8) -> proto::Workload {
+    let ports = proto::PortList {
+        ports: vec![proto::Port {
+            service_port: 15008,
+            target_port: 15008,
+            app_protocol: 0,
+        }],
+    };
+    proto::Workload {
+        service_account: "gate".to_owned(),
+        services: [(GATE.to_owned(), ports)].into(),
+        ..workload(name, last)
+    }
+}
+
+#[test]
+fn what_stands_behind_a_waypoint_is_called_through_it_or_not_at_all() {
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let direct = SocketAddr::from(([10, 244, 0, 3], 8080));
+    let ill = proto::Workload {
+        status: proto::WorkloadStatus::Unhealthy.into(),
+        ..gate_pod("gate", 7)
+    };
+    let plain = proto::Workload {
+        tunnel_protocol: proto::TunnelProtocol::None.into(),
+        ..gate_pod("gate", 7)
+    };
+    let pods = || vec![gate_pod("gate", 7)];
+    for (what, view, to, wanted) in [
+        ("by name", behind(gate(None), None, pods()), vip, Ok(7)),
+        (
+            "by address",
+            behind(gate(Some(7)), None, pods()),
+            vip,
+            Ok(7),
+        ),
+        (
+            "a pod, by its address",
+            behind(None, gate(None), pods()),
+            direct,
+            Ok(7),
+        ),
+        (
+            "a pod, by its service",
+            behind(None, gate(None), pods()),
+            vip,
+            Ok(3),
+        ),
+        (
+            "its service's, by its address",
+            behind(gate(None), None, pods()),
+            direct,
+            Ok(3),
+        ),
+        (
+            "no pod",
+            behind(gate(None), None, vec![]),
+            vip,
+            Err("gate.shop"),
+        ),
+        (
+            "an ill pod",
+            behind(gate(None), None, vec![ill]),
+            vip,
+            Err("gate.shop"),
+        ),
+        (
+            "no tunnel",
+            behind(gate(None), None, vec![plain]),
+            vip,
+            Err("gate.shop"),
+        ),
+        (
+            "nobody there",
+            behind(gate(Some(9)), None, pods()),
+            vip,
+            Err("10.244.0.9"),
+        ),
+    ] {
+        match (called(&view, to, 0.5), wanted) {
+            (Ok(target), Ok(last)) => {
+                assert_eq!(target.proxy(), ([10, 244, 0, last], 15008).into(), "{what}");
+                let through = target.waypoint.is_some();
+                assert_eq!(through, last == 7, "{what}");
+                assert!(
+                    !through || target.to == to,
+                    "{what}: it is told what was called"
+                );
+                let expected = target.expected.expect("a tunnel");
+                let account = if through { "gate" } else { "server" };
+                assert_eq!(&*expected[0].service_account, account, "{what}");
+            }
+            (Err(refusal), Err(word)) => {
+                assert!(refusal.to_string().contains(word), "{what}: {refusal}");
+            }
+            (found, wanted) => panic!("{what}: {found:?}, not {wanted:?}"),
+        }
     }
 }
 

@@ -67,6 +67,10 @@ pub struct ProxyConfiguration {
     /// How many requests the workload takes: every RateLimit that holds for it.
     #[prost(message, repeated, tag = "50")]
     pub rate_limits: ::prost::alloc::vec::Vec<RateLimit>,
+    /// The workload is a waypoint: this is what it takes, and it takes nothing else. Refused by proxies of other roles, as is a
+    /// configuration without it by waypoints.
+    #[prost(message, optional, tag = "60")]
+    pub waypoint: ::core::option::Option<Waypoint>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -2406,6 +2410,54 @@ impl ::prost::Name for Credential {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.Credential".into()
+    }
+}
+/// What a waypoint takes: tunnels in the mesh's mutual TLS (HBONE), each for one of these.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Waypoint {
+    #[prost(message, optional, tag = "1")]
+    pub bind: ::core::option::Option<SocketAddress>,
+    #[prost(message, repeated, tag = "2")]
+    pub destinations: ::prost::alloc::vec::Vec<WaypointDestination>,
+}
+impl ::prost::Name for Waypoint {
+    const NAME: &'static str = "Waypoint";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Waypoint".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Waypoint".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WaypointDestination {
+    /// Unique in this message and stable over edits.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// What tunnels ask for. None of one that is known by its host alone.
+    #[prost(message, repeated, tag = "2")]
+    pub called: ::prost::alloc::vec::Vec<SocketAddress>,
+    #[prost(enumeration = "Protocol", tag = "3")]
+    pub protocol: i32,
+    /// A port of a service; absent: a workload by its own address.
+    #[prost(message, optional, tag = "4")]
+    pub service: ::core::option::Option<ServicePort>,
+    /// The workload's uid, where there is no service.
+    #[prost(string, tag = "5")]
+    pub workload: ::prost::alloc::string::String,
+    /// Every AuthorizationPolicy that holds for it, as for those of the whole configuration, which do not.
+    #[prost(message, repeated, tag = "6")]
+    pub authorization_policies: ::prost::alloc::vec::Vec<PolicyReference>,
+}
+impl ::prost::Name for WaypointDestination {
+    const NAME: &'static str = "WaypointDestination";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.WaypointDestination".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.WaypointDestination".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

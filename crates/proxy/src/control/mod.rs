@@ -109,6 +109,8 @@ pub struct Options {
     pub probers: Probers,
     /// Whether it is a gateway: nothing is behind it, and it takes what comes from outside.
     pub gateway: bool,
+    /// Whether it is a waypoint: it takes tunnels for what is behind it, and nothing else.
+    pub waypoint: bool,
 }
 
 /// Of which WorkloadGroup a workload is that joins by itself.
@@ -564,6 +566,7 @@ fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
     let mut shared = Shared::default();
     shared.registry.asks_revocations = true;
     shared.registry.is_gateway = options.gateway;
+    shared.registry.is_waypoint = options.waypoint;
     shared.sockets.inherited = std::mem::take(&mut pages.inherited);
     shared.sockets.lends = options.handover.is_some();
     for (direction, address, socket) in pages.captured.drain(..) {

@@ -55,6 +55,7 @@ impl Shared {
                 .iter()
                 .map(|l| (Direction::Outbound, l.bind, l.name.clone()));
             let outside = self.registry.gateway.binds();
+            let outside = outside.chain(self.registry.tunnels());
             let outside = outside.map(|(bind, name)| (Direction::Gateway, bind, name));
             let mut refusals = self.sockets.want(inbound.chain(outbound).chain(outside));
             for trouble in self.registry.gateway.troubles() {
@@ -275,6 +276,7 @@ impl Control {
             let mut wanted = registry.services_wanted();
             // Of what is captured the address was asked for; where its routes lead is nobody's address.
             wanted.extend(registry.led_to(&self.routed));
+            wanted.extend(registry.workloads_wanted());
             (
                 wanted,
                 configuration.map(|held| held.value.workload_uid.clone()),

@@ -94,9 +94,18 @@ impl Drain {
 
     /// Ready when idle connections are to close; for those that wait outside an engine.
     pub(crate) async fn idle_unwelcome(&self) {
+        self.until(Self::closes_idle).await;
+    }
+
+    /// Ready when it is given.
+    pub(crate) async fn given(&self) {
+        self.until(Self::is_draining).await;
+    }
+
+    async fn until(&self, is_so: fn(&Self) -> bool) {
         let mut listening = None;
         poll_fn(|cx| {
-            if self.closes_idle() {
+            if is_so(self) {
                 return Poll::Ready(());
             }
             match &listening {

@@ -3,7 +3,7 @@
 //! that they take when read; compiling many takes a moment that is not spent where connections wait ([`Work`]).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use voile_model::TrustDomain;
@@ -20,7 +20,12 @@ pub(crate) struct Policies {
     held: BTreeMap<Arc<str>, Held<Said>>,
     /// What was compiled last, and from what.
     compiled: RefCell<Option<(Inputs, Authorization)>>,
+    /// The same of what holds at single destinations of a waypoint, the one that was asked for last first.
+    apart: RefCell<VecDeque<(Inputs, Authorization)>>,
 }
+
+/// Sets of policies of single destinations that are kept compiled; those of one mesh's namespace are few.
+const MAX_APART: usize = 4096;
 
 /// A policy as it is held.
 #[derive(Debug, Clone)]
@@ -61,6 +66,18 @@ pub(crate) struct Inputs {
     pub(crate) aliases: Vec<TrustDomain>,
     pub(crate) normalization: PathNormalization,
     pub(crate) trusted_proxies: u32,
+}
+
+impl Inputs {
+    fn new(references: &[PolicyReference], configuration: &ProxyConfiguration) -> Self {
+        Self {
+            references: references.to_vec(),
+            trust_domain: configuration.trust_domain.clone(),
+            aliases: configuration.trust_domain_aliases.clone(),
+            normalization: configuration.path_normalization,
+            trusted_proxies: configuration.trusted_proxies,
+        }
+    }
 }
 
 /// Policies of more bytes than this (a few hundred rules, a millisecond or two) are compiled beside the control thread, which
@@ -138,26 +155,49 @@ impl Policies {
         if configuration.authorization_policies.is_empty() {
             return None;
         }
-        let inputs = Inputs {
-            references: configuration.authorization_policies.clone(),
-            trust_domain: configuration.trust_domain.clone(),
-            aliases: configuration.trust_domain_aliases.clone(),
-            normalization: configuration.path_normalization,
-            trusted_proxies: configuration.trusted_proxies,
-        };
+        let inputs = Inputs::new(&configuration.authorization_policies, configuration);
         if let Some((from, _)) = &*self.compiled.borrow()
             && *from == inputs
         {
             return None;
         }
+        Some(self.work_of(inputs))
+    }
+
+    fn work_of(&self, inputs: Inputs) -> Work {
         let named = |wanted: &PolicyReference| {
             let held = self.held.get(&wanted.name)?;
             Some((wanted.name.clone(), held.value.clone()))
         };
-        Some(Work {
+        Work {
             policies: inputs.references.iter().filter_map(named).collect(),
             inputs,
-        })
+        }
+    }
+
+    /// What these policies come to; the same as before where nothing of it changed. To be asked only when all of them are held.
+    pub(super) fn compiled_of(
+        &self,
+        references: &[PolicyReference],
+        configuration: &ProxyConfiguration,
+    ) -> Option<Authorization> {
+        if references.is_empty() {
+            return None;
+        }
+        let inputs = Inputs::new(references, configuration);
+        let mut apart = self.apart.borrow_mut();
+        let known = apart.iter().position(|(from, _)| *from == inputs);
+        let held = match known.and_then(|at| apart.remove(at)) {
+            Some(known) => known,
+            None => {
+                let Compiled(inputs, made) = self.work_of(inputs).done();
+                (inputs, made)
+            }
+        };
+        let made = held.1.clone();
+        apart.push_front(held);
+        apart.truncate(MAX_APART);
+        Some(made)
     }
 
     /// What takes long and is not yet done.

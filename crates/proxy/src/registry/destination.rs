@@ -184,6 +184,21 @@ impl Registry {
             .collect()
     }
 
+    /// A service as metrics and logs call it.
+    pub(super) fn service_labels(&self, key: &ServiceKey) -> telemetry::Service {
+        let name = key.to_string();
+        let known = self
+            .services
+            .get(name.as_str())
+            .map(|held| held.value.name.to_string());
+        let host = key.hostname.to_string();
+        telemetry::Service {
+            name: known.unwrap_or_else(|| host.split('.').next().unwrap_or_default().to_owned()),
+            namespace: key.namespace.to_string(),
+            host,
+        }
+    }
+
     /// Whether the Sidecar resource lets our workload see the service; what it does not is nobody.
     fn reaches(&self, service: &Service) -> bool {
         let configuration = self.configuration.as_ref();
@@ -245,7 +260,7 @@ impl Registry {
 
     /// A workload called by its own address: nobody chooses for the caller, and who answers must be one of those that
     /// are known to be there.
-    fn to_workload(&self, to: SocketAddr, workloads: &[&Workload]) -> OutboundPlan {
+    pub(super) fn to_workload(&self, to: SocketAddr, workloads: &[&Workload]) -> OutboundPlan {
         let serves = |workload: &&&Workload| services_served(workload, to.port()).next().is_some();
         let workload = workloads.iter().find(serves).unwrap_or(&workloads[0]);
         let service = services_served(workload, to.port()).next();
@@ -366,7 +381,7 @@ impl Registry {
             expected: (!expected.is_empty()).then_some(expected),
             origination: tunnelled.then(origination::tunnel),
             weight: 1,
-            available: reachable,
+            available: reachable && !all.iter().any(|one| self.is_past_waypoint_of(one)),
             rank: Default::default(),
             peer: chosen.map(peer).unwrap_or_default(),
         }

@@ -292,6 +292,22 @@ impl Registry {
         version: &Arc<str>,
         configuration: &ProxyConfiguration,
     ) -> Result<Held, String> {
+        match (&configuration.waypoint, self.is_waypoint) {
+            (None, false) => {}
+            (Some(_), true) => return Ok(Held::default()),
+            (Some(_), false) => {
+                return Err(
+                    "the workload is a waypoint, and this proxy is not; start it with --role waypoint"
+                        .to_owned(),
+                );
+            }
+            (None, true) => {
+                return Err(
+                    "this proxy is a waypoint, and the workload is none; write a Gateway of the class istio-waypoint, or start it without --role waypoint"
+                        .to_owned(),
+                );
+            }
+        }
         match (&configuration.gateway, self.is_gateway) {
             (None, false) => Ok(Held::default()),
             (Some(gateway), true) => {
@@ -326,8 +342,10 @@ impl Registry {
                 .iter()
                 .map(|server| self.server(listener, server))
                 .collect(),
+            waypoint: false,
         };
-        self.gateway.listeners.iter().map(plan).collect()
+        let listeners = self.gateway.listeners.iter().map(plan);
+        listeners.chain(self.waypoint(configuration)).collect()
     }
 
     fn server(&self, listener: &Listener, server: &Server) -> ServerPlan {
@@ -344,6 +362,7 @@ impl Registry {
             }),
             kind: server.kind,
             redirects,
+            door: None,
             way: OutboundPlan {
                 name: server.key.clone(),
                 bind: listener.bind,

@@ -262,7 +262,7 @@ impl Leave {
                 }
             }
             // Somebody else decides now.
-            Ok(Word::Asks(asking)) => match asking.settled(worker, caller).await {
+            Ok(Word::Asks(asking)) => match asking.settled(worker, slot, caller).await {
                 Ok((by, _)) => {
                     self.aside.get_or_init(Box::default).by.set(by);
                     true
@@ -311,7 +311,7 @@ pub(crate) async fn connection(
         let (by, said) = match judge_connection(worker, slot, caller)? {
             Word::Said(said) => (0, said),
             // Boxed: it is rare, and every connection would pay for its size.
-            Word::Asks(asking) => Box::pin(asking.settled(worker, caller)).await?,
+            Word::Asks(asking) => Box::pin(asking.settled(worker, slot, caller)).await?,
         };
         // Otherwise everything changed while somebody was asked.
         if leave.stands(worker) {
@@ -327,7 +327,7 @@ pub(crate) fn rehearse(
     caller: &Caller,
     _: Permit,
 ) -> Option<Leave> {
-    let policies = worker.authorization.borrow();
+    let policies = slot.policies(worker);
     let allowed = policies.as_ref().is_none_or(|policies| {
         let bind = slot.plan.borrow().bind;
         let facts = facts(caller, bind, caller.client().ip(), None);
@@ -358,12 +358,13 @@ impl AskingOfConnection {
     async fn settled(
         mut self,
         worker: &Worker,
+        slot: &InboundSlot,
         caller: &Caller,
     ) -> Result<(u32, Option<Box<Said>>), Denied> {
         self.question.show(None);
         let answer = self.authorizer.ask(worker, self.question).await;
         let believed = believed(worker, &self.authorizer, answer);
-        let policies = worker.authorization.borrow();
+        let policies = slot.policies(worker);
         let current = self.judgement == worker.judgement.get();
         let said = match (believed, policies.as_ref().filter(|_| current)) {
             (Ok(_), Some(policies)) => judged(worker, policies, caller, self.outcome)?,
@@ -380,7 +381,7 @@ impl AskingOfConnection {
 }
 
 fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Result<Word, Denied> {
-    let policies = worker.authorization.borrow();
+    let policies = slot.policies(worker);
     let Some(policies) = policies.as_ref() else {
         return Ok(Word::Said(None));
     };

@@ -2,6 +2,7 @@
 //! Where its requests go is decided by the same tables as a sidecar's; whether they may is asked of the same policies.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,10 +24,12 @@ use super::gateway_tcp::bytes;
 use super::inbound::{Caller, behind};
 use super::logged::{self, TcpRecord};
 use super::slots::{Http, InboundSlot, OutboundSlot};
-use super::{Conversation, Worker, count};
+use super::{Conversation, Worker, count, waypoint};
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::{GatewayPlan, InboundPlan, Otherwise, OutboundPlan, ServerPlan, TlsPlan};
+use crate::plan::{
+    DoorPlan, GatewayPlan, InboundPlan, Otherwise, OutboundPlan, ServerPlan, TlsPlan,
+};
 
 /// A gateway's listener in force.
 pub(crate) struct GatewaySlot {
@@ -46,27 +49,78 @@ struct Servers {
     by_name: AuthorityTable<usize>,
     /// For those that ask for another, or for none.
     any: Option<usize>,
+    /// Of a waypoint; none of others.
+    doors: Option<Box<Doors>>,
+}
+
+/// What a waypoint's tunnels ask for.
+#[derive(Default)]
+struct Doors {
+    by_address: HashMap<SocketAddr, usize>,
+    by_host: HashMap<(Arc<str>, u16), usize>,
+    /// Where policies are asked, in the order of the plan.
+    places: Vec<Rc<InboundSlot>>,
+}
+
+impl Doors {
+    /// Takes one more in, as it was before if it was there; says whether other policies hold for it than did.
+    fn add(
+        &mut self,
+        worker: &Worker,
+        before: Option<&Rc<InboundSlot>>,
+        server: &ServerPlan,
+        door: &DoorPlan,
+    ) -> bool {
+        let index = self.places.len();
+        for called in &door.called {
+            self.by_address.entry(*called).or_insert(index);
+        }
+        if let Some(host) = &door.host {
+            self.by_host.entry(host.clone()).or_insert(index);
+        }
+        let plan = inbound_plan(&server.way.name, server.way.bind);
+        let policies = door.authorization.as_ref();
+        let (place, changed) = match before {
+            Some(place) => {
+                let moved = place.follow(worker, &plan, false);
+                (Rc::clone(place), place.obey(policies) || moved)
+            }
+            None => {
+                let place = InboundSlot::with_policies(worker, &plan, policies);
+                (Rc::new(place), false)
+            }
+        };
+        self.places.push(place);
+        changed
+    }
 }
 
 impl Servers {
     /// Those of a plan; a server that is there as before keeps its connections and endpoints. What is there no longer leads its
     /// connections nowhere: their clients may have proved less, or something else, than who is served by another.
-    fn follow(self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> Self {
+    fn follow(self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> (Self, bool) {
         let mut made = Self::default();
-        let mut before = self.ways;
+        let mut before = HashMap::new();
+        let mut places = self.doors.map(|doors| doors.places.into_iter());
+        for slot in self.ways {
+            let place = places.as_mut().and_then(Iterator::next);
+            let name = Arc::clone(&slot.plan.borrow().name);
+            before.insert(name, (slot, place));
+        }
+        let mut judge = false;
         for (index, server) in plan.servers.iter().enumerate() {
-            let same = before
-                .iter()
-                .position(|slot| slot.plan.borrow().name == server.way.name);
-            let slot = match same {
-                Some(same) => {
-                    let slot = before.swap_remove(same);
+            let (slot, place) = match before.remove(&server.way.name) {
+                Some((slot, place)) => {
                     slot.follow(worker, &server.way, renewed);
-                    slot
+                    (slot, place)
                 }
-                None => Rc::new(OutboundSlot::new(worker, &server.way)),
+                None => (Rc::new(OutboundSlot::new(worker, &server.way)), None),
             };
             made.ways.push(slot);
+            if let Some(door) = &server.door {
+                let doors = made.doors.get_or_insert_default();
+                judge |= doors.add(worker, place.as_ref(), server, door);
+            }
             for name in &server.names {
                 match &**name {
                     ANY => drop(made.any.get_or_insert(index)),
@@ -74,7 +128,7 @@ impl Servers {
                 }
             }
         }
-        for gone in before {
+        for (gone, _) in before.into_values() {
             let nowhere = OutboundPlan {
                 services: Vec::new(),
                 otherwise: Otherwise::NoRoute,
@@ -82,7 +136,7 @@ impl Servers {
             };
             gone.follow(worker, &nowhere, renewed);
         }
-        made
+        (made, judge)
     }
 
     /// The one that a client means who asks for this name.
@@ -97,34 +151,48 @@ const ANY: &str = "*";
 
 impl GatewaySlot {
     pub(crate) fn new(worker: &Worker, plan: &GatewayPlan) -> Self {
-        let inbound = InboundPlan {
-            name: plan.name.clone(),
-            bind: plan.bind,
-            protocol: voile_xds::wire::Protocol::Http,
-            // Where a server takes the mesh's own TLS it takes nothing else.
-            mutual_tls: MutualTls::Permissive,
-            endpoint: plan.bind,
-            service: Service::default(),
-        };
+        let inbound = inbound_plan(&plan.name, plan.bind);
+        let (servers, _) = Servers::default().follow(worker, plan, false);
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
             inbound: InboundSlot::new(worker, &inbound),
-            servers: RefCell::new(Servers::default().follow(worker, plan, false)),
+            servers: RefCell::new(servers),
             http: Http::new(worker, &worker.settings()),
         }
     }
 
-    /// Obeys its plan.
-    pub(crate) fn follow(&self, worker: &Worker, plan: &GatewayPlan, renewed: bool) {
+    /// Obeys its plan; says whether what was let in is to be judged again.
+    pub(crate) fn follow(&self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> bool {
         if renewed {
             self.http.renew(worker, &worker.settings());
         }
         if **self.plan.borrow() == *plan {
-            return;
+            return false;
         }
         let before = self.servers.take();
-        *self.servers.borrow_mut() = before.follow(worker, plan, renewed);
+        let (servers, judge) = before.follow(worker, plan, renewed);
+        *self.servers.borrow_mut() = servers;
         *self.plan.borrow_mut() = Rc::new(plan.clone());
+        judge
+    }
+
+    /// Who takes a tunnel for this address.
+    pub(super) fn behind(&self, called: SocketAddr) -> Option<Taker> {
+        let index = {
+            let servers = self.servers.borrow();
+            *servers.doors.as_ref()?.by_address.get(&called)?
+        };
+        self.taker(index)
+    }
+
+    /// Who takes a tunnel for this name and port.
+    pub(super) fn named_behind(&self, host: &str, port: u16) -> Option<Taker> {
+        let index = {
+            let servers = self.servers.borrow();
+            let key = (host.into(), port);
+            *servers.doors.as_ref()?.by_host.get(&key)?
+        };
+        self.taker(index)
     }
 
     /// Whether it takes nothing but TLS.
@@ -148,17 +216,35 @@ impl GatewaySlot {
     fn taker(&self, index: usize) -> Option<Taker> {
         let plan = self.plan.borrow();
         let server = plan.servers.get(index)?;
+        let servers = self.servers.borrow();
+        let doors = servers.doors.as_ref();
         Some(Taker {
-            way: Rc::clone(self.servers.borrow().ways.get(index)?),
+            way: Rc::clone(servers.ways.get(index)?),
+            place: doors.and_then(|doors| doors.places.get(index).cloned()),
             tls: server.tls.clone(),
             kind: server.kind,
         })
     }
 }
 
+/// The place that policies are asked about.
+fn inbound_plan(name: &Arc<str>, bind: SocketAddr) -> InboundPlan {
+    InboundPlan {
+        name: Arc::clone(name),
+        bind,
+        protocol: voile_xds::wire::Protocol::Http,
+        // Where a server takes the mesh's own TLS it takes nothing else.
+        mutual_tls: MutualTls::Permissive,
+        endpoint: bind,
+        service: Service::default(),
+    }
+}
+
 /// A server that takes a connection.
-struct Taker {
-    way: Rc<OutboundSlot>,
+pub(super) struct Taker {
+    pub(super) way: Rc<OutboundSlot>,
+    /// Of a waypoint's destination, which has policies of its own.
+    pub(super) place: Option<Rc<InboundSlot>>,
     tls: Option<TlsPlan>,
     kind: ServerKind,
 }
@@ -184,13 +270,16 @@ async fn open(
     remote: SocketAddr,
 ) -> Option<Conversation> {
     let caller = introduced(&worker, &mut tcp, remote).await?;
+    if slot.plan.borrow().waypoint {
+        return waypoint::tunnels(worker, slot, tcp, caller).await;
+    }
     if slot.is_encrypted() {
         return in_tls(worker, slot, tcp, caller).await;
     }
     let server = slot.plain()?;
     if server.kind == ServerKind::Bytes {
         let stream = Stream::Tcp(tcp.into());
-        return Some(bytes(worker, slot, server.way, stream, caller, None));
+        return Some(bytes(worker, slot, server, stream, caller, None));
     }
     let mut prefix = Vec::new();
     let limit = worker.settings.borrow().idle_timeout;
@@ -200,7 +289,7 @@ async fn open(
         () = slot.http.idle_unwelcome() => return None,
     };
     let stream = Stream::Tcp(TcpIo::new(tcp, prefix));
-    Some(http(worker, slot, server.way, stream, caller, detected))
+    Some(http(worker, slot, server, stream, caller, detected))
 }
 
 /// Hears whom a client of TLS asks for, and ends TLS as that server wants it, or leaves that to who is behind us.
@@ -230,23 +319,23 @@ async fn in_tls(
     }
     let name = name.unwrap_or_default();
     let io = TcpIo::new(tcp, prefix);
-    let Some(tls) = server.tls else {
+    let Some(tls) = server.tls.clone() else {
         let stream = Stream::Tcp(io);
-        return Some(bytes(worker, slot, server.way, stream, caller, Some(name)));
+        return Some(bytes(worker, slot, server, stream, caller, Some(name)));
     };
     let stream = ended(&worker, &slot, &mut caller, tls, io).await?;
     if server.kind == ServerKind::Bytes {
-        return Some(bytes(worker, slot, server.way, stream, caller, Some(name)));
+        return Some(bytes(worker, slot, server, stream, caller, Some(name)));
     }
     let detected = match alpn::inner(stream.alpn()) {
         Inner::Http2 => Detected::Http2,
         Inner::Http1 | Inner::Opaque | Inner::Unnamed => Detected::Http1,
     };
-    Some(http(worker, slot, server.way, stream, caller, detected))
+    Some(http(worker, slot, server, stream, caller, detected))
 }
 
 /// Ends TLS. In the mesh's own, whoever calls proves who it is.
-async fn ended(
+pub(super) async fn ended(
     worker: &Worker,
     slot: &GatewaySlot,
     caller: &mut Caller,
@@ -304,10 +393,10 @@ pub(super) fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &Caller, why: 
     }
 }
 
-fn http(
+pub(super) fn http(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    server: Rc<OutboundSlot>,
+    server: Taker,
     stream: Stream,
     caller: Caller,
     detected: Detected,

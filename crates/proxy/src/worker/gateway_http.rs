@@ -18,8 +18,7 @@ use super::admission::Admission;
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave, count_revoked};
 use super::changes::Changes;
 use super::edge::{self, Arrived};
-use super::endpoint::outbound_labels;
-use super::gateway::GatewaySlot;
+use super::gateway::{GatewaySlot, Taker};
 use super::inbound::Caller;
 use super::line::Line;
 use super::logged::{self, HttpContext};
@@ -27,7 +26,7 @@ use super::notes::Notes;
 use super::outbound::black_hole;
 use super::outbound_http::{Delayed, Edge, OutboundRole, OutboundTicket, choose};
 use super::rate_limits::{self, Counting, Limited, TooMany};
-use super::slots::OutboundSlot;
+use super::slots::{InboundSlot, OutboundSlot};
 use super::{Admitted, Worker, counted};
 use crate::http::{
     Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal,
@@ -39,6 +38,8 @@ pub(crate) struct GatewayRole {
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
     server: Rc<OutboundSlot>,
+    /// Where policies are asked that are a destination's own.
+    place: Option<Rc<InboundSlot>>,
     caller: Caller,
     admission: Admission,
     out: OutboundRole,
@@ -81,9 +82,11 @@ impl GatewayRole {
     pub(crate) fn new(
         worker: Rc<Worker>,
         slot: Rc<GatewaySlot>,
-        server: Rc<OutboundSlot>,
+        server: Taker,
         caller: Caller,
     ) -> Self {
+        let Taker { way, place, .. } = server;
+        let server = way;
         let client: SocketAddr = caller.client();
         let out = OutboundRole::new(Rc::clone(&worker), Rc::clone(&server), None, client);
         let edge = Edge {
@@ -94,15 +97,22 @@ impl GatewayRole {
             },
             suite: caller.suite,
         };
+        let through = place.as_ref().map(|_| caller.clone());
         Self {
-            out: out.of_gateway(edge),
+            out: out.of_gateway(edge, through),
             admission: Admission::new(caller.arrival.clone()),
             worker,
             slot,
             server,
+            place,
             caller,
             edge,
         }
+    }
+
+    /// Where policies are asked.
+    fn inbound(&self) -> &InboundSlot {
+        self.place.as_deref().unwrap_or(&self.slot.inbound)
     }
 
     /// Whether the request may go on, by the policies and its token.
@@ -115,7 +125,7 @@ impl GatewayRole {
         if self.edge.path(head).is_err() {
             return Err(Denied::new(400, UNREADABLE_PATH, UNREADABLE_PATH));
         }
-        let inbound = &self.slot.inbound;
+        let inbound = self.inbound();
         authorization::request(&self.worker, inbound, &self.caller, head, permit)
     }
 
@@ -161,7 +171,8 @@ impl GatewayRole {
 
     /// The same once it does not come too often.
     fn onward(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Box<Refusal<Self>>> {
-        if !head.has_authority() {
+        // Whoever called the service's address meant it.
+        if !head.has_authority() && self.place.is_none() {
             let refusal = Refusal::new(400, ResponseFlag::NoRoute, NO_HOST);
             return Err(Box::new(astray(refusal)));
         }
@@ -215,6 +226,10 @@ impl GatewayRole {
 
     /// What the mesh is told of the client.
     fn told(&self, head: &Head<'_>) -> Changes {
+        if self.place.is_some() {
+            // Inside the mesh what came is what its proxies said; the engine takes off what says who somebody is.
+            return Changes::default();
+        }
         let arrived = Arrived {
             peer: self.caller.client().ip(),
             trusted: self.slot.plan.borrow().trusted_proxies,
@@ -314,7 +329,7 @@ impl HttpRole for GatewayRole {
                 return Ok(self.sent(head, route, granted));
             }
         };
-        let inbound = &self.slot.inbound;
+        let inbound = self.inbound();
         let granted = asking.granted(&self.worker, inbound, &self.caller, head);
         // Its way out counts it from here on.
         drop(admitted);
@@ -353,7 +368,7 @@ impl HttpRole for GatewayRole {
         let GatewayTicket::Sent(ticket, leave) = ticket else {
             return false;
         };
-        let inbound = &self.slot.inbound;
+        let inbound = self.inbound();
         let holds = !ticket.is_cut()
             && (leave.stands(&self.worker)
                 || leave.holds(&self.worker, inbound, &self.caller, &head()));
@@ -395,8 +410,13 @@ impl GatewayRole {
     fn record_denied(&self, denied: &Denied, notes: Option<&Notes>, exchange: &Exchange<'_, Self>) {
         let worker = &*self.worker;
         let protocol = counted::protocol(exchange);
-        let labels = outbound_labels(worker, &black_hole(), None, protocol);
-        let series = worker.shard.borrow_mut().series(&labels);
+        // A waypoint's destination is known before anything is judged.
+        let table = self.server.table.borrow();
+        let called = table.lone().filter(|_| self.place.is_some());
+        let series = match called {
+            Some(called) => self.out.series(&called.plan.service, None, protocol),
+            None => self.out.series(&black_hole(), None, protocol),
+        };
         counted::count(worker, Side::Client, series, exchange);
         if logged::wants(worker, Side::Client, notes) {
             let bind = self.slot.plan.borrow().bind;

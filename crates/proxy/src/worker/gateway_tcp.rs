@@ -13,32 +13,35 @@ use voile_model::mesh::telemetry::Side;
 use voile_transport::Stream;
 
 use super::authorization::{self, Leave};
-use super::gateway::GatewaySlot;
+use super::gateway::{GatewaySlot, Taker};
 use super::inbound::{self, Caller};
 use super::logged::{self, TcpRecord};
 use super::outbound::{black_hole, cluster, led, refuse, to_service};
-use super::slots::OutboundSlot;
+use super::slots::InboundSlot;
 use super::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.
 pub(super) fn bytes(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
-    server: Rc<OutboundSlot>,
+    server: Taker,
     stream: Stream,
     caller: Caller,
     asked: Option<String>,
 ) -> Conversation {
     Box::pin(async move {
-        let Some((stream, leave)) = Box::pin(let_in(&worker, &slot, stream, &caller)).await else {
+        let Taker { way, place, .. } = server;
+        let inbound = place.as_deref().unwrap_or(&slot.inbound);
+        let admitted = let_in(&worker, (&slot, inbound), stream, &caller);
+        let Some((stream, leave)) = Box::pin(admitted).await else {
             return;
         };
         let (start, started) = (SystemTime::now(), Instant::now());
-        let led = led(&worker, &server, asked.as_deref());
+        let led = led(&worker, &way, asked.as_deref());
         let relayed = match &led {
             Err(flags) => refuse(&worker, &black_hole(), &stream, flags),
             Ok(service) => {
-                let lost = leave.lost(&worker, &slot.inbound, &caller);
+                let lost = leave.lost(&worker, inbound, &caller);
                 let streams = (stream, caller.client());
                 to_service(&worker, service, streams, None, lost).await
             }
@@ -58,11 +61,10 @@ pub(super) fn bytes(
 /// Asks the policies; who may not is reset, and there is a line about it.
 async fn let_in(
     worker: &Worker,
-    slot: &GatewaySlot,
+    (slot, inbound): (&GatewaySlot, &InboundSlot),
     stream: Stream,
     caller: &Caller,
 ) -> Option<(Stream, Leave)> {
-    let inbound = &slot.inbound;
     let permit = inbound::permit(worker, inbound, &caller.arrival, caller.remote);
     let judged = match permit {
         Ok(permit) => authorization::connection(worker, inbound, caller, permit).await,

@@ -170,7 +170,7 @@ impl HttpRole for Shadow {
             let flag = ResponseFlag::NoHealthyUpstream;
             return Err(Refusal::new(503, flag, "no healthy upstream"));
         };
-        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.expected.is_some());
+        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.is_sidecar());
         let mut route = Route::new(key, to);
         route.connect_timeout = Manner::of(&self.worker, &self.service.plan.traffic).timeout;
         route.upstream = upstream(self.service.plan.protocol, head);

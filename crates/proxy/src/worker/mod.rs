@@ -38,8 +38,10 @@ mod slots;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod through;
 mod tokens;
 mod tunnels;
+mod waypoint;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

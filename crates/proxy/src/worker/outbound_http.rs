@@ -11,6 +11,7 @@ use rustls::CipherSuite;
 use voile_model::mesh::telemetry::Side;
 use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 use voile_telemetry::access_log::Marks;
+use voile_telemetry::{SeriesId, Service};
 use voile_traffic::balance::Key;
 use voile_traffic::{Attempt, Held, Outcome, Resource, RetryPolicy};
 use voile_xds::wire::Protocol;
@@ -21,6 +22,7 @@ use super::captured::Captured;
 use super::changes::Changes;
 use super::effects::{Effects, refused};
 use super::endpoint::{Endpoint, InFlight, Manner, outbound_labels};
+use super::inbound::Caller;
 use super::inbound_http::upstream;
 use super::ledger::Begun;
 use super::line::Line;
@@ -31,6 +33,7 @@ use super::notes::Notes;
 use super::outbound::black_hole;
 use super::routes::{Acts, Asked, AtEdge, Chosen, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
+use super::through::Through;
 use super::{Admitted, Overload, Worker, count, counted, outcome};
 use crate::actions::Answered;
 use crate::health::{Seated, Waited};
@@ -48,7 +51,14 @@ pub(crate) struct OutboundRole {
     names: Option<Box<Names>>,
     remote: SocketAddr,
     /// At a gateway; behind a pointer, since few connections have any.
-    edge: Option<Box<Edge>>,
+    edge: Option<Box<AtGateway>>,
+}
+
+/// What a gateway's connections have besides.
+struct AtGateway {
+    edge: Edge,
+    /// At a waypoint: who calls, between whom and the endpoint it stands.
+    through: Option<Through>,
 }
 
 /// How routes of a gateway compare requests.
@@ -186,16 +196,36 @@ impl OutboundRole {
     }
 
     /// The same for what comes from outside.
-    pub(super) fn of_gateway(self, edge: Edge) -> Self {
+    pub(super) fn of_gateway(self, edge: Edge, through: Option<Caller>) -> Self {
+        let through = through.map(Through::new);
         Self {
-            edge: Some(Box::new(edge)),
+            edge: Some(Box::new(AtGateway { edge, through })),
             ..self
+        }
+    }
+
+    /// Where a request to a service is counted that an endpoint took, or nobody.
+    pub(super) fn series(
+        &self,
+        service: &Service,
+        to: Option<&Rc<Endpoint>>,
+        protocol: &'static str,
+    ) -> SeriesId {
+        let worker = &*self.worker;
+        let through = self.edge.as_ref().and_then(|edge| edge.through.as_ref());
+        match (through, to) {
+            (Some(through), to) => through.series(worker, service, to, protocol),
+            (None, Some(to)) => to.http_series(worker, service, protocol),
+            (None, None) => {
+                let labels = outbound_labels(worker, service, None, protocol);
+                worker.shard.borrow_mut().series(&labels)
+            }
         }
     }
 
     /// What counts of a request from outside. Whoever let it in has refused paths of which nobody can tell.
     fn at_edge(&self, head: &Head<'_>) -> Option<AtEdge> {
-        let edge = self.edge.as_deref()?;
+        let edge = self.edge.as_deref()?.edge;
         Some(AtEdge {
             path: edge.path(head).ok().flatten(),
             scheme: edge.scheme,
@@ -386,7 +416,7 @@ impl OutboundRole {
             ..
         } = way;
         let (key, protocol) = (endpoint.endpoint.key, service.plan.protocol);
-        let to_sidecar = endpoint.endpoint.plan.expected.is_some();
+        let to_sidecar = endpoint.endpoint.plan.is_sidecar();
         let connect_timeout = Manner::of(&self.worker, &service.plan.traffic).timeout;
         let terms_of_pool = service.plan.traffic.upstream;
         let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
@@ -470,7 +500,7 @@ impl OutboundRole {
             ..Wish::default()
         };
         let (to, untried) = service.choose_other(&self.worker, wish)?;
-        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.expected.is_some());
+        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.is_sidecar());
         if let Some(failed) = ticket.endpoint.replace(to) {
             self.ended(&service, &failed, outcome::of_attempt(last), false);
             kept.reported = made;
@@ -710,19 +740,12 @@ impl HttpRole for OutboundRole {
         };
         let service = ticket.and_then(|ticket| ticket.service.as_ref());
         let endpoint = ticket.and_then(|ticket| ticket.endpoint.as_ref());
-        let series = match (service, endpoint) {
-            (Some(service), Some(to)) => {
-                to.endpoint
-                    .http_series(worker, &service.plan.service, protocol)
+        let series = match service {
+            Some(service) => {
+                let to = endpoint.map(|to| &to.endpoint);
+                self.series(&service.plan.service, to, protocol)
             }
-            (Some(service), None) => {
-                let labels = outbound_labels(worker, &service.plan.service, None, protocol);
-                worker.shard.borrow_mut().series(&labels)
-            }
-            (None, _) => {
-                let labels = outbound_labels(worker, &black_hole(), None, protocol);
-                worker.shard.borrow_mut().series(&labels)
-            }
+            None => self.series(&black_hole(), None, protocol),
         };
         counted::count(worker, Side::Client, series, &exchange);
         if let (Some(service), Some(to)) = (service, endpoint) {
@@ -755,7 +778,7 @@ impl HttpRole for OutboundRole {
                     local: self.slot.plan.borrow().bind,
                     remote: self.remote,
                     principal: "",
-                    suite: self.edge.as_ref().and_then(|edge| edge.suite),
+                    suite: self.edge.as_ref().and_then(|at| at.edge.suite),
                 },
             };
             logged::http(worker, Side::Client, &exchange, notes, &context);

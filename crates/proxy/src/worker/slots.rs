@@ -1,7 +1,7 @@
 //! A worker's listeners: what each obeys now, and how a plan changes them without touching the others. A connection
 //! holds its slot, so a change reaches it at its next request, and a removed listener lets its connections finish.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -26,6 +26,7 @@ use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
 use super::{FromWorker, Place, Worker, count, gateway, inbound, outbound, tunnels};
+use crate::authorization::Authorization;
 use crate::health::Watch;
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
@@ -42,6 +43,8 @@ pub(crate) struct InboundSlot {
     pub(crate) endpoint_key: Cell<u32>,
     /// Told when connections that arrived in plaintext are no longer welcome.
     pub(crate) no_plaintext: RefCell<Stop>,
+    /// The policies of a place that has its own, in place of the proxy's.
+    own_policies: Option<RefCell<Option<Authorization>>>,
 }
 
 /// An outbound listener in force.
@@ -125,6 +128,11 @@ impl<R: HttpRole + 'static> Http<R> {
             true => self.drain.begin(),
             false => self.drain.start(),
         }
+    }
+
+    /// Ready when its connections are to finish.
+    pub(crate) async fn leaving(&self) {
+        self.drain.given().await;
     }
 
     /// Ready when connections that carry nothing are to close.
@@ -222,7 +230,7 @@ impl Slots {
         }
         for (id, listener) in gateway.iter().zip(&plan.gateway) {
             match self.gateway.get(id) {
-                Some(slot) => slot.follow(worker, listener, renewed),
+                Some(slot) => judge |= slot.follow(worker, listener, renewed),
                 None => {
                     let slot = Rc::new(GatewaySlot::new(worker, listener));
                     self.gateway.insert(*id, slot);
@@ -381,7 +389,38 @@ impl InboundSlot {
             http: Http::new(worker, &worker.settings()),
             endpoint_key: Cell::new(worker.fresh_key()),
             no_plaintext: RefCell::default(),
+            own_policies: None,
         }
+    }
+
+    /// One that obeys these policies alone.
+    pub(crate) fn with_policies(
+        worker: &Worker,
+        plan: &InboundPlan,
+        policies: Option<&Authorization>,
+    ) -> Self {
+        Self {
+            own_policies: Some(RefCell::new(policies.cloned())),
+            ..Self::new(worker, plan)
+        }
+    }
+
+    /// Obeys others of its own; says whether they are.
+    pub(crate) fn obey(&self, policies: Option<&Authorization>) -> bool {
+        let Some(own) = &self.own_policies else {
+            return false;
+        };
+        let changed = own.borrow().as_ref() != policies;
+        if changed {
+            *own.borrow_mut() = policies.cloned();
+        }
+        changed
+    }
+
+    /// What holds here.
+    pub(crate) fn policies<'a>(&'a self, worker: &'a Worker) -> Ref<'a, Option<Authorization>> {
+        let own = self.own_policies.as_ref();
+        own.unwrap_or(&worker.authorization).borrow()
     }
 
     /// Obeys its plan; says whether it takes other connections than before.

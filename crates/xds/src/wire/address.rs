@@ -9,7 +9,10 @@ use voile_model::mesh::AddressRange;
 use voile_model::{Hostname, Identity, Labels, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
-use super::{Protocol, WireError, address, hostname, namespace, port, service_key, trust_domain};
+use super::{
+    Protocol, WaypointAddress, WireError, address, hostname, namespace, port, service_key,
+    trust_domain,
+};
 
 /// One resource of type `istio.workload.Address`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +108,8 @@ pub struct Workload {
     pub healthy: bool,
     /// `region/zone/subzone`, as far as it is known; empty where it is not.
     pub locality: Arc<str>,
+    /// Who stands before it where it is called by its own address.
+    pub waypoint: Option<WaypointAddress>,
 }
 
 /// Where one service port of one workload answers.
@@ -142,6 +147,8 @@ pub struct Service {
     pub subject_alt_names: Vec<Arc<str>>,
     /// Whether traffic goes to the address the client named.
     pub passthrough: bool,
+    /// Who stands before it.
+    pub waypoint: Option<WaypointAddress>,
 }
 
 /// One port of a service.
@@ -211,6 +218,7 @@ impl Workload {
             weight: message.capacity.unwrap_or(1),
             healthy: message.status == wire::WorkloadStatus::Healthy as i32,
             locality: locality(message.locality.as_ref()),
+            waypoint: message.waypoint.as_ref().map(WaypointAddress::read),
         })
     }
 }
@@ -383,6 +391,7 @@ impl Service {
                 .collect(),
             ranges,
             passthrough,
+            waypoint: message.waypoint.as_ref().map(WaypointAddress::read),
         })
     }
 

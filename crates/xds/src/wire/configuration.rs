@@ -11,8 +11,8 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Gateway, HealthProbe, Protocol, RateLimit, Telemetry, WireError, address,
-    labels_of, port, service_key, socket, trust_domain,
+    Authorizer, Capture, Gateway, HealthProbe, Protocol, RateLimit, Telemetry, Waypoint, WireError,
+    address, labels_of, port, service_key, socket, trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -62,6 +62,8 @@ pub struct ProxyConfiguration {
     pub health_probe: Option<HealthProbe>,
     /// How many requests it takes.
     pub rate_limits: Vec<RateLimit>,
+    /// What a waypoint takes; none of others.
+    pub waypoint: Option<Waypoint>,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -239,6 +241,12 @@ impl ProxyConfiguration {
             },
             health_probe: health_probe(message)?,
             rate_limits: rate_limits(&message.rate_limits)?,
+            waypoint: match &message.waypoint {
+                None => None,
+                Some(waypoint) => {
+                    Some(Waypoint::check(waypoint).map_err(|error| error.within("waypoint"))?)
+                }
+            },
         })
     }
 }
@@ -356,7 +364,7 @@ impl OutboundListener {
 }
 
 impl OutboundService {
-    fn check(message: &wire::ServicePort) -> Result<Self, WireError> {
+    pub(super) fn check(message: &wire::ServicePort) -> Result<Self, WireError> {
         let mut authorities = Vec::with_capacity(message.authorities.len());
         for (index, authority) in message.authorities.iter().enumerate() {
             if authority.is_empty() || authority.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -375,7 +383,7 @@ impl OutboundService {
     }
 }
 
-fn references(
+pub(super) fn references(
     field: &str,
     list: &[wire::PolicyReference],
 ) -> Result<Vec<PolicyReference>, WireError> {

@@ -111,8 +111,11 @@ pub fn encode_workload(
             .map(ToString::to_string)
             .unwrap_or_default(),
         network: workload.network.to_string(),
-        // A gateway takes what its Gateways say, and nothing in the mesh's mutual TLS by itself.
-        tunnel_protocol: match (workload.has_sidecar && !workload.gateway, workload.ambient) {
+        // A gateway takes what its Gateways say, and nothing in the mesh's mutual TLS by itself; a waypoint takes tunnels.
+        tunnel_protocol: match (
+            workload.has_sidecar && !workload.gateway,
+            workload.ambient || workload.waypoint,
+        ) {
             (true, _) => wire::TunnelProtocol::LegacyIstioMtls,
             (false, true) => wire::TunnelProtocol::Hbone,
             (false, false) => wire::TunnelProtocol::None,
@@ -143,10 +146,12 @@ pub fn encode_workload(
             &workload.canonical_revision,
         )
         .into_iter()
-        .chain(workload.gateway.then(|| wire::Extension {
-            name: GATEWAY_EXTENSION.to_owned(),
-            config: None,
-        }))
+        .chain(
+            (workload.gateway && !workload.waypoint).then(|| wire::Extension {
+                name: GATEWAY_EXTENSION.to_owned(),
+                config: None,
+            }),
+        )
         .collect(),
         ..wire::Workload::default()
     }

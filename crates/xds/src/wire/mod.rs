@@ -17,6 +17,7 @@ mod routes;
 mod telemetry;
 mod tokens;
 mod traffic;
+mod waypoint;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -49,6 +50,7 @@ pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 pub use traffic::encode_traffic;
 use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload};
+pub use waypoint::{Waypoint, WaypointAddress, WaypointDestination, WaypointTo};
 
 /// Why a message from the control plane is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]

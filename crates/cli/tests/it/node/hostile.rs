@@ -15,12 +15,25 @@ use crate::captured::connect;
 /// Streams that are opened and reset.
 const RESETS: usize = 5_000;
 
-type Caller = SendRequest<bytes::Bytes>;
+pub(super) type Caller = SendRequest<bytes::Bytes>;
 
 /// Somebody with a certificate of `shop/ACCOUNT` calls `FIRST:15008` from the world, and does this.
 fn calls<T, F: Future<Output = T>>(
     mesh: &Mesh,
     account: &str,
+    work: impl FnOnce(Caller) -> F + Send,
+) -> T
+where
+    T: Send,
+{
+    calls_at(mesh, account, FIRST, work)
+}
+
+/// The same of another address.
+pub(super) fn calls_at<T, F: Future<Output = T>>(
+    mesh: &Mesh,
+    account: &str,
+    address: Ipv4Addr,
     work: impl FnOnce(Caller) -> F + Send,
 ) -> T
 where
@@ -44,7 +57,7 @@ where
             let certificates = CertificateClient::new(settings, Arc::clone(&store));
             certificates.obtain().await.expect("a certificate");
             let config = mesh_client_config(&store, &[b"h2"]).expect("TLS");
-            let to = SocketAddr::from((FIRST, 15008));
+            let to = SocketAddr::from((address, 15008));
             let tcp = voile_transport::connect(to, Origin::default(), TLS_HANDSHAKE_TIMEOUT);
             let io = TcpIo::from(tcp.await.expect("a node proxy"));
             let name = ServerName::from(to.ip());
@@ -61,7 +74,7 @@ where
     mesh.world.run(inside).expect("entered")
 }
 
-async fn status(caller: &mut Caller, method: Method, target: &str) -> StatusCode {
+pub(super) async fn status(caller: &mut Caller, method: Method, target: &str) -> StatusCode {
     answer(caller, method, target).await.expect("an answer")
 }
 

@@ -6,6 +6,8 @@ mod hostile;
 mod mixed;
 mod revoked;
 mod up;
+mod waypoint;
+mod waypoint_hostile;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};

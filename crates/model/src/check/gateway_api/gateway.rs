@@ -82,6 +82,7 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
             .into_iter()
             .map(|(key, value)| (key.value, value.value))
             .collect(),
+        own_labels: meta.labels,
         name: meta.name,
         source: meta.source,
         created: meta.created,

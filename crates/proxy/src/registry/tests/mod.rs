@@ -4,6 +4,7 @@
 mod authorization;
 mod routes;
 mod traffic;
+mod waypoint;
 
 use std::net::SocketAddr;
 

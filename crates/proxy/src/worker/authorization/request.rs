@@ -170,7 +170,7 @@ impl Asking {
         let unasked = || Answer::Unusable("nobody was asked".into());
         let answer = self.answer.unwrap_or_else(unasked);
         let allowed = believed(worker, &self.authorizer, answer).map_err(|denied| {
-            let policies = worker.authorization.borrow();
+            let policies = slot.policies(worker);
             let policies = policies.as_ref();
             let said = policies.and_then(|policies| note(worker, policies, caller, &asks.outcome));
             Denied { said, ..denied }
@@ -200,7 +200,7 @@ pub(crate) fn request(
     let began = tokens::now(worker);
     let seen = Seen::new(head, Came::Fresh);
     let mut said = said(worker, slot, caller, &seen, began)?;
-    let policies = worker.authorization.borrow();
+    let policies = slot.policies(worker);
     let (Some(asks), Some(policies)) = (said.asks.take(), policies.as_ref()) else {
         return Ok(Judged::Let(said.granted(worker, permit, began)));
     };
@@ -266,7 +266,7 @@ pub(super) fn said(
     began: u64,
 ) -> Result<Said, Denied> {
     let examined = tokens::examine(worker, seen, began);
-    let policies = worker.authorization.borrow();
+    let policies = slot.policies(worker);
     let Some(policies) = policies.as_ref() else {
         tokens::tally(worker, &examined);
         return Ok(passed(seen, None, examined?, None));

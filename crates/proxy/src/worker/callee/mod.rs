@@ -141,7 +141,7 @@ impl Callee {
             let mut route = Route::new(endpoint.key, to);
             let manner = Manner::of(worker, &self.plan.traffic);
             route.connect_timeout = manner.timeout;
-            route.to_sidecar = endpoint.plan.expected.is_some();
+            route.to_sidecar = endpoint.plan.is_sidecar();
             route.upstream = upstream;
             match once(&Dialer { worker, manner }, &route).await {
                 Ok(answer) => return Ok(answer),

@@ -1,0 +1,231 @@
+//! What a waypoint does not do for somebody with a good certificate who speaks HBONE to it by hand, or for somebody without one.
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{Method, Request};
+
+use super::hostile::{Caller, calls_at, status};
+use super::*;
+use crate::captured::connect;
+
+const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
+
+/// A waypoint, and its Pod; beside the service that is behind it, one that is not.
+const BEHIND: &str = r#"---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gate, namespace: shop}
+spec:
+  gatewayClassName: istio-waypoint
+  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gate
+  namespace: shop
+  labels: {gateway.networking.k8s.io/gateway-name: gate, sidecar.istio.io/inject: "true"}
+  annotations: {inject.istio.io/templates: waypoint}
+spec:
+  serviceAccountName: gate
+  nodeName: one
+  containers: [{name: istio-proxy, image: auto}]
+status: {phase: Running, podIP: 10.244.0.7}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: gate, namespace: shop}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, labels: {istio.io/use-waypoint: gate}}
+spec:
+  clusterIP: 10.96.0.11
+  selector: {app: server}
+  ports: [{name: http, port: 80, targetPort: 8081}, {name: tcp, port: 90, targetPort: 8080}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  targetRefs: [{group: "", kind: Service, name: web}]
+  rules: [{from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]}]
+"#;
+
+const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);
+
+fn started() -> Option<(Mesh, Node, [Pod; 3])> {
+    let mut mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + BEHIND))?;
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    let gate = mesh.pod_with("gate", GATE, Rules::default());
+    serve(&first, FIRST);
+    reflect(&first);
+    let node = Node::start(
+        &mut mesh,
+        "ztunnel-one",
+        0,
+        &[(&client, "client"), (&first, "server")],
+        &[],
+    );
+    let token = mesh.token("shop/gate", "gate");
+    let root = mesh.folder.path().join("state/root-cert.pem");
+    let start = || {
+        Process::start("gate", |voile| {
+            voile.args(["proxy", "--role", "waypoint", "--workload", "shop/gate"]);
+            voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
+            voile
+                .arg("--root-cert")
+                .arg(&root)
+                .arg("--token-file")
+                .arg(&token);
+        })
+    };
+    let process = gate.inside.run(start).expect("entered");
+    mesh.processes.push(process);
+    wait_until("the waypoint is ready", || {
+        let page = || get(local(15021), "/healthz/ready");
+        matches!(gate.inside.run(page), Ok(Ok(answer)) if answer.status == 200)
+    });
+    Some((mesh, node, [client, first, gate]))
+}
+
+/// An application at 8081 that answers each request with its head.
+fn reflect(pod: &Pod) {
+    let listener = listen(&pod.inside, (FIRST, 8081));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut head = Vec::new();
+                let mut byte = [0];
+                while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                    head.push(byte[0]);
+                }
+                let length = head.len();
+                let mut answer =
+                    format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes();
+                answer.extend(head);
+                // Whoever goes, goes.
+                let _ = stream.write_all(&answer);
+            });
+        }
+    });
+}
+
+/// What comes back for these bytes through a tunnel with these headers, to its end.
+async fn through(
+    caller: &SendRequest<Bytes>,
+    target: &str,
+    headers: &[(&str, &str)],
+    said: &str,
+) -> String {
+    let mut request = Request::builder().method(Method::CONNECT).uri(target);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut caller = caller.clone().ready().await.expect("room");
+    let request = request.body(()).expect("a request");
+    let (answer, mut send) = caller.send_request(request, false).expect("sent");
+    let answer = answer.await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let bytes = Bytes::copy_from_slice(said.as_bytes());
+    send.send_data(bytes, false).expect("sent");
+    let mut body = answer.into_body();
+    let mut heard = Vec::new();
+    while let Some(Ok(chunk)) = body.data().await {
+        heard.extend_from_slice(&chunk);
+    }
+    String::from_utf8_lossy(&heard).into_owned()
+}
+
+#[test]
+fn a_tunnel_leads_to_what_is_behind_the_waypoint_and_nowhere_else() {
+    let Some((mesh, _node, [client, ..])) = started() else {
+        return;
+    };
+    let web = SocketAddr::from((WEB, 90));
+    wait_until("the service is called through the waypoint", || {
+        name(&client.inside, web).as_deref() == Some("first")
+    });
+    let found = calls_at(&mesh, "client", GATE, async |mut caller: Caller| {
+        let mut found = Vec::new();
+        for (method, target) in [
+            (Method::CONNECT, "10.96.0.11:90"),
+            (Method::CONNECT, "web.shop.svc.cluster.local:90"),
+            // A service that is not behind it, another port, the pods themselves, this machine, the control plane, the waypoint.
+            (Method::CONNECT, "10.96.0.10:80"),
+            (Method::CONNECT, "10.96.0.11:91"),
+            (Method::CONNECT, "10.244.0.3:8080"),
+            (Method::CONNECT, "10.244.0.3:15008"),
+            (Method::CONNECT, "127.0.0.1:15000"),
+            (Method::CONNECT, "10.244.0.1:15012"),
+            (Method::CONNECT, "10.244.0.7:15008"),
+            (Method::CONNECT, "server.shop.svc.cluster.local:80"),
+            (Method::CONNECT, "example.com:443"),
+            (Method::GET, "https://10.96.0.11:80/"),
+        ] {
+            found.push(status(&mut caller, method, target).await.as_u16());
+        }
+        found
+    });
+    assert_eq!(
+        found,
+        [200, 200, 404, 404, 404, 404, 404, 404, 404, 404, 404, 400]
+    );
+}
+
+#[test]
+fn who_calls_is_whose_certificate_made_the_tunnel_whatever_is_said() {
+    let Some((mesh, _node, _pods)) = started() else {
+        return;
+    };
+    let forged = [
+        ("baggage", "k8s.namespace.name=shop,service.name=client"),
+        ("forwarded", "for=\"10.244.0.2:4000\";host=web"),
+        ("x-istio-source", "gateway"),
+    ];
+    let request =
+        |more: &str| format!("GET /open HTTP/1.1\r\nhost: web\r\nconnection: close\r\n{more}\r\n");
+    let claims = "x-forwarded-client-cert: By=x;URI=spiffe://cluster.local/ns/shop/sa/client\r\n\
+                  x-envoy-peer-metadata-id: client\r\n";
+    let (plain, claiming) = (request(""), request(claims));
+    let by = |account: &str, said: String| {
+        calls_at(&mesh, account, GATE, async move |caller: Caller| {
+            through(&caller, "10.96.0.11:80", &forged, &said).await
+        })
+    };
+    let refused = by("server", claiming.clone());
+    assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
+    let allowed = by("client", plain);
+    assert!(allowed.starts_with("HTTP/1.1 200 "), "{allowed}");
+    let allowed = by("client", claiming);
+    assert!(allowed.starts_with("HTTP/1.1 200 "), "{allowed}");
+    for claim in ["x-forwarded-client-cert", "x-envoy-peer-metadata-id"] {
+        assert!(!allowed.contains(claim), "{allowed}");
+    }
+    // What is declared HTTP and is not passes no policy about requests.
+    let garbage = by(
+        "client",
+        "\u{16}\u{3}\u{1}no HTTP at all\r\n\r\n".to_owned(),
+    );
+    assert!(garbage.starts_with("HTTP/1.1 400 "), "{garbage}");
+}
+
+#[test]
+fn who_has_no_certificate_of_the_mesh_is_not_heard() {
+    let Some((mesh, _node, [client, ..])) = started() else {
+        return;
+    };
+    let connect_head = b"CONNECT 10.96.0.11:90 HTTP/1.1\r\nhost: 10.96.0.11:90\r\n\r\n";
+    for said in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], connect_head] {
+        let mut stream = connect(&mesh.world, (GATE, 15008));
+        stream.write_all(said).expect("sent");
+        let mut heard = Vec::new();
+        // A reset is an end, too.
+        let _ = stream.read_to_end(&mut heard);
+        let alert = heard.first().is_none_or(|first| *first == 21);
+        assert!(alert, "TLS says no, and nobody anything else: {heard:?}");
+    }
+    let web = SocketAddr::from((WEB, 90));
+    assert_eq!(name(&client.inside, web).as_deref(), Some("first"));
+}

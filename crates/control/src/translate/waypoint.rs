@@ -1,0 +1,117 @@
+//! What a waypoint's proxy is told: for each port of each service behind it, and for each port of each workload, what tunnels ask
+//! for and which AuthorizationPolicies hold, those that aim at the Gateway and those that aim at the service. Policies with a
+//! selector hold at node proxies, and not here, as in Istio.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use voile_model::Port;
+use voile_model::mesh::gateway_api::Gateway;
+use voile_model::mesh::waypoint::HBONE_PORT;
+use voile_model::mesh::{AuthorizationPolicy, Mesh, Service, Workload};
+use voile_proto::proxy as wire;
+use voile_xds::wire::{Protocol, protocol_of, socket_address};
+
+use super::authorization::reference;
+use super::listeners::target_ports;
+use crate::snapshot::MeshSnapshot;
+
+pub(super) fn waypoint(
+    mesh: &Mesh,
+    workload: &Workload,
+    snapshot: &MeshSnapshot,
+    problems: &mut Vec<String>,
+) -> wire::Waypoint {
+    let own = workload.addresses.first();
+    let bind = own.map(|address| socket_address(SocketAddr::new(*address, HBONE_PORT)));
+    let mut made = wire::Waypoint {
+        bind,
+        destinations: Vec::new(),
+    };
+    let Some(gateway) = mesh.waypoint_run_by(workload) else {
+        problems.push(format!(
+            "{}: it is a waypoint of no Gateway of the class istio-waypoint, and takes nothing",
+            workload.key
+        ));
+        return made;
+    };
+    let mut taken = BTreeSet::new();
+    for service in mesh.services_behind(gateway) {
+        let policies = policies(mesh, gateway, Some(service), snapshot);
+        made.destinations
+            .extend(of_service(service, &policies, &mut taken));
+    }
+    let policies = policies(mesh, gateway, None, snapshot);
+    for workload in mesh.workloads_behind(gateway) {
+        made.destinations
+            .extend(of_workload(mesh, workload, &policies, &mut taken));
+    }
+    made
+}
+
+fn policies(
+    mesh: &Mesh,
+    gateway: &Gateway,
+    service: Option<&Service>,
+    snapshot: &MeshSnapshot,
+) -> Vec<wire::PolicyReference> {
+    let holding = mesh.authorization_aimed_at(gateway, service).into_iter();
+    holding
+        .map(|policy: &Arc<AuthorizationPolicy>| reference(policy, snapshot))
+        .collect()
+}
+
+fn of_service(
+    service: &Service,
+    policies: &[wire::PolicyReference],
+    taken: &mut BTreeSet<SocketAddr>,
+) -> Vec<wire::WaypointDestination> {
+    let ports = service.ports.iter().filter_map(|port| {
+        let protocol = protocol_of(port.protocol)?;
+        let addresses = service.addresses.iter();
+        let called = addresses.map(|address| SocketAddr::new(*address, port.number.get()));
+        // Of two services at one address the first has it.
+        let called = called.filter(|one| taken.insert(*one));
+        Some(wire::WaypointDestination {
+            name: format!("{}:{}", service.key, port.number),
+            called: called.map(socket_address).collect(),
+            protocol: protocol.to_proxy().into(),
+            service: Some(wire::ServicePort {
+                service: service.key.to_string(),
+                port: port.number.get().into(),
+                authorities: Vec::new(),
+            }),
+            workload: String::new(),
+            authorization_policies: policies.to_vec(),
+        })
+    });
+    ports.collect()
+}
+
+/// The ports that it is known to have: those that services send to, and those that its containers declare.
+fn of_workload(
+    mesh: &Mesh,
+    workload: &Workload,
+    policies: &[wire::PolicyReference],
+    taken: &mut BTreeSet<SocketAddr>,
+) -> Vec<wire::WaypointDestination> {
+    let mut ports = target_ports(&mesh.services_of(workload));
+    for port in &workload.container_ports {
+        ports.entry(*port).or_insert(Protocol::Auto);
+    }
+    let destination = |(port, protocol): (Port, Protocol)| {
+        let addresses = workload.addresses.iter();
+        let called = addresses.map(|address| SocketAddr::new(*address, port.get()));
+        let called = called.filter(|one| taken.insert(*one));
+        wire::WaypointDestination {
+            name: format!("{}:{port}", workload.uid),
+            called: called.map(socket_address).collect(),
+            protocol: protocol.to_proxy().into(),
+            service: None,
+            workload: workload.uid.to_string(),
+            authorization_policies: policies.to_vec(),
+        }
+    };
+    ports.into_iter().map(destination).collect()
+}

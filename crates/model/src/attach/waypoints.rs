@@ -1,0 +1,136 @@
+//! Waypoints: Gateways of the class `istio-waypoint`. What is made for one is called as it is, and takes HBONE at one port; nothing
+//! attaches to its listener but the services and workloads that name it.
+
+use std::sync::Arc;
+
+use super::deployment::{self, Further, deployment, selector, written};
+use super::said::{empty, runs};
+use super::{World, refusal};
+use crate::mesh::gateway_api::{Condition, Gateway, Part, Reason, Refusal, Said};
+use crate::mesh::waypoint::{HBONE, HBONE_PORT, waypoint_host};
+use crate::mesh::workload::WAYPOINT_TEMPLATE;
+use crate::mesh::{
+    Location, Protocol, Resolution, Service, ServiceAccount, ServiceOrigin, ServicePort,
+    TargetPort, Transport, Visibility,
+};
+use crate::names::{Port, ServiceKey};
+
+fn all<'m>(world: &World<'m>) -> impl Iterator<Item = &'m Arc<Gateway>> {
+    let all = world.mesh.gateway_api.gateways.iter();
+    all.filter(|gateway| gateway.is_waypoint())
+}
+
+/// What a waypoint cannot be: each of its listeners that is not HBONE's, and what is asked of no waypoint.
+fn refusals(gateway: &Gateway) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    for listener in &gateway.listeners {
+        if &*listener.protocol == HBONE && listener.port.get() == HBONE_PORT {
+            continue;
+        }
+        let field = format!("spec.listeners[{}]", listener.name);
+        let said = format!(
+            "listener {}: a waypoint takes {HBONE} at port {HBONE_PORT}, and nothing else",
+            listener.name
+        );
+        let reason = Reason::UnsupportedProtocol;
+        refusals.push(refusal(reason, &listener.source, &field, said));
+    }
+    if let Some(source) = &gateway.parameters {
+        let said = format!("{}: parameters are read by nobody here", gateway.name);
+        let field = "spec.infrastructure.parametersRef";
+        refusals.push(refusal(Reason::InvalidParameters, source, field, said));
+    }
+    if let Some(source) = &gateway.addresses {
+        let said = format!("{}: addresses cannot be chosen here", gateway.name);
+        let reason = Reason::UnsupportedAddress;
+        refusals.push(refusal(reason, source, "spec.addresses", said));
+    }
+    refusals
+}
+
+/// The Deployment, Service and account of each, but where somebody wrote its Pods.
+pub(super) fn add(world: &World<'_>, further: &mut Further) {
+    for gateway in all(world).filter(|gateway| refusals(gateway).is_empty()) {
+        further.services.extend(service(gateway).map(Arc::new));
+        if written(world, gateway).next().is_some() {
+            continue;
+        }
+        further.accounts.push(Arc::new(ServiceAccount {
+            name: deployment::name(gateway),
+            source: gateway.source.clone(),
+        }));
+        let made = deployment(gateway, WAYPOINT_TEMPLATE);
+        further.deployments.push(made.into());
+    }
+}
+
+fn service(gateway: &Gateway) -> Option<Service> {
+    let port = Port::new(HBONE_PORT)?;
+    let name = deployment::name(gateway);
+    Some(Service {
+        key: ServiceKey::new(name.namespace.clone(), waypoint_host(&name)?),
+        name: name.name,
+        source: gateway.source.clone(),
+        origin: ServiceOrigin::Kubernetes,
+        addresses: Vec::new(),
+        address_ranges: Vec::new(),
+        ports: vec![ServicePort {
+            name: "mesh".into(),
+            number: port,
+            protocol: Protocol::Tcp,
+            transport: Transport::Tcp,
+            target: TargetPort::Number(port),
+            node_port: None,
+            source: gateway.source.clone(),
+        }],
+        selector: Some(selector(gateway)),
+        location: Location::MeshInternal,
+        resolution: Resolution::Static,
+        headless: false,
+        endpoints: Vec::new(),
+        subject_alt_names: Vec::new(),
+        visibility: Visibility::Public,
+        waypoint: None,
+        published: false,
+    })
+}
+
+/// The conditions of each.
+pub(super) fn said(world: &World<'_>) -> Vec<Said> {
+    let said = |gateway: &Arc<Gateway>| {
+        let refusals = refusals(gateway);
+        let against = refusals.first();
+        let pending = || {
+            let what = format!("{}: none of its Pods is ready", gateway.name);
+            refusal(Reason::Pending, &gateway.source, "metadata.name", what)
+        };
+        let programmed = match against {
+            Some(why) => Condition {
+                reason: Reason::Invalid.word(),
+                ..Condition::bad("Programmed", why)
+            },
+            None if runs(world, gateway) => Condition::good("Programmed"),
+            None => Condition::bad("Programmed", &pending()),
+        };
+        let parts = gateway.listeners.iter().map(|listener| Part {
+            written: vec![("name", listener.name.clone())],
+            name: format!("listener {}", listener.name).into(),
+            kinds: Vec::new(),
+            attached: 0,
+            conditions: vec![
+                Condition::unless("Accepted", against),
+                Condition::unless("Programmed", against),
+                Condition::unless("ResolvedRefs", None),
+            ],
+        });
+        let host = waypoint_host(&gateway.name).filter(|_| refusals.is_empty());
+        Said {
+            conditions: vec![Condition::unless("Accepted", against), programmed],
+            address: host.map(|host| host.as_str().into()),
+            parts: parts.collect(),
+            refusals,
+            ..empty("Gateway", gateway.name.clone())
+        }
+    };
+    all(world).map(said).collect()
+}

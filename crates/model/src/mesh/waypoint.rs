@@ -1,0 +1,274 @@
+//! Waypoints: which Gateway stands before which services and workloads, by Istio's labels. A label that names a waypoint holds
+//! whether that is there or not, and whether it takes others' or not: who goes past a waypoint goes past its policies, so what is
+//! named and does not serve leads nowhere. (Istio goes past it.)
+
+use std::sync::Arc;
+
+use super::authorization::{PolicyTarget, TargetReference};
+use super::gateway_api::{Admission, GROUP, Gateway};
+use super::{AuthorizationPolicy, Mesh, Service, ServiceOrigin, Workload};
+use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, ResourceName};
+
+/// Label of a service, a workload or a namespace that names its waypoint; [`NO_WAYPOINT`] is none, whatever the namespace says.
+pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
+/// Label beside it: the waypoint's namespace, if not its own.
+pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
+/// Label of a waypoint: what it stands before.
+pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
+/// Class of the Gateways that are waypoints.
+pub const WAYPOINT_CLASS: &str = "istio-waypoint";
+/// What stands for no waypoint.
+pub const NO_WAYPOINT: &str = "none";
+/// What a waypoint's listener speaks.
+pub const HBONE: &str = "HBONE";
+/// Where it does.
+pub const HBONE_PORT: u16 = 15008;
+
+/// What a resource's labels say of its waypoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaypointChoice {
+    /// It has none.
+    Nobody,
+    /// This one; in its own namespace where none is said.
+    Named(Arc<str>, Option<Namespace>),
+}
+
+impl WaypointChoice {
+    /// What these labels say, if anything.
+    #[must_use]
+    pub fn of(labels: &Labels) -> Option<Self> {
+        let name = labels.get(USE_WAYPOINT).filter(|name| !name.is_empty())?;
+        if name == NO_WAYPOINT {
+            return Some(Self::Nobody);
+        }
+        let namespace = labels.get(USE_WAYPOINT_NAMESPACE).and_then(Namespace::new);
+        Some(Self::Named(name.into(), namespace))
+    }
+}
+
+/// What waypoints can stand before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// What is called by a service's address.
+    Services,
+    /// What is called by a workload's own.
+    Workloads,
+}
+
+impl Gateway {
+    /// Whether it is a waypoint.
+    #[must_use]
+    pub fn is_waypoint(&self) -> bool {
+        &*self.class.0 == WAYPOINT_CLASS
+    }
+
+    /// Whether it stands before such; [`WAYPOINT_FOR`] is `service` where nothing is said.
+    #[must_use]
+    pub fn stands(&self, before: Before) -> bool {
+        match self.own_labels.get(WAYPOINT_FOR) {
+            None | Some("service") => before == Before::Services,
+            Some("workload") => before == Before::Workloads,
+            Some("all") => true,
+            Some(_) => false,
+        }
+    }
+
+    /// Whose services and workloads it takes.
+    fn admits_to_waypoint(&self) -> &Admission {
+        let mut hbone = self.listeners.iter();
+        let hbone = hbone.find(|one| &*one.protocol == HBONE);
+        hbone.map_or(&Admission::Nobody, |listener| &listener.from)
+    }
+}
+
+/// The host of the Service that is made for a waypoint, which is called as its Gateway is.
+#[must_use]
+pub fn waypoint_host(name: &ResourceName) -> Option<Hostname> {
+    Hostname::new(&format!(
+        "{}.{}.svc.{CLUSTER_DOMAIN}",
+        name.name, name.namespace
+    ))
+}
+
+/// Whether a reference in this namespace means the service.
+fn is_meant(from: &Namespace, target: &TargetReference, service: &Service) -> bool {
+    let kind = match service.origin {
+        ServiceOrigin::Kubernetes => ("", "Service"),
+        ServiceOrigin::ServiceEntry => ("networking.istio.io", "ServiceEntry"),
+    };
+    (&*target.group, &*target.kind) == kind
+        && *from == service.key.namespace
+        && target.name == service.name
+}
+
+impl Mesh {
+    /// The Gateway of a waypoint.
+    #[must_use]
+    pub fn waypoint(&self, name: &ResourceName) -> Option<&Arc<Gateway>> {
+        let mut all = self.gateway_api.gateways.iter();
+        all.find(|one| one.is_waypoint() && one.name == *name)
+    }
+
+    /// Whether any is there, or named.
+    #[must_use]
+    pub fn has_waypoints(&self) -> bool {
+        let named = |labels: &Labels| labels.get(USE_WAYPOINT).is_some();
+        self.gateway_api
+            .gateways
+            .iter()
+            .any(|one| one.is_waypoint())
+            || self.namespaces.values().any(|one| named(&one.labels))
+            || self.services.values().any(|one| one.waypoint.is_some())
+            || self.workloads.values().any(|one| named(&one.labels))
+    }
+
+    /// The waypoint before a service.
+    #[must_use]
+    pub fn waypoint_of(&self, service: &Service) -> Option<ResourceName> {
+        let chosen = self.chosen(service.waypoint.as_ref(), &service.key.namespace)?;
+        let is_itself = waypoint_host(&chosen).is_some_and(|host| host == service.key.hostname);
+        (!is_itself && !self.is_of_waypoint(service))
+            .then_some(chosen)
+            .filter(|name| self.may_stand(name, Before::Services))
+    }
+
+    /// The waypoint before a workload that is called by its own address.
+    #[must_use]
+    pub fn waypoint_of_workload(&self, workload: &Workload) -> Option<ResourceName> {
+        let own = WaypointChoice::of(&workload.labels);
+        let chosen = self.chosen(own.as_ref(), &workload.key.namespace)?;
+        (workload.ambient && self.may_stand(&chosen, Before::Workloads)).then_some(chosen)
+    }
+
+    /// The waypoint whose Pod a workload is.
+    #[must_use]
+    pub fn waypoint_run_by(&self, workload: &Workload) -> Option<&Arc<Gateway>> {
+        let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
+        let name = ResourceName::new(workload.key.namespace.clone(), name);
+        self.waypoint(&name).filter(|_| workload.waypoint)
+    }
+
+    /// The services that a waypoint takes: those that name it, of namespaces that it lets in.
+    pub fn services_behind(&self, waypoint: &Gateway) -> impl Iterator<Item = &Arc<Service>> {
+        self.services.values().filter(|service| {
+            let named = self.waypoint_of(service);
+            named.is_some_and(|name| name == waypoint.name)
+                && self.takes(waypoint, &service.key.namespace)
+        })
+    }
+
+    /// The same of workloads.
+    pub fn workloads_behind(&self, waypoint: &Gateway) -> impl Iterator<Item = &Arc<Workload>> {
+        self.workloads.values().filter(|workload| {
+            let named = self.waypoint_of_workload(workload);
+            named.is_some_and(|name| name == waypoint.name)
+                && self.takes(waypoint, &workload.key.namespace)
+        })
+    }
+
+    /// Whether a waypoint lets those of a namespace in.
+    #[must_use]
+    pub fn takes(&self, waypoint: &Gateway, namespace: &Namespace) -> bool {
+        self.admits(
+            waypoint.admits_to_waypoint(),
+            &waypoint.name.namespace,
+            namespace,
+        )
+    }
+
+    /// The policies that aim at a waypoint, or at a service behind it: of their own namespaces, and by class of the root namespace.
+    #[must_use]
+    pub fn authorization_aimed_at(
+        &self,
+        waypoint: &Gateway,
+        service: Option<&Service>,
+    ) -> Vec<&Arc<AuthorizationPolicy>> {
+        let all = self.authorization_policies.values();
+        let aims = |policy: &&Arc<AuthorizationPolicy>| {
+            let PolicyTarget::References(targets) = &policy.target else {
+                return false;
+            };
+            let at = &policy.name.namespace;
+            let mut targets = targets.iter();
+            targets.any(|target| {
+                self.is_waypoint_meant(at, target, waypoint)
+                    || service.is_some_and(|service| is_meant(at, target, service))
+            })
+        };
+        all.filter(aims).collect()
+    }
+
+    /// All policies that hold at a waypoint, whatever is called.
+    #[must_use]
+    pub fn authorization_through(&self, waypoint: &Gateway) -> Vec<&Arc<AuthorizationPolicy>> {
+        let behind: Vec<&Service> = self.services_behind(waypoint).map(|one| &**one).collect();
+        let mut found = self.authorization_aimed_at(waypoint, None);
+        for service in behind {
+            for policy in self.authorization_aimed_at(waypoint, Some(service)) {
+                if !found.iter().any(|one| Arc::ptr_eq(one, policy)) {
+                    found.push(policy);
+                }
+            }
+        }
+        found
+    }
+
+    /// What of a policy's `targetRefs` somebody obeys: waypoints that are there, and services that one of them takes.
+    #[must_use]
+    pub fn is_obeyed(&self, from: &Namespace, target: &TargetReference) -> bool {
+        let mut waypoints = self
+            .gateway_api
+            .gateways
+            .iter()
+            .filter(|one| one.is_waypoint());
+        waypoints.any(|waypoint| {
+            let mut behind = self.services_behind(waypoint);
+            self.is_waypoint_meant(from, target, waypoint)
+                || behind.any(|service| is_meant(from, target, service))
+        })
+    }
+
+    fn is_waypoint_meant(
+        &self,
+        from: &Namespace,
+        target: &TargetReference,
+        waypoint: &Gateway,
+    ) -> bool {
+        if &*target.group != GROUP {
+            return false;
+        }
+        match &*target.kind {
+            "Gateway" => *from == waypoint.name.namespace && target.name == waypoint.name.name,
+            "GatewayClass" => {
+                *from == self.config.root_namespace && target.name == waypoint.class.0
+            }
+            _ => false,
+        }
+    }
+
+    fn chosen(&self, own: Option<&WaypointChoice>, namespace: &Namespace) -> Option<ResourceName> {
+        let inherited = || WaypointChoice::of(&self.namespaces.get(namespace)?.labels);
+        match own.cloned().or_else(inherited)? {
+            WaypointChoice::Nobody => None,
+            WaypointChoice::Named(name, of) => {
+                let of = of.unwrap_or_else(|| namespace.clone());
+                Some(ResourceName::new(of, name))
+            }
+        }
+    }
+
+    /// What is not there is not known to stand before anything else.
+    fn may_stand(&self, name: &ResourceName, before: Before) -> bool {
+        self.waypoint(name).is_none_or(|one| one.stands(before))
+    }
+
+    /// Nobody stands before a waypoint.
+    fn is_of_waypoint(&self, service: &Service) -> bool {
+        let mut all = self.gateway_api.gateways.iter();
+        all.any(|one| {
+            one.is_waypoint()
+                && one.name.namespace == service.key.namespace
+                && *one.name.name == *service.name
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! What a waypoint counts: who calls, by the identity of its tunnel, and which endpoint answers, as neither of their proxies can
+//! tell of requests (`reporter="waypoint"`, as in Istio).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service};
+
+use super::Worker;
+use super::endpoint::Endpoint;
+use super::inbound::Caller;
+use super::peers::Known;
+
+/// Endpoints whose series one connection remembers; the labels of others are looked up each time.
+const MAX_SERIES: usize = 64;
+
+/// The calls of one tunnel.
+pub(super) struct Through {
+    caller: Caller,
+    /// By our own labels' epoch, endpoint and protocol.
+    known: RefCell<Vec<(Mark, SeriesId)>>,
+}
+
+type Mark = (u32, Option<u32>, &'static str);
+
+impl Through {
+    pub(super) fn new(caller: Caller) -> Self {
+        Self {
+            caller,
+            known: RefCell::default(),
+        }
+    }
+
+    /// Where calls of a service are counted that an endpoint took, or nobody.
+    pub(super) fn series(
+        &self,
+        worker: &Worker,
+        service: &Service,
+        to: Option<&Rc<Endpoint>>,
+        protocol: &'static str,
+    ) -> SeriesId {
+        let mark = (worker.epoch.get(), to.map(|to| to.key), protocol);
+        let mut known = self.known.borrow_mut();
+        if let Some((_, id)) = known.iter().find(|(of, _)| *of == mark)
+            && worker.shard.borrow().is_current(*id)
+        {
+            return *id;
+        }
+        let (labels, settled) = self.labels(worker, service, to, protocol);
+        let address = self.caller.remote.ip();
+        if !settled {
+            // The caller's workload is being asked for: its labels come when the answer does.
+            return worker.provisional.series(&worker.shard, address, &labels);
+        }
+        let id = worker.shard.borrow_mut().series(&labels);
+        known.retain(|(of, _)| *of != mark && of.0 == mark.0);
+        if known.len() < MAX_SERIES {
+            known.push((mark, id));
+        }
+        id
+    }
+
+    /// Who calls whom, and whether the caller's address is known.
+    fn labels(
+        &self,
+        worker: &Worker,
+        service: &Service,
+        to: Option<&Rc<Endpoint>>,
+        protocol: &'static str,
+    ) -> (Labels, bool) {
+        let found = worker.peers.get(self.caller.remote.ip());
+        let settled = !matches!(found, Known::Asked);
+        let mut source = match found {
+            Known::Workload(peer) => Peer::clone(&peer),
+            Known::Stranger | Known::Asked => Peer::default(),
+        };
+        source.principal.clone_from(&self.caller.principal);
+        let to = to.map(|to| &to.plan);
+        let mut destination = to.map(|to| to.peer.clone()).unwrap_or_default();
+        let expected = to.iter().filter_map(|to| to.expected.as_ref());
+        let expected = expected.flatten().next();
+        destination.principal = expected.map(ToString::to_string).unwrap_or_default();
+        let labels = Labels {
+            reporter: Reporter::Waypoint,
+            source,
+            destination,
+            service: service.clone(),
+            protocol,
+            security: Security::MutualTls,
+        };
+        (labels, settled)
+    }
+}

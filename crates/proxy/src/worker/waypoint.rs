@@ -1,0 +1,192 @@
+//! A waypoint's listener: tunnels of the mesh's mutual TLS (HBONE), each for a destination that is behind it, and no other. What a
+//! tunnel carries is served as a gateway's connections are, by the policies and routes of its destination; whoever made the
+//! tunnel's connection is who calls. What its head says besides (`baggage`, `forwarded`) is nobody's word and is not read.
+//!
+//! ```text
+//! tcp ═ TLS ═ HTTP/2 ─┬ CONNECT a destination ─► policies, routes ─► endpoint
+//!                     └ CONNECT anything else ─► 404
+//! ```
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustls::AlertDescription;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use voile_hbone::{CONFIG, Request, Tunnel, Wire};
+use voile_http2::{Connection, Fields, Link};
+use voile_transport::{self as transport, Detected, Stream, TcpIo, alpn};
+use voile_xds::wire::Protocol;
+
+use super::gateway::{GatewaySlot, Taker, ended, http, refuse};
+use super::gateway_tcp::bytes;
+use super::inbound::{self, Caller};
+use super::{Conversation, Worker};
+use crate::plan::TlsPlan;
+
+/// What no CONNECT is, or names nothing that could be called.
+const BAD_REQUEST: u16 = 400;
+/// A destination that is not behind this waypoint.
+const NOT_FOUND: u16 = 404;
+/// Somebody who may not be here at all.
+const UNAUTHORIZED: u16 = 401;
+
+/// Ends TLS, and hears who calls; gives what remains to be done.
+pub(super) async fn tunnels(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    tcp: TcpStream,
+    mut caller: Caller,
+) -> Option<Conversation> {
+    let tls = TlsPlan {
+        credential: "".into(),
+        config: None,
+        mesh: true,
+    };
+    let stream = ended(&worker, &slot, &mut caller, tls, TcpIo::from(tcp)).await?;
+    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
+        refuse(&worker, &slot, &caller, "the caller does not speak h2");
+        transport::linger(stream).await;
+        return None;
+    }
+    if let Err(why) = inbound::permit(&worker, &slot.inbound, &caller.arrival, caller.remote) {
+        refuse(&worker, &slot, &caller, &why);
+        transport::refuse(stream, AlertDescription::AccessDenied).await;
+        return None;
+    }
+    Some(Box::pin(carry(worker, slot, stream, Rc::new(caller))))
+}
+
+/// Serves the tunnels of one connection, until it ends or everything must.
+async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: Stream, caller: Rc<Caller>) {
+    let local = stream.local();
+    let link = Link::new(Connection::server(&CONFIG, worker.buffers.http2.clone()));
+    let mut wire = Wire::new(stream, link.clone());
+    let serving = voile_hbone::serve(&mut wire, &link, slot.http.leaving(), |request| {
+        let (worker, slot) = (Rc::clone(&worker), Rc::clone(&slot));
+        let caller = Rc::clone(&caller);
+        async move { tunnel(worker, slot, request, (&caller, local)).await }
+    });
+    tokio::select! {
+        end = serving => tracing::debug!(?end, remote = %caller.remote, "a connection of tunnels ended"),
+        () = worker.stop.heard() => {}
+    }
+    wire.close().await;
+    link.borrow().closed();
+}
+
+/// One tunnel. Says whether it carried anything.
+async fn tunnel(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    request: Request,
+    (caller, local): (&Caller, Option<SocketAddr>),
+) -> bool {
+    let taker = match meant(&slot, request.head()) {
+        Ok(taker) => taker,
+        Err((status, why)) => {
+            refuse(&worker, &slot, caller, why);
+            request.refuse(status);
+            return false;
+        }
+    };
+    // Certificates are taken back, and trust is, while connections live.
+    if let Err(why) = inbound::permit(&worker, &slot.inbound, &caller.arrival, caller.remote) {
+        refuse(&worker, &slot, caller, &why);
+        request.refuse(UNAUTHORIZED);
+        return false;
+    }
+    let Some(halves) = request.accept() else {
+        return false;
+    };
+    let tunnel = Tunnel::new(halves, caller.remote, local, None);
+    let caller = caller.clone();
+    let serving = Box::pin(inside(worker, slot, taker, tunnel, caller));
+    match serving.await {
+        Some(conversation) => {
+            conversation.await;
+            true
+        }
+        None => false,
+    }
+}
+
+/// Whom a tunnel is for.
+fn meant(slot: &GatewaySlot, head: &Fields) -> Result<Taker, (u16, &'static str)> {
+    if head.method() != "CONNECT" || head.protocol().is_some() || head.is_cut() {
+        return Err((BAD_REQUEST, "not a CONNECT"));
+    }
+    let authority = head.authority().unwrap_or_default();
+    let found = match authority.parse::<SocketAddr>() {
+        Ok(to) => slot.behind(SocketAddr::new(to.ip().to_canonical(), to.port())),
+        Err(_) => {
+            let named = authority.rsplit_once(':');
+            let named = named.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            let (host, port) = named.ok_or((BAD_REQUEST, "no address or name with a port"))?;
+            slot.named_behind(&host.to_ascii_lowercase(), port)
+        }
+    };
+    found.ok_or((NOT_FOUND, "a tunnel for what is not behind this waypoint"))
+}
+
+/// Hears what is spoken in a tunnel, and serves that.
+async fn inside(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    taker: Taker,
+    mut tunnel: Tunnel,
+    caller: Caller,
+) -> Option<Conversation> {
+    let protocol = taker.way.protocol();
+    let (patience, silent) = {
+        let settings = worker.settings.borrow();
+        match protocol.is_http() {
+            true => (settings.idle_timeout, None),
+            false => (settings.detection_timeout, Some(Detected::Opaque)),
+        }
+    };
+    let detected = match protocol {
+        Protocol::Tcp | Protocol::Tls => Detected::Opaque,
+        _ => {
+            let mut heard = Vec::new();
+            let detected = tokio::select! {
+                detected = hear(&mut tunnel, &mut heard, patience) => detected.or(silent)?,
+                () = slot.http.idle_unwelcome() => return None,
+            };
+            tunnel.unread(heard);
+            detected
+        }
+    };
+    let stream = Stream::Tunnel(Box::new(tunnel));
+    Some(match detected {
+        Detected::Http2 => http(worker, slot, taker, stream, caller, Detected::Http2),
+        // What is declared HTTP and is not gets its 400 from the engine: no policy about requests is passed by speaking
+        // something else.
+        _ if protocol.is_http() => http(worker, slot, taker, stream, caller, Detected::Http1),
+        Detected::Http1 => http(worker, slot, taker, stream, caller, Detected::Http1),
+        Detected::Tls(hello) => {
+            let name = hello.server_name.map(|name| name.to_ascii_lowercase());
+            let name = name.unwrap_or_default();
+            bytes(worker, slot, taker, stream, caller, Some(name))
+        }
+        _ => bytes(worker, slot, taker, stream, caller, None),
+    })
+}
+
+/// Reads until it is known what is spoken; none where nobody says in time, or nothing at all.
+async fn hear(tunnel: &mut Tunnel, heard: &mut Vec<u8>, patience: Duration) -> Option<Detected> {
+    let hearing = async {
+        loop {
+            if let Some(detected) = transport::detect(heard) {
+                return Some(detected);
+            }
+            match tunnel.read_buf(heard).await {
+                Ok(1..) => {}
+                Ok(0) if !heard.is_empty() => return Some(Detected::Opaque),
+                Ok(0) | Err(_) => return Some(Detected::Silent),
+            }
+        }
+    };
+    tokio::time::timeout(patience, hearing).await.ok()?
+}

@@ -1,0 +1,174 @@
+//! What a waypoint takes, checked from `voile.proxy.v1.Waypoint`; and who is told of which waypoint, from Istio's `GatewayAddress`.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use voile_model::mesh::waypoint::{HBONE_PORT, waypoint_host};
+use voile_model::{ResourceName, ServiceKey};
+use voile_proto::proxy as wire;
+use voile_proto::workload;
+
+use super::configuration::{OutboundService, PolicyReference, references};
+use super::{Protocol, WireError, address, hostname, namespace, socket};
+
+/// What a waypoint takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waypoint {
+    /// Where it takes tunnels.
+    pub bind: SocketAddr,
+    /// For what.
+    pub destinations: Vec<WaypointDestination>,
+}
+
+/// What tunnels may be for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaypointDestination {
+    /// Unique in its configuration, stable over edits.
+    pub name: Arc<str>,
+    /// What tunnels ask for.
+    pub called: Vec<SocketAddr>,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// Where it is.
+    pub to: WaypointTo,
+    /// Policies that hold for it; all of them, or nothing is obeyed.
+    pub authorization_policies: Vec<PolicyReference>,
+}
+
+/// Where a tunnel leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaypointTo {
+    /// To an endpoint of a service.
+    Service(OutboundService),
+    /// To this workload, by uid.
+    Workload(Arc<str>),
+}
+
+impl Waypoint {
+    /// Checks a message. A destination that two have is nobody's.
+    pub fn check(message: &wire::Waypoint) -> Result<Self, WireError> {
+        let mut destinations = Vec::with_capacity(message.destinations.len());
+        let (mut names, mut called) = (BTreeSet::new(), BTreeSet::new());
+        for (index, destination) in message.destinations.iter().enumerate() {
+            let field = format!("destinations[{index}]");
+            let checked = WaypointDestination::check(destination);
+            let checked = checked.map_err(|error| error.within(&field))?;
+            if checked.name.is_empty() || !names.insert(Arc::clone(&checked.name)) {
+                let reason = format!(
+                    "`{}` is missing or there twice",
+                    super::shown(&checked.name)
+                );
+                return Err(WireError::new(format!("{field}.name"), reason));
+            }
+            if let Some(twice) = checked.called.iter().find(|one| !called.insert(**one)) {
+                let reason = format!("{twice} is there twice");
+                return Err(WireError::new(format!("{field}.called"), reason));
+            }
+            destinations.push(checked);
+        }
+        Ok(Self {
+            bind: socket("bind", message.bind.as_ref())?,
+            destinations,
+        })
+    }
+}
+
+impl WaypointDestination {
+    fn check(message: &wire::WaypointDestination) -> Result<Self, WireError> {
+        let mut called = Vec::with_capacity(message.called.len());
+        for (index, one) in message.called.iter().enumerate() {
+            called.push(socket(&format!("called[{index}]"), Some(one))?);
+        }
+        let to = match (&message.service, message.workload.as_str()) {
+            (Some(service), "") => {
+                let service = OutboundService::check(service);
+                WaypointTo::Service(service.map_err(|error| error.within("service"))?)
+            }
+            (None, uid) if !uid.is_empty() => WaypointTo::Workload(uid.into()),
+            _ => {
+                return Err(WireError::new(
+                    "service",
+                    "a service or a workload is wanted",
+                ));
+            }
+        };
+        Ok(Self {
+            name: message.name.as_str().into(),
+            called,
+            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            to,
+            authorization_policies: references(
+                "authorization_policies",
+                &message.authorization_policies,
+            )?,
+        })
+    }
+}
+
+/// Who stands before a service or a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaypointAddress {
+    /// The workloads of this service.
+    Service(ServiceKey),
+    /// Whoever has this address.
+    Address(IpAddr),
+    /// Somebody who cannot be called, for this reason: to go past would go past policies.
+    Nobody(Arc<str>),
+}
+
+impl WaypointAddress {
+    /// Reads a message.
+    #[must_use]
+    pub fn read(message: &workload::GatewayAddress) -> Self {
+        Self::check(message).unwrap_or_else(|error| Self::Nobody(error.to_string().into()))
+    }
+
+    fn check(message: &workload::GatewayAddress) -> Result<Self, WireError> {
+        let port = u32::from(HBONE_PORT);
+        if ![0, port].contains(&message.hbone_mtls_port) {
+            let reason = format!("{} is not the port of HBONE", message.hbone_mtls_port);
+            return Err(WireError::new("waypoint.hbone_mtls_port", reason));
+        }
+        match &message.destination {
+            Some(workload::gateway_address::Destination::Hostname(named)) => {
+                Ok(Self::Service(ServiceKey {
+                    namespace: namespace("waypoint.hostname.namespace", &named.namespace)?,
+                    hostname: hostname("waypoint.hostname.hostname", &named.hostname)?,
+                }))
+            }
+            Some(workload::gateway_address::Destination::Address(one)) => {
+                if !one.network.is_empty() {
+                    let reason = "waypoints on other networks are not called yet";
+                    return Err(WireError::new("waypoint.address.network", reason));
+                }
+                let address = address("waypoint.address", &one.address)?;
+                Ok(Self::Address(address))
+            }
+            None => Err(WireError::new("waypoint.destination", "missing")),
+        }
+    }
+
+    /// The message for a waypoint of this name.
+    #[must_use]
+    pub fn encode(waypoint: &ResourceName) -> Option<workload::GatewayAddress> {
+        let named = workload::NamespacedHostname {
+            namespace: waypoint.namespace.to_string(),
+            hostname: waypoint_host(waypoint)?.to_string(),
+        };
+        Some(workload::GatewayAddress {
+            destination: Some(workload::gateway_address::Destination::Hostname(named)),
+            hbone_mtls_port: HBONE_PORT.into(),
+        })
+    }
+}
+
+impl std::fmt::Display for WaypointAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Service(key) => write!(f, "{key}"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Nobody(why) => write!(f, "({why})"),
+        }
+    }
+}
