@@ -272,24 +272,27 @@ fn what_stands_behind_a_waypoint_is_called_through_it_or_not_at_all() {
         ),
     ] {
         match (called(&view, to, 0.5), wanted) {
-            (Ok(target), Ok(last)) => {
-                assert_eq!(target.proxy(), ([10, 244, 0, last], 15008).into(), "{what}");
-                let through = target.waypoint.is_some();
-                assert_eq!(through, last == 7, "{what}");
-                assert!(
-                    !through || target.to == to,
-                    "{what}: it is told what was called"
-                );
-                let expected = target.expected.expect("a tunnel");
-                let account = if through { "gate" } else { "server" };
-                assert_eq!(&*expected[0].service_account, account, "{what}");
-            }
+            (Ok(target), Ok(last)) => is_called(what, &target, last, to),
             (Err(refusal), Err(word)) => {
                 assert!(refusal.to_string().contains(word), "{what}: {refusal}");
             }
             (found, wanted) => panic!("{what}: {found:?}, not {wanted:?}"),
         }
     }
+}
+
+/// The pod at 7 is the waypoint, the one at 3 the service's.
+fn is_called(what: &str, target: &Target, last: u8, to: SocketAddr) {
+    assert_eq!(target.proxy(), ([10, 244, 0, last], 15008).into(), "{what}");
+    let through = target.waypoint.is_some();
+    assert_eq!(through, last == 7, "{what}");
+    assert!(
+        !through || target.to == to,
+        "{what}: it is told what was called"
+    );
+    let expected = target.expected.as_ref().expect("a tunnel");
+    let account = if through { "gate" } else { "server" };
+    assert_eq!(&*expected[0].service_account, account, "{what}");
 }
 
 #[test]

@@ -182,11 +182,6 @@ impl ProxyConfiguration {
         if message.trust_domain.is_empty() {
             return Err(WireError::new("trust_domain", "missing"));
         }
-        let mut aliases = Vec::new();
-        for (index, alias) in message.trust_domain_aliases.iter().enumerate() {
-            let field = format!("trust_domain_aliases[{index}]");
-            aliases.push(trust_domain(&field, alias)?);
-        }
         let source_address = match message.source_address.as_slice() {
             [] => None,
             bytes => Some(address("source_address", bytes)?),
@@ -194,7 +189,7 @@ impl ProxyConfiguration {
         Ok(Self {
             workload_uid: message.workload_uid.as_str().into(),
             trust_domain: trust_domain("trust_domain", &message.trust_domain)?,
-            trust_domain_aliases: aliases,
+            trust_domain_aliases: aliases(&message.trust_domain_aliases)?,
             inbound: listeners("inbound", &message.inbound, InboundListener::check, |l| {
                 (&l.name, l.bind)
             })?,
@@ -249,6 +244,13 @@ impl ProxyConfiguration {
             },
         })
     }
+}
+
+fn aliases(names: &[String]) -> Result<Vec<TrustDomain>, WireError> {
+    let one = |(index, name): (usize, &String)| {
+        trust_domain(&format!("trust_domain_aliases[{index}]"), name)
+    };
+    names.iter().enumerate().map(one).collect()
 }
 
 fn rate_limits(messages: &[wire::RateLimit]) -> Result<Vec<RateLimit>, WireError> {
