@@ -180,7 +180,8 @@ fn runs_with_its_ends_on_two_hosts(far: IpAddr) {
                 "{process}"
             );
             let cpu = process["cpu_us_per_request"].as_f64().expect("CPU");
-            assert!(cpu > 0.0 || role == "control", "{process}");
+            let is_idle = role == "control" || run["valid"] == false;
+            assert!(cpu > 0.0 || is_idle, "{process}");
             seen.push(role.to_owned());
         }
     }

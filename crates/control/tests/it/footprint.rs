@@ -191,6 +191,15 @@ impl Crowd {
         self.rest().await;
         ALLOCATIONS.load(Ordering::Relaxed) - before
     }
+
+    /// The least of several: on a busy machine the page is asked for more often, which is counted, too.
+    async fn changes(&mut self, versions: [&str; 4]) -> u64 {
+        let mut least = u64::MAX;
+        for version in versions {
+            least = least.min(self.change(version).await);
+        }
+        least
+    }
 }
 
 /// In a process of its own: whatever else this binary tests starts control planes, too.
@@ -228,12 +237,10 @@ async fn count_streams() {
         clients: Vec::new(),
     };
     crowd.grow(FIRST).await;
-    crowd.change("v2").await;
-    let few = crowd.change("v3").await;
+    let few = crowd.changes(["v2", "v3", "v4", "v5"]).await;
     let before = BYTES.load(Ordering::Relaxed);
     crowd.grow(COUNTED).await;
-    crowd.change("v4").await;
-    let many = crowd.change("v5").await;
+    let many = crowd.changes(["v6", "v7", "v8", "v9"]).await;
     let held = (BYTES.load(Ordering::Relaxed) - before) / size(COUNTED);
     let pushed = many.saturating_sub(few) / COUNTED as u64;
     println!("{held} bytes for a stream, {pushed} allocations for a push");

@@ -283,7 +283,13 @@ fn policies_hold_between_a_sidecar_and_a_node_proxy_and_cut_what_is_open() {
     for (from, to) in [(Kind::Sidecar, Kind::Node), (Kind::Node, Kind::Sidecar)] {
         let ([client, _], [_, server]) = (from.names(), to.names());
         let at = to.called_by(from, APPLICATION);
-        let (said, mut open) = answers(stage.client(from), at).expect("it may");
+        // Who calls at the very start is refused where the control plane does not answer in time.
+        let mut answered = None;
+        wait_until("it may", || {
+            answered = answers(stage.client(from), at);
+            answered.is_some()
+        });
+        let (said, mut open) = answered.expect("an answer");
         assert_eq!(said, server);
         stage.mesh.write(
             "deny.yaml",
