@@ -58,6 +58,10 @@ const ASK_TIMES: u16 = 11;
 const PATIENCE_MS: u64 = 100;
 const QUESTIONS: u32 = 3;
 
+/// The bridge's link address, administered locally. One that is not said would be the lowest of the ports' and change when a
+/// pod comes or goes: every other pod would send what is for the gateway to an address that is nobody's, until it asks again.
+const BRIDGE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefixed {
@@ -90,6 +94,7 @@ impl Bridge {
         attribute(&mut data, BRIDGE_MULTICAST_SNOOPING, &[0]);
         let bridge = Message::new(NEW_LINK, CREATE, &link(SECOND, 0))
             .text(LINK_NAME, "mesh0")
+            .bytes(ADDRESS, &BRIDGE_MAC)
             .nested(LINK_INFO, &info("bridge", &data));
         netlink.request(bridge).map_err(doing("make a bridge"))?;
         for address in addresses.iter().filter(|a| v6 || a.address.is_ipv4()) {

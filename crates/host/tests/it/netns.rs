@@ -99,6 +99,25 @@ fn pods_reach_each_other_and_the_gateway_in_both_families_and_nothing_else() {
     assert_ne!(outside.kind(), std::io::ErrorKind::TimedOut, "{outside}");
 }
 
+#[test]
+fn pods_that_come_later_do_not_cut_off_those_that_are_there() {
+    let Some((mesh, bridge)) = mesh() else {
+        return;
+    };
+    let first = pod(&bridge, 2);
+    answer(&mesh, (GATEWAY, 15012).into(), "control");
+    let others: Vec<Namespace> = (3..20)
+        .map(|last| {
+            let called = ask(&first, (GATEWAY.into(), 15012));
+            assert_eq!(called.expect("an answer"), "control", "before pod {last}");
+            pod(&bridge, last)
+        })
+        .collect();
+    let called = ask(&first, (GATEWAY.into(), 15012));
+    assert_eq!(called.expect("an answer"), "control");
+    drop(others);
+}
+
 /// Each tool that this machine has, with a mesh for it.
 fn with_each_tool(task: impl Fn(&Tool, &Bridge)) {
     let tools = Tool::all();
