@@ -134,13 +134,47 @@ impl Edge<'_> {
                 filters.push(listener_filter("tls_inspector", "TlsInspector"));
                 self.chains(&name, &servers, made)
             }
-            _ => vec![json!({ "name": name, "filters": [self.manager(&name, &servers, made)] })],
+            _ => {
+                let chains = self.plain(&name, &servers, made);
+                if chains.len() > 1 {
+                    filters.push(listener_filter("http_inspector", "HttpInspector"));
+                }
+                chains
+            }
         };
         if !filters.is_empty() {
             listener["listener_filters"] = json!(filters);
         }
         listener["filter_chains"] = json!(chains);
         Some(listener)
+    }
+
+    /// The versions of HTTP that have routes of their own here: a cluster carries one, and where a port's protocol is not declared HTTP
+    /// goes on in the version in which it came. The last is for everybody else.
+    fn versions(&self, servers: &Servers<'_>) -> &'static [Carried] {
+        let client = &self.workload.key.namespace;
+        let hosts = self.outbound.mesh.hosts_at(client, servers);
+        let port = servers.first().map(|(_, server)| server.port);
+        let mut all = hosts.values().flat_map(|host| &host.services);
+        let by_version = |port| all.any(|(one, _)| self.outbound.is_by_version(one, port));
+        match port.is_some_and(by_version) {
+            true => &[Carried::Http2, Carried::Http1],
+            false => &[Carried::Http1],
+        }
+    }
+
+    /// A chain for plaintext, of each version.
+    fn plain(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Vec<Value> {
+        let chain = |carried: &Carried| {
+            let name = of_version(name, *carried);
+            let manager = self.manager((&name, *carried), servers, made);
+            let mut chain = json!({ "name": name, "filters": [manager] });
+            if *carried == Carried::Http2 {
+                chain["filter_chain_match"] = json!({ "application_protocols": ["h2c"] });
+            }
+            chain
+        };
+        self.versions(servers).iter().map(chain).collect()
     }
 
     /// A chain for each server of TLS, so that nobody gets by one certificate to what is behind another.
@@ -156,30 +190,55 @@ impl Edge<'_> {
                 continue;
             }
             let own = format!("{name}~{}~{number}", one.0.name);
-            let mut chain = json!({ "name": own });
             let mut matched = json!({ "transport_protocol": "tls" });
             // Whoever names nobody is for the one that is for all.
             if !names.contains(&"*") {
                 matched["server_names"] = json!(names);
             }
-            chain["filter_chain_match"] = matched;
-            match self.shown(one.1, made) {
-                Some(socket) => {
-                    chain["filters"] = json!([self.manager(&own, &vec![*one], made)]);
-                    chain["transport_socket"] = socket;
-                }
-                // Nobody is let in, nor taken for somebody else's.
-                None => {
-                    chain["filters"] = json!([manager::tcp(self.outbound.mesh, BLACK_HOLE)]);
-                }
-            }
-            chains.push(chain);
+            chains.extend(self.encrypted(&own, *one, matched, made));
         }
         chains
     }
 
+    /// Those of one server, of each version.
+    fn encrypted(
+        &self,
+        name: &str,
+        one: (&Arc<Gateway>, &Server),
+        matched: Value,
+        made: &mut Made,
+    ) -> Vec<Value> {
+        let servers = vec![one];
+        let versions = self.versions(&servers);
+        let chain = |carried: &Carried| {
+            let spoken: &[&str] = match (versions.len(), carried) {
+                (1, _) => &["h2", "http/1.1"],
+                (_, Carried::Http2) => &["h2"],
+                _ => &["http/1.1"],
+            };
+            let socket = self.shown(one.1, spoken, made)?;
+            let name = of_version(name, *carried);
+            let mut matched = matched.clone();
+            if *carried == Carried::Http2 {
+                matched["application_protocols"] = json!(spoken);
+            }
+            Some(json!({
+                "name": name,
+                "filter_chain_match": matched,
+                "filters": [self.manager((&name, *carried), &servers, made)],
+                "transport_socket": socket,
+            }))
+        };
+        let shown: Option<Vec<Value>> = versions.iter().map(chain).collect();
+        shown.unwrap_or_else(|| {
+            // Nobody is let in, nor taken for somebody else's.
+            let closed = manager::tcp(self.outbound.mesh, BLACK_HOLE);
+            vec![json!({ "name": name, "filter_chain_match": matched, "filters": [closed] })]
+        })
+    }
+
     /// What is shown to clients, from a Secret of the gateway's own namespace; none where it is not there.
-    fn shown(&self, server: &Server, made: &mut Made) -> Option<Value> {
+    fn shown(&self, server: &Server, alpn: &[&str], made: &mut Made) -> Option<Value> {
         let mesh = self.outbound.mesh;
         let (elsewhere, named, _) = server.credentials.first()?;
         // Of another namespace only where Gateway API's rules permit it.
@@ -214,11 +273,16 @@ impl Edge<'_> {
         made.secret(&secret, "tls_certificate", certificate);
         let demands = mode == Some(ServerTlsMode::Mutual);
         let believed = believed.as_deref().map(|name| (name, demands));
-        Some(tls::edge(server.tls.as_ref(), &secret, believed))
+        Some(tls::edge(server.tls.as_ref(), &secret, believed, alpn))
     }
 
-    fn manager(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Value {
-        let routes = self.routes(name, servers, made);
+    fn manager(
+        &self,
+        (name, carried): (&str, Carried),
+        servers: &Servers<'_>,
+        made: &mut Made,
+    ) -> Value {
+        let routes = self.routes((name, carried), servers, made);
         made.routes.insert(name.to_owned(), routes);
         let before = [self.security.http.as_slice(), &actions::filters()].concat();
         let way = Way::Edge(self.workload);
@@ -231,7 +295,12 @@ impl Edge<'_> {
         )
     }
 
-    fn routes(&self, name: &str, servers: &Servers<'_>, made: &mut Made) -> Value {
+    fn routes(
+        &self,
+        (name, carried): (&str, Carried),
+        servers: &Servers<'_>,
+        made: &mut Made,
+    ) -> Value {
         let client = &self.workload.key.namespace;
         let hosts = self.outbound.mesh.hosts_at(client, servers);
         let port = servers.first().map(|(_, server)| server.port);
@@ -239,7 +308,7 @@ impl Edge<'_> {
             json!({
                 "name": host.as_str(),
                 "domains": [host.as_str()],
-                "routes": port.map(|port| self.host(&routing, port, made)).unwrap_or_default(),
+                "routes": port.map(|port| self.host(&routing, (port, carried), made)).unwrap_or_default(),
                 "include_request_attempt_count": true,
             })
         };
@@ -255,13 +324,18 @@ impl Edge<'_> {
     }
 
     /// All routes of one host: those of the oldest first, what takes everything last.
-    fn host(&self, routing: &HostRouting<'_>, port: Port, made: &mut Made) -> Vec<Value> {
+    fn host(
+        &self,
+        routing: &HostRouting<'_>,
+        (port, carried): (Port, Carried),
+        made: &mut Made,
+    ) -> Vec<Value> {
         let (mut routes, mut last) = (Vec::new(), Vec::new());
         if routing.https_redirect {
             routes.push(to_https());
         }
         for (one, gateway) in &routing.services {
-            let to = (Place::Gateway(gateway), port, Carried::Http1);
+            let to = (Place::Gateway(gateway), port, carried);
             for route in &one.http {
                 let mut own = Vec::new();
                 let all = self.outbound.alternatives(one, route, to, (&mut own, made));
@@ -273,6 +347,14 @@ impl Edge<'_> {
         }
         routes.extend(last);
         routes
+    }
+}
+
+/// What is for HTTP/1.1, or for all, has the plain name.
+fn of_version(name: &str, carried: Carried) -> String {
+    match carried {
+        Carried::Http2 => names::flavoured(name, carried),
+        Carried::Http1 | Carried::Opaque => name.to_owned(),
     }
 }
 

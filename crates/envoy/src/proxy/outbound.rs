@@ -314,7 +314,8 @@ impl<'a> Outbound<'a> {
     }
 
     fn listener(&self, exit: &Exit, made: &mut Made) -> Value {
-        let any_version = |hop: &Hop| !matches!(hop.spoken, Spoken::One(_));
+        let any_version =
+            |hop: &Hop| !matches!(hop.spoken, Spoken::One(_)) || self.leads_by_version(hop);
         let is_http = matches!(
             exit.protocol,
             Protocol::Http | Protocol::Http2 | Protocol::Grpc
@@ -329,11 +330,15 @@ impl<'a> Outbound<'a> {
             ];
             for (carried, seen) in kinds {
                 let name = names::flavoured(&exit.name, carried);
-                chains.push(json!({
+                let mut chain = json!({
                     "name": name,
-                    "filter_chain_match": { "application_protocols": seen },
                     "filters": [self.manager(exit, &name, carried, made)],
-                }));
+                });
+                // Nothing but HTTP comes where that is declared, however long its first bytes take.
+                if !is_http || carried != Carried::Http1 {
+                    chain["filter_chain_match"] = json!({ "application_protocols": seen });
+                }
+                chains.push(chain);
             }
         } else if is_http {
             let filters = [self.manager(exit, &exit.name, Carried::Http1, made)];
@@ -367,7 +372,10 @@ impl<'a> Outbound<'a> {
         }
         if !filters.is_empty() {
             listener["listener_filters"] = json!(filters);
-            listener["listener_filters_timeout"] = duration(super::detection_timeout(self.mesh));
+            if !is_http {
+                listener["listener_filters_timeout"] =
+                    duration(super::detection_timeout(self.mesh));
+            }
             listener["continue_on_listener_filters_timeout"] = json!(true);
         }
         if !exit.bound {

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{
-    Criterion, HttpMatch, HttpRoute, Place, RouteDestination, Subject, TextMatch, VirtualService,
-    holding,
+    Criterion, HttpMatch, HttpRoute, Lead, Place, RouteDestination, ServicePort, Subject,
+    TextMatch, VirtualService, holding,
 };
 
 use super::names::{self, Carried, Spoken};
@@ -23,7 +23,7 @@ struct Way {
     key: Option<HashKey>,
 }
 
-impl Outbound<'_> {
+impl<'a> Outbound<'a> {
     /// Says which routes of connections are not translated.
     pub(super) fn unrouted(&self, hop: &Hop, made: &mut Made) {
         let all = self.routing.of(&hop.service);
@@ -59,6 +59,22 @@ impl Outbound<'_> {
             }
         }
         Some(routes)
+    }
+
+    /// Whether a service's routes lead where HTTP goes on in the version in which it came.
+    pub(super) fn leads_by_version(&self, hop: &Hop) -> bool {
+        let all = self.routing.of(&hop.service);
+        let one = holding(&all, &hop.service, Some(&self.scope.namespace));
+        one.is_some_and(|one| self.is_by_version(one, hop.port.number))
+    }
+
+    /// The same of one's routes: then requests of each version need routes of their own, since a cluster carries one.
+    pub(super) fn is_by_version(&self, one: &VirtualService, called: Port) -> bool {
+        let mut all = one.http.iter().flat_map(HttpRoute::destinations);
+        all.any(|to| {
+            let found = self.lead(one, to, called);
+            found.is_some_and(|(_, _, spoken)| !matches!(spoken, Spoken::One(_)))
+        })
     }
 
     /// A route for each of its alternatives that requests here can be. Says whether nothing passes them.
@@ -213,6 +229,19 @@ impl Outbound<'_> {
         action
     }
 
+    /// Who a destination is, and what travels there.
+    fn lead(
+        &self,
+        one: &VirtualService,
+        to: &RouteDestination,
+        called: Port,
+    ) -> Option<(Lead<'a>, &'a ServicePort, Spoken)> {
+        let lead = self.leads.of(one, to, Some(&self.scope.namespace)).ok()?;
+        let port = lead.service.port(lead.port.unwrap_or(called))?;
+        let spoken = Spoken::to(self.mesh, lead.service, port, lead.subset.as_deref())?;
+        Some((lead, port, spoken))
+    }
+
     /// The cluster that a destination is. What is not there has the name of one that is not there either: as in Istio, whoever
     /// comes by it is answered 503.
     fn way(
@@ -222,11 +251,9 @@ impl Outbound<'_> {
         (called, carried): (Port, Carried),
         made: &mut Made,
     ) -> Way {
-        let lead = self.leads.of(one, to, Some(&self.scope.namespace));
-        let found = lead.ok().and_then(|lead| {
-            let port = lead.service.port(lead.port.unwrap_or(called))?;
+        let lead = self.lead(one, to, called);
+        let found = lead.and_then(|(lead, port, spoken)| {
             let subset = lead.subset.as_deref();
-            let spoken = Spoken::to(self.mesh, lead.service, port, subset)?;
             let base = names::outbound(port.number, subset, &lead.service.key.hostname);
             let cluster = spoken.cluster(base, carried)?;
             let callee = Callee::new(lead.service, port.number, lead.subset.as_ref());

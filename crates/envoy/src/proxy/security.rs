@@ -1,4 +1,4 @@
-//! What stands before a workload's application: tokens, questions to providers, and rules, as filters in the order in which our
+//! What stands before a workload's application: questions to providers, tokens, and rules, as filters in the order in which our
 //! own proxies decide. What cannot be asked is denied: the rules under which somebody would have been asked become rules that
 //! refuse.
 
@@ -11,14 +11,17 @@ use voile_model::mesh::{
     Service, ServicePort, TokenRule, Workload, token_rules,
 };
 use voile_policy::authorization::{Action, Policy, TrustDomains};
+use voile_policy::tokens::KeySet;
 
 use super::names::Carried;
 use super::{Keys, Target};
 use crate::limit::{Limit, LimitName};
 use crate::{CUSTOM_PREFIX, Layer, Peer, Translation, custom_filter, token_filter};
 
-/// A key set with which nothing can be verified: tokens of an issuer whose keys nobody knows are refused.
-const NO_KEYS: &str = r#"{"keys":[]}"#;
+/// A key set by which nobody signs: tokens of an issuer whose keys are not known are refused. Envoy takes no empty set, and refuses all
+/// of the listener for it. The key is a point of the curve that was drawn by a hash (its first coordinate is SHA-256 of
+/// `voile: a key that is nobody's, 1`, its second the even one), so that whoever wrote it down knows no more of it than anybody.
+const NOBODYS_KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"nobody","x":"6Ej6Bu10CRelH4FUkIfSgrhk2WHXBw-XR-3IQboCf5o","y":"r41gjzMsspQxBOFubo3A-uNcjnjNScWtNMb_6kBf_Yg"}]}"#;
 
 /// The filters of one workload.
 pub(crate) struct Security {
@@ -57,7 +60,6 @@ pub(crate) fn of(
         asked: None,
         custom: Vec::new(),
     };
-    security.http.extend(tokens(mesh, workload, keys, limits));
     let named = |policy: &Policy| {
         format!(
             "AuthorizationPolicy {}/{}",
@@ -80,6 +82,14 @@ pub(crate) fn of(
             security.asked = Some(asked);
         }
         None => security.http.extend(denied(&http, &custom)),
+    }
+    // Whoever is asked sees the token, and may bring one.
+    if let Some(tokens) = tokens(mesh, workload, keys, limits) {
+        security.http.push(tokens);
+        // Rules about tokens can be told by now; nobody was asked by them.
+        if security.asked.is_none() {
+            security.http.extend(denied(&http, &custom));
+        }
     }
     security.tcp.extend(denied(&tcp, &custom));
     security.custom = custom.iter().map(named).collect();
@@ -111,20 +121,27 @@ fn tokens(
 ) -> Option<Value> {
     let resources = mesh.request_authentication_for(workload);
     let mut known = |resource: &RequestAuthentication, rule: &TokenRule| {
-        keys.of(resource, rule).unwrap_or_else(|| {
-            let about = format!("RequestAuthentication {}", resource.name);
-            let why = format!(
-                "keys of the issuer `{}` are not known here (a control plane fetches them); its tokens are refused",
-                rule.issuer
-            );
-            limits.insert(Limit::new(LimitName::KeysMissing, about, why));
-            NO_KEYS.into()
-        })
+        let keys = keys.of(resource, rule);
+        let why = match keys.as_deref().map(KeySet::read) {
+            Some(Ok(_)) => return keys,
+            Some(Err(error)) => format!("cannot be used: {error}"),
+            None => "are not known here (a control plane fetches them)".to_owned(),
+        };
+        let about = format!("RequestAuthentication {}", resource.name);
+        let why = format!(
+            "keys of the issuer `{}` {why}; its tokens are refused",
+            rule.issuer
+        );
+        limits.insert(Limit::new(LimitName::KeysMissing, about, why));
+        None
     };
     let rules = token_rules(resources);
     let rules: Vec<(&TokenRule, Arc<str>)> = rules
         .into_iter()
-        .map(|(resource, rule)| (rule, known(resource, rule)))
+        .map(|(resource, rule)| {
+            let keys = known(resource, rule);
+            (rule, keys.unwrap_or_else(|| NOBODYS_KEYS.into()))
+        })
         .collect();
     let rules: Vec<(&TokenRule, &str)> =
         rules.iter().map(|(rule, keys)| (*rule, &**keys)).collect();

@@ -130,11 +130,13 @@ pub fn root_secret(folder: &str, revoked: Option<&str>) -> Value {
     )
 }
 
-/// The end of clients from outside: what is shown to them, and whose certificates are asked of them (`true`: from everybody).
+/// The end of clients from outside: what is shown to them, whose certificates are asked of them (`true`: from everybody), and what is
+/// spoken with them.
 pub(super) fn edge(
     said: Option<&ServerTls>,
     secret: &str,
     believed: Option<(&str, bool)>,
+    alpn: &[&str],
 ) -> Value {
     let version = |version: TlsVersion| match version {
         TlsVersion::V12 => "TLSv1_2",
@@ -152,7 +154,7 @@ pub(super) fn edge(
     }
     let mut common = json!({
         "tls_params": parameters,
-        "alpn_protocols": ["h2", "http/1.1"],
+        "alpn_protocols": alpn,
         "tls_certificate_sds_secret_configs": [{ "name": secret, "sds_config": from_control() }],
     });
     if let Some((name, _)) = believed {

@@ -2,6 +2,7 @@
 
 mod differential;
 mod echo;
+mod gateway;
 mod grpc_routes;
 mod grpc_traffic;
 mod lines;

@@ -28,6 +28,11 @@ metadata: {name: admin, namespace: shop}
 spec: {selector: {app: admin}, ports: [{name: http, port: 81, targetPort: 8080}, {name: tcp, port: 82}]}
 ---
 apiVersion: v1
+kind: Service
+metadata: {name: raw, namespace: shop}
+spec: {selector: {app: admin}, ports: [{name: raw, port: 83}]}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: web-1, namespace: shop, labels: {app: web, version: v1}}
 spec: {containers: [{name: app}]}
@@ -349,7 +354,8 @@ fn answers_are_envoys_own() {
 #[test]
 fn what_goes_on_is_what_is_said() {
     let regex = |pattern: &str, becomes: &str| json!({ "regex_rewrite": { "pattern": { "regex": pattern }, "substitution": becomes } });
-    let half = json!({ "default_value": { "numerator": 500_000, "denominator": "MILLION" } });
+    let share = |millionths: u32| json!({ "default_value": { "numerator": millionths, "denominator": "MILLION" } });
+    let (half, all) = (share(500_000), share(1_000_000));
     let cluster = "outbound|80|v1|web.shop.svc.cluster.local";
     let rows = [
         (
@@ -371,6 +377,13 @@ fn what_goes_on_is_what_is_said() {
         (
             "mirror: {host: web, subset: v1}, mirrorPercentage: {value: 50}",
             json!({ "request_mirror_policies": [{ "cluster": cluster, "runtime_fraction": half }] }),
+        ),
+        (
+            "mirrors: [{destination: {host: web, subset: v1}, percentage: {value: 50}}, {destination: {host: absent}}]",
+            json!({ "request_mirror_policies": [
+                { "cluster": cluster, "runtime_fraction": half },
+                { "cluster": "outbound|80||absent.shop.svc.cluster.local", "runtime_fraction": all },
+            ] }),
         ),
     ];
     for (said, wanted) in rows {
@@ -528,4 +541,39 @@ fn cors_of_what_a_route_answers_is_a_limit() {
         "{limits:?}"
     );
     self::made(&format!("[{{{TO_WEB}, {cors}}}]"));
+}
+
+#[test]
+fn routes_to_a_port_of_no_declared_protocol_keep_the_version_in_which_requests_came() {
+    let listener = "outbound_127.9.0.100_80";
+    let usual = made(&format!("[{{{TO_WEB}}}]"));
+    let chains = |made: &Configuration| made.listeners[listener]["filter_chains"].clone();
+    assert_eq!(chains(&usual).as_array().map(Vec::len), Some(1));
+    assert_eq!(usual.listeners[listener]["listener_filters"], Value::Null);
+    for http in [
+        "[{route: [{destination: {host: raw}}]}]",
+        "[{route: [{destination: {host: web}}], mirrors: [{destination: {host: raw}}]}]",
+    ] {
+        let made = made(http);
+        let chains = chains(&made);
+        let seen = |number: usize| chains[number]["filter_chain_match"].clone();
+        // Nothing but HTTP comes here: who is slow to say which is no reason to close.
+        assert_eq!(
+            [seen(0), seen(1)],
+            [Value::Null, json!({ "application_protocols": ["h2c"] })]
+        );
+        assert_eq!(
+            made.listeners[listener]["listener_filters_timeout"],
+            Value::Null
+        );
+        for version in ["~http", "~h2"] {
+            let cluster = format!("outbound|83||raw.shop.svc.cluster.local{version}");
+            let routes = made.routes[&format!("{listener}{version}")].to_string();
+            assert!(
+                routes.contains(&format!("\"{cluster}\"")),
+                "{http}: {routes}"
+            );
+            assert!(made.clusters.contains_key(&cluster), "{http}");
+        }
+    }
 }

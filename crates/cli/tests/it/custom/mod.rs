@@ -5,7 +5,7 @@ pub(crate) mod authorizer;
 mod beside_envoy;
 mod connections;
 mod over_grpc;
-mod over_http;
+pub(crate) mod over_http;
 mod over_http2;
 mod under_way;
 mod with_tokens;

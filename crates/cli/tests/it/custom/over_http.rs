@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{all_requests, ask, custom, free, in_force, path, provider, set, status, text};
 use crate::mesh::{Mesh, TCP_PORT, application, exchange, get, wait_until};
 
-pub(super) const KIND: &str = "envoyExtAuthzHttp";
+pub(crate) const KIND: &str = "envoyExtAuthzHttp";
 
 /// What each connection of the authorizer was told: heads and bodies.
-pub(super) type Heard = Arc<Mutex<Vec<(String, String)>>>;
+pub(crate) type Heard = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Answers by the path behind `/check`.
-pub(super) fn authorizer(listener: std::net::TcpListener) -> Heard {
+pub(crate) fn authorizer(listener: std::net::TcpListener) -> Heard {
     let heard = Heard::default();
     let kept = Arc::clone(&heard);
     application::serve(listener, move |stream| {
@@ -45,14 +45,14 @@ pub(super) fn authorizer(listener: std::net::TcpListener) -> Heard {
     heard
 }
 
-pub(super) fn about(heard: &Heard, path: &str) -> (String, String) {
+pub(crate) fn about(heard: &Heard, path: &str) -> (String, String) {
     let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = heard.iter().rev().filter(|(head, _)| head.contains(path));
     let (head, body) = found.next().expect("asked about it");
     (head.to_ascii_lowercase(), body.clone())
 }
 
-pub(super) const LISTS: &str = ", pathPrefix: /check, statusOnError: \"503\", timeout: 5s, includeRequestHeadersInCheck: [x-told, \"x-pre-*\", \"*-suf\"], \
+pub(crate) const LISTS: &str = ", pathPrefix: /check, statusOnError: \"503\", timeout: 5s, includeRequestHeadersInCheck: [x-told, \"x-pre-*\", \"*-suf\"], \
     includeAdditionalHeadersInCheck: {x-from: mesh, x-pre-over: ours}, headersToUpstreamOnAllow: [\"x-user*\"], \
     headersToDownstreamOnDeny: [x-why], headersToDownstreamOnAllow: [\"*note\"]";
 

@@ -1,8 +1,11 @@
 //! A stock Envoy as a gateway before sidecars of ours, told everything by our control plane: what comes by plaintext and by TLS, whose
 //! certificates it shows and takes, what it refuses, and who it is to the sidecar behind it.
 
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::process::Envoy;
 use super::stage::certify;
@@ -127,12 +130,8 @@ impl Documents {
     }
 }
 
-fn lives(more: &[&str]) {
-    let Some(program) = super::found() else {
-        return;
-    };
-    let documents = Documents::new();
-    let mesh = stand(&documents.say("first", "plain.example"));
+/// The gateway's Envoy, told everything by the control plane, and the folder that it needs.
+fn begin(program: &Path, mesh: &Mesh, more: &[&str]) -> (tempfile::TempDir, Envoy) {
     let (folder, admin) = (tempfile::tempdir().expect("a folder"), local(free_port()));
     let place = Place {
         workload: "shop/gateway",
@@ -140,8 +139,18 @@ fn lives(more: &[&str]) {
         address: mesh.address(POD, 0),
         more,
     };
-    let file = bootstrap(&mesh, folder.path(), admin, &place);
-    let envoy = Envoy::start(&program, &file, admin);
+    let file = bootstrap(mesh, folder.path(), admin, &place);
+    let envoy = Envoy::start(program, &file, admin);
+    (folder, envoy)
+}
+
+fn lives(more: &[&str]) {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let documents = Documents::new();
+    let mesh = stand(&documents.say("first", "plain.example"));
+    let (_folder, envoy) = begin(&program, &mesh, more);
     takes_plaintext(&mesh);
     takes_tls(&mesh, &documents.keys);
     changes(&mesh, &documents, &envoy);
@@ -316,19 +325,26 @@ fn nobody_is_told_of_a_gateway_who_is_not_it_or_does_not_say_so() {
     }
 }
 
+/// Servers of plaintext for some host and of TLS for `a.example`, with its certificate.
+fn both(plain: &str) -> (Keys, String) {
+    let keys = Keys::new();
+    keys.own("first", "a.example");
+    let all = servers(&format!(
+        "{}, {}",
+        http_server(plain),
+        https("a.example", "mode: SIMPLE, credentialName: first"),
+    ));
+    let all = keys.pair("first") + &all;
+    (keys, all)
+}
+
 #[test]
 fn an_exported_gateway_has_all_in_one_file() {
     let Some(program) = super::found() else {
         return;
     };
-    let keys = Keys::new();
-    keys.own("first", "a.example");
-    let all = servers(&format!(
-        "{}, {}",
-        http_server("\"*\""),
-        https("a.example", "mode: SIMPLE, credentialName: first"),
-    ));
-    let mesh = stand(&(keys.pair("first") + &all + &routes("\"*\"", TO_SERVER)));
+    let (keys, all) = both("\"*\"");
+    let mesh = stand(&(all + &routes("\"*\"", TO_SERVER)));
     let (folder, admin) = (tempfile::tempdir().expect("a folder"), local(free_port()));
     let certificates = folder.path().join("certificates");
     certify(&certificates, &mesh.state(), "gateway");
@@ -353,4 +369,84 @@ fn an_exported_gateway_has_all_in_one_file() {
         &["--cacert", path(&first)],
     );
     assert_eq!(by_tls.expect("an answer").0, "200 2");
+}
+
+/// A server that keeps how each connection begins, and knows HTTP/1.1 alone.
+#[derive(Clone, Default)]
+struct Beginnings(Arc<Mutex<Vec<String>>>);
+
+impl Beginnings {
+    fn of(listener: TcpListener) -> Self {
+        let kept = Self::default();
+        let keeping = kept.clone();
+        application::serve(listener, move |mut stream| {
+            let mut first = [0; 3];
+            if stream.read_exact(&mut first).is_err() {
+                return;
+            }
+            let word = String::from_utf8_lossy(&first).into_owned();
+            let is_old = word == "GET";
+            let mut words = keeping.0.lock().unwrap_or_else(PoisonError::into_inner);
+            words.push(word);
+            drop(words);
+            if is_old {
+                // Whoever went away hears nothing.
+                let _ = stream.write_all(
+                    b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+                );
+            }
+        });
+        kept
+    }
+
+    /// Those since this was asked last, each once.
+    fn take(&self) -> Vec<String> {
+        let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = std::mem::take(&mut *words);
+        words.dedup();
+        words
+    }
+}
+
+#[test]
+fn http_reaches_a_port_of_no_declared_protocol_in_the_version_in_which_it_came() {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let (keys, all) = both("raw.example");
+    let to_raw = "{route: [{destination: {host: raw.test, port: {number: 81}}}]}";
+    let mesh = stand(&(all + &routes("\"*\"", to_raw)));
+    let application = mesh.tcp_app();
+    let at = application.local_addr().expect("an address");
+    say(
+        &mesh,
+        "raw.yaml",
+        &format!(
+            "{NETWORKING}ServiceEntry\nmetadata: {{name: raw, namespace: shop}}\nspec:\n  hosts: [raw.test]\n  resolution: STATIC\n  \
+             ports: [{{number: 81, name: raw, targetPort: {}}}]\n  endpoints: [{{address: {}}}]\n",
+            at.port(),
+            at.ip()
+        ),
+    );
+    let beginnings = Beginnings::of(application);
+    let (_folder, envoy) = begin(&program, &mesh, &["--gateway"]);
+    let plain = mesh.address(POD, HTTP_PORT);
+    wait_until("HTTP/1.1 gets through", || {
+        status(plain, "raw.example", "/a") == 200
+    });
+    assert_eq!(beginnings.take(), ["GET"]);
+    let to = format!("raw.example:80:{}:{}", plain.ip(), plain.port());
+    let asked = Command::new("curl")
+        .args(["-s", "--max-time", "20", "--http2-prior-knowledge"])
+        .args(["--connect-to", &to, "http://raw.example/a"])
+        .output();
+    asked.expect("curl");
+    assert_eq!(beginnings.take(), ["PRI"], "{}", envoy.said());
+    let first = keys.path("first.crt");
+    for (version, begins) in [("--http1.1", "GET"), ("--http2", "PRI")] {
+        let believe = ["--cacert", path(&first), version];
+        let answer = curl_at(mesh.address(POD, PORT), "a.example", &believe);
+        assert_eq!(beginnings.take(), [begins], "{version}: {answer:?}");
+    }
+    assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
 }

@@ -2,6 +2,7 @@
 //! reason, where there is no Envoy (`$ENVOY`, or `envoy` on the path).
 
 mod actions;
+mod asked;
 mod edge;
 mod exported;
 pub(crate) mod process;

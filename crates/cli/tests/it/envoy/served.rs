@@ -14,7 +14,7 @@ const NO_SECRETS: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationP
      spec: {action: DENY, rules: [{to: [{operation: {paths: [\"/secret\"]}}]}]}\n";
 
 /// The bootstrap by which the pod's Envoy asks our control plane.
-fn bootstrap(stage: &Stage, more: &[&str]) -> PathBuf {
+pub(super) fn bootstrap(stage: &Stage, more: &[&str]) -> PathBuf {
     let output = Process::output(|voile| {
         voile.args([
             "export",
@@ -43,7 +43,7 @@ fn bootstrap(stage: &Stage, more: &[&str]) -> PathBuf {
     file
 }
 
-fn status(stage: &Stage) -> Value {
+pub(super) fn status(stage: &Stage) -> Value {
     let page = get(stage.monitoring(), "/debug/status").expect("the page");
     serde_json::from_slice(&page.body).expect("JSON")
 }
@@ -70,7 +70,7 @@ fn of_envoy(stage: &Stage) -> Value {
         .unwrap_or_default()
 }
 
-fn serve(stage: &Stage) {
+pub(super) fn serve(stage: &Stage) {
     for pod in [OURS, THEIRS] {
         for port in [HTTP, AUTO] {
             application::reflect(stage.application(pod, port));
@@ -78,7 +78,7 @@ fn serve(stage: &Stage) {
     }
 }
 
-fn both_ways(stage: &Stage) {
+pub(super) fn both_ways(stage: &Stage) {
     for pod in [OURS, THEIRS] {
         for port in [HTTP, AUTO] {
             wait_until("a request gets through", || {

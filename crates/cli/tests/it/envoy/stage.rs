@@ -47,13 +47,18 @@ pub(crate) struct Stage {
 impl Stage {
     /// Control plane and our sidecar run; Envoy has its certificates.
     pub(crate) fn new(mode: &str) -> Self {
+        Self::controlled(mode, &[])
+    }
+
+    /// The same, by a control plane with further arguments.
+    pub(crate) fn controlled(mode: &str, arguments: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let net = own_net();
         std::fs::create_dir(folder.path().join("config")).expect("a folder");
         write(folder.path(), "mesh.yaml", &resources(net));
         write(folder.path(), "peers.yaml", &peer_authentication(mode));
         let ports = [free_port(), free_port(), free_port()];
-        let control = start_control(folder.path(), ports, None, &[]);
+        let control = start_control(folder.path(), ports, None, arguments);
         let ours_ports = [free_port(), free_port(), free_port()];
         let ours = start_proxy(
             folder.path(),
