@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::monitoring::{Monitoring, short, table, word};
+use super::monitoring::{AllMonitoring, short, table, word};
 
 /// Say what a connected proxy holds, in which version, and by which documents, with file and line.
 ///
-/// The proxy's stream is asked, so this is what was sent, not what would be. What no document says (keys that were fetched,
+/// The proxy's stream is asked, so this is what was sent, not what would be; of several control planes the first that serves it. What no document says (keys that were fetched,
 /// lists of revoked certificates) has none.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -17,7 +17,7 @@ use super::monitoring::{Monitoring, short, table, word};
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    monitoring: Monitoring,
+    monitoring: AllMonitoring,
     /// NAMESPACE/POD, an identity, a node id or a stream's number, as `voile status` shows them
     #[arg(value_name = "PROXY")]
     proxy: String,
@@ -37,15 +37,22 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return ExitCode::from(2);
     }
     let path = format!("/debug/config?proxy={}", args.proxy);
-    match args.monitoring.page(&path, WAIT) {
-        Ok(page) if args.json => println!("{page:#}"),
-        Ok(page) => print!("{}", text(&page)),
-        Err(reason) => {
-            eprintln!("voile config: {reason}");
-            return ExitCode::from(2);
+    let mut reasons = Vec::new();
+    for (_, monitoring) in args.monitoring.each() {
+        match monitoring.page(&path, WAIT) {
+            Ok(page) if args.json => println!("{page:#}"),
+            Ok(page) => print!("{}", text(&page)),
+            Err(reason) => {
+                reasons.push(reason);
+                continue;
+            }
         }
+        return ExitCode::SUCCESS;
     }
-    ExitCode::SUCCESS
+    for reason in reasons {
+        eprintln!("voile config: {reason}");
+    }
+    ExitCode::from(2)
 }
 
 fn text(page: &Value) -> String {

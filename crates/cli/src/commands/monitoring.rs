@@ -1,5 +1,6 @@
 //! What `voile status`, `config` and `events` share: where a control plane's pages are, and asking for one.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -17,6 +18,25 @@ pub(crate) struct Monitoring {
     /// The control plane's `--monitoring` address.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
+}
+
+/// Where those of several control planes are that serve one mesh.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct AllMonitoring {
+    /// The control plane's `--monitoring` address; of several each.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
+    monitoring: Vec<SocketAddr>,
+}
+
+impl AllMonitoring {
+    /// Each of them, once.
+    pub(crate) fn each(&self) -> Vec<(SocketAddr, Monitoring)> {
+        let mut known = BTreeSet::new();
+        let each = self.monitoring.iter().copied();
+        each.filter(|address| known.insert(*address))
+            .map(|monitoring| (monitoring, Monitoring { monitoring }))
+            .collect()
+    }
 }
 
 impl Monitoring {

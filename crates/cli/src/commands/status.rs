@@ -1,51 +1,70 @@
-//! `voile status`: every proxy of a control plane, and whether it has what it should.
+//! `voile status`: every proxy of a control plane, or of several that serve one mesh, and whether it has what it should.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::monitoring::{Monitoring, short, table, word};
+use super::monitoring::{AllMonitoring, short, table, word};
 
 /// Say of every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
 ///
 /// SYNC is `yes` when it has acknowledged all that it was sent, `no` with how long it has not, and `refuses` with the types
 /// of which it refused something last (`--json` has its words). CHANGES are those that are in force there, LAST and SLOWEST the
 /// time from the change of a document to its acknowledgement. A proxy may have several streams while it reconnects.
+///
+/// With `--monitoring` more than once these are several control planes of one mesh: each has a line, each proxy names the one
+/// that serves it, and `--json` has the pages by address.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0 when all are in sync, 1 when one is not, 2 when the control plane cannot be asked."
+    after_help = "Exit code: 0 when all are in sync, 1 when one is not or control planes differ in their version, 2 when a control plane cannot be asked."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    monitoring: Monitoring,
+    monitoring: AllMonitoring,
     /// The whole page, as JSON.
     #[arg(long)]
     json: bool,
 }
 
+/// What a control plane says.
+type Page = (SocketAddr, Value);
+
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let page = match args.monitoring.page("/debug/status", Duration::ZERO) {
-        Ok(page) => page,
-        Err(reason) => {
-            eprintln!("voile status: {reason}");
-            return ExitCode::from(2);
+    let (mut pages, mut missing) = (Vec::new(), json!({}));
+    let each = args.monitoring.each();
+    let several = each.len() > 1;
+    for (address, monitoring) in each {
+        match monitoring.page("/debug/status", Duration::ZERO) {
+            Ok(page) => pages.push((address, page)),
+            Err(reason) => {
+                eprintln!("voile status: {reason}");
+                missing[address.to_string()] = json!({ "error": reason });
+            }
         }
-    };
-    let none = Vec::new();
-    let proxies = page["proxies"].as_array().unwrap_or(&none);
-    let behind = proxies
-        .iter()
-        .filter(|proxy| proxy["synced"] != true)
-        .count();
-    if args.json {
-        println!("{page:#}");
-    } else {
-        print!("{}", text(&page, proxies, behind, now()));
-        print!("{}", groups(&page));
-        print!("{}", gateway_api(&page));
     }
-    ExitCode::from(u8::from(behind > 0))
+    match (args.json, pages.as_slice()) {
+        (true, [(_, page)]) if !several => println!("{page:#}"),
+        (true, pages) if several => {
+            let mut all = missing.clone();
+            for (address, page) in pages {
+                all[address.to_string()] = page.clone();
+            }
+            println!("{all:#}");
+        }
+        (false, [(_, first), ..]) => {
+            print!("{}", text(&pages, several, now()));
+            // They read the same documents.
+            print!("{}", groups(first));
+            print!("{}", gateway_api(first));
+        }
+        _ => {}
+    }
+    match (missing == json!({}), is_well(&pages)) {
+        (false, _) => ExitCode::from(2),
+        (true, well) => ExitCode::from(u8::from(!well)),
+    }
 }
 
 fn now() -> u64 {
@@ -53,19 +72,50 @@ fn now() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-fn text(page: &Value, proxies: &[Value], behind: usize, now: u64) -> String {
-    let number = |field: &str| page[field].as_u64().unwrap_or(0);
-    let mut text = format!(
-        "version {}, {} proxies, {} in sync, {} errors in the configuration\n",
-        word(page, "version"),
-        proxies.len(),
-        proxies.len() - behind,
-        number("errors"),
-    );
-    if proxies.is_empty() {
+fn proxies(page: &Value) -> &[Value] {
+    page["proxies"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn behind(page: &Value) -> usize {
+    let proxies = proxies(page).iter();
+    proxies.filter(|proxy| proxy["synced"] != true).count()
+}
+
+/// All proxies are in sync, and all control planes are of one version.
+fn is_well(pages: &[Page]) -> bool {
+    let alike = pages
+        .windows(2)
+        .all(|two| two[0].1["version"] == two[1].1["version"]);
+    alike && pages.iter().all(|(_, page)| behind(page) == 0)
+}
+
+fn text(pages: &[Page], several: bool, now: u64) -> String {
+    let mut text = String::new();
+    let mut rows = Vec::new();
+    for (address, page) in pages {
+        if several {
+            text += &format!("{address}: ");
+        }
+        let proxies = proxies(page);
+        text += &format!(
+            "version {}, {} proxies, {} in sync, {} errors in the configuration\n",
+            word(page, "version"),
+            proxies.len(),
+            proxies.len() - behind(page),
+            page["errors"].as_u64().unwrap_or(0),
+        );
+        rows.extend(proxies.iter().map(|proxy| {
+            let mut row = row(proxy, now);
+            if several {
+                row.push(address.to_string());
+            }
+            row
+        }));
+    }
+    if rows.is_empty() {
         return text;
     }
-    let heads = [
+    let mut heads = vec![
         "PROXY",
         "IDENTITY",
         "SYNC",
@@ -75,7 +125,9 @@ fn text(page: &Value, proxies: &[Value], behind: usize, now: u64) -> String {
         "SLOWEST",
         "CERTIFICATE",
     ];
-    let rows: Vec<Vec<String>> = proxies.iter().map(|proxy| row(proxy, now)).collect();
+    if several {
+        heads.push("CONTROL PLANE");
+    }
     text += &table(&heads, &rows);
     text
 }
@@ -206,8 +258,6 @@ fn lasting(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -221,15 +271,17 @@ mod tests {
             json!({"node": "", "pod": null, "identity": "y", "synced": false, "version": null,
                 "certificate_until": null, "propagation": {"changes": 0}, "types": types}),
         ];
-        let mut page = json!({"version": "v1", "errors": 0});
+        let mut page = json!({"version": "v1", "errors": 0, "proxies": proxies});
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(
-            text(&page, &proxies, 2, 100),
+            text(&[(at(1), page.clone())], false, 100),
             "version v1, 3 proxies, 1 in sync, 0 errors in the configuration\n\
              PROXY  IDENTITY              SYNC             VERSION  CHANGES  LAST   SLOWEST  CERTIFICATE\n\
              a~b    spiffe://m/ns/n/sa/a  yes              v1       2        3.0ms  10.0ms   2h0m left\n\
              p      x                     no, 12ms         -        0        -      -        expired\n\
              -      y                     refuses Address  -        0        -      -        -\n"
         );
+        assert!(!is_well(&[(at(1), page.clone())]));
         assert_eq!(groups(&page), "");
         let member =
             |name, healthy| json!({"name": name, "address": "10.0.0.1", "healthy": healthy});
@@ -245,6 +297,30 @@ mod tests {
              shop/vm    vm-2    10.0.0.1  no\n\
              shop/old   old-1   10.0.0.1  not asked\n\
              shop/none  -       -         -\n"
+        );
+    }
+    #[test]
+    fn of_several_control_planes_each_has_a_line_and_each_proxy_its_own() {
+        let proxy = |node: &str| json!({"node": node, "identity": "x", "synced": true, "version": "v1", "propagation": {}});
+        let page = |version: &str, proxies: Value| json!({"version": version, "errors": 0, "proxies": proxies});
+        let at = |port: u16, page: Value| (SocketAddr::from(([127, 0, 0, 1], port)), page);
+        let both = |other: &str| {
+            let one = page("v1", json!([proxy("a"), proxy("b")]));
+            [at(1, one), at(2, page(other, json!([proxy("c")])))]
+        };
+        assert_eq!(
+            text(&both("v1"), true, 0),
+            "127.0.0.1:1: version v1, 2 proxies, 2 in sync, 0 errors in the configuration\n\
+             127.0.0.1:2: version v1, 1 proxies, 1 in sync, 0 errors in the configuration\n\
+             PROXY  IDENTITY  SYNC  VERSION  CHANGES  LAST  SLOWEST  CERTIFICATE  CONTROL PLANE\n\
+             a      x         yes   v1       0        -     -        -            127.0.0.1:1\n\
+             b      x         yes   v1       0        -     -        -            127.0.0.1:1\n\
+             c      x         yes   v1       0        -     -        -            127.0.0.1:2\n"
+        );
+        assert!(is_well(&both("v1")));
+        assert!(
+            !is_well(&both("v2")),
+            "one of them has read what the other has not"
         );
     }
 }

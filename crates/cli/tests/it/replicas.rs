@@ -127,6 +127,7 @@ fn one_of_two_control_planes_is_killed_and_nothing_fails() {
         let (one, other) = (proxies(first, &version), proxies(other[2], &version));
         one.0 > 0 && other.0 > 0 && one.1 + other.1 == all
     });
+    shown_together([first, other[2]], all);
     let traffic = Traffic::begin(&mesh);
     traffic.some_more("traffic runs");
 
@@ -135,6 +136,7 @@ fn one_of_two_control_planes_is_killed_and_nothing_fails() {
     wait_until("all are with the other", || {
         proxies(other[2], &version()).0 == all
     });
+    shown_without([first, other[2]]);
     let before = version();
     mesh.set_peer_authentication("PERMISSIVE");
     wait_until("an edit is in force everywhere", || {
@@ -158,6 +160,54 @@ fn one_of_two_control_planes_is_killed_and_nothing_fails() {
         proxies(first, &version()).1 > 0
     });
     drop((second, further));
+}
+
+/// What a command says of both control planes.
+fn asked(words: &[&str], monitoring: [u16; 2]) -> (Option<i32>, String) {
+    let output = Process::output(|voile| {
+        voile.args(words);
+        for port in monitoring {
+            voile.args(["--monitoring", &local(port).to_string()]);
+        }
+    });
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output.status.code(), text)
+}
+
+/// One page shows the proxies of both, and what a proxy has is found wherever it is served.
+fn shown_together(monitoring: [u16; 2], all: usize) {
+    wait_until("all are shown together", || {
+        let (code, text) = asked(&["status"], monitoring);
+        let lines = |port: u16| {
+            let ends = format!("  {}", local(port));
+            text.lines().filter(|line| line.ends_with(&ends)).count()
+        };
+        let [one, other] = monitoring.map(lines);
+        code == Some(0) && one > 0 && other > 0 && one + other == all
+    });
+    let (_, pages) = asked(&["status", "--json"], monitoring);
+    let pages: Value = serde_json::from_str(&pages).expect("JSON");
+    for port in monitoring {
+        let page = &pages[local(port).to_string()];
+        assert!(page["proxies"].is_array(), "{pages}");
+    }
+    for number in 0..FURTHER {
+        let name = format!("shop/extra{number}");
+        // It may be moving from one to the other.
+        wait_until("what it has is shown", || {
+            asked(&["config", &name], monitoring).0 == Some(0)
+        });
+    }
+}
+
+/// The first cannot be asked: that is said, and the other's page is shown all the same.
+fn shown_without([first, other]: [u16; 2]) {
+    let (code, text) = asked(&["status"], [first, other]);
+    assert_eq!(code, Some(2), "one cannot be asked: {text}");
+    let line = format!("{}: version", local(other));
+    assert!(text.contains(&line), "{text}");
+    let (code, text) = asked(&["config", "shop/extra0"], [first, other]);
+    assert_eq!(code, Some(0), "the other one has it: {text}");
 }
 
 /// What is revoked is so wherever one asks, and the one that was away when it happened knows.
