@@ -3,6 +3,7 @@
 
 mod growth;
 mod page;
+mod plots;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

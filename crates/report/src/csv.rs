@@ -3,7 +3,7 @@
 
 use crate::record::{Record, Summary};
 
-const COLUMNS: [&str; 40] = [
+const COLUMNS: [&str; 46] = [
     "StartTime",
     "ActualDuration",
     "Labels",
@@ -44,6 +44,12 @@ const COLUMNS: [&str; 40] = [
     "cpu_us_per_request_server",
     "cpu_us_per_request_control",
     "gigabits_per_second",
+    "cpu_mili_client_node",
+    "cpu_mili_server_node",
+    "cpu_mili_waypoint",
+    "mem_Mi_client_node",
+    "mem_Mi_server_node",
+    "mem_Mi_waypoint",
 ];
 
 /// Draws the table.
@@ -61,7 +67,7 @@ pub fn render(record: &Record) -> String {
     text
 }
 
-fn line(record: &Record, summary: &Summary) -> [String; 40] {
+fn line(record: &Record, summary: &Summary) -> [String; 46] {
     let figure = |name: &str| summary.figures.get(name).map(|estimate| estimate.median);
     let whole = |name: &str| figure(name).map_or_else(String::new, |value| format!("{value:.0}"));
     let scaled = |name: &str, by: f64, digits: usize| {
@@ -83,10 +89,10 @@ fn line(record: &Record, summary: &Summary) -> [String; 40] {
         whole("latency_us.p999"),
         scaled("client-sidecar.vcpu", 1000.0, 2),
         scaled("server-sidecar.vcpu", 1000.0, 2),
-        String::new(),
+        scaled("gateway.vcpu", 1000.0, 2),
         scaled("client-sidecar.rss_bytes", MEBI, 2),
         scaled("server-sidecar.rss_bytes", MEBI, 2),
-        String::new(),
+        scaled("gateway.rss_bytes", MEBI, 2),
         summary.contestant.clone(),
         summary.mode.clone(),
         summary.tls.to_string(),
@@ -112,6 +118,12 @@ fn line(record: &Record, summary: &Summary) -> [String; 40] {
         scaled("server.cpu_us_per_request", 1.0, 2),
         scaled("control.cpu_us_per_request", 1.0, 2),
         scaled("gigabits_per_second", 1.0, 3),
+        scaled("client-node.vcpu", 1000.0, 2),
+        scaled("server-node.vcpu", 1000.0, 2),
+        scaled("waypoint.vcpu", 1000.0, 2),
+        scaled("client-node.rss_bytes", MEBI, 2),
+        scaled("server-node.rss_bytes", MEBI, 2),
+        scaled("waypoint.rss_bytes", MEBI, 2),
     ]
 }
 
@@ -145,6 +157,48 @@ fn quote(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::{Process, Run};
+    use crate::summarise::summarise;
+
+    #[test]
+    fn each_proxys_cores_and_memory_stand_in_columns_of_its_own() {
+        let roles = [
+            ("client-sidecar", "istio_proxy_fortioclient"),
+            ("server-sidecar", "istio_proxy_fortioserver"),
+            ("gateway", "istio_proxy_istio-ingressgateway"),
+            ("client-node", "client_node"),
+            ("server-node", "server_node"),
+            ("waypoint", "waypoint"),
+        ];
+        for (role, column) in roles {
+            let process = Process {
+                role: role.to_owned(),
+                vcpu: 0.25,
+                rss_bytes: 3 << 20,
+                ..Process::default()
+            };
+            let mut record = Record::default();
+            record.runs.push(Run {
+                contestant: "voile".to_owned(),
+                valid: true,
+                processes: vec![process],
+                ..Run::default()
+            });
+            summarise(&mut record);
+            let text = render(&record);
+            let rows: Vec<Vec<&str>> = text.lines().map(|l| l.split(',').collect()).collect();
+            for (heading, field) in rows[0].iter().zip(&rows[1]) {
+                let own = heading
+                    .strip_prefix("cpu_mili_")
+                    .map(|rest| (rest, "250.00"));
+                let own = own.or_else(|| Some((heading.strip_prefix("mem_Mi_")?, "3.00")));
+                let Some((whose, wanted)) = own else { continue };
+                let is_its = whose.trim_start_matches("avg_") == column;
+                let wanted = if is_its { wanted } else { "" };
+                assert_eq!(*field, wanted, "{role}: {heading}");
+            }
+        }
+    }
 
     #[test]
     fn fields_with_commas_and_quotes_are_quoted() {

@@ -110,7 +110,14 @@ fn other_records(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)
     let mut generators: voile_report::generators::Generators =
         serde_json::from_str(&text("generators.json")).expect("a record");
     generators.conclude();
+    let figures = |name: &str| {
+        let record: voile_report::control_plane::ControlPlaneRecord =
+            serde_json::from_str(&text(name)).expect("a record");
+        record.to_html()
+    };
     vec![
+        ("control-plane", figures("control-plane.json")),
+        ("sidecars", figures("sidecars.json")),
         ("agreement", agreement.to_html()),
         ("generators", generators.to_html()),
         ("graph", graph().to_html()),

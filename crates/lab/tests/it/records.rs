@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use voile_report::control_plane::ControlPlaneRecord;
+
 pub(crate) fn committed() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
     let entries = fs::read_dir(folder).expect("the committed records");
@@ -81,12 +83,15 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
 #[test]
 fn every_committed_record_has_plots_that_stand_alone() {
     for folder in committed() {
-        if !folder.join("record.json").is_file() {
-            continue;
-        }
-        let mut record = voile_lab::read(&folder).expect("it is read");
-        voile_report::summarise::summarise(&mut record);
-        let sections = voile_report::plots::sections(&record);
+        let sections = match figures(&folder) {
+            Some(record) => record.sections(),
+            None if folder.join("record.json").is_file() => {
+                let mut record = voile_lab::read(&folder).expect("it is read");
+                voile_report::summarise::summarise(&mut record);
+                voile_report::plots::sections(&record)
+            }
+            None => continue,
+        };
         let plots: Vec<_> = sections.iter().flat_map(|section| &section.plots).collect();
         assert!(!plots.is_empty(), "{}", folder.display());
         for plot in &plots {
@@ -98,4 +103,15 @@ fn every_committed_record_has_plots_that_stand_alone() {
         let png = voile_report::picture::png(&plots[0].svg).expect("it is drawn");
         assert!(png.starts_with(b"\x89PNG"));
     }
+}
+
+/// A record of figures: of a control plane, of many sidecars, of a node's proxy.
+fn figures(folder: &Path) -> Option<ControlPlaneRecord> {
+    let names = ["control-plane.json", "sidecars.json", "nodes.json"];
+    let path = names
+        .iter()
+        .map(|name| folder.join(name))
+        .find(|path| path.is_file())?;
+    let text = fs::read_to_string(path).expect("it is read");
+    Some(serde_json::from_str(&text).expect("a record"))
 }

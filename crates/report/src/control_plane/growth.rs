@@ -197,6 +197,7 @@ mod tests {
         let titles: Vec<String> = record
             .sections()
             .into_iter()
+            .filter(|section| section.title == "Cost curves")
             .flat_map(|section| section.plots)
             .map(|plot| plot.title)
             .collect();

@@ -1,12 +1,13 @@
-//! The record as a page: the table, a column for each size of the mesh, and curves along whatever alone differs between sizes.
+//! The record as a page: the table, a column for each size of the mesh, bars of its figures and curves along whatever alone differs
+//! between sizes.
 
 use std::fmt::Write as _;
 
 use super::growth::{GROWING, ISTIOD};
 use super::{ControlPlaneRecord, Size, row, shown};
 use crate::html;
-use crate::page::{begin, end, table, with_plots, words};
-use crate::plots::{Plot, Section};
+use crate::page::{begin, end, table, words};
+use crate::plots::Plot;
 use crate::record::Estimate;
 use crate::svg::{Frame, Point, Scale, Series, lines};
 use crate::words::escape;
@@ -29,20 +30,13 @@ impl ControlPlaneRecord {
         }
     }
 
-    /// Its plots: curves, where there are several sizes.
-    #[must_use]
-    pub fn sections(&self) -> Vec<Section> {
-        let plots = ALONG.iter().flat_map(|along| self.curves(*along)).collect();
-        with_plots(vec![Section {
-            title: "Cost curves",
-            words: "Each along one measure of the mesh, everything else as in the record's own mesh. One run each: lines only join what was measured.",
-            plots,
-            folded: false,
-        }])
+    /// Along each measure in which sizes of the mesh differ.
+    pub(super) fn curves(&self) -> Vec<Plot> {
+        ALONG.iter().flat_map(|along| self.along(*along)).collect()
     }
 
     /// A plot for each figure that meshes have which differ in this alone.
-    fn curves(&self, (name, amount): Along) -> Vec<Plot> {
+    fn along(&self, (name, amount): Along) -> Vec<Plot> {
         let (own, all) = (self.own_size(), self.all_sizes());
         let alike = |size: &&Size| {
             let mut others = ALONG.iter().filter(|(other, _)| *other != name);
@@ -98,7 +92,7 @@ impl ControlPlaneRecord {
     pub fn to_html(&self) -> String {
         let mut page = begin(self.title(), &self.head);
         let mut lead = self.mesh() + ".\n";
-        if self.sidecars == 0 {
+        if self.sidecars == 0 && self.nodes == 0 {
             lead = lead + ISTIOD + "\n";
         }
         words(&mut page, &(lead + &self.growth_in_words()));
@@ -113,8 +107,9 @@ impl ControlPlaneRecord {
             self.sizes_table(&mut page);
         }
         html::draw(&mut page, &self.sections());
-        let data = match self.sidecars {
-            0 => "control-plane.json",
+        let data = match (self.sidecars, self.nodes) {
+            (0, 0) => "control-plane.json",
+            (0, _) => "nodes.json",
             _ => "sidecars.json",
         };
         end(&mut page, &self.head, data);
@@ -140,7 +135,7 @@ impl ControlPlaneRecord {
 }
 
 /// How values of a unit are written.
-fn shower(unit: &str) -> fn(f64) -> String {
+pub(super) fn shower(unit: &str) -> fn(f64) -> String {
     match unit {
         "ms" => |value| shown(value, "ms"),
         "s" => |value| shown(value, "s"),
