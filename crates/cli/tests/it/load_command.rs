@@ -151,3 +151,57 @@ fn so_many_requests_are_sent_and_the_result_is_where_it_was_asked_for() {
         std::fs::remove_file(&file).expect("it was there");
     }
 }
+
+/// As a person sees it: on a terminal (util-linux' `script` gives one) each second is drawn over the last, and what is printed at the
+/// end stands where the picture was. A pipe gets none of it.
+#[test]
+fn on_a_terminal_a_run_is_drawn_over_itself_and_its_result_stands_there_at_the_end() {
+    let server = Server::start();
+    let words = format!(
+        "{} load http://{}/ --rate 50 --connections 2 --duration 3s",
+        env!("CARGO_BIN_EXE_voile"),
+        server.1
+    );
+    let shown = Command::new("script")
+        .args(["--quiet", "--return", "--command", &words, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output();
+    let shown = match shown {
+        Ok(shown) => String::from_utf8_lossy(&shown.stdout).into_owned(),
+        Err(e) => {
+            eprintln!("skipped: needs script: {e}");
+            return;
+        }
+    };
+    const BEGINS: &str = "\x1b[?2026h";
+    let pictures: Vec<&str> = shown.split(BEGINS).skip(1).collect();
+    assert!(pictures.len() > 1, "a picture a second: {shown:?}");
+    for part in ["this second", "since the start"] {
+        assert!(pictures[0].contains(part), "{part}: {shown:?}");
+    }
+    assert!(
+        !pictures[0].starts_with("\x1b["),
+        "the first covers nothing"
+    );
+    let over = |picture: &&str| picture.starts_with("\x1b[") && picture[2..].contains("A");
+    assert!(pictures[1..].iter().all(|one| over(one)), "{shown:?}");
+    let last = pictures.last().expect("some");
+    // Behind the end of the last picture: up to its first line, and everything below is cleared.
+    let (_, after) = last.split_once("\x1b[?2026l").expect("its end");
+    let (up, result) = after.split_once("\x1b[J").expect("it is taken away");
+    assert!(up.starts_with("\x1b[") && up.ends_with('A'), "{shown:?}");
+    assert!(
+        result.contains("p99") && !result.contains("this second"),
+        "{shown:?}"
+    );
+    let piped = load(&[
+        &format!("http://{}/", server.1),
+        "--rate",
+        "50",
+        "--duration",
+        "2s",
+    ]);
+    let said = [piped.stdout, piped.stderr].concat();
+    assert!(!said.contains(&0x1b), "{}", String::from_utf8_lossy(&said));
+}
