@@ -8,7 +8,7 @@ use voile_host::child::Supervised;
 use voile_report::profile::Profile;
 use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
-use crate::contestants::{Contestant, Counts, Route, is_proxy, named};
+use crate::contestants::{Carried, Contestant, Counts, is_proxy, named};
 use crate::definition::{Definition, Event};
 use crate::events;
 use crate::find::Found;
@@ -575,15 +575,25 @@ impl<'a> Court<'a> {
         }
         let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
-        let (carried, what) = if !contestant.counts_requests(&way) {
-            (cell.connections.into(), "connections")
+        let carried = Carried {
+            requests: generated.ok,
+            connections: cell.connections.into(),
+        };
+        let expected: Vec<_> = contestant.expected(&way, &route, carried).collect();
+        let what = if !contestant.counts_requests(&way) {
+            "connections"
         } else if way.outfit.refusal().is_some() {
-            (generated.ok, "refusals")
+            "refusals"
+        } else if expected
+            .iter()
+            .all(|(_, wanted)| *wanted == carried.requests)
+        {
+            "good answers"
         } else {
-            (generated.ok, "good answers")
+            "good answers or connections"
         };
         let mut its_own = if events.is_empty() {
-            uncounted(&route, before, after, (carried, what))
+            uncounted(&expected, before, after, what)
         } else {
             Vec::new()
         };
@@ -705,10 +715,10 @@ fn note_clock(record: &mut Record, run: &Run) {
 
 /// Each proxy on the path must have counted at least what the generator measured.
 fn uncounted(
-    route: &Route,
+    expected: &[(&'static str, u64)],
     before: Counts,
     after: Counts,
-    (carried, what): (u64, &str),
+    what: &str,
 ) -> Vec<String> {
     let (before, after) = match (before, after) {
         (Ok(Some(before)), Ok(Some(after))) => (before, after),
@@ -719,14 +729,14 @@ fn uncounted(
         "refusals" => "let in",
         _ => "refused",
     };
-    route
-        .proxies()
-        .filter_map(|role| {
+    expected
+        .iter()
+        .filter_map(|(role, carried)| {
             let grown = after
                 .get(role)
                 .unwrap_or(&0)
                 .saturating_sub(*before.get(role).unwrap_or(&0));
-            (grown < carried).then(|| {
+            (grown < *carried).then(|| {
                 format!(
                     "the {role} counted {grown} {what}, the generator {carried}: some went another way or were {otherwise}"
                 )
@@ -738,17 +748,11 @@ fn uncounted(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::{CLIENT, Hop, SERVER};
+    use crate::contestants::{CLIENT, SERVER};
 
     #[test]
     fn a_proxy_that_was_bypassed_in_a_slice_is_named() {
-        let hop = |to| Hop {
-            to,
-            address: ([127, 0, 0, 1], 1).into(),
-            tls: false,
-            spot: None,
-        };
-        let route = Route::through(vec![hop(CLIENT), hop(SERVER), hop("server")]);
+        let both = |carried| [(CLIENT, carried), (SERVER, carried)];
         let counts =
             |client, server| Ok(Some(BTreeMap::from([(CLIENT, client), (SERVER, server)])));
         for (client, server, expected) in [
@@ -764,21 +768,24 @@ mod tests {
                 Some("the client-sidecar counted 0 good answers, the generator 100"),
             ),
         ] {
-            let good = (100, "good answers");
-            let said = uncounted(&route, counts(10, 50), counts(client, server), good);
+            let (before, after) = (counts(10, 50), counts(client, server));
+            let said = uncounted(&both(100), before, after, "good answers");
             match expected {
                 None => assert_eq!(said, Vec::<String>::new()),
                 Some(words) => assert!(said.len() == 1 && said[0].contains(words), "{said:?}"),
             }
         }
         // Who keeps no count is judged by the capture of the proof alone; who cannot tell it is named.
-        assert!(uncounted(&route, Ok(None), Ok(None), (100, "connections")).is_empty());
-        let said = uncounted(
-            &route,
-            counts(0, 0),
-            Err("its page is gone".to_owned()),
-            (100, "connections"),
-        );
+        assert!(uncounted(&both(100), Ok(None), Ok(None), "connections").is_empty());
+        let gone = Err("its page is gone".to_owned());
+        let said = uncounted(&both(100), counts(0, 0), gone, "connections");
         assert_eq!(said, ["its page is gone"]);
+        // Each is held to what it counts: here the one to connections, the other to requests.
+        let each = [(CLIENT, 16), (SERVER, 100)];
+        let said = uncounted(&each, counts(0, 0), counts(16, 99), "good answers");
+        assert!(
+            said.len() == 1 && said[0].contains("server-sidecar counted 99"),
+            "{said:?}"
+        );
     }
 }

@@ -47,18 +47,20 @@ const CONTESTANTS: [&str; 9] = [
     "linkerd2-proxy",
     "pipy",
 ];
-const MODES: [&str; 6] = [
+const MODES: [&str; 7] = [
     "baseline",
     "clientonly",
     "serveronly",
     "both",
     "node",
+    WAYPOINT_MODE,
     "gateway",
 ];
-/// Modes that a definition may name, and that are named as missing.
-const MODES_MISSING: [&str; 1] = ["node+waypoint"];
-/// Who has node proxies, and who can stand before a server alone.
+/// Two node proxies, and between them who reads requests.
+pub(crate) const WAYPOINT_MODE: &str = "node+waypoint";
+/// Who has node proxies, who can stand between two of them, and who before a server alone.
 const NODES: [&str; 2] = ["voile", "ztunnel"];
+const WAYPOINTS: [&str; 2] = ["voile", "envoy"];
 const GATEWAYS: [&str; 5] = ["voile", "envoy", "nginx", "haproxy", "pipy"];
 const PROTOCOLS: [&str; 4] = ["http1", "http2", "grpc", "tcp"];
 const ARRIVALS: [&str; 3] = ["uniform", "poisson", "fortio"];

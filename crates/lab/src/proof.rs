@@ -1,6 +1,7 @@
 //! Proof of path: before anything is measured, each cell's path is walked once by marked requests, and looked at from
 //! outside (a capture, who owns the sockets, strangers' attempts) and from inside (the proxies' own counts).
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -10,8 +11,10 @@ use std::time::{Duration, Instant};
 use voile_host::netns::Namespace;
 use voile_report::record::{Check, Proof, Verdict};
 
-use crate::contestants::{Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER};
-use crate::definition::Refusal;
+use crate::contestants::{
+    Carried, Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER,
+};
+use crate::definition::{Refusal, WAYPOINT_MODE};
 use crate::endpoints;
 use crate::generator::{Broken, Generated, Order, finish_load, start_load};
 use crate::impostor::impostor;
@@ -26,6 +29,9 @@ const COUNT_BOUND: Duration = Duration::from_secs(2);
 const RECORD_BOUND: Duration = Duration::from_secs(8);
 /// How long a stranger waits for an answer that must not come.
 const STRANGER_BOUND: Duration = Duration::from_secs(2);
+
+/// How HTTP/2 begins, with settings that say nothing (RFC 9113 section 3.4): every server of it has an answer.
+const TUNNEL_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// What a proof brought.
 pub(crate) struct Proven {
@@ -59,13 +65,16 @@ pub(crate) fn prove(
         lab,
     )?;
     let sent = generated.sent;
-    let expected = if contestant.counts_requests(way) {
-        sent
-    } else {
-        order.connections.into()
+    let carried = Carried {
+        requests: sent,
+        connections: order.connections.into(),
+    };
+    let expected = match contestant.counts_requests(way) {
+        true => carried.requests,
+        false => carried.connections,
     };
     let mut checks = vec![answers(&generated, &order)];
-    checks.push(counted(contestant, way, route, before, expected));
+    checks.push(counted(contestant, way, route, before, carried));
     let owners = contestant.instances(way);
     checks.extend(
         route
@@ -177,7 +186,7 @@ fn no_impostor(
     contestant: &dyn Contestant,
     way: &Way,
 ) -> Result<Option<Check>, String> {
-    if !way.tls || !["both", "node"].contains(&way.mode.as_str()) {
+    if !way.tls || !["both", "node", WAYPOINT_MODE].contains(&way.mode.as_str()) {
         return Ok(None);
     }
     Ok(Some(match contestant.stage(lab, way)? {
@@ -252,14 +261,18 @@ fn counted(
     way: &Way,
     route: &Route,
     before: Counts,
-    sent: u64,
+    carried: Carried,
 ) -> Check {
+    let expected: Vec<(&str, u64)> = contestant.expected(way, route, carried).collect();
+    let all = |number: u64| expected.iter().all(|(_, wanted)| *wanted == number);
     let claim = if way.outfit.refusal().is_some() {
         "each proxy's own counter of refusals grew by the requests sent"
-    } else if contestant.counts_requests(way) {
+    } else if contestant.counts_requests(way) && all(carried.requests) {
         "each proxy's own counter of good answers grew by the requests sent"
-    } else {
+    } else if all(carried.connections) {
         "each proxy's own counter grew by the connections opened"
+    } else {
+        "each proxy's own counter grew by what it counts: requests sent, or connections opened"
     };
     if route.proxies().next().is_none() {
         return check(
@@ -282,27 +295,28 @@ fn counted(
     };
     let deadline = Instant::now() + COUNT_BOUND;
     loop {
-        let grown: Vec<(&str, u64)> = match contestant.counts(&way.protocol) {
-            Ok(Some(now)) => route
-                .proxies()
-                .map(|role| {
-                    (
-                        role,
-                        now.get(role)
-                            .unwrap_or(&0)
-                            .saturating_sub(*before.get(role).unwrap_or(&0)),
-                    )
+        let grown: Vec<(&str, u64, u64)> = match contestant.counts(&way.protocol) {
+            Ok(Some(now)) => expected
+                .iter()
+                .map(|(role, wanted)| {
+                    let of = |counts: &BTreeMap<&str, u64>| counts.get(role).copied().unwrap_or(0);
+                    (*role, of(&now).saturating_sub(of(&before)), *wanted)
                 })
                 .collect(),
             Ok(None) => Vec::new(),
             Err(why) => return check(claim, false, why),
         };
-        let all = !grown.is_empty() && grown.iter().all(|(_, count)| *count == sent);
+        let right = grown.iter().all(|(_, count, wanted)| count == wanted);
+        let all = !grown.is_empty() && right;
         if all || Instant::now() >= deadline {
-            let seen: Vec<String> = grown
+            let seen = grown
                 .iter()
-                .map(|(role, count)| format!("{role} {count}"))
-                .collect();
+                .map(|(role, count, _)| format!("{role} {count}"));
+            let seen: Vec<String> = seen.collect();
+            let sent = match contestant.counts_requests(way) {
+                true => carried.requests,
+                false => carried.connections,
+            };
             return check(claim, all, format!("sent {sent}; {}", seen.join(", ")));
         }
         pace();
@@ -631,7 +645,8 @@ fn foreign_certificate(folder: &Path) -> Result<(String, String), String> {
 
 /// Tries over TLS with openssl, another TLS library than the proxies'. In TLS 1.3 the client's side of the handshake
 /// succeeds before the server has judged its certificate, so only an HTTP answer tells.
-/// Whoever takes tunnels begins to speak as soon as it has judged well, so there any word is an answer.
+/// Whoever takes tunnels is spoken to as HTTP/2 begins and answers that as soon as it has judged well, so there any word is an
+/// answer.
 fn tls_stranger(claim: &str, hop: &Hop, arguments: &[String]) -> Check {
     let not_proven = |evidence: String| Check {
         claim: claim.to_owned(),
@@ -660,8 +675,10 @@ fn tls_stranger(claim: &str, hop: &Hop, arguments: &[String]) -> Check {
         Err(e) => return not_proven(format!("needs openssl: {e}")),
     };
     if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin
-            .write_all(b"GET /?size=1 HTTP/1.1\r\nHost: stranger\r\nConnection: close\r\n\r\n");
+        let _ = stdin.write_all(match hop.is_tunnel() {
+            true => TUNNEL_BEGINS,
+            false => b"GET /?size=1 HTTP/1.1\r\nHost: stranger\r\nConnection: close\r\n\r\n",
+        });
         let deadline = Instant::now() + STRANGER_BOUND;
         // `-quiet` keeps it open after our request's end, so it ends when the server closes; a server that does neither
         // answer nor close is given up on.

@@ -19,10 +19,13 @@ const CONTROLLED: [(&str, &str); 6] = [
 /// Whom sidecars are set beside: its name in records, and as people write it.
 const ENVOY: (&str, &str) = ("envoy", "Envoy");
 
+/// The mode with a waypoint, whose figures are told of the waypoint alone: what stands beside it is the same for all.
+const WAYPOINT: &str = "node+waypoint";
+
 /// All sentences, in order.
 #[must_use]
 pub fn sentences(record: &Record) -> Vec<String> {
-    let whole = |s: &Summary| ["both", "node"].contains(&s.mode.as_str());
+    let whole = |s: &Summary| ["both", "node", WAYPOINT].contains(&s.mode.as_str());
     let of_latency = |s: &&Summary| s.kind == Kind::Latency && whole(s) && s.runs_valid > 0;
     let mut told: Vec<&Summary> = record.summary.iter().filter(of_latency).collect();
     // Even arrival is what tools agree on; of others the first, where there is none of it.
@@ -31,7 +34,14 @@ pub fn sentences(record: &Record) -> Vec<String> {
         false => told.first().map(|s| s.arrival.clone()).unwrap_or_default(),
     };
     told.retain(|s| s.arrival == arrival);
-    let rank = |s: &&Summary| (s.mode == "node", !s.tls, s.contestant != "voile");
+    let rank = |s: &&Summary| {
+        let mode = match s.mode.as_str() {
+            "node" => 1,
+            WAYPOINT => 2,
+            _ => 0,
+        };
+        (mode, !s.tls, s.contestant != "voile")
+    };
     told.sort_by_key(rank);
     let loads: BTreeSet<String> = told.iter().map(|s| load_title(&s.key())).collect();
     // Of many loads only ours is told in words; the tables have the others.
@@ -152,18 +162,27 @@ fn feature(record: &Record, name: &str) -> Option<String> {
     ))
 }
 
-/// One cell with two sidecars or two node proxies; none where nothing of it was measured that a sentence has words for.
+/// One cell with two sidecars, two node proxies or a waypoint between these; none where nothing of it was measured that a sentence has words for.
 fn cost(summary: &Summary) -> Option<String> {
     let figure = |name: &str, show| summary.figures.get(name).map(|f| interval(f, show));
     let (tls, proxy, peer) = match (summary.mode.as_str(), summary.tls) {
         ("node", _) => ("Between two nodes", "node proxy", ("ztunnel", "ztunnel")),
+        (WAYPOINT, _) => ("Between two nodes by a waypoint", "waypoint", ENVOY),
         (_, true) => ("With mutual TLS on both sides", "sidecar", ENVOY),
         (_, false) => ("In plaintext through two sidecars", "sidecar", ENVOY),
     };
     let name = &summary.contestant;
+    let (whose, per) = match summary.mode.as_str() {
+        WAYPOINT => ("waypoint", "at the"),
+        _ => ("sidecar", "per"),
+    };
+    let (cpu, memory) = (
+        format!("{whose}.cpu_us_per_request"),
+        format!("{whose}.rss_bytes"),
+    );
     let mut parts = Vec::new();
-    if let Some(cpu) = figure("sidecar.cpu_us_per_request", duration) {
-        parts.push(format!("costs {cpu} of CPU per {proxy}"));
+    if let Some(cpu) = figure(&cpu, duration) {
+        parts.push(format!("costs {cpu} of CPU {per} {proxy}"));
     }
     let added = |name, at| Some(format!("{} longer at {at}", figure(name, duration)?));
     let added: Vec<String> = [added("added_us.p50", "p50"), added("added_us.p99", "p99")]
@@ -173,7 +192,7 @@ fn cost(summary: &Summary) -> Option<String> {
     if !added.is_empty() {
         parts.push(format!("takes {}", added.join(" and ")));
     }
-    if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
+    if let Some(memory) = figure(&memory, bytes) {
         parts.push(format!("each {proxy} holds {memory}"));
     }
     if parts.is_empty() {
@@ -186,10 +205,10 @@ fn cost(summary: &Summary) -> Option<String> {
             found.map(|r| format!("{} its {words}", interval(r, ratio)))
         };
         let parts: Vec<String> = [
-            part("sidecar.cpu_us_per_request", "CPU"),
+            part(&cpu, "CPU"),
             part("added_us.p50", "added p50"),
             part("added_us.p99", "added p99"),
-            part("sidecar.rss_bytes", "memory"),
+            part(&memory, "memory"),
         ]
         .into_iter()
         .flatten()
@@ -287,7 +306,7 @@ pub fn within(record: &Record) -> Vec<(&'static str, usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Run;
+    use crate::record::{Process, Run};
     use crate::summarise::summarise;
 
     /// Repeats of six rounds of one cell measured twice; in the first `differing` repeats the second half takes 30 % longer.
@@ -340,6 +359,46 @@ mod tests {
         }
         let said = sentences(&repeated(20, 1, 6)).join("\n");
         assert!(said.contains("p50 in 19 of 20"), "{said}");
+    }
+
+    #[test]
+    fn of_a_way_with_a_waypoint_the_waypoints_own_figures_are_told() {
+        let mut record = Record::default();
+        for round in 1..=8u32 {
+            for (contestant, us) in [("voile", 40.0), ("envoy", 200.0)] {
+                let wobble = 1.0 + f64::from(round % 3) / 100.0;
+                let process = |(role, cpu): (&str, f64)| Process {
+                    role: role.to_owned(),
+                    cpu_us_per_request: cpu * wobble,
+                    ..Process::default()
+                };
+                record.runs.push(Run {
+                    contestant: contestant.to_owned(),
+                    mode: WAYPOINT.to_owned(),
+                    tls: true,
+                    arrival: "uniform".to_owned(),
+                    round,
+                    valid: true,
+                    processes: [
+                        ("client-node", 10.0),
+                        ("waypoint", us),
+                        ("server-node", 10.0),
+                    ]
+                    .map(process)
+                    .into(),
+                    ..Run::default()
+                });
+            }
+        }
+        summarise(&mut record);
+        let said = sentences(&record).join("\n");
+        for part in [
+            "Between two nodes by a waypoint a request through voile costs 40.",
+            "of CPU at the waypoint",
+            "Against Envoy: 0.20× [0.20–0.20] its CPU",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 
     /// Eight rounds of a feature set that takes `times` as long, with arrivals in phase.

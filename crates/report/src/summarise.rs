@@ -9,11 +9,12 @@ use crate::targets::verdicts;
 
 /// Roles of proxies on a request's way, for figures of each: in records they are `sidecar.…`, as they were called when there were
 /// no others.
-const PROXIES: [&str; 5] = [
+const PROXIES: [&str; 6] = [
     "client-sidecar",
     "server-sidecar",
     "client-node",
     "server-node",
+    "waypoint",
     "gateway",
 ];
 /// Figures that are told of the A/A control.
@@ -82,6 +83,7 @@ fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
             "clientonly",
             "serveronly",
             "node",
+            "node+waypoint",
             "both",
             "gateway",
         ]
@@ -436,6 +438,10 @@ mod tests {
                 Some(15.0),
             ),
             (&["client-node", "server-node", "control"], Some(15.0)),
+            (
+                &["client-node", "waypoint", "server-node"],
+                Some(430.0 / 3.0),
+            ),
             (&["gateway", "server"], Some(10.0)),
             (&["load", "server"], None),
         ] {

@@ -83,12 +83,13 @@ pub struct Unit {
 }
 
 /// Whose figure it may be, and how that is said.
-const PROXIES: [(&str, &str); 6] = [
+const PROXIES: [(&str, &str); 7] = [
     ("sidecar", " per proxy"),
     ("client-sidecar", " of the client's sidecar"),
     ("server-sidecar", " of the server's sidecar"),
     ("client-node", " of the client's node proxy"),
     ("server-node", " of the server's node proxy"),
+    ("waypoint", " of the waypoint"),
     ("gateway", " of the gateway"),
 ];
 
@@ -194,6 +195,7 @@ pub fn path_title(mode: &str, tls: bool) -> String {
         "serveronly" => "serveronly: one sidecar, at the server",
         "both" => "both: two sidecars",
         "node" => "node: two node proxies",
+        "node+waypoint" => "node+waypoint: two node proxies, a waypoint between them",
         "gateway" => "gateway: one, before the server",
         other => other,
     };

@@ -690,7 +690,7 @@ fn presets_are_planned_and_named_and_what_is_missing_is_said() {
         );
         let missing = String::from_utf8_lossy(&ran.stderr);
         let scaling = ["performance-and-scalability", "all"].contains(&name);
-        let named = missing.contains("the lab does not measure the mode node+waypoint yet");
+        let named = missing.contains("voile bench control-plane");
         assert_eq!(named, scaling, "{name}: {missing}");
         let in_all = said.contains("6 experiments, about ");
         assert_eq!(in_all, name == "all", "{said}");
@@ -722,7 +722,7 @@ fn a_preset_prints_each_claim_beside_what_it_measured() {
     );
     for part in [
         "A sidecar holds 60 MB",
-        "the mode node+waypoint yet",
+        "A waypoint uses 0.25 vCPU",
         "published claims",
     ] {
         assert!(said.contains(part), "{part}: {said}");

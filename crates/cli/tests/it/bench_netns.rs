@@ -106,23 +106,24 @@ fn redirected_and_tried(record: &serde_json::Value) {
     }
 }
 
-#[test]
-fn two_node_proxies_carry_what_the_lab_agent_tells_them_of_and_both_are_charged() {
+/// The record of one round of these contestants in that mode beside the baseline, all over mutual TLS; none where this machine
+/// makes no networks.
+fn through_nodes(mode: &str, contestants: &str, peer: Option<&str>) -> Option<serde_json::Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
+    let contestants = format!("\"baseline\", {contestants}");
+    let modes = format!("modes = [\"baseline\", \"{mode}\"]");
     let text = changed(&[
         IN_NAMESPACES[0],
-        ("\"baseline\", \"relay\"", "\"baseline\", \"voile\""),
-        (
-            "modes = [\"baseline\", \"both\"]",
-            "modes = [\"baseline\", \"node\"]",
-        ),
+        ("\"baseline\", \"relay\"", &contestants),
+        ("modes = [\"baseline\", \"both\"]", &modes),
         ("response_sizes = [64, 4096]", "tls = [false, true]"),
     ]);
     std::fs::write(&file, text).expect("written");
     let ran = Process::output(|voile| {
         voile
             .args(["bench", "run", "--smoke", "--rounds", "1"])
+            .args(peer.into_iter().flat_map(|peer| ["--peer", peer]))
             .arg(&file)
             .arg("--out")
             .arg(&out)
@@ -134,43 +135,101 @@ fn two_node_proxies_carry_what_the_lab_agent_tells_them_of_and_both_are_charged(
         .any(|words| said.contains(words))
     {
         eprintln!("skipped: {said}");
-        return;
+        return None;
     }
     assert!(ran.status.success(), "{said}");
-    let record = record(&out);
+    Some(record(&out))
+}
+
+/// The proof of that contestant's path shows all of this, and nothing is wrong with it.
+fn proven(record: &serde_json::Value, contestant: &str, mode: &str, claims: &[&str]) {
     let proofs = record["proofs"].as_array().expect("proofs");
-    let proof = proofs.iter().find(|proof| proof["mode"] == "node");
-    let checks = proof.expect("a proof")["checks"]
-        .as_array()
-        .expect("checks");
+    let own =
+        |proof: &&serde_json::Value| proof["mode"] == mode && proof["contestant"] == contestant;
+    let proof = proofs.iter().find(own).expect("a proof");
+    let checks = proof["checks"].as_array().expect("checks");
     assert!(
         checks.iter().all(|check| check["verdict"] != "failed"),
         "{checks:?}"
     );
-    for wanted in [
-        "is redirected to port 15001, a socket of the client-node",
-        ":15008 is a socket of the server-node",
-        "each proxy's own counter grew by the connections opened",
-        "captured before the server-node: all encrypted",
-        "captured before the server: every request passed, readable",
-        "a stranger without certificate gets no answer",
-    ] {
+    for wanted in claims {
         let shown = |check: &serde_json::Value| {
             check["verdict"] == "proven" && check["claim"].to_string().contains(wanted)
         };
         assert!(checks.iter().any(shown), "{wanted}: {checks:?}");
     }
     impostor_was_tried(checks);
-    let runs = record["runs"].as_array().expect("runs");
-    let run = runs.iter().find(|run| run["mode"] == "node");
-    let run = run.expect("a slice");
-    let cpu = |role: &str| {
+}
+
+/// Each of these stands in that contestant's slices with what it holds and, where a slice counts, with its work: on a busy machine
+/// none may.
+fn charged(record: &serde_json::Value, contestant: &str, mode: &str, roles: &[&str]) {
+    let runs = record["runs"].as_array().expect("runs").iter();
+    let own = |run: &&serde_json::Value| run["mode"] == mode && run["contestant"] == contestant;
+    let runs: Vec<_> = runs.filter(own).collect();
+    assert!(!runs.is_empty(), "{record}");
+    for (run, role) in runs
+        .iter()
+        .flat_map(|run| roles.iter().map(move |role| (run, role)))
+    {
         let processes = run["processes"].as_array().expect("processes");
-        let one = processes.iter().find(|process| process["role"] == role);
-        one.and_then(|one| one["cpu_us_per_request"].as_f64())
+        let one = processes.iter().find(|process| process["role"] == **role);
+        let of = |figure: &str| one.and_then(|one| one[figure].as_f64());
+        assert!(
+            of("rss_bytes").is_some_and(|held| held > 0.0),
+            "{role}: {run}"
+        );
+        let worked = of("cpu_us_per_request").is_some_and(|cpu| cpu > 0.0);
+        assert!(worked || run["valid"] == false, "{role}: {run}");
+    }
+}
+
+#[test]
+fn two_node_proxies_carry_what_the_lab_agent_tells_them_of_and_both_are_charged() {
+    let Some(record) = through_nodes("node", "\"voile\"", None) else {
+        return;
     };
-    for role in ["client-node", "server-node"] {
-        assert!(cpu(role).is_some_and(|cpu| cpu > 0.0), "{role}: {run}");
+    let claims = [
+        "is redirected to port 15001, a socket of the client-node",
+        ":15008 is a socket of the server-node",
+        "each proxy's own counter grew by the connections opened",
+        "captured before the server-node: all encrypted",
+        "captured before the server: every request passed, readable",
+        "a stranger without certificate gets no answer",
+    ];
+    proven(&record, "voile", "node", &claims);
+    charged(&record, "voile", "node", &["client-node", "server-node"]);
+}
+
+/// With the Envoy of this machine, or of `ENVOY`, its waypoint is tried, too.
+#[test]
+fn requests_go_through_a_waypoint_between_two_nodes_and_it_is_charged_for_them_alone() {
+    let mode = "node+waypoint";
+    let envoy = std::env::var("ENVOY")
+        .ok()
+        .map(|path| format!("envoy={path}"));
+    let contestants = match envoy.is_some() || found("envoy") {
+        true => vec!["voile", "envoy"],
+        false => vec!["voile"],
+    };
+    let quoted: Vec<String> = contestants.iter().map(|one| format!("{one:?}")).collect();
+    let Some(record) = through_nodes(mode, &quoted.join(", "), envoy.as_deref()) else {
+        return;
+    };
+    let claims = [
+        "is redirected to port 15001, a socket of the client-node",
+        ":15008 is a socket of the waypoint",
+        ":15008 is a socket of the server-node",
+        "each proxy's own counter grew by what it counts: requests sent, or connections opened",
+        "captured before the waypoint: all encrypted",
+        "captured before the server-node: all encrypted",
+        "captured before the server: every request passed, readable",
+        "a stranger without certificate gets no answer",
+    ];
+    for contestant in contestants {
+        proven(&record, contestant, mode, &claims);
+        let roles = ["client-node", "waypoint", "server-node"];
+        charged(&record, contestant, mode, &roles);
     }
 }
 

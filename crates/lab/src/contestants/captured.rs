@@ -9,6 +9,7 @@ use voile_host::netns::rules::{Capture, NodeCapture, Range, Rules, Scope, Turn};
 use voile_host::place::Place;
 
 use super::{CLIENT, CLIENT_NODE, CONTROL, Hop, Instance, Route, SERVER, SERVER_NODE, Spot};
+use crate::definition::WAYPOINT_MODE;
 use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
 use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
@@ -198,7 +199,9 @@ impl Captured {
                 let hop = server(false);
                 (hop.address, self.plain_client.clone(), vec![hop, echo])
             }
-            ("both" | "node", tls) => (calls.service, inside, vec![client, server(tls), echo]),
+            ("both" | "node" | WAYPOINT_MODE, tls) => {
+                (calls.service, inside, vec![client, server(tls), echo])
+            }
             _ => return None,
         };
         Some(Route {

@@ -105,7 +105,7 @@ fn captured(template: &str, side: Side) -> String {
     )
 }
 
-fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
+pub(super) fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
     let (status, body) =
         http_get(admin, "/stats?usedonly").map_err(|e| format!("Envoy's statistics: {e}"))?;
     if status != 200 {

@@ -29,10 +29,11 @@ use voile_host::netns::Namespace;
 use voile_host::place::Place;
 
 use self::certificates::Leaf;
+use self::nodes::waypoint::Before;
 use self::nodes::{Nodes, Program};
 use self::pair::Pair;
 use self::planes::Planes;
-use crate::definition::{Action, PeerFeatures, Variant};
+use crate::definition::{Action, PeerFeatures, Variant, WAYPOINT_MODE};
 use crate::events::Sign;
 use crate::find::Found;
 use crate::impostor::TUNNEL_OPENING;
@@ -44,12 +45,13 @@ pub(crate) const CLIENT: &str = "client-sidecar";
 pub(crate) const SERVER: &str = "server-sidecar";
 pub(crate) const CLIENT_NODE: &str = "client-node";
 pub(crate) const SERVER_NODE: &str = "server-node";
+pub(crate) const WAYPOINT: &str = "waypoint";
 pub(crate) const INGRESS: &str = "gateway";
 pub(crate) const CONTROL: &str = "control";
 
 /// Whether that role is a proxy's, on the way of requests.
 pub(crate) fn is_proxy(role: &str) -> bool {
-    [CLIENT, SERVER, CLIENT_NODE, SERVER_NODE, INGRESS].contains(&role)
+    [CLIENT, SERVER, CLIENT_NODE, SERVER_NODE, WAYPOINT, INGRESS].contains(&role)
 }
 
 /// Where ztunnel and its kind take tunnels.
@@ -216,6 +218,13 @@ const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/im
 /// What proxies say they have carried, by role.
 pub(crate) type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
 
+/// What a generator put through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carried {
+    pub(crate) requests: u64,
+    pub(crate) connections: u64,
+}
+
 /// What a set of features makes a proxy write about each request, and how much of it there is by now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recorded {
@@ -263,6 +272,26 @@ pub(crate) trait Contestant {
     /// Whether its counts are requests there; who does not look into bytes can only count connections.
     fn counts_requests(&self, way: &Way) -> bool {
         way.protocol != "tcp"
+    }
+
+    /// What that proxy's own count should grow by, where it counts something that the generator knows: connections that
+    /// another proxy made are as many as that one needed.
+    fn expected_of(&self, way: &Way, _role: &str, carried: Carried) -> Option<u64> {
+        Some(match self.counts_requests(way) {
+            true => carried.requests,
+            false => carried.connections,
+        })
+    }
+
+    /// The same of each proxy on a path.
+    fn expected<'a>(
+        &'a self,
+        way: &'a Way,
+        route: &'a Route,
+        carried: Carried,
+    ) -> Box<dyn Iterator<Item = (&'static str, u64)> + 'a> {
+        let of_each = move |role| Some((role, self.expected_of(way, role, carried)?));
+        Box::new(route.proxies().filter_map(of_each))
     }
 
     /// Whether its sidecars put requests of many clients on one connection between them, whatever the clients speak.
@@ -348,7 +377,11 @@ pub(crate) fn named(
         "voile" => Ok(Box::new(voile_planes(&Variant::plain("voile"), outfit))),
         "envoy" => {
             let envoy = envoy::Envoy::new(found.envoy.clone()?, features);
-            Ok(Box::new(Pair::new(envoy.fitted(outfit))))
+            let sidecars = Pair::new(envoy.fitted(outfit));
+            let waypoint = Before::Envoy(found.envoy.clone()?);
+            let nodes = Nodes::around(waypoint, name);
+            let planes = Planes::new(Box::new(sidecars)).and(&[WAYPOINT_MODE], Box::new(nodes));
+            Ok(Box::new(planes))
         }
         "nginx" => Ok(Box::new(Pair::new(nginx::Nginx::new(
             found.nginx.clone()?,
@@ -375,9 +408,11 @@ pub(crate) fn named(
 fn voile_planes(variant: &Variant, outfit: &Outfit) -> Planes {
     let sidecars = voile::Voile::variant(variant.clone()).fitted(outfit);
     let nodes = Nodes::new(Program::Voile(variant.clone()));
+    let waypoint = Nodes::around(Before::Voile(variant.clone()), &variant.name);
     let gateway = ingress::Ingress::new(variant.clone());
     Planes::new(Box::new(sidecars))
         .and(&["node"], Box::new(nodes))
+        .and(&[WAYPOINT_MODE], Box::new(waypoint))
         .and(&[INGRESS], Box::new(gateway))
 }
 

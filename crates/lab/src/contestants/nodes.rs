@@ -1,12 +1,15 @@
 //! Two node proxies, the client's node's and the server's, Voile's or ztunnel: what the field calls the sidecar-free or ambient
 //! way. Pods have no proxy of their own; their networks are redirected as Istio's CNI agent does it, and each node's proxy is
-//! told of them by the lab, which is that agent. Who is who comes from a live `voile control`, for both programs alike.
+//! told of them by the lab, which is that agent. Who is who comes from a live `voile control`, for both programs alike. Between
+//! the two may stand a waypoint.
 //!
 //! ```text
 //! client's pod: load ─▶ 15001 ═ node one's proxy ═ HBONE over mutual TLS ═▶ 15008 ═ node two's proxy ─▶ echo :server's pod
+//!                                             ╚═ HBONE ═▶ 15008 waypoint ═ HBONE ═╝
 //! ```
 
 pub(crate) mod agent;
+pub(super) mod waypoint;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,12 +22,13 @@ use voile_host::place::{Place, Privileges};
 use voile_host::ready::{Probe, http_get};
 
 use self::agent::{Agent, NodePod};
+use self::waypoint::{Before, GRPC_PORT, Waypoint};
 use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
-    CLIENT_NODE, CONTROL, Contestant, Counts, HBONE, Instance, Route, SERVER_NODE, Stage,
-    peers_folder,
+    CLIENT_NODE, CONTROL, Carried, Contestant, Counts, HBONE, Instance, Route, SERVER_NODE, Stage,
+    WAYPOINT, peers_folder,
 };
 use crate::definition::Variant;
 use crate::find;
@@ -69,6 +73,8 @@ impl Program {
 
 /// A node: who its proxy is, where, and what it needs to start.
 pub(crate) struct NodePlan<'a> {
+    /// What its process's name begins with.
+    pub(crate) prefix: &'a str,
     pub(crate) role: &'static str,
     /// `one`; its proxy is the pod `node-one`.
     pub(crate) node: &'a str,
@@ -101,7 +107,7 @@ impl Node {
         let count = pods.len();
         let agent = Agent::start(plan.socket, pods)
             .map_err(|e| format!("an agent at {}: {e}", plan.socket.display()))?;
-        let name = format!("{}-{}", program.prefix(), plan.node);
+        let name = format!("{}-{}", plan.prefix, plan.node);
         let spec = match program {
             Program::Voile(variant) => {
                 let path = variant.program.as_deref().unwrap_or(&lab.voile);
@@ -202,8 +208,12 @@ fn ztunnel(spec: Spec, plan: &NodePlan<'_>, workers: u32) -> Spec {
 
 /// See the module.
 pub(super) struct Nodes {
+    /// The contestant's.
+    name: String,
     program: Program,
-    /// Who tells and certifies both.
+    /// Who stands between the two.
+    before: Option<Before>,
+    /// Who tells and certifies all.
     mesh: Voile,
     running: Option<Running>,
 }
@@ -213,49 +223,154 @@ struct Running {
     control: Supervised,
     /// The client's and the server's.
     nodes: Vec<Node>,
+    waypoint: Option<Waypoint>,
+}
+
+impl Running {
+    fn processes(&mut self) -> impl Iterator<Item = &mut Supervised> {
+        let nodes = self.nodes.iter_mut().map(|node| &mut node.process);
+        let waypoint = self.waypoint.as_mut().map(|one| &mut one.process);
+        nodes.chain(waypoint).chain([&mut self.control])
+    }
 }
 
 impl Nodes {
     pub(super) fn new(program: Program) -> Self {
+        let (name, prefix) = (program.name().to_owned(), program.prefix());
+        Self::of(program, None, name, &prefix)
+    }
+
+    /// Voile's, with that waypoint between them: so waypoints differ and nothing else.
+    pub(super) fn around(before: Before, name: &str) -> Self {
+        let variant = match &before {
+            Before::Voile(variant) => variant.clone(),
+            Before::Envoy(_) => Variant::plain("voile"),
+        };
+        let prefix = format!("{name}-waypoint");
+        let program = Program::Voile(variant);
+        Self::of(program, Some(before), name.to_owned(), &prefix)
+    }
+
+    fn of(program: Program, before: Option<Before>, name: String, prefix: &str) -> Self {
         let build = match &program {
             Program::Voile(variant) => variant.program.clone(),
             Program::Ztunnel(_) => None,
         };
         let mesh = Voile::variant(Variant {
             program: build,
-            ..Variant::plain(&program.prefix())
+            ..Variant::plain(prefix)
         });
         Self {
+            name,
             program,
+            before,
             mesh,
             running: None,
         }
     }
 
-    fn running(&self) -> Result<&Running, String> {
-        let running = self.running.as_ref();
-        running.ok_or_else(|| format!("{}'s node proxies do not run", self.program.name()))
+    /// What the names of its processes begin with, and that of its folder: those of its sidecars have others.
+    fn prefix(&self) -> String {
+        match self.before {
+            Some(_) => format!("{}-waypoint", self.name),
+            None => self.program.prefix(),
+        }
     }
 
-    fn resources(pods: &Captured, nodes: &[Pod; 2]) -> Result<String, String> {
-        let values = [
+    fn running(&self) -> Result<&Running, String> {
+        let running = self.running.as_ref();
+        running.ok_or_else(|| format!("{}'s node proxies do not run", self.name))
+    }
+
+    fn resources(
+        pods: &Captured,
+        nodes: &[Pod; 2],
+        waypoint: Option<&Pod>,
+    ) -> Result<String, String> {
+        let mut values = vec![
             ("CLIENT_ADDRESS", pods.client().to_string()),
             ("SERVER_ADDRESS", pods.server().to_string()),
             ("CLIENT_NODE_ADDRESS", nodes[0].address.to_string()),
             ("SERVER_NODE_ADDRESS", nodes[1].address.to_string()),
             ("STAGE_ADDRESS", GATEWAY.to_string()),
             ("HTTP_PORT", HTTP_PORT.to_string()),
+            ("GRPC_PORT", GRPC_PORT.to_string()),
             ("TCP_PORT", TCP_PORT.to_string()),
             ("SERVER_VIRTUAL", SERVER_VIRTUAL.to_string()),
             ("STAGE_VIRTUAL", STAGE_VIRTUAL.to_string()),
         ];
-        fill(MESH, &values.map(|(name, value)| (name.to_owned(), value)))
+        let text = match waypoint {
+            Some(pod) => {
+                values.push(("WAYPOINT_ADDRESS", pod.address.to_string()));
+                waypoint::mesh(MESH)
+            }
+            None => MESH.to_owned(),
+        };
+        let values: Vec<_> = values
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        fill(&text, &values)
+    }
+
+    /// Starts the proxy of the client's node (the first) or of the server's, at this address, told by that control plane.
+    fn start_node(
+        &self,
+        lab: &Lab<'_>,
+        pods: &Captured,
+        at: usize,
+        (address, control, state, folder): (IpAddr, SocketAddr, &Path, &Path),
+    ) -> Result<Node, String> {
+        let (client, server) = pods.networks();
+        let (node, role, pod, inside) = match at {
+            0 => ("one", CLIENT_NODE, "client", client),
+            _ => ("two", SERVER_NODE, "server", server),
+        };
+        let proxy = format!("node-{node}");
+        let token = self.mesh.token(lab, state, NODE_ACCOUNT, &proxy)?;
+        let prefix = match self.before {
+            Some(_) => format!("{}-node", self.prefix()),
+            None => self.prefix(),
+        };
+        let plan = NodePlan {
+            prefix: &prefix,
+            role,
+            node,
+            address,
+            control,
+            state,
+            token: &token,
+            socket: &folder.join(format!("{node}.zds")),
+        };
+        let pods = vec![NodePod {
+            name: pod.to_owned(),
+            account: pod.to_owned(),
+            inside,
+        }];
+        Node::start(lab, &self.program, &plan, pods)
+    }
+
+    /// Starts who stands between them, in its own pod.
+    fn start_waypoint(
+        &self,
+        lab: &Lab<'_>,
+        before: &Before,
+        told: &waypoint::Told<'_>,
+    ) -> Result<Waypoint, String> {
+        let token = match before {
+            Before::Voile(_) => {
+                let (account, pod) = (waypoint::ACCOUNT, waypoint::NAME);
+                Some(self.mesh.token(lab, told.state, account, pod)?)
+            }
+            Before::Envoy(_) => None,
+        };
+        before.start(lab, &self.prefix(), told, token.as_deref())
     }
 }
 
 impl Contestant for Nodes {
     fn name(&self) -> &str {
-        self.program.name()
+        &self.name
     }
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
@@ -265,7 +380,7 @@ impl Contestant for Nodes {
                     .to_owned(),
             );
         };
-        let prefix = self.program.prefix();
+        let prefix = self.prefix();
         let folder = peers_folder(lab, &prefix)?;
         let (config, state) = (folder.join("config"), folder.join("state"));
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
@@ -275,10 +390,9 @@ impl Contestant for Nodes {
         // A proxy's own network is its node's.
         let own = || network.add_pod(&Rules::default());
         let networks = [own()?, own()?];
-        crate::folder::write(
-            &config.join("mesh.yaml"),
-            &Self::resources(&pods, &networks)?,
-        )?;
+        let middle = self.before.as_ref().map(|_| own()).transpose()?;
+        let text = Self::resources(&pods, &networks, middle.as_ref())?;
+        crate::folder::write(&config.join("mesh.yaml"), &text)?;
         let place = |pod: &Pod| Place::new(pod.namespace.clone(), Privileges::NodeProxy);
         let inside = pods.lab(lab).with_places([
             (CLIENT_NODE, place(&networks[0])),
@@ -292,33 +406,26 @@ impl Contestant for Nodes {
             pods,
             control,
             nodes: Vec::new(),
+            waypoint: None,
         };
         let ready = Probe::Http(ports.monitoring(), "/ready".to_owned());
         lab.wait_ready(&mut running.control, &ready)?;
-        let (client, server) = running.pods.networks();
-        let sides = [
-            ("one", CLIENT_NODE, "client", client),
-            ("two", SERVER_NODE, "server", server),
-        ];
-        for ((node, role, pod, namespace), own) in sides.into_iter().zip(&networks) {
-            let proxy = format!("node-{node}");
-            let token = self.mesh.token(&inside, &state, NODE_ACCOUNT, &proxy)?;
-            let plan = NodePlan {
-                role,
-                node,
-                address: own.address,
+        for (at, own) in networks.iter().enumerate() {
+            let ground = (own.address, ports.control(), state.as_path(), &*folder);
+            let node = self.start_node(&inside, &running.pods, at, ground)?;
+            running.nodes.push(node);
+        }
+        if let (Some(before), Some(pod)) = (&self.before, middle) {
+            let told = waypoint::Told {
+                pod: &pod,
                 control: ports.control(),
                 state: &state,
-                token: &token,
-                socket: &folder.join(format!("{node}.zds")),
+                folder: &folder,
+                servers: [running.pods.server(), GATEWAY.into()],
+                services: [SERVER_VIRTUAL, STAGE_VIRTUAL],
             };
-            let pods = vec![NodePod {
-                name: pod.to_owned(),
-                account: pod.to_owned(),
-                inside: namespace,
-            }];
-            let node = Node::start(&inside, &self.program, &plan, pods)?;
-            running.nodes.push(node);
+            let lab = inside.with_places([(WAYPOINT, pod.for_sidecar())]);
+            running.waypoint = Some(self.start_waypoint(&lab, before, &told)?);
         }
         self.running = Some(running);
         Ok(())
@@ -326,10 +433,12 @@ impl Contestant for Nodes {
 
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let running = self.running.as_mut().ok_or("it was not started")?;
-        running
-            .nodes
-            .iter_mut()
-            .try_for_each(|node| node.wait_ready(lab))
+        let mut nodes = running.nodes.iter_mut();
+        nodes.try_for_each(|node| node.wait_ready(lab))?;
+        match &mut running.waypoint {
+            Some(waypoint) => lab.wait_ready(&mut waypoint.process, &waypoint.ready),
+            None => Ok(()),
+        }
     }
 
     fn captures(&self) -> bool {
@@ -342,7 +451,12 @@ impl Contestant for Nodes {
             "tcp" => TCP_PORT,
             _ => HTTP_PORT,
         };
-        let service = (SERVER_VIRTUAL, port).into();
+        // A port is declared to carry one protocol, which who reads requests believes.
+        let called = match (&running.waypoint, way.ports()) {
+            (Some(_), "grpc") => GRPC_PORT,
+            _ => port,
+        };
+        let service = (SERVER_VIRTUAL, called).into();
         let calls = Calls {
             service,
             direct: service,
@@ -352,7 +466,11 @@ impl Contestant for Nodes {
             client_listener: OUTBOUND,
             server_listener: HBONE,
         };
-        running.pods.route(way, &calls)
+        let mut route = running.pods.route(way, &calls)?;
+        if let Some(waypoint) = &running.waypoint {
+            route.hops.insert(1, waypoint.hop());
+        }
+        Some(route)
     }
 
     fn server(&self, way: &Way) -> Option<Instance> {
@@ -366,17 +484,31 @@ impl Contestant for Nodes {
         let control = &running.control;
         let control = Instance::here(control.name().to_owned(), CONTROL, control.group_pids());
         let nodes = running.nodes.iter().map(Node::instance);
-        nodes.chain([control]).collect()
+        let waypoint = running.waypoint.as_ref().map(Waypoint::instance);
+        nodes.chain(waypoint).chain([control]).collect()
     }
 
-    fn counts_requests(&self, _way: &Way) -> bool {
-        false
+    fn counts_requests(&self, way: &Way) -> bool {
+        self.before.is_some() && way.protocol != "tcp"
     }
 
-    fn counts(&self, _protocol: &str) -> Counts {
+    /// A waypoint keeps connections of its own to the server's node, as many as its requests need at once.
+    fn expected_of(&self, way: &Way, role: &str, carried: Carried) -> Option<u64> {
+        match role {
+            WAYPOINT if self.counts_requests(way) => Some(carried.requests),
+            SERVER_NODE if self.counts_requests(way) => None,
+            _ => Some(carried.connections),
+        }
+    }
+
+    fn counts(&self, protocol: &str) -> Counts {
+        let running = self.running()?;
         let mut counts = BTreeMap::new();
-        for node in &self.running()?.nodes {
+        for node in &running.nodes {
             counts.insert(node.role, node.connections()?);
+        }
+        if let Some(waypoint) = &running.waypoint {
+            counts.insert(WAYPOINT, waypoint.count(protocol)?);
         }
         Ok(Some(counts))
     }
@@ -384,7 +516,7 @@ impl Contestant for Nodes {
     /// The lab's server stands beside the lab, where a third pod is said to be; of a tunnel it gets the opening.
     fn stage(&self, lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running()?;
-        let folder = lab.folder.join(self.program.prefix());
+        let folder = lab.folder.join(self.prefix());
         let (client, _) = running.pods.networks();
         Stage::of_tunnel(&folder, (STAGE_VIRTUAL, HTTP_PORT).into(), client)
     }
@@ -392,8 +524,7 @@ impl Contestant for Nodes {
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let running = self.running.as_mut().ok_or("it does not run")?;
         running.pods.alive(lab)?;
-        let nodes = running.nodes.iter_mut().map(|node| &mut node.process);
-        for child in nodes.chain([&mut running.control]) {
+        for child in running.processes() {
             if let Some(exit) = child.try_exit() {
                 let name = child.name();
                 return Err(format!("{name} {exit}{}", lab.log_end(name)));
@@ -413,7 +544,8 @@ impl Contestant for Nodes {
         let running = self.running.iter();
         let all = running.flat_map(|running| {
             let nodes = running.nodes.iter().map(|node| &node.process);
-            nodes.chain([&running.control])
+            let waypoint = running.waypoint.as_ref().map(|one| &one.process);
+            nodes.chain(waypoint).chain([&running.control])
         });
         all.map(|child| child.command_line().to_owned()).collect()
     }
@@ -425,18 +557,19 @@ impl Contestant for Nodes {
             }
             Program::Ztunnel(_) => "node proxies: access log off, callers' addresses kept",
         };
-        vec![
+        let mut terms = vec![
             "node proxies move bytes and read no HTTP, so connections are counted, not requests; one process a node, \
              configured and certified by a live voile control, its agent the lab"
                 .to_owned(),
             who.to_owned(),
-        ]
+        ];
+        terms.extend(self.before.as_ref().map(|before| before.terms().to_owned()));
+        terms
     }
 
     fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
-            let nodes = running.nodes.iter_mut().map(|node| &mut node.process);
-            stop_all(nodes.chain([&mut running.control]), STOP_GRACE);
+            stop_all(running.processes(), STOP_GRACE);
             running.pods.stop();
         }
     }

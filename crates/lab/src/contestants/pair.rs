@@ -473,7 +473,7 @@ impl<P: Peer> Contestant for Pair<P> {
 }
 
 /// Where its statistics are in a network of its own; the redirection leaves it alone.
-const STATUS_PORT: u16 = 15090;
+pub(super) const STATUS_PORT: u16 = 15090;
 /// The name of the value that says where a side's own pod is.
 pub(super) const POD_ADDRESS: &str = "POD_ADDRESS";
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Contestant, Counts, Instance, Recorded, Route, Stage};
+use super::{Carried, Contestant, Counts, Instance, Recorded, Route, Stage};
 use crate::definition::Action;
 use crate::events::Sign;
 use crate::plan::Way;
@@ -119,6 +119,10 @@ impl Contestant for Planes {
 
     fn counts_requests(&self, way: &Way) -> bool {
         self.of_mode(&way.mode).counts_requests(way)
+    }
+
+    fn expected_of(&self, way: &Way, role: &str, carried: Carried) -> Option<u64> {
+        self.of_mode(&way.mode).expected_of(way, role, carried)
     }
 
     fn shares_connections(&self) -> bool {

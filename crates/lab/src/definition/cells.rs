@@ -19,7 +19,7 @@ use super::peers;
 use super::written::{Place, Written, WrittenCells, WrittenControl};
 use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES,
-    MAX_WORKERS, MODES, MODES_MISSING, NODES, PROTOCOLS, Variant,
+    MAX_WORKERS, MODES, NODES, PROTOCOLS, Variant, WAYPOINT_MODE, WAYPOINTS,
 };
 
 /// Endpoints of a cell: listeners of one server, each with an address of its own.
@@ -93,7 +93,7 @@ fn expand(
 ) -> Result<Vec<CellKey>, DefinitionError> {
     let loads = loads(place, written, group)?;
     let meshes = meshes(place, group)?;
-    let modes = modes(place, group, missing)?;
+    let modes = modes(place, group)?;
     let features = features(place, group)?;
     let known: Vec<String> = CONTESTANTS
         .iter()
@@ -225,23 +225,15 @@ fn features(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defi
         .collect()
 }
 
-/// The group's modes that are built, and where each is written.
+/// The group's modes, and where each is written.
 fn modes(
     place: &Place<'_>,
     group: &WrittenCells,
-    missing: &mut Vec<String>,
 ) -> Result<Vec<(String, Range<usize>)>, DefinitionError> {
-    let known: Vec<&str> = MODES.into_iter().chain(MODES_MISSING).collect();
-    let mut modes = Vec::new();
-    for mode in &group.modes {
-        let name = place.word("mode", mode, &known)?;
-        if MODES_MISSING.contains(&name.as_str()) {
-            note(missing, format!("the lab does not measure mode {name} yet"));
-        } else {
-            modes.push((name, mode.span()));
-        }
-    }
-    Ok(modes)
+    let modes = group.modes.iter();
+    modes
+        .map(|mode| Ok((place.word("mode", mode, &MODES)?, mode.span())))
+        .collect()
 }
 
 /// Why that cell cannot be measured.
@@ -255,7 +247,8 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     if let Some(why) = cannot_be_in_mode(cell, name) {
         return Some(why);
     }
-    if cell.tls && (!["both", "node"].contains(&mode.as_str()) || name == "relay") {
+    let mutual = ["both", "node", WAYPOINT_MODE].contains(&mode.as_str());
+    if cell.tls && (!mutual || name == "relay") {
         return Some(format!(
             "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode}"
         ));
@@ -297,12 +290,13 @@ fn cannot_be_in_mode(cell: &CellKey, name: &str) -> Option<String> {
     let mode = cell.mode.as_str();
     let able: &[&str] = match mode {
         "node" => &NODES,
+        WAYPOINT_MODE => &WAYPOINTS,
         "gateway" => &GATEWAYS,
         _ => return None,
     };
     let why = if !able.contains(&name) {
         format!("has contestants {}: not {name}", able.join(", "))
-    } else if mode == "node" && !cell.tls {
+    } else if mode != "gateway" && !cell.tls {
         "is mutual TLS always: tls = true".to_owned()
     } else if mode == "gateway" && cell.tls {
         "is in plaintext, from outside and to the server: tls = false".to_owned()

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use voile_report::record::CellKey;
 
-use super::DefinitionError;
 use super::written::{Place, Written, WrittenLimits};
+use super::{DefinitionError, WAYPOINT_MODE};
 
 /// Who may be given cores.
-const ROLES: [&str; 10] = [
+const ROLES: [&str; 11] = [
     "load",
     "server",
     "client-sidecar",
@@ -19,6 +19,7 @@ const ROLES: [&str; 10] = [
     "client-node",
     "server-node",
     "node",
+    "waypoint",
     "gateway",
     "control",
 ];
@@ -53,11 +54,12 @@ impl Isolation {
 /// Whether these cells can be had so; if not, why.
 pub(super) fn suits(isolation: Isolation, cells: &[CellKey]) -> Result<(), String> {
     let has = |mode: &str| cells.iter().any(|cell| cell.mode == mode);
-    match isolation {
-        Isolation::Loopback if has("node") => Err(
-            "mode \"node\" needs isolation = \"netns\": node proxies enter their pods' networks".to_owned(),
-        ),
-        Isolation::Netns if has("gateway") => Err(
+    let nodes = ["node", WAYPOINT_MODE].into_iter().find(|mode| has(mode));
+    match (isolation, nodes) {
+        (Isolation::Loopback, Some(mode)) => Err(format!(
+            "mode \"{mode}\" needs isolation = \"netns\": node proxies enter their pods' networks"
+        )),
+        (Isolation::Netns, _) if has("gateway") => Err(
             "mode \"gateway\" needs isolation = \"loopback\": nobody is redirected to a gateway, it is called by its address"
                 .to_owned(),
         ),

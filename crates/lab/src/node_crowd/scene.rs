@@ -45,6 +45,14 @@ pub(super) struct Scene<'a> {
     two: Node,
 }
 
+/// The rules of a pod that a node's proxy serves.
+fn served() -> Rules {
+    Rules {
+        node: Some(NodeCapture::default()),
+        ..Rules::default()
+    }
+}
+
 impl Scene<'_> {
     /// Sets it up, measures, and ends it, also where something fails.
     pub(super) fn run(
@@ -61,11 +69,7 @@ impl Scene<'_> {
             network: Some(&network),
             ..Lab::on_loopback(&settings.voile, scratch, Echo::NOWHERE, stopped)
         };
-        let served = Rules {
-            node: Some(NodeCapture::default()),
-            ..Rules::default()
-        };
-        let in_pod = || network.add_pod(&served);
+        let in_pod = || network.add_pod(&served());
         let number = settings.workloads + settings.joins;
         let clients: Vec<Pod> = (0..number).map(|_| in_pod()).collect::<Result<_, _>>()?;
         let server = in_pod()?;
@@ -96,6 +100,7 @@ impl Scene<'_> {
             let proxy = format!("node-{node}");
             let token = control.token_of(&lab, NODE_ACCOUNT, Some(&proxy))?;
             let plan = NodePlan {
+                prefix: &program.prefix(),
                 role,
                 node,
                 address: own.address,

@@ -45,6 +45,34 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "has contestants voile, ztunnel: not envoy",
     ),
     (
+        "voile",
+        "node+waypoint",
+        TLS,
+        "loopback",
+        "mode \"node+waypoint\" needs isolation = \"netns\"",
+    ),
+    (
+        "envoy",
+        "node+waypoint",
+        PLAIN,
+        "netns",
+        "mode \"node+waypoint\" is mutual TLS always",
+    ),
+    (
+        "ztunnel",
+        "node+waypoint",
+        TLS,
+        "netns",
+        "has contestants voile, envoy: not ztunnel",
+    ),
+    (
+        "envoy",
+        "node+waypoint",
+        "tls = true\nfeatures = [\"demo\"]",
+        "netns",
+        "has no feature sets yet: not envoy+demo",
+    ),
+    (
         "relay",
         "gateway",
         PLAIN,
@@ -80,9 +108,9 @@ fn cells_of(words: &str, isolation: &str) -> Result<Vec<String>, String> {
 
 #[test]
 fn node_proxies_and_gateways_are_modes_of_those_who_have_them() {
-    let both = "contestants = [\"voile\", \"ztunnel\", \"envoy\"]\nmodes = [\"both\", \"node\"]\ntls = true";
-    let wanted =
-        "voile both true, voile node true, ztunnel both true, ztunnel node true, envoy both true";
+    let both = "contestants = [\"voile\", \"ztunnel\", \"envoy\"]\nmodes = [\"both\", \"node\", \"node+waypoint\"]\ntls = true";
+    let wanted = "voile both true, voile node true, voile node+waypoint true, ztunnel both true, ztunnel node true, \
+                  envoy both true, envoy node+waypoint true";
     assert_eq!(cells_of(both, "netns").expect("good").join(", "), wanted);
     let gates = "contestants = [\"voile\", \"nginx\", \"envoy\"]\nmodes = [\"gateway\"]";
     let wanted = "voile gateway false, nginx gateway false, envoy gateway false";

@@ -1,0 +1,231 @@
+//! Who stands before the service in mode `node+waypoint`: Voile's waypoint, or Envoy configured by hand as Istio configures its
+//! own. Both take HBONE from the client's node's proxy, read the requests in it, and open HBONE to the server's node's.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use voile_host::child::Supervised;
+use voile_host::ready::Probe;
+
+use super::{ADMIN, METRICS, READINESS};
+use crate::contestants::envoy::statistics;
+use crate::contestants::listeners::{SERVER_ID, fill};
+use crate::contestants::pair::{STATUS_PORT, write};
+use crate::contestants::voile::{self, metric, tell};
+use crate::contestants::{HBONE, Hop, Instance, Spot, WAYPOINT, certificates};
+use crate::definition::Variant;
+use crate::find;
+use crate::network::{HTTP_PORT, Pod, TCP_PORT};
+use crate::target::Lab;
+
+const MESH: &str = include_str!("../../../../../benchmarks/voile/mesh-waypoint.yaml");
+const ENVOY: &str = include_str!("../../../../../benchmarks/peers/envoy/waypoint.yaml");
+/// What the namespace says of its pods; below it stands its waypoint.
+const AMBIENT: &str = "    istio.io/dataplane-mode: ambient\n";
+/// The Gateway, its pod and its account.
+pub(super) const NAME: &str = "gate";
+pub(super) const ACCOUNT: &str = "lab/gate";
+const ID: &str = "spiffe://cluster.local/ns/lab/sa/gate";
+/// The service's port for HTTP/2, which leads to the same port of the server as that for HTTP/1.1.
+pub(super) const GRPC_PORT: u16 = 8082;
+
+/// The mesh of two nodes, with a waypoint before its services.
+pub(super) fn mesh(nodes: &str) -> String {
+    let named = format!("{AMBIENT}    istio.io/use-waypoint: {NAME}\n");
+    format!("{}\n{MESH}", nodes.replacen(AMBIENT, &named, 1).trim_end())
+}
+
+/// Whose program it is.
+pub(crate) enum Before {
+    Voile(Variant),
+    Envoy(find::Peer),
+}
+
+/// What it needs to start.
+pub(super) struct Told<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) control: SocketAddr,
+    /// Of the control plane: its root and the root's key.
+    pub(super) state: &'a Path,
+    pub(super) folder: &'a Path,
+    /// The server's pod, and where servers of the lab are put in its place; and how each is called.
+    pub(super) servers: [IpAddr; 2],
+    pub(super) services: [IpAddr; 2],
+}
+
+/// One that was started.
+pub(super) struct Waypoint {
+    pub(super) process: Supervised,
+    pub(super) ready: Probe,
+    pod: Pod,
+    /// Where it tells what it has carried.
+    page: SocketAddr,
+    counts: fn(&str, SocketAddr, &str) -> Result<u64, String>,
+}
+
+impl Before {
+    /// Starts it in its pod.
+    pub(super) fn start(
+        &self,
+        lab: &Lab<'_>,
+        name: &str,
+        told: &Told<'_>,
+        token: Option<&Path>,
+    ) -> Result<Waypoint, String> {
+        match self {
+            Self::Voile(variant) => {
+                let token = token.ok_or("a waypoint of Voile's has no token")?;
+                let program = variant.program.as_deref().unwrap_or(&lab.voile);
+                own(lab, (name, program), told, token)
+            }
+            Self::Envoy(found) => stranger(lab, (name, &found.path), told),
+        }
+    }
+
+    /// What it does more or less than others.
+    pub(super) fn terms(&self) -> &'static str {
+        match self {
+            Self::Voile(_) => {
+                "a waypoint with its defaults: routes, policies by who calls, each request balanced by itself, Istio's metrics"
+            }
+            Self::Envoy(_) => {
+                "a waypoint as Istio's is made: HBONE ends at one listener, requests are read at a second and carried out by a third, \
+                 all within the process. It does less: static configuration, a certificate from a file, no Istio filters (no metrics by \
+                 workload, no policies), nothing of the caller handed on. The node proxies beside it are Voile's"
+            }
+        }
+    }
+}
+
+fn own(
+    lab: &Lab<'_>,
+    (name, program): (&str, &Path),
+    told: &Told<'_>,
+    token: &Path,
+) -> Result<Waypoint, String> {
+    let pages = [ADMIN, METRICS, READINESS].map(|port| SocketAddr::new(told.pod.address, port));
+    let spec = tell(
+        lab.process(WAYPOINT, name, program)?,
+        &voile::Told {
+            account: ACCOUNT,
+            control: told.control,
+            root: &told.state.join("root-cert.pem"),
+            token,
+            pages,
+            workers: lab.workers,
+        },
+    );
+    let process = spec.args(["--role", "waypoint"]).start();
+    let [_, page, readiness] = pages;
+    Ok(Waypoint {
+        process: process.map_err(|e| e.to_string())?,
+        ready: Probe::Http(readiness, "/healthz/ready".to_owned()),
+        pod: told.pod.clone(),
+        page,
+        counts: |name, page, protocol| metric(name, page, protocol, None),
+    })
+}
+
+fn stranger(
+    lab: &Lab<'_>,
+    (name, program): (&str, &Path),
+    told: &Told<'_>,
+) -> Result<Waypoint, String> {
+    let root = told.state.join("root-cert.pem");
+    let key = told.state.join("root-key.pem");
+    let leaves = certificates::below(&root, &key, told.folder, &[(NAME, ID)])?;
+    let [leaf] = leaves.as_slice() else {
+        return Err("a waypoint has one certificate".to_owned());
+    };
+    let page = SocketAddr::new(told.pod.address, STATUS_PORT);
+    let [server, stage] = told.servers;
+    let [server_virtual, stage_virtual] = told.services;
+    let values = [
+        ("WAYPOINT_ADDRESS", told.pod.address.to_string()),
+        ("ADMIN_PORT", page.port().to_string()),
+        ("HBONE_PORT", HBONE.to_string()),
+        ("SERVER_ADDRESS", server.to_string()),
+        ("SERVER_VIRTUAL", server_virtual.to_string()),
+        ("STAGE_ADDRESS", stage.to_string()),
+        ("STAGE_VIRTUAL", stage_virtual.to_string()),
+        ("HTTP_PORT", HTTP_PORT.to_string()),
+        ("GRPC_PORT", GRPC_PORT.to_string()),
+        ("TCP_PORT", TCP_PORT.to_string()),
+        ("SERVER_ID", SERVER_ID.to_owned()),
+        ("ROOT", root.display().to_string()),
+        ("CERTIFICATE", leaf.certificate.display().to_string()),
+        ("KEY", leaf.key.display().to_string()),
+    ];
+    let values = values.map(|(name, value)| (name.to_owned(), value));
+    let path = write(told.folder, "waypoint.yaml", &fill(ENVOY, &values)?)?;
+    let spec = lab
+        .process(WAYPOINT, name, program)?
+        .arg("-c")
+        .arg(&path)
+        .args(["--concurrency", &lab.workers.to_string()])
+        .args(["--log-level", "warning", "--disable-hot-restart"]);
+    Ok(Waypoint {
+        process: spec.start().map_err(|e| e.to_string())?,
+        ready: Probe::Http(page, "/ready".to_owned()),
+        pod: told.pod.clone(),
+        page,
+        counts: counted_by_envoy,
+    })
+}
+
+/// Of its listeners only those that read requests: the others carry the same once more.
+fn counted_by_envoy(_name: &str, page: SocketAddr, protocol: &str) -> Result<u64, String> {
+    let (begins, ends) = match protocol {
+        "tcp" => ("tcp.inside_", ".downstream_cx_total"),
+        _ => ("http.inside_", ".downstream_rq_2xx"),
+    };
+    let all = statistics(page)?;
+    let ours = all
+        .iter()
+        .filter(|(name, _)| name.starts_with(begins) && name.ends_with(ends));
+    Ok(ours.map(|(_, count)| count).sum())
+}
+
+impl Waypoint {
+    /// Where the client's node's proxy brings what is called.
+    pub(super) fn hop(&self) -> Hop {
+        Hop {
+            to: WAYPOINT,
+            address: SocketAddr::new(self.pod.address, HBONE),
+            tls: true,
+            spot: Some(Spot {
+                namespace: self.pod.namespace.clone(),
+                device: Spot::ETHERNET,
+                listener: Some(HBONE),
+            }),
+        }
+    }
+
+    /// What it says it has carried.
+    pub(super) fn count(&self, protocol: &str) -> Result<u64, String> {
+        (self.counts)(self.process.name(), self.page, protocol)
+    }
+
+    pub(super) fn instance(&self) -> Instance {
+        let name = self.process.name().to_owned();
+        Instance::here(name, WAYPOINT, self.process.group_pids())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_namespace_names_the_waypoint_once_and_the_gateway_is_there() {
+        let text = mesh(super::super::MESH);
+        assert_eq!(text.matches("istio.io/use-waypoint: gate\n").count(), 1);
+        assert_eq!(text.matches("gatewayClassName: istio-waypoint").count(), 1);
+    }
+
+    #[test]
+    fn envoy_opens_what_it_carries_to_one_identity_only() {
+        assert_eq!(ENVOY.matches("matcher: {exact: ${SERVER_ID}}").count(), 1);
+        assert_eq!(ENVOY.matches("require_client_certificate: true").count(), 1);
+    }
+}
