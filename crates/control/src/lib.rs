@@ -11,7 +11,6 @@ mod error;
 mod groups;
 mod keys;
 mod last_good;
-mod memory;
 mod obeyed;
 mod options;
 mod reload;
@@ -33,7 +32,6 @@ mod ztunnel;
 
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
-pub use memory::frugal as frugal_memory;
 pub use options::{FAREWELL, Options, WORKLOAD_GRACE};
 pub use rest::{Report, Reporter};
 pub use server::{Addresses, Control};

@@ -11,7 +11,6 @@ use voile_model::{Diagnostic, SourceFile};
 use crate::departed::{Present, Register};
 use crate::error::ControlError;
 use crate::last_good::LastGood;
-use crate::memory;
 use crate::snapshot::MeshSnapshot;
 use crate::status::Status;
 use crate::status::gateway_api::Written;
@@ -187,7 +186,7 @@ impl Rest {
                 changed: false,
             });
         }
-        memory::give_back();
+        voile_memory::give_back();
         self.pause = Some(Instant::now() + begin.elapsed().saturating_mul(PAUSE));
     }
 

@@ -1,42 +1,114 @@
-//! Which worker a connection goes to: the least loaded.
+//! Which worker a connection goes to: the least loaded. What beginning took, and what ended connections held, is let go of.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
+use voile_memory::{Settling, give_back};
 use voile_transport::MAX_CONNECTIONS;
 
 use crate::pod::Pod;
-use crate::worker::{Door, Figures, Homes, Job, Load};
+use crate::worker::{Door, Figures, Homes, Job};
+
+/// So many connections of one worker are worth a look at what their end frees.
+const MANY_CONNECTIONS: usize = 64;
+
+/// How many connections a worker has.
+#[derive(Debug)]
+pub(crate) struct Burden {
+    count: AtomicUsize,
+    /// The most since it was said last that most are gone.
+    peak: AtomicUsize,
+    emptied: Arc<Notify>,
+}
+
+impl Burden {
+    pub(crate) fn new(emptied: &Arc<Notify>) -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            emptied: Arc::clone(emptied),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// One connection's share of a worker's load.
+#[derive(Debug)]
+pub(crate) struct Load(Arc<Burden>);
+
+impl Load {
+    fn new(of: &Arc<Burden>) -> Self {
+        let count = of.count.fetch_add(1, Ordering::Relaxed) + 1;
+        of.peak.fetch_max(count, Ordering::Relaxed);
+        Self(Arc::clone(of))
+    }
+}
+
+impl Drop for Load {
+    /// Says when three of four connections are gone.
+    fn drop(&mut self) {
+        let left = self.0.count.fetch_sub(1, Ordering::Relaxed) - 1;
+        let peak = self.0.peak.load(Ordering::Relaxed);
+        if peak >= MANY_CONNECTIONS && left < peak / 4 {
+            self.0.peak.store(left, Ordering::Relaxed);
+            self.0.emptied.notify_one();
+        }
+    }
+}
 
 /// The way to a worker.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) sender: mpsc::UnboundedSender<Job>,
-    pub(crate) load: Arc<AtomicUsize>,
+    pub(crate) load: Arc<Burden>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     workers: RefCell<Vec<Handle>>,
+    settling: Settling,
+    /// Something was freed that is worth giving back.
+    freed: Rc<Cell<bool>>,
 }
 
 impl Dispatcher {
     pub(crate) fn new(workers: Vec<Handle>) -> Self {
+        let freed = Rc::new(Cell::new(false));
+        let is_freed = Rc::clone(&freed);
         Self {
             workers: RefCell::new(workers),
+            settling: Settling::with(move || {
+                if is_freed.take() {
+                    give_back();
+                }
+            }),
+            freed,
         }
+    }
+
+    /// Lets go, a while from now, of what the last moments took of the program: there was news of the mesh.
+    pub(crate) fn told(&self) {
+        self.settling.arrived();
+    }
+
+    /// The same, and of what they left in the heap: pods came or went, or most connections ended.
+    pub(crate) fn settle(&self) {
+        self.freed.set(true);
+        self.settling.arrived();
     }
 
     /// Connections of all workers.
     pub(crate) fn load(&self) -> usize {
         let workers = self.workers.borrow();
-        let loads = workers
-            .iter()
-            .map(|worker| worker.load.load(Ordering::Relaxed));
+        let loads = workers.iter().map(|worker| worker.load.count());
         loads.sum()
     }
 
@@ -48,10 +120,11 @@ impl Dispatcher {
         peer: SocketAddr,
     ) {
         let workers = self.workers.borrow();
-        let load = |worker: &&Handle| worker.load.load(Ordering::Relaxed);
+        let load = |worker: &&Handle| worker.load.count();
         let Some(worker) = workers.iter().min_by_key(load) else {
             return;
         };
+        self.settling.arrived();
         if load(&worker) >= MAX_CONNECTIONS {
             tracing::warn!("every worker holds {MAX_CONNECTIONS} connections: one is closed");
             return;
@@ -68,6 +141,7 @@ impl Dispatcher {
 
     /// Tells every worker which pods there are.
     pub(crate) fn tell_homes(&self, homes: &Arc<Homes>) {
+        self.settle();
         for worker in self.workers.borrow().iter() {
             // As above.
             let _ = worker.sender.send(Job::Homes(Arc::clone(homes)));
@@ -88,5 +162,38 @@ impl Dispatcher {
     /// Lets the workers go.
     pub(crate) fn dismiss(&self) {
         self.workers.borrow_mut().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether it was said that most are gone.
+    fn is_emptied(emptied: &Notify) -> bool {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let asked = std::pin::pin!(emptied.notified());
+        asked.poll(&mut cx).is_ready()
+    }
+
+    #[test]
+    fn the_end_of_most_of_many_connections_is_said_once() {
+        let emptied = Arc::new(Notify::new());
+        let burden = Arc::new(Burden::new(&emptied));
+        let hold = |count| -> Vec<Load> { (0..count).map(|_| Load::new(&burden)).collect() };
+        let mut few = hold(MANY_CONNECTIONS - 1);
+        few.clear();
+        assert!(!is_emptied(&emptied), "they were not many");
+        let mut many = hold(MANY_CONNECTIONS);
+        many.truncate(MANY_CONNECTIONS / 4);
+        assert!(!is_emptied(&emptied), "a quarter is there yet");
+        many.pop();
+        assert!(is_emptied(&emptied));
+        many.clear();
+        assert!(!is_emptied(&emptied), "it was said");
+        let mut again = hold(MANY_CONNECTIONS);
+        again.clear();
+        assert!(is_emptied(&emptied));
+        assert_eq!(burden.count(), 0);
     }
 }

@@ -29,13 +29,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use voile_identity::{ClientSettings, TrustDomain};
@@ -46,7 +45,7 @@ use voile_transport as transport;
 use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
 
 use agents::{Agency, Means};
-use dispatch::{Dispatcher, Handle};
+use dispatch::{Burden, Dispatcher, Handle};
 use pages::{Sockets, Told};
 use registry::{Registry, View};
 use worker::Asker;
@@ -173,7 +172,8 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
         client: discover(&options, Arc::clone(&registry), publish),
         registry,
     };
-    let (handles, threads) = start_workers(options.workers, &view, &asker)?;
+    let emptied = Arc::new(Notify::new());
+    let (handles, threads) = start_workers(options.workers, &view, &asker, &emptied)?;
     let dispatcher = Rc::new(Dispatcher::new(handles));
     let agency = Agency::new(Means {
         asker,
@@ -199,7 +199,12 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
     });
     pages::start(&told, sockets);
     let listening = tokio::task::spawn_local(Rc::clone(&agency).run(options.agent.clone()));
-    tokio::task::spawn_local(watch_lists(Rc::clone(&agency), told.view.clone()));
+    tokio::task::spawn_local(watch_view(
+        Rc::clone(&agency),
+        told.view.clone(),
+        Rc::clone(&dispatcher),
+    ));
+    tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -212,6 +217,19 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
     listening.abort();
     told.leaving.set(true);
     agency.leave();
+    drain(&options, &dispatcher, &mut terminate, &mut interrupt).await;
+    agency.cut();
+    dispatcher.dismiss();
+    Ok(threads)
+}
+
+/// Waits until everybody left, for as long as is allowed, or until it is said again.
+async fn drain(
+    options: &Options,
+    dispatcher: &Dispatcher,
+    terminate: &mut Signal,
+    interrupt: &mut Signal,
+) {
     let limit = options.drain_timeout;
     tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     let everybody_left = async {
@@ -226,15 +244,25 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
         _ = terminate.recv() => tracing::warn!("second signal: ending at once"),
         _ = interrupt.recv() => tracing::warn!("second signal: ending at once"),
     }
-    agency.cut();
-    dispatcher.dismiss();
-    Ok(threads)
+}
+
+/// Lets go of what ended connections held.
+async fn watch_emptied(emptied: Arc<Notify>, dispatcher: Rc<Dispatcher>) {
+    loop {
+        emptied.notified().await;
+        dispatcher.settle();
+    }
 }
 
 /// Looks after our own certificates whenever lists change.
-async fn watch_lists(agency: Rc<Agency>, mut view: watch::Receiver<Arc<View>>) {
+async fn watch_view(
+    agency: Rc<Agency>,
+    mut view: watch::Receiver<Arc<View>>,
+    dispatcher: Rc<Dispatcher>,
+) {
     let mut known = Arc::default();
     while view.changed().await.is_ok() {
+        dispatcher.told();
         let lists = Arc::clone(&view.borrow_and_update().revocations);
         if known != lists {
             agency.replace_revoked(&lists);
@@ -312,6 +340,7 @@ fn start_workers(
     count: usize,
     view: &watch::Receiver<Arc<View>>,
     asker: &Asker,
+    emptied: &Arc<Notify>,
 ) -> io::Result<(Vec<Handle>, Threads)> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
@@ -326,7 +355,7 @@ fn start_workers(
             })?;
         handles.push(Handle {
             sender,
-            load: Arc::new(AtomicUsize::new(0)),
+            load: Arc::new(Burden::new(emptied)),
         });
         threads.push(thread);
     }

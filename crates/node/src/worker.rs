@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::ops::Deref;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use voile_proto::type_url;
 use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
+use crate::dispatch::Load;
 use crate::outbound::Pool;
 use crate::pod::{Life, Pod};
 use crate::policy::{Caller, Denial, Judged};
@@ -43,23 +43,6 @@ pub(crate) enum Door {
     Tunnel,
     /// Somebody calls in plaintext (15006).
     Plaintext,
-}
-
-/// One connection's share of a worker's load.
-#[derive(Debug)]
-pub(crate) struct Load(Arc<AtomicUsize>);
-
-impl Load {
-    pub(crate) fn new(of: &Arc<AtomicUsize>) -> Self {
-        of.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(of))
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Pods of this node by their addresses.

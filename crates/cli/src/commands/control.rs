@@ -195,7 +195,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             blocked: args.keys.jwks_block,
         },
     };
-    voile_control::frugal_memory();
+    voile_memory::frugal();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

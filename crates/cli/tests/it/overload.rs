@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, RwLock, mpsc};
 use std::time::Duration;
 
-use crate::mesh::{Client, Mesh, application, get, read_answer, series, wait_until};
+use crate::mesh::{Client, Mesh, application, get, memory, read_answer, series, wait_until};
 
 fn limited(arguments: &[&str]) -> Client {
     Client {
@@ -121,14 +121,6 @@ fn at_the_memory_limit_new_work_is_refused_until_there_is_room_again() {
     assert_eq!(refused, Some(0.0));
 }
 
-/// Resident memory of a process, in bytes.
-fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kibibytes.expect("its resident memory") * 1024
-}
-
 /// The server of the crowd: answers at once, but `/slow` only when the gate is open; says what arrived.
 fn slow_server(gate: &Arc<RwLock<()>>, reached: &mpsc::Sender<()>, stream: TcpStream) {
     let mut reader = BufReader::new(stream);
@@ -241,7 +233,10 @@ fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recove
     const ROOM: u64 = 12 << 20;
     /// Connections to the pages and to the control plane come and go.
     const SLACK: usize = 4;
-    let limit = resident(Mesh::start_as("STRICT", &limited(&[])).client.pid()) + ROOM;
+    let limit = memory(
+        Mesh::start_as("STRICT", &limited(&[])).client.pid(),
+        "VmRSS:",
+    ) + ROOM;
     let mesh = Mesh::start_as("STRICT", &limited(&["--memory-limit", &limit.to_string()]));
     let (reached, arrivals) = mpsc::channel();
     let gate = Arc::new(RwLock::new(()));
@@ -256,7 +251,7 @@ fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recove
     assert!(third <= first + SLACK, "descriptors: {first} {third}");
     // What the workers freed is given back a moment after the last of them is empty.
     wait_until("what it holds is within the limit", || {
-        resident(mesh.client.pid()) <= limit
+        memory(mesh.client.pid(), "VmRSS:") <= limit
     });
 }
 

@@ -15,12 +15,12 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
 use voile_http2::{Config, Connection as Http2, Link, Pool};
+use voile_memory::give_back;
 
 use super::calls::{Call, begin};
 use super::newcomers::{Entrance, Guarded};
 use super::over;
 use super::routes::{Discovery, GrpcService, Routes};
-use crate::memory::give_back;
 
 /// How long a connection may take to end when it has reached its age: streams end a little earlier, other calls are short.
 const AGE_GRACE: Duration = Duration::from_secs(5);

@@ -25,8 +25,8 @@ use crate::target::{Echo, Lab, STOP_GRACE, TCP};
 
 /// Where the server is called.
 const VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
-/// After that a process has put away what it needed only for a moment.
-const SETTLE: Duration = Duration::from_secs(2);
+/// After that a process has put away what it needed only for a moment: ours does it at most every five seconds.
+const SETTLE: Duration = Duration::from_secs(8);
 /// How long a new pod may take to be served.
 const JOIN_BOUND: Duration = Duration::from_secs(10);
 /// Figures that were asked for, of Voile's: a proxy's memory with its workloads, and how soon a new one is served.

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use voile_memory::Settling;
 use voile_transport::{
     ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
 };
 
-use super::footprint::Settling;
 use crate::plan::ListenerId;
 use crate::worker::{Ledger, Level, ToWorker};
 

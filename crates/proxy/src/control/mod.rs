@@ -11,7 +11,6 @@ mod dns;
 mod doors;
 mod dump;
 mod followed;
-mod footprint;
 mod handover;
 mod health;
 mod memory;
@@ -221,7 +220,11 @@ pub fn run(options: Options) -> Result<(), RunError> {
         ports: pages.capture_ports(),
         keeps_source: options.capture.is_some_and(|capture| capture.keeps_source),
     };
-    let ledger = Ledger::new(options.limits, memory::cgroup_limit(), options.workers);
+    let ledger = Ledger::new(
+        options.limits,
+        voile_memory::cgroup_limit(),
+        options.workers,
+    );
     let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, options.workers)?;
     drop(to_control);
     let node = node(namespace, name, options.membership.as_ref());
@@ -493,8 +496,8 @@ async fn control(
     loop {
         if !begun && control.borrow().unready().is_empty() {
             begun = true;
-            let released = footprint::release_cold_pages();
-            memory::give_back();
+            let released = voile_memory::release_cold_pages();
+            voile_memory::give_back();
             dispatcher.begun();
             tracing::info!(released, "ready");
             doors.ready().await?;

@@ -8,7 +8,7 @@ mod process;
 pub(crate) mod resolver;
 mod wire;
 
-pub(crate) use process::{Process, free_port, wait_until};
+pub(crate) use process::{Process, free_port, memory, wait_until};
 pub(crate) use wire::{Answer, exchange, get, read_answer, read_to_end};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -171,3 +171,11 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }
+
+/// What the kernel says of a process's memory by this name, in bytes.
+pub(crate) fn memory(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes.expect("so much memory") * 1024
+}

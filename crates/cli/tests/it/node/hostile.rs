@@ -293,7 +293,7 @@ fn a_pod_that_is_taken_away_in_the_middle_stalls_nobody_else() {
         .expect_err("it is cut when the drain is over");
     assert_eq!(cut.kind(), std::io::ErrorKind::ConnectionReset);
     wait_until("its doors are closed", || {
-        let called = client.inside.run(|| std::net::TcpStream::connect(service));
+        let called = client.inside.run(|| TcpStream::connect(service));
         matches!(called, Ok(Err(_)))
     });
     // The other pod of the node is served on, and the first comes back.
@@ -346,7 +346,7 @@ fn pods_outlive_their_agent_and_what_it_no_longer_names_goes() {
     node.agent.add(&first, "server");
     node.agent.complete();
     wait_until("who is not named is served no more", || {
-        let called = client.inside.run(|| std::net::TcpStream::connect(service));
+        let called = client.inside.run(|| TcpStream::connect(service));
         matches!(called, Ok(Err(_)))
     });
     open.set_read_timeout(Some(Duration::from_secs(20)))

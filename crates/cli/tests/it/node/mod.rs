@@ -10,14 +10,14 @@ mod waypoint;
 mod waypoint_hostile;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_host::netns::rules::{NodeCapture, Rules};
 
 use crate::captured::{listen, local};
-use crate::mesh::{Process, get, wait_until};
+use crate::mesh::{Process, get, memory, wait_until};
 use crate::ztunnel::node::{Agent, ZTUNNEL};
 use crate::ztunnel::{
     APPLICATION, CLIENT, DENIED, FIRST, Mesh, Pod, SECOND, STRICT, VIP, WORLD, XDS, answers, name,
@@ -134,10 +134,14 @@ impl Node {
             .unwrap_or(0.0) as u64
     }
 
-    pub(crate) fn log(&self, mesh: &Mesh) -> String {
+    fn running<'a>(&self, mesh: &'a Mesh) -> &'a Process {
         let mut all = mesh.processes.iter();
         let found = all.find(|process| process.name() == self.process);
-        found.expect("it was started").log()
+        found.expect("it was started")
+    }
+
+    pub(crate) fn log(&self, mesh: &Mesh) -> String {
+        self.running(mesh).log()
     }
 }
 
@@ -248,6 +252,56 @@ fn pods_of_two_nodes_speak_through_both_node_proxies() {
         one.log(&mesh)
             .contains("no workload of spiffe://cluster.local/ns/shop/sa/server is declared")
     });
+}
+
+#[test]
+fn much_at_a_time_comes_whole_and_in_order_through_a_tunnel() {
+    let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    let _one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
+    let _two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
+    // More than all windows and buffers on the way hold, and no whole number of records.
+    let all: Vec<u8> = (0..24_000_007_u32)
+        .map(|index| (index / 251) as u8)
+        .collect();
+    let sent = all.clone();
+    let listener = listen(&first.inside, (FIRST, APPLICATION));
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).expect("all of it");
+        stream.write_all(&heard).expect("as much back");
+    });
+    let connected = client.inside.run(|| TcpStream::connect((VIP, 80)));
+    let mut stream = connected.expect("entered").expect("a server");
+    let mut answers = stream.try_clone().expect("the same");
+    let reading = std::thread::spawn(move || {
+        let mut heard = Vec::new();
+        answers.read_to_end(&mut heard).map(|_| heard)
+    });
+    stream.write_all(&sent).expect("taken");
+    stream.shutdown(Shutdown::Write).expect("open");
+    let heard = reading.join().expect("read").expect("all of it");
+    assert!(heard == all, "{} bytes of {}", heard.len(), all.len());
+    server.join().expect("served");
+}
+
+#[test]
+fn what_a_node_proxy_needed_only_to_begin_goes_back_to_the_kernel() {
+    let Some(mut mesh) = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL)) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let pods = [(&client, "client"), (&first, "server")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    let pid = node.running(&mesh).pid();
+    let is_small = || memory(pid, "VmRSS:") * 2 < memory(pid, "VmHWM:");
+    wait_until("most of the program is let go", is_small);
+    assert_eq!(name(&client.inside, (VIP, 80)).as_deref(), Some("first"));
+    wait_until("and what the connection needed of it", is_small);
 }
 
 #[test]

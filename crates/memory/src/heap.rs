@@ -1,5 +1,5 @@
-//! Memory between the allocator and the kernel. A control plane's work comes in storms: what a reading, an analysis or two thousand
-//! handshakes needed for a moment would otherwise stay with the process for good.
+//! Memory between the allocator and the kernel. Work comes in storms: what a reading, an analysis or two thousand handshakes needed
+//! for a moment would otherwise stay with the process for good.
 
 /// Allocations of at least so many bytes are the kernel's own, and go back to it when they are freed: texts of the whole mesh are.
 /// Said once, or the allocator would raise it to the largest that it has seen.
@@ -25,10 +25,11 @@ pub fn frugal() {}
 /// Gives the kernel what was freed.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "malloc_trim has no safe wrapper")]
-pub(crate) fn give_back() {
+pub fn give_back() {
     // SAFETY: glibc locks each arena itself; nothing in use moves.
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Other allocators do it by themselves, or not at all.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn give_back() {}
+pub fn give_back() {}

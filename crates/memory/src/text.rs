@@ -25,11 +25,14 @@ const LATE: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Lets go at the end of the start and again after connections or news came. Without them it does nothing and no timer runs.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Settling(Rc<Shared>);
+/// Of one thread, inside a `LocalSet` of tokio.
+#[derive(Clone, Default)]
+pub struct Settling(Rc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
+    /// What else is done then.
+    also: Option<Box<dyn Fn()>>,
     begun: Cell<bool>,
     pending: Cell<bool>,
     last: Cell<Option<Instant>>,
@@ -37,22 +40,37 @@ struct Shared {
     newest: Cell<Option<Instant>>,
 }
 
+impl std::fmt::Debug for Settling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settling").finish_non_exhaustive()
+    }
+}
+
 impl Settling {
+    /// One that does this, too, each time.
+    #[must_use]
+    pub fn with(also: impl Fn() + 'static) -> Self {
+        Self(Rc::new(Shared {
+            also: Some(Box::new(also)),
+            ..Shared::default()
+        }))
+    }
+
     /// The proxy is ready, and says so now.
-    pub(super) fn begun(&self) {
+    pub fn begun(&self) {
         self.0.begun.set(true);
         self.let_go_at(Instant::now() + START);
     }
 
     /// There is news of the mesh. What comes before the end of the start belongs to it.
-    pub(super) fn told(&self) {
+    pub fn told(&self) {
         if self.0.begun.get() {
             self.arrived();
         }
     }
 
     /// A connection came.
-    pub(super) fn arrived(&self) {
+    pub fn arrived(&self) {
         let now = Instant::now();
         self.0.newest.set(Some(now));
         self.let_go_at(due(self.0.last.get(), now));
@@ -67,6 +85,9 @@ impl Settling {
             loop {
                 tokio::time::sleep_until(at).await;
                 release_cold_pages();
+                if let Some(also) = &shared.also {
+                    also();
+                }
                 let now = Instant::now();
                 shared.last.set(Some(now));
                 if !was_late(shared.newest.get(), now) {
@@ -91,7 +112,7 @@ fn due(last: Option<Instant>, now: Instant) -> Instant {
 }
 
 /// Lets go of every page of program text and constants. Gives the bytes of address space that were let go, resident or not.
-pub(super) fn release_cold_pages() -> usize {
+pub fn release_cold_pages() -> usize {
     let mut released = 0;
     for_each_constant(&mut |range| {
         if release(&range) {
