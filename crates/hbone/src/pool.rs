@@ -16,7 +16,7 @@ use voile_http2::{Connection, Link};
 use voile_transport::Stream;
 
 use crate::pulse::{Beat, Pulse};
-use crate::wire::{CONFIG, MAX_STREAMS, Wire};
+use crate::wire::{CONFIG, MAX_STREAMS, Wire, blocks};
 
 /// How long a connection is kept that carries nothing: ztunnel's figure.
 const MAX_IDLE: Duration = Duration::from_mins(5);
@@ -62,7 +62,7 @@ impl<K, E> Default for Pool<K, E> {
     fn default() -> Self {
         Self {
             entries: RefCell::default(),
-            blocks: voile_http2::Pool::default(),
+            blocks: blocks(),
         }
     }
 }

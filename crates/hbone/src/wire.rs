@@ -31,6 +31,14 @@ pub const CONFIG: Config = Config {
     max_window_changes: 100,
 };
 
+/// Room for what goes out on one connection, in bytes: four TLS records, one write.
+const ROOM_BYTES: usize = 64 * 1024;
+
+/// What connections of HBONE, of one thread, lend each other.
+pub(crate) fn blocks() -> voile_http2::Pool {
+    voile_http2::Pool::with_room(ROOM_BYTES)
+}
+
 /// Streams that a peer may have open on one connection: twice what our kind opens.
 const MAX_PEER_STREAMS: u32 = 200;
 
@@ -56,7 +64,9 @@ pub struct Wire {
 impl Wire {
     /// The connection of `link` on a stream whose handshake is done.
     #[must_use]
-    pub fn new(stream: Stream, link: Link) -> Self {
+    pub fn new(mut stream: Stream, link: Link) -> Self {
+        // Windows bound what comes, not how fast it is read.
+        stream.read_ahead();
         Self {
             stream,
             link,

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use crate::fields::Fields;
 
 /// Room for output, in bytes: one TLS record, one write.
-pub(crate) const ROOM_BYTES: usize = 16 * 1024;
+const ROOM_BYTES: usize = 16 * 1024;
 
-/// Most rooms kept: one is in use only while something waits to be written.
-const MAX_ROOMS: usize = 32;
+/// Bytes of rooms that are kept: one is in use only while something waits to be written.
+const MAX_ROOM_BYTES: usize = 32 * ROOM_BYTES;
 
 /// Most blocks kept.
 const MAX_BLOCKS: usize = 256;
@@ -22,20 +22,41 @@ const MAX_BLOCK_BYTES: usize = 4 * 1024;
 const BLOCK_BYTES: usize = 512;
 const BLOCK_LINES: usize = 16;
 
-#[derive(Default)]
 struct Shared {
+    room_bytes: usize,
     rooms: RefCell<Vec<Vec<u8>>>,
     blocks: RefCell<Vec<Fields>>,
 }
 
 /// See the module. Clones share.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Pool(Rc<Shared>);
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::with_room(ROOM_BYTES)
+    }
+}
 
 impl Pool {
     /// An empty pool.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// One whose connections have so many bytes of room for output. Connections over which much goes write as much at a time: a
+    /// write's way through the kernel costs more than its bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        Self(Rc::new(Shared {
+            room_bytes: bytes,
+            rooms: RefCell::default(),
+            blocks: RefCell::default(),
+        }))
+    }
+
+    /// Bytes of room for output.
+    pub(crate) fn room_bytes(&self) -> usize {
+        self.0.room_bytes
     }
 
     /// An empty block.
@@ -55,12 +76,13 @@ impl Pool {
 
     pub(crate) fn room(&self) -> Vec<u8> {
         let room = self.0.rooms.borrow_mut().pop();
-        room.unwrap_or_else(|| Vec::with_capacity(ROOM_BYTES))
+        room.unwrap_or_else(|| Vec::with_capacity(self.0.room_bytes))
     }
 
     pub(crate) fn give_room(&self, mut room: Vec<u8>) {
         let mut rooms = self.0.rooms.borrow_mut();
-        if room.capacity() == ROOM_BYTES && rooms.len() < MAX_ROOMS {
+        let kept = rooms.len() * self.0.room_bytes;
+        if room.capacity() == self.0.room_bytes && kept < MAX_ROOM_BYTES {
             room.clear();
             rooms.push(room);
         }

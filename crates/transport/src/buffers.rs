@@ -18,12 +18,15 @@ thread_local! {
 pub struct Class(u8);
 
 impl Class {
+    /// Of the largest buffers.
+    pub(crate) const LARGEST: Self = Self(SIZES.len() as u8 - 1);
+
     /// The class after a read of `count` bytes: up when the buffer was filled, down when it was mostly empty.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
         let size = SIZES[usize::from(self.0)];
         if count == size {
-            Self((self.0 + 1).min(SIZES.len() as u8 - 1))
+            Self((self.0 + 1).min(Self::LARGEST.0))
         } else if count < size / 8 {
             Self(self.0.saturating_sub(1))
         } else {

@@ -5,6 +5,7 @@
 //! bind → accept ─(control thread)→ worker → detect → TLS → Stream → relay | codec → close
 //! ```
 
+mod ahead;
 mod alert;
 pub mod alpn;
 pub mod buffers;

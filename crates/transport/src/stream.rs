@@ -11,6 +11,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::ahead::Ahead;
 use crate::close::reset;
 use crate::detect::Readable;
 
@@ -19,7 +20,10 @@ use crate::detect::Readable;
 pub struct TcpIo {
     tcp: TcpStream,
     prefix: Vec<u8>,
-    taken: usize,
+    /// Of it; what detection reads is a few kilobytes at most.
+    taken: u32,
+    /// None where it is read by need.
+    ahead: Option<Box<Ahead>>,
     /// Bytes the kernel took from us.
     written: u64,
     end: End,
@@ -55,6 +59,7 @@ impl TcpIo {
             tcp,
             prefix,
             taken: 0,
+            ahead: None,
             written: 0,
             end: End::Open,
             local: OnceCell::new(),
@@ -78,12 +83,29 @@ impl TcpIo {
         &self.tcp
     }
 
+    /// Whether bytes lie here that the kernel gave already.
+    fn holds(&self) -> bool {
+        !self.prefix.is_empty() || self.ahead.as_ref().is_some_and(|ahead| ahead.holds())
+    }
+
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.prefix.is_empty() {
-            self.tcp.poll_read_ready(cx)
-        } else {
-            Poll::Ready(Ok(()))
+        match self.holds() {
+            false => self.tcp.poll_read_ready(cx),
+            true => Poll::Ready(Ok(())),
         }
+    }
+
+    fn poll_tcp(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.tcp).poll_read(cx, buf));
+        match &read {
+            Ok(()) if buf.filled().len() == before && buf.remaining() > 0 => {
+                self.note_end(End::Finished);
+            }
+            Ok(()) => {}
+            Err(_) => self.note_end(End::Failed),
+        }
+        Poll::Ready(read)
     }
 
     fn note_end(&mut self, end: End) {
@@ -117,22 +139,18 @@ impl AsyncRead for TcpIo {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.prefix.is_empty() {
-            let before = buf.filled().len();
-            let read = ready!(Pin::new(&mut self.tcp).poll_read(cx, buf));
-            match &read {
-                Ok(()) if buf.filled().len() == before && buf.remaining() > 0 => {
-                    self.note_end(End::Finished);
-                }
-                Ok(()) => {}
-                Err(_) => self.note_end(End::Failed),
-            }
-            return Poll::Ready(read);
+            let Some(mut ahead) = self.ahead.take() else {
+                return self.poll_tcp(cx, buf);
+            };
+            let read = ahead.poll_read(buf, |buf| self.poll_tcp(cx, buf));
+            self.ahead = Some(ahead);
+            return read;
         }
-        let rest = &self.prefix[self.taken..];
+        let rest = &self.prefix[self.taken as usize..];
         let count = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..count]);
-        self.taken += count;
-        if self.taken == self.prefix.len() {
+        self.taken += count as u32;
+        if self.taken as usize == self.prefix.len() {
             self.prefix = Vec::new();
             self.taken = 0;
         }
@@ -232,6 +250,14 @@ impl Stream {
             Self::ServerTls(io) => Some(io.get_mut().0),
             Self::ClientTls(io) => Some(io.get_mut().0),
             Self::Tunnel(_) => None,
+        }
+    }
+
+    /// From now on more is read of the socket than is asked for, where much comes. Only for who reads on as long as there is
+    /// something.
+    pub fn read_ahead(&mut self) {
+        if let Some(io) = self.io_mut() {
+            io.ahead.get_or_insert_default();
         }
     }
 
@@ -345,7 +371,7 @@ impl Stream {
     #[must_use]
     pub fn is_readable(&self) -> bool {
         let told = match self {
-            Self::Tcp(io) => !io.prefix.is_empty(),
+            Self::Tcp(io) => io.holds(),
             Self::ServerTls(io) => !io.get_ref().1.wants_read(),
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
             Self::Tunnel(io) => io.is_readable(),
@@ -371,6 +397,9 @@ impl Stream {
             Ok(io) => io,
             Err(carried) => return carried.news(),
         };
+        if io.ahead.as_ref().is_some_and(|ahead| ahead.holds()) {
+            return News::Bytes;
+        }
         let mut byte = [0u8; 1];
         let peeked = rustix::net::recv(
             io.tcp(),

@@ -10,15 +10,26 @@ use crate::fields::Fields;
 use crate::frame::{
     self, DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, Reason, flag, kind,
 };
-use crate::pool::ROOM_BYTES;
 
 /// Less room than this is not worth a frame of its own while something else is being written.
 const MIN_DATA_BYTES: usize = 1024;
 
+/// Data in one frame: with its head it fills a TLS record, so that a reader has whole frames as often as it has records.
+const MAX_DATA_BYTES: usize = DEFAULT_MAX_FRAME as usize - HEAD_BYTES;
+
+/// Bytes of data for which there is room, the heads of their frames counted.
+fn data_in(room: usize) -> usize {
+    let (whole, rest) = (
+        room / (MAX_DATA_BYTES + HEAD_BYTES),
+        room % (MAX_DATA_BYTES + HEAD_BYTES),
+    );
+    whole * MAX_DATA_BYTES + rest.saturating_sub(HEAD_BYTES)
+}
+
 impl Connection {
     /// Bytes of data that the connection takes now, whatever the stream.
     pub(super) fn free(&self) -> usize {
-        let room = ROOM_BYTES.saturating_sub(self.out.len() + HEAD_BYTES);
+        let room = data_in(self.pool.room_bytes().saturating_sub(self.out.len()));
         if self.over.is_some() || room < MIN_DATA_BYTES {
             return 0;
         }
@@ -70,7 +81,7 @@ impl Connection {
         let id = stream.id;
         let mut rest = data;
         loop {
-            let (piece, more) = rest.split_at(rest.len().min(DEFAULT_MAX_FRAME as usize));
+            let (piece, more) = rest.split_at(rest.len().min(MAX_DATA_BYTES));
             rest = more;
             let last = end && rest.is_empty();
             let flags = if last { flag::END_STREAM } else { 0 };

@@ -1,5 +1,6 @@
 //! The transport on real sockets: one binary, one module per behaviour.
 
+mod ahead;
 mod detection;
 mod endings;
 mod relaying;

@@ -268,6 +268,36 @@ fn data_goes_as_far_as_windows_allow_and_on_when_they_open() {
 }
 
 #[test]
+fn what_fills_the_room_is_frames_that_fill_tls_records() {
+    const RECORD: usize = 16 * 1024;
+    for (records, frames) in [(1, vec![16_375]), (4, vec![16_375; 4])] {
+        let link = Link::new(Connection::client(
+            &CONFIG,
+            Pool::with_room(records * RECORD),
+        ));
+        let window = number_frame(kind::WINDOW_UPDATE, 0, 1_000_000);
+        let windows = [&[0, 4][..], &1_000_000_u32.to_be_bytes()].concat();
+        hear(
+            &link,
+            &[frame(kind::SETTINGS, 0, 0, &windows), window].concat(),
+        );
+        let (_response, mut send) = ask(&link, false);
+        said(&link);
+        let room = now(|cx| send.poll_capacity(cx)).expect("room");
+        assert_eq!(room, Ok(frames.iter().sum()));
+        send.send_copy(&vec![0; room.expect("well")], false)
+            .expect("sent");
+        assert_eq!(link.borrow().output().len(), records * RECORD);
+        assert_eq!(now(|cx| send.poll_capacity(cx)), None);
+        let frames: Vec<_> = frames
+            .iter()
+            .map(|length| format!("DATA 1 {length}"))
+            .collect();
+        assert_eq!(said(&link), frames);
+    }
+}
+
+#[test]
 fn streams_take_turns_when_the_connection_is_full() {
     let link = server();
     hear(
