@@ -554,7 +554,7 @@ impl<'a> Court<'a> {
             .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
         let mut shared = contestant.instances(&way);
         shared.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
-        let before = contestant.counts(&way.protocol);
+        let before = contestant.counts(&way);
         let host = &record.environment.host;
         let events: &[Event] = if cell.is_baseline() || cell.kind != Kind::Latency {
             &[]
@@ -573,7 +573,7 @@ impl<'a> Court<'a> {
             // Who was replaced took its clock along.
             run.processes.retain(|process| !is_proxy(&process.role));
         }
-        let after = contestant.counts(&way.protocol);
+        let after = contestant.counts(&way);
         let machine = gate::reasons(self.definition, &run, &generated);
         let carried = Carried {
             requests: generated.ok,

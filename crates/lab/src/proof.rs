@@ -54,7 +54,7 @@ pub(crate) fn prove(
         warmup: Duration::ZERO,
         ..order.clone()
     };
-    let before = contestant.counts(&way.protocol);
+    let before = contestant.counts(way);
     let recorded = contestant.recorded(lab, way);
     let capture = Captures::start(lab, route, &marker);
     let (mut load, out) = start_load(lab, route, &order).map_err(Broken::Failed)?;
@@ -295,7 +295,7 @@ fn counted(
     };
     let deadline = Instant::now() + COUNT_BOUND;
     loop {
-        let grown: Vec<(&str, u64, u64)> = match contestant.counts(&way.protocol) {
+        let grown: Vec<(&str, u64, u64)> = match contestant.counts(way) {
             Ok(Some(now)) => expected
                 .iter()
                 .map(|(role, wanted)| {

@@ -36,7 +36,7 @@ impl Contestant for Baseline {
         Vec::new()
     }
 
-    fn counts(&self, _protocol: &str) -> Counts {
+    fn counts(&self, _way: &Way) -> Counts {
         Ok(None)
     }
 

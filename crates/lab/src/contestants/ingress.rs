@@ -164,9 +164,9 @@ impl Contestant for Ingress {
         running.flat_map(both).collect()
     }
 
-    fn counts(&self, protocol: &str) -> Counts {
+    fn counts(&self, way: &Way) -> Counts {
         let running = self.running()?;
-        let count = metric(running.gateway.name(), running.metrics, protocol, None)?;
+        let count = metric(running.gateway.name(), running.metrics, &way.protocol, None)?;
         Ok(Some(BTreeMap::from([(INGRESS, count)])))
     }
 

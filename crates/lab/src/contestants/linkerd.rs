@@ -323,10 +323,10 @@ impl Contestant for Linkerd {
         true
     }
 
-    fn counts(&self, protocol: &str) -> Counts {
+    fn counts(&self, way: &Way) -> Counts {
         let mut counts = BTreeMap::new();
         for sidecar in &self.running()?.sidecars {
-            counts.insert(sidecar.role, sidecar.sum(protocol, &[])?);
+            counts.insert(sidecar.role, sidecar.sum(&way.protocol, &[])?);
         }
         Ok(Some(counts))
     }

@@ -302,7 +302,7 @@ pub(crate) trait Contestant {
     /// Requests (or connections, see above) that each proxy says it has carried since it started, by role; of requests only
     /// those that were answered well, where it tells them apart.
     /// None when it keeps no count.
-    fn counts(&self, protocol: &str) -> Counts;
+    fn counts(&self, way: &Way) -> Counts;
 
     /// Whether log entries or spans go to the server that the requests go to.
     fn collects_there(&self) -> bool {

@@ -501,14 +501,14 @@ impl Contestant for Nodes {
         }
     }
 
-    fn counts(&self, protocol: &str) -> Counts {
+    fn counts(&self, way: &Way) -> Counts {
         let running = self.running()?;
         let mut counts = BTreeMap::new();
         for node in &running.nodes {
             counts.insert(node.role, node.connections()?);
         }
         if let Some(waypoint) = &running.waypoint {
-            counts.insert(WAYPOINT, waypoint.count(protocol)?);
+            counts.insert(WAYPOINT, waypoint.count(&way.protocol)?);
         }
         Ok(Some(counts))
     }

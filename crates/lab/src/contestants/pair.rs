@@ -384,10 +384,10 @@ impl<P: Peer> Contestant for Pair<P> {
             .collect()
     }
 
-    fn counts(&self, protocol: &str) -> Counts {
+    fn counts(&self, way: &Way) -> Counts {
         let mut counts = BTreeMap::new();
         for sidecar in &self.running()?.sidecars {
-            let Some(count) = self.count(sidecar, protocol)? else {
+            let Some(count) = self.count(sidecar, &way.protocol)? else {
                 return Ok(None);
             };
             counts.insert(sidecar.side.role(), count);

@@ -2,8 +2,6 @@
 //! that is started only where an experiment has cells of its modes, so that nobody shares the machine with processes that are
 //! not measured.
 
-use std::collections::BTreeMap;
-
 use super::{Carried, Contestant, Counts, Instance, Recorded, Route, Stage};
 use crate::definition::Action;
 use crate::events::Sign;
@@ -129,16 +127,9 @@ impl Contestant for Planes {
         self.started().any(Contestant::shares_connections)
     }
 
-    /// Their roles tell them apart.
-    fn counts(&self, protocol: &str) -> Counts {
-        let mut all = BTreeMap::new();
-        for plane in self.started() {
-            match plane.counts(protocol)? {
-                Some(counts) => all.extend(counts),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(all))
+    /// Of that way's alone: two of them may have proxies of the same roles.
+    fn counts(&self, way: &Way) -> Counts {
+        self.of_mode(&way.mode).counts(way)
     }
 
     fn collects_there(&self) -> bool {

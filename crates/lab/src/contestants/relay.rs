@@ -216,7 +216,7 @@ impl Contestant for Relay {
             .collect()
     }
 
-    fn counts(&self, _protocol: &str) -> Counts {
+    fn counts(&self, _way: &Way) -> Counts {
         Ok(None)
     }
 

@@ -616,7 +616,7 @@ impl Contestant for Voile {
         instances
     }
 
-    fn counts(&self, protocol: &str) -> Counts {
+    fn counts(&self, way: &Way) -> Counts {
         if !self.variant.counts {
             return Ok(None);
         }
@@ -624,10 +624,10 @@ impl Contestant for Voile {
         let mut counts = BTreeMap::new();
         for sidecar in &running.sidecars {
             let count = match &sidecar.process {
-                Process::There(process) => process.count(protocol)?.unwrap_or(0),
+                Process::There(process) => process.count(&way.protocol)?.unwrap_or(0),
                 Process::Here(process) => {
                     let refused = self.outfit.refusal();
-                    metric(process.name(), sidecar.metrics, protocol, refused)?
+                    metric(process.name(), sidecar.metrics, &way.protocol, refused)?
                 }
             };
             counts.insert(sidecar.role, count);

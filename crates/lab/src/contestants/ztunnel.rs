@@ -226,7 +226,7 @@ impl Contestant for Ztunnel {
         false
     }
 
-    fn counts(&self, _protocol: &str) -> Counts {
+    fn counts(&self, _way: &Way) -> Counts {
         let running = self.running.as_ref().ok_or("ztunnel does not run")?;
         let mut counts = BTreeMap::new();
         for (process, role, address) in &running.sidecars {
