@@ -99,7 +99,7 @@ fn routes(registry: &Registry) -> Vec<Value> {
 }
 
 fn gateway(registry: &Registry) -> Vec<Value> {
-    let one = |(listener, host, routes): (&str, &str, Vec<(&str, Vec<String>)>)| {
+    let one = |(listener, host, routes): (&str, &str, Vec<(String, Vec<String>)>)| {
         let routes = routes.into_iter();
         let routes: Vec<Value> = routes
             .map(|(name, to)| json!({"name": name, "destinations": to}))

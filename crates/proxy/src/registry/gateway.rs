@@ -161,7 +161,7 @@ struct Host {
 impl Listener {
     fn new(version: &Arc<str>, said: &GatewayListener) -> Result<Self, String> {
         let host = |one: &voile_xds::wire::VirtualHost| {
-            let routes = HeldRoutes::new(version.clone(), one.routes.clone());
+            let routes = HeldRoutes::new(version.clone(), &one.routes);
             Ok(Host {
                 host: one.host.clone(),
                 https_redirect: one.https_redirect,
@@ -169,7 +169,7 @@ impl Listener {
             })
         };
         let connections = |one: &GatewayServer| {
-            let routes = HeldRoutes::new(version.clone(), one.connections.clone());
+            let routes = HeldRoutes::new(version.clone(), &one.connections);
             Ok::<_, String>(Host {
                 host: CONNECTIONS.into(),
                 https_redirect: false,
@@ -278,7 +278,7 @@ impl Held {
     }
 
     /// For people with a question: listeners, their hosts, and where each route leads.
-    pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, &str, Vec<(&str, Vec<String>)>)> {
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, &str, Vec<(String, Vec<String>)>)> {
         self.hosts()
             .map(|(listener, host)| (&**listener, &*host.host, host.routes.shown()))
     }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prost::Message;
 use voile_model::mesh::TextMatch as Said;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::{Labels, Port, ServiceKey};
@@ -42,7 +43,12 @@ pub(crate) struct HeldBack {
 #[derive(Debug)]
 pub(crate) struct HeldRoutes {
     pub(crate) version: Arc<str>,
-    said: Routes,
+    /// As they travel: a tenth of what they are once they are read, which is done anew when a port of theirs is called first.
+    body: Box<[u8]>,
+    /// Everything that they lead to, each once.
+    targets: Box<[RouteTarget]>,
+    /// Whether somewhere that they lead is nothing.
+    misses: bool,
     /// The same by the port that was called, once asked for.
     compiled: RefCell<BTreeMap<Port, Arc<CompiledRoutes>>>,
 }
@@ -52,6 +58,8 @@ pub(crate) struct HeldRoutes {
 pub(crate) struct CompiledRoutes {
     /// None where nothing is said of requests, which go to the service itself.
     pub(crate) table: Option<RouteTable>,
+    /// Whether it has expressions, which remember their way: workers ask clones of their own then.
+    pub(crate) remembers: bool,
     pub(crate) connections: Connections,
     /// By the numbers that the table gives.
     pub(crate) rules: Vec<Rule>,
@@ -168,21 +176,37 @@ impl HeldRoutes {
     /// Checks the bytes of a `voile.proxy.v1.Routes`, expressions included.
     pub(crate) fn decode(version: Arc<str>, body: &[u8]) -> Result<Self, String> {
         let said = Routes::decode(body).map_err(|error| error.to_string())?;
-        Self::new(version, said)
+        Self::checked(version, &said, body.into())
     }
 
     /// Checks what was read, expressions included.
-    pub(super) fn new(version: Arc<str>, said: Routes) -> Result<Self, String> {
+    pub(super) fn new(version: Arc<str>, said: &Routes) -> Result<Self, String> {
+        Self::checked(version, said, said.encode().encode_to_vec().into())
+    }
+
+    fn checked(version: Arc<str>, said: &Routes, body: Box<[u8]>) -> Result<Self, String> {
         for (index, route) in said.routes.iter().enumerate() {
             for one in &route.matches {
                 matching(one).map_err(|error| format!("routes[{index}]: {error}"))?;
             }
         }
-        Ok(Self {
+        Ok(Self::of(version, said, body))
+    }
+
+    fn of(version: Arc<str>, said: &Routes, body: Box<[u8]>) -> Self {
+        let targets: BTreeSet<&RouteTarget> = said.targets().collect();
+        Self {
             version,
-            said,
+            body,
+            targets: targets.into_iter().cloned().collect(),
+            misses: said.ways().any(Result::is_err),
             compiled: RefCell::default(),
-        })
+        }
+    }
+
+    /// What was told.
+    fn read(&self) -> Routes {
+        Routes::decode(&self.body).expect("invariant: it was read when it came")
     }
 
     /// What holds where nothing that could be read was ever told: fail closed.
@@ -192,22 +216,20 @@ impl HeldRoutes {
             weight: 1,
             headers: HeaderRules::default(),
         }]);
-        Self {
-            version,
-            said: Routes {
-                connections: vec![ConnectionRoute {
-                    matches: Vec::new(),
-                    destinations: route.destinations.clone(),
-                }],
-                routes: vec![route],
-            },
-            compiled: RefCell::default(),
-        }
+        let said = Routes {
+            connections: vec![ConnectionRoute {
+                matches: Vec::new(),
+                destinations: route.destinations.clone(),
+            }],
+            routes: vec![route],
+        };
+        let body = said.encode().encode_to_vec();
+        Self::of(version, &said, body.into())
     }
 
     /// Goes on with what was made of the same words before.
     pub(super) fn follow(&mut self, before: &Self) {
-        if self.said == before.said {
+        if self.body == before.body {
             self.compiled.clone_from(&before.compiled);
         }
     }
@@ -220,17 +242,17 @@ impl HeldRoutes {
     /// As they hold for calls of a workload with these labels to a port.
     pub(crate) fn compiled(&self, port: Port, own: &Labels) -> Arc<CompiledRoutes> {
         let mut compiled = self.compiled.borrow_mut();
-        let made = || Arc::new(compile(&self.said, port, own));
+        let made = || Arc::new(compile(&self.read(), port, own));
         Arc::clone(compiled.entry(port).or_insert_with(made))
     }
 
     /// Whether somewhere that it leads is nothing.
     fn misses(&self) -> bool {
-        self.said.ways().any(Result::is_err)
+        self.misses
     }
 
     /// For people with a question: each route with its name and where it leads.
-    pub(crate) fn shown(&self) -> Vec<(&str, Vec<String>)> {
+    pub(crate) fn shown(&self) -> Vec<(String, Vec<String>)> {
         let to = |one: &RouteDestination| match &one.to {
             Err(missing) => format!("{}: nowhere, {missing}", one.weight),
             Ok(to) => {
@@ -241,25 +263,27 @@ impl HeldRoutes {
                 format!("{}: {}|{subset}|{port}", one.weight, to.service)
             }
         };
-        let routes = self.said.routes.iter();
+        let said = self.read();
+        let routes = said.routes.iter();
         let routes = routes.map(|route| (&*route.name, &route.destinations));
-        let connections = self.said.connections.iter();
+        let connections = said.connections.iter();
         let connections = connections.map(|route| ("connections", &route.destinations));
         routes
             .chain(connections)
-            .map(|(name, destinations)| (name, destinations.iter().map(to).collect()))
+            .map(|(name, destinations)| (name.to_owned(), destinations.iter().map(to).collect()))
             .collect()
     }
 
     /// Everything that it leads to.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &RouteTarget> {
-        self.said.targets()
+        self.targets.iter()
     }
 }
 
 fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
     let mut made = CompiledRoutes {
         table: None,
+        remembers: false,
         connections: Connections::default(),
         rules: Vec::new(),
         targets: Vec::new(),
@@ -278,6 +302,7 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
         if matches.is_empty() {
             continue;
         }
+        made.remembers |= matches.iter().any(has_expressions);
         alternatives.push(matches);
         let shares = made.shares(&route.destinations);
         let mirrors = route.mirrors.iter();
@@ -327,6 +352,19 @@ fn connection(one: &ConnectionMatch) -> voile_traffic::route::ConnectionMatch {
         server_names: one.server_names.iter().map(ToString::to_string).collect(),
         subnets: subnets.map(|range| (range.address, range.prefix)).collect(),
     }
+}
+
+/// Whether any of it is described by an expression.
+fn has_expressions(one: &Match) -> bool {
+    let texts = [&one.method, &one.scheme, &one.authority];
+    let fields = [&one.headers, &one.without_headers, &one.query];
+    let fields = fields.into_iter().flatten();
+    let values = fields.filter_map(|field| match &field.value {
+        ValueMatch::Is(text) => Some(text),
+        ValueMatch::Present | ValueMatch::Absent => None,
+    });
+    let mut all = texts.into_iter().flatten().chain(values);
+    matches!(one.path, PathMatch::Regex(_)) || all.any(|text| matches!(text, TextMatch::Regex(_)))
 }
 
 /// A match as the table asks it.

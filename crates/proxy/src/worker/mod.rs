@@ -37,7 +37,7 @@ mod shown;
 mod slots;
 mod stop;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod through;
 mod tokens;
 mod tunnels;

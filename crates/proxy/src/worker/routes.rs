@@ -21,15 +21,16 @@ use crate::registry::routes::{CompiledRoutes, Led};
 /// See the module.
 pub(crate) struct RoutesState {
     compiled: Arc<CompiledRoutes>,
-    /// None where requests go to the service itself.
-    table: Option<Rc<RouteTable>>,
+    /// This worker's own, where a table remembers anything; all workers ask the same otherwise.
+    own: Option<Rc<RouteTable>>,
     rules: Rc<[RuleState]>,
     targets: Vec<Result<Rc<ServiceState>, Arc<str>>>,
 }
 
 /// What this worker hands out with a route; nothing of it is shared with other threads.
 struct RuleState {
-    name: Rc<str>,
+    /// If it has one.
+    name: Option<Rc<str>>,
     retry: Option<Rc<RetryPolicy>>,
     timeout: Option<Duration>,
     actions: Option<Rc<Actions>>,
@@ -104,17 +105,19 @@ impl RoutesState {
     ) -> Self {
         let old = before.and_then(|before| before.routes.as_deref());
         let same = old.filter(|old| Arc::ptr_eq(&old.compiled, &plan.compiled));
-        let (table, rules) = match same {
-            Some(same) => (same.table.clone(), Rc::clone(&same.rules)),
+        let (own, rules) = match same {
+            Some(same) => (same.own.clone(), Rc::clone(&same.rules)),
             None => {
                 let rules = plan.compiled.rules.iter().map(|rule| RuleState {
-                    name: (*rule.name).into(),
+                    name: (!rule.name.is_empty()).then(|| (*rule.name).into()),
                     retry: rule.retry.clone().map(Rc::new),
                     timeout: rule.timeout,
                     // Expressions remember their way, each worker's its own.
                     actions: rule.actions.as_deref().cloned().map(Rc::new),
                 });
-                (plan.compiled.table.clone().map(Rc::new), rules.collect())
+                let table = plan.compiled.table.as_ref();
+                let own = table.filter(|_| plan.compiled.remembers).cloned();
+                (own.map(Rc::new), rules.collect())
             }
         };
         let states = || {
@@ -139,7 +142,7 @@ impl RoutesState {
         };
         Self {
             compiled: Arc::clone(&plan.compiled),
-            table,
+            own,
             rules,
             targets: plan.targets.iter().map(target).collect(),
         }
@@ -152,7 +155,8 @@ impl RoutesState {
 
     /// Where a request goes; `edge` has what counts of it at a gateway instead of what came.
     pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>, edge: Option<&AtEdge>) -> Chosen {
-        let Some(table) = &self.table else {
+        let table = self.own.as_deref();
+        let Some(table) = table.or(self.compiled.table.as_ref()) else {
             return Chosen::Straight;
         };
         let Some(chosen) = table.choose_match(&Asked::new(head, edge)) else {
@@ -169,7 +173,7 @@ impl RoutesState {
             })
         });
         let terms = Terms {
-            name: (!rule.name.is_empty()).then(|| Rc::clone(&rule.name)),
+            name: rule.name.clone(),
             retry: rule.retry.clone(),
             timeout: rule.timeout,
             acts,

@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use voile_proto::{proxy, type_url, workload};
 
+use voile_model::{Labels, Port};
+
 use super::{SHOP, at, mesh, own_policy, put, service};
 use crate::registry::Registry;
+use crate::registry::routes::HeldRoutes;
+use crate::worker::tests::footprint::held;
 
 /// Captured, and a service that `mesh` has.
 const WEB: &str = "10.96.0.1:80";
@@ -265,5 +269,126 @@ fn weights_converge() {
     for extreme in [0, u64::MAX] {
         let (_, target) = rule.share(|| extreme).expect("a share");
         assert!(target < 2);
+    }
+}
+
+fn to_web() -> proxy::RouteDestination {
+    proxy::RouteDestination {
+        service: format!("{SHOP}/web.test"),
+        weight: 1,
+        ..proxy::RouteDestination::default()
+    }
+}
+
+/// Bytes that a proxy may hold for a route, of which most hosts with many have many alike: a prefix, a destination. Nothing of it
+/// is held once for each worker but a rule.
+const BYTES_A_ROUTE: i64 = 1_000;
+
+#[test]
+fn what_many_routes_hold_is_a_few_hundred_bytes_each() {
+    let many = 10_000;
+    let route = |number: usize| proxy::Route {
+        matches: vec![proxy::RequestMatch {
+            uri: Some(proxy::TextMatch {
+                text: Some(proxy::text_match::Text::Prefix(format!(
+                    "/service-{number:05}/items"
+                ))),
+            }),
+            ..proxy::RequestMatch::default()
+        }],
+        destinations: vec![to_web()],
+        ..proxy::Route::default()
+    };
+    let said = proxy::Routes {
+        connections: Vec::new(),
+        routes: (0..many).map(route).collect(),
+    };
+    let body = said.encode_to_vec();
+    drop(said);
+    let before = held();
+    let routes = HeldRoutes::decode("1".into(), &body).expect("routes");
+    let compiled = routes.compiled(Port::new(80).expect("a port"), &Labels::default());
+    assert!(!compiled.remembers, "workers share the table");
+    let each = (held() - before) / i64::try_from(many).expect("a number");
+    println!("{each} bytes a route");
+    assert!(each <= BYTES_A_ROUTE, "{each} bytes a route");
+}
+
+/// What asks one field for a text.
+fn asks(field: &str, text: proxy::text_match::Text) -> proxy::RequestMatch {
+    let text = Some(proxy::TextMatch { text: Some(text) });
+    let named = vec![proxy::NamedMatch {
+        name: "x".to_owned(),
+        text: text.clone(),
+    }];
+    let mut one = proxy::RequestMatch::default();
+    match field {
+        "uri" => one.uri = text,
+        "scheme" => one.scheme = text,
+        "method" => one.method = text,
+        "authority" => one.authority = text,
+        "headers" => one.headers = named,
+        "without_headers" => one.without_headers = named,
+        _ => one.query = named,
+    }
+    one
+}
+
+#[test]
+fn workers_share_a_table_unless_it_has_an_expression_which_remembers_its_way() {
+    use proxy::text_match::Text::{Prefix, Regex};
+    let fields = ["uri", "scheme", "method", "authority"];
+    let fields = fields
+        .into_iter()
+        .chain(["headers", "without_headers", "query"]);
+    for field in fields {
+        for (text, remembers) in [
+            (Prefix("/a".to_owned()), false),
+            (Regex("/a.*".to_owned()), true),
+        ] {
+            let plain = proxy::RequestMatch::default();
+            let said = proxy::Routes {
+                routes: vec![proxy::Route {
+                    matches: vec![plain, asks(field, text)],
+                    destinations: vec![to_web()],
+                    ..proxy::Route::default()
+                }],
+                ..proxy::Routes::default()
+            };
+            let routes = HeldRoutes::decode("1".into(), &said.encode_to_vec()).expect("routes");
+            let compiled = routes.compiled(Port::new(80).expect("a port"), &Labels::default());
+            assert_eq!(compiled.remembers, remembers, "{field}");
+        }
+    }
+}
+
+#[test]
+fn a_table_is_kept_over_a_new_version_of_the_same_words_alone() {
+    let routes = |version: &str, prefix: &str| {
+        let said = proxy::Routes {
+            routes: vec![proxy::Route {
+                matches: vec![proxy::RequestMatch {
+                    uri: Some(proxy::TextMatch {
+                        text: Some(proxy::text_match::Text::Prefix(prefix.to_owned())),
+                    }),
+                    ..proxy::RequestMatch::default()
+                }],
+                destinations: vec![to_web()],
+                ..proxy::Route::default()
+            }],
+            ..proxy::Routes::default()
+        };
+        HeldRoutes::decode(version.into(), &said.encode_to_vec()).expect("routes")
+    };
+    let compiled = |held: &HeldRoutes| {
+        let port = Port::new(80).expect("a port");
+        held.compiled(port, &Labels::default())
+    };
+    let first = routes("1", "/a");
+    let table = compiled(&first);
+    for (prefix, kept) in [("/a", true), ("/b", false)] {
+        let mut next = routes("2", prefix);
+        next.follow(&first);
+        assert_eq!(Arc::ptr_eq(&table, &compiled(&next)), kept, "{prefix}");
     }
 }

@@ -31,7 +31,7 @@ thread_local! {
 }
 
 /// Bytes that this thread holds now.
-pub(super) fn held() -> i64 {
+pub(crate) fn held() -> i64 {
     BYTES.get()
 }
 

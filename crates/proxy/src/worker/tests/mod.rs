@@ -4,7 +4,7 @@
 mod connect;
 mod conversions;
 mod cut_answers;
-mod footprint;
+pub(crate) mod footprint;
 mod frames;
 mod grpc_errors;
 mod hostile_clients;
