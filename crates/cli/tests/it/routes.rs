@@ -2,6 +2,7 @@
 //! all of it is being changed.
 
 mod actions;
+mod moved;
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
