@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::intent::Destination;
 use voile_model::mesh::{DestinationRule, Mesh, Protocol, Service};
-use voile_model::{Diagnostic, Hostname, ResourceName};
+use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
 use crate::services::shown;
@@ -23,16 +23,20 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
     for rule in &mesh.destination_rules {
         match held.get(&rule.name) {
-            None => found.push(idle(mesh, rule)),
+            None => found.extend(idle(mesh, rule)),
             Some(services) => services
                 .iter()
                 .for_each(|service| upgrades(rule, service, found)),
         }
     }
-    let in_force: BTreeSet<_> = mesh.destination_rules.iter().map(|one| &one.name).collect();
+    let checked = mesh.destination_rules.iter().flat_map(|one| {
+        let merged = one.merged.iter().map(|(name, _)| name);
+        std::iter::once(&one.name).chain(merged)
+    });
+    let checked: BTreeSet<_> = checked.collect();
     for rule in &mesh.intents.destinations {
         let services = view.covered(&rule.host);
-        if services.is_empty() && !in_force.contains(&rule.name) {
+        if services.is_empty() && !checked.contains(&rule.name) {
             let source = rule.source.clone();
             let said = no_host(&rule.name, &rule.host);
             let diagnostic = Diagnostic::error(codes::DESTINATION_WITHOUT_SERVICE, source, said);
@@ -93,8 +97,22 @@ fn failover(rule: &Destination, found: &mut Vec<Diagnostic>) {
     );
 }
 
-fn idle(mesh: &Mesh, rule: &DestinationRule) -> Diagnostic {
-    let (name, host) = (&rule.name, &rule.host);
+/// A rule that holds for nothing, and those that are one with it.
+fn idle(mesh: &Mesh, rule: &DestinationRule) -> Vec<Diagnostic> {
+    let all = std::iter::once((&rule.name, &rule.source));
+    let all = all.chain(rule.merged.iter().map(|(name, source)| (name, source)));
+    all.map(|(name, source)| idle_as(mesh, rule, name, source))
+        .collect()
+}
+
+/// The same of one of them.
+fn idle_as(
+    mesh: &Mesh,
+    rule: &DestinationRule,
+    name: &ResourceName,
+    source: &Source,
+) -> Diagnostic {
+    let host = &rule.host;
     let mut covered = mesh.services.values();
     let elsewhere = covered.find(|service| rule.host.covers(&service.key.hostname));
     let (message, help) = match elsewhere {
@@ -108,7 +126,7 @@ fn idle(mesh: &Mesh, rule: &DestinationRule) -> Diagnostic {
                     "DestinationRule {name} is ignored: {} in {} holds for {}",
                     other.name, other.source, service.key
                 ),
-                "keep one rule for each host".to_owned(),
+                "keep one of them, or give both the same host: rules of one namespace for one host are one".to_owned(),
             ),
             None => (
                 format!("DestinationRule {name} is ignored: it is not in the namespace of {}", service.key),
@@ -117,13 +135,9 @@ fn idle(mesh: &Mesh, rule: &DestinationRule) -> Diagnostic {
             ),
         },
     };
-    Diagnostic::error(
-        codes::DESTINATION_WITHOUT_SERVICE,
-        rule.source.clone(),
-        message,
-    )
-    .field("spec.host")
-    .help(help)
+    Diagnostic::error(codes::DESTINATION_WITHOUT_SERVICE, source.clone(), message)
+        .field("spec.host")
+        .help(help)
 }
 
 /// What travels as HTTP/2 must be known to be HTTP/1.1, or an application would get what it does not speak.

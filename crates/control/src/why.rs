@@ -125,6 +125,9 @@ impl<'a> Why<'a> {
             found.insert(of_service(service));
             if let Some(rule) = self.mesh.destination_rule(service) {
                 found.insert(document("DestinationRule", &rule.name, &rule.source));
+                for (name, source) in &rule.merged {
+                    found.insert(document("DestinationRule", name, source));
+                }
             }
             for member in self.mesh.workloads_of(service) {
                 self.peers(&member.workload, found);

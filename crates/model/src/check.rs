@@ -17,6 +17,7 @@ mod intents;
 mod kinds;
 mod kubernetes;
 mod last_good;
+mod merge;
 mod networking;
 mod pod;
 mod probe;

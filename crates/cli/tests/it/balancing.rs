@@ -375,6 +375,14 @@ fn what_a_zone_cannot_take_goes_to_the_next() {
     let by_label = "loadBalancer: {localityLbSetting: {failoverPriority: [\"topology.kubernetes.io/region=south\"]}}";
     obey(&mesh, &format!("{by_label}, {outliers}"));
     all_of("c");
+    // What the mesh says of localities holds where no rule does.
+    let all = "localityLbSetting: {distribute: [{from: north/*, to: {north/north-1: 100}}]}";
+    let config = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: \"{all}\"}}\n"
+    );
+    say(&mesh, "config.yaml", &config);
+    obey(&mesh, "");
+    all_of("b");
 }
 
 #[test]

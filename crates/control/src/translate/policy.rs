@@ -19,8 +19,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
     let rule = mesh.destination_rule(service);
     let port_policy = |port: &voile_model::mesh::ServicePort| {
         let protocol = protocol_of(port.protocol)?;
-        let traffic = rule.map(|rule| rule.traffic(port.number, None));
-        let traffic = traffic.unwrap_or_default();
+        let traffic = mesh.traffic(service, port.number, None);
         let pool = traffic.pool;
         let plaintext = workloads.iter().filter(|member| {
             let disabled = || {
@@ -56,7 +55,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
 fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::Subset> {
     let port = |port: &voile_model::mesh::ServicePort, name: &str| {
         let protocol = protocol_of(port.protocol)?.to_proxy();
-        let traffic = rule.traffic(port.number, Some(name));
+        let traffic = mesh.traffic(service, port.number, Some(name));
         let pool = traffic.pool;
         Some(wire::SubsetPort {
             port: port.number.get().into(),

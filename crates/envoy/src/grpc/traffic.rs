@@ -98,8 +98,7 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> 
     } = said;
     let mut found = Vec::new();
     of_balancer(balancer, crowd, &mut found);
-    let ranks = balancer.locality.enabled
-        && (outliers.is_some() || !balancer.locality.distribute.is_empty());
+    let ranks = said.ranks_localities();
     if ranks && crowd.is_placed {
         let why = "who is near comes first, or has another share (localityLbSetting): localities are asked by the weights of their endpoints";
         found.push((LimitName::Locality, why.to_owned()));

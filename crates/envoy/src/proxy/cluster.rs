@@ -380,9 +380,7 @@ impl<'a> Target<'a> {
 
     /// Whether localities would be told apart by some caller's proxy of ours.
     fn ranks(&self, behind: &[Behind]) -> bool {
-        let said = &self.traffic.balancer.locality;
-        let by_some = self.traffic.outliers.is_some() || !said.distribute.is_empty();
-        said.enabled && by_some && behind.iter().any(|one| !one.locality.is_empty())
+        self.traffic.ranks_localities() && behind.iter().any(|one| !one.locality.is_empty())
     }
 
     /// How endpoints are spoken to: each as it speaks itself, or all as a DestinationRule says.

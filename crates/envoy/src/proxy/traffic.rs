@@ -28,9 +28,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// What is said of calls to a port of a service, or of a part of it.
 pub(super) fn of(mesh: &Mesh, service: &Service, port: Port, subset: Option<&str>) -> PortTraffic {
-    let rule = mesh.destination_rule(service);
-    rule.map(|rule| rule.traffic(port, subset))
-        .unwrap_or_default()
+    mesh.traffic(service, port, subset)
 }
 
 /// Puts into a cluster what is said of calls to it. `balanced`: whether Envoy chooses among its endpoints at all.

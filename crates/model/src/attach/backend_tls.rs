@@ -205,6 +205,7 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
                 host: key.hostname.clone(),
                 policy: Default::default(),
                 subsets: BTreeMap::new(),
+                merged: Vec::new(),
             },
             |rule| DestinationRule::clone(rule),
         );

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::merge::merge;
 use super::networking::{CLUSTER, canonical_name, canonical_revision};
 use super::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
 use super::{Checked, ResourceId, Resources, Stored};
@@ -30,7 +31,7 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     }
     give_addresses(&in_order, &mut mesh);
     api_by_age(&mut mesh);
-    rules_by_age(&mut mesh);
+    rules_by_age(&mut mesh, diagnostics);
     attach(&mut mesh);
     peers_by_age(&mut mesh);
     tokens_by_age(&mut mesh);
@@ -72,9 +73,10 @@ fn tokens_by_age(mesh: &mut Mesh) {
         .sort_by_cached_key(|one| age(one.created, &one.source));
 }
 
-fn rules_by_age(mesh: &mut Mesh) {
+fn rules_by_age(mesh: &mut Mesh, diagnostics: &mut Vec<Diagnostic>) {
     mesh.destination_rules
         .sort_by_cached_key(|one| age(one.created, &one.source));
+    merge(&mut mesh.destination_rules, diagnostics);
 }
 
 /// Of two of one age the first by name, as Gateway API has it; without a time the youngest.

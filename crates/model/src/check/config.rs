@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::values::{self, Meta};
-use super::{Checked, networking, sidecar, telemetry, topology};
+use super::{Checked, networking, sidecar, telemetry, topology, traffic};
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
@@ -205,6 +205,8 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
         config.proxy = proxy_settings(proxy, report);
     }
     config.extension_providers = providers(&written.extension_providers, report);
+    let locality = written.locality.as_ref();
+    config.locality = locality.map(|one| traffic::locality(one, report));
 }
 
 /// `pathNormalization.normalization`. DEFAULT is what Istio does when nothing is said.

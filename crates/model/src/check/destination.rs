@@ -59,6 +59,7 @@ pub(super) fn destination_rule(
         host: host?,
         policy,
         subsets,
+        merged: Vec::new(),
     })
 }
 

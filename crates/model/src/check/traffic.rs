@@ -95,11 +95,11 @@ pub(super) fn balancer(written: &written::LoadBalancer, report: &Report) -> Load
         algorithm,
         key,
         warmup,
-        locality: locality.map_or_else(Default::default, |one| self::locality(one, report)),
+        locality: locality.map(|one| self::locality(one, report)),
     }
 }
 
-fn locality(written: &written::LocalitySetting, report: &Report) -> LocalitySetting {
+pub(super) fn locality(written: &written::LocalitySetting, report: &Report) -> LocalitySetting {
     let enabled = written.enabled.as_ref().is_none_or(|flag| flag.value);
     let ways = [
         !written.distribute.is_empty(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::StringMatch;
+use super::traffic::LocalitySetting;
 use crate::log_format::LogFormat;
 use crate::mesh::telemetry::{CustomTag, Share};
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName, TrustDomain};
@@ -47,6 +48,8 @@ pub struct MeshConfig {
     pub path_normalization: PathNormalization,
     /// Providers by name; named by later resources.
     pub extension_providers: BTreeMap<Arc<str>, ExtensionProvider>,
+    /// Who is near, where no DestinationRule says so (`localityLbSetting`).
+    pub locality: Option<LocalitySetting>,
 }
 
 impl Default for MeshConfig {
@@ -70,6 +73,7 @@ impl Default for MeshConfig {
             proxy: ProxySettings::default(),
             path_normalization: PathNormalization::Base,
             extension_providers: BTreeMap::new(),
+            locality: None,
         }
     }
 }

@@ -27,6 +27,8 @@ pub struct DestinationRule {
     pub policy: TrafficPolicy,
     /// Named parts of the service, with policies of their own.
     pub subsets: BTreeMap<Arc<str>, Subset>,
+    /// Younger rules of its namespace for the same host, whose words it holds as well.
+    pub merged: Vec<(ResourceName, Source)>,
 }
 
 /// A part of a service.
@@ -124,8 +126,20 @@ impl DestinationRule {
 }
 
 impl Mesh {
+    /// What is said of calls to a port of a service, or to one of a subset: by its rule, and of localities by the mesh where that
+    /// says nothing.
+    pub fn traffic(&self, service: &Service, port: Port, subset: Option<&str>) -> PortTraffic {
+        let rule = self.destination_rule(service);
+        let mut said = rule.map_or_else(PortTraffic::default, |rule| rule.traffic(port, subset));
+        let locality = &mut said.balancer.locality;
+        if locality.is_none() {
+            locality.clone_from(&self.config.locality);
+        }
+        said
+    }
+
     /// The rule for a service: of its own namespace, else of the root namespace; the one for its very name, else the
-    /// longest pattern; the oldest of several.
+    /// longest pattern. Several for one host are one.
     pub fn destination_rule(&self, service: &Service) -> Option<&Arc<DestinationRule>> {
         let in_namespace = |namespace: &Namespace| {
             let covering = self.destination_rules.iter().filter(|rule| {

@@ -19,6 +19,17 @@ pub struct PortTraffic {
     pub tls: Option<ClientTls>,
 }
 
+impl PortTraffic {
+    /// Whether a caller whose locality is known tells endpoints apart by theirs. As in Istio nothing fails over where nobody is put
+    /// out.
+    pub fn ranks_localities(&self) -> bool {
+        match &self.balancer.locality {
+            None => self.outliers.is_some(),
+            Some(said) => said.enabled && (self.outliers.is_some() || !said.distribute.is_empty()),
+        }
+    }
+}
+
 /// `tls`: how clients speak to a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientTls {
@@ -111,8 +122,8 @@ pub struct LoadBalancer {
     pub key: Option<HashKey>,
     /// How a new endpoint comes to its share.
     pub warmup: Option<Warmup>,
-    /// Who is near.
-    pub locality: LocalitySetting,
+    /// Who is near; none where nothing is said of it.
+    pub locality: Option<LocalitySetting>,
 }
 
 /// How one of several endpoints is chosen.

@@ -3,6 +3,7 @@
 pub(crate) mod provider;
 
 use super::telemetry::{CustomTag, custom_tags};
+use super::traffic::LocalitySetting;
 use super::{Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
 
@@ -26,6 +27,7 @@ pub(crate) struct MeshConfig {
     pub(crate) default_providers: DefaultProviders,
     pub(crate) proxy: Option<ProxySettings>,
     pub(crate) extension_providers: Vec<ExtensionProvider>,
+    pub(crate) locality: Option<LocalitySetting>,
 }
 
 /// `defaultConfig`.
@@ -109,7 +111,7 @@ const IGNORED: [&str; 18] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 11] = [
+const NOT_YET: [&str; 10] = [
     "caCertificates",
     "defaultDestinationRuleExportTo",
     "defaultServiceExportTo",
@@ -118,7 +120,6 @@ const NOT_YET: [&str; 11] = [
     "discoverySelectors",
     "enableEnvoyAccessLogService",
     "hboneIdleTimeout",
-    "localityLbSetting",
     "meshMTLS",
     "tlsDefaults",
 ];
@@ -157,6 +158,7 @@ impl MeshConfig {
             default_providers: DefaultProviders::read(fields),
             proxy: fields.inner("defaultConfig").map(ProxySettings::read),
             extension_providers: fields.list("extensionProviders", ExtensionProvider::read),
+            locality: LocalitySetting::read(fields),
         };
         fields.ignore(&IGNORED);
         fields.not_yet(&NOT_YET);

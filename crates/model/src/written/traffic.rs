@@ -157,7 +157,7 @@ impl LoadBalancer {
 }
 
 impl LocalitySetting {
-    fn read(parent: &mut Fields<'_>) -> Option<Self> {
+    pub(super) fn read(parent: &mut Fields<'_>) -> Option<Self> {
         let mut fields = parent.inner("localityLbSetting")?;
         let failover = |cursor: &Cursor<'_>| {
             let mut fields = cursor.fields()?;

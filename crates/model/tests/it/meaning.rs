@@ -1,11 +1,13 @@
 //! What a good folder means: names, identities, sidecars, ports, reach.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use voile_model::mesh::{OutboundPolicy, Probe, Protocol, Question, WorkloadType};
+use voile_model::mesh::traffic::Algorithm;
+use voile_model::mesh::{OutboundPolicy, Probe, Protocol, Question, Service, WorkloadType};
 use voile_model::{Hostname, Identity, Mesh, Port, SourceFile, WorkloadKey, check};
 
-use crate::{check_text, good};
+use crate::{check_text, good, render};
 
 fn shop() -> Mesh {
     good(include_str!("good.yaml"))
@@ -73,13 +75,11 @@ spec: {host: a}
 fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_each_other() {
     let mut mesh = good(RULES);
     let service = mesh.services.values().next().unwrap().clone();
-    // Whoever has a time is older than whoever has none.
-    let younger = mesh.destination_rule(&service).unwrap();
-    assert_eq!(&*younger.name.name, "younger");
-    mesh.destination_rules
-        .retain(|rule| &*rule.name.name != "younger");
+    // Whoever has a time is older than whoever has none; rules for one host are one.
     let rule = mesh.destination_rule(&service).unwrap().clone();
-    assert_eq!(&*rule.name.name, "narrow");
+    assert_eq!(&*rule.name.name, "younger");
+    let merged: Vec<&str> = rule.merged.iter().map(|(one, _)| &*one.name).collect();
+    assert_eq!(merged, ["narrow"]);
     let (upgrade, keep) = (Some(true), Some(false));
     for (port, subset, expected) in [
         (80, None, (upgrade, false)),
@@ -98,7 +98,7 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
         assert_eq!(got, expected, "{port} {subset:?}");
     }
     mesh.destination_rules
-        .retain(|rule| &*rule.name.name != "narrow");
+        .retain(|rule| &*rule.name.name != "younger");
     let name = |mesh: &Mesh| {
         mesh.destination_rule(&service)
             .map(|rule| rule.name.to_string())
@@ -110,6 +110,124 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
     mesh.destination_rules
         .retain(|rule| &*rule.name.name != "everybody");
     assert_eq!(name(&mesh), None, "of another namespace");
+}
+
+/// A rule for host `a` with a subset: (name, namespace, host, subset, what the rule's policy says, what the subset's).
+fn rule(
+    name: &str,
+    place: (&str, &str),
+    subset: (&str, &str),
+    policy: [Option<&str>; 2],
+) -> String {
+    let policy = policy.map(|word| {
+        let said = |word| format!(", trafficPolicy: {{loadBalancer: {{simple: {word}}}}}");
+        word.map_or_else(String::new, said)
+    });
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: {}}}\n\
+         spec: {{host: '{}', subsets: [{{name: {}, labels: {{version: {}}}{}}}]{}}}\n",
+        place.0, place.1, subset.0, subset.1, policy[1], policy[0]
+    )
+}
+
+#[test]
+fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_has_the_word() {
+    let (own, wide, root) = (
+        ("shop", "a"),
+        ("shop", "*.local"),
+        ("istio-system", "a.shop.svc.cluster.local"),
+    );
+    let text = [
+        "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {ports: [{port: 80, name: http}]}\n".to_owned(),
+        rule("first", own, ("one", "v1"), [None, None]),
+        rule("wide", wide, ("wide", "v9"), [Some("RANDOM"), None]),
+        rule("second", own, ("two", "v2"), [Some("ROUND_ROBIN"), None]),
+        rule("third", own, ("three", "v3"), [Some("RANDOM"), Some("LEAST_REQUEST")]),
+        rule("fourth", own, ("two", "v4"), [None, Some("RANDOM")]),
+        rule("root", root, ("root", "v9"), [Some("RANDOM"), None]),
+    ]
+    .concat();
+    let (mesh, problems) = check_text(&text);
+    let service = mesh.services.values().next().unwrap();
+    let rule = mesh.destination_rule(service).unwrap();
+    let subsets: Vec<String> = rule
+        .subsets
+        .iter()
+        .map(|(name, subset)| format!("{name} {:?}", subset.labels.get("version")))
+        .collect();
+    let all = ["one Some(\"v1\")", "three Some(\"v3\")", "two Some(\"v2\")"];
+    assert_eq!(subsets, all);
+    for (subset, expected) in [
+        (None, Algorithm::RoundRobin),
+        (Some("one"), Algorithm::RoundRobin),
+        (Some("two"), Algorithm::RoundRobin),
+        (Some("three"), Algorithm::LeastRequest),
+    ] {
+        let said = mesh.traffic(service, Port::new(80).unwrap(), subset);
+        assert_eq!(said.balancer.algorithm, expected, "{subset:?}");
+    }
+    // What Istio leaves out without a word.
+    assert_eq!(
+        render(&problems),
+        "mesh.yaml:23:18: error[V0113]: `trafficPolicy` of DestinationRule shop/third is not in force: shop/second in mesh.yaml:18:18 is older and has one for a.shop.svc.cluster.local (field spec.trafficPolicy)\n\
+         \x20 help: write `trafficPolicy` in one rule for each host: all subsets obey it\n\
+         mesh.yaml:28:18: error[V0113]: subset `two` of DestinationRule shop/fourth is not in force: shop/second in mesh.yaml:18:18 is older and has one for a.shop.svc.cluster.local (field spec.subsets)\n\
+         \x20 help: give one of the two subsets another name, or keep one of them\n"
+    );
+}
+
+#[test]
+fn localities_are_as_the_mesh_says_where_no_rule_says_it() {
+    let rule = |name: &str, policy: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{ports: [{{port: 80, name: http}}]}}\n\
+             ---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{host: {name}, trafficPolicy: {{{policy}}}}}\n"
+        )
+    };
+    let config = |said: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: \"localityLbSetting: {said}\"}}\n"
+        )
+    };
+    let rules = [
+        rule("silent", ""),
+        rule("balanced", "loadBalancer: {simple: RANDOM}"),
+        rule("ejecting", "outlierDetection: {}"),
+        rule(
+            "never",
+            "loadBalancer: {localityLbSetting: {enabled: false}}, outlierDetection: {}",
+        ),
+        rule(
+            "ours",
+            "loadBalancer: {localityLbSetting: {enabled: true}}, outlierDetection: {}",
+        ),
+    ]
+    .concat();
+    let ranked = |mesh: &Mesh| {
+        let ranks = |service: &&Arc<Service>| {
+            let said = mesh.traffic(service, Port::new(80).unwrap(), None);
+            said.ranks_localities()
+        };
+        let services = mesh.services.values().filter(ranks);
+        let names: Vec<&str> = services.map(|service| &*service.name).collect();
+        names.join(" ")
+    };
+    for (text, expected) in [
+        (rules.clone(), "ejecting ours"),
+        (config("{enabled: true}") + &rules, "ejecting ours"),
+        (config("{enabled: false}") + &rules, "ours"),
+        (
+            config("{distribute: [{from: eu, to: {us: 100}}]}") + &rules,
+            "balanced ejecting ours silent",
+        ),
+        (
+            config("{enabled: false, failover: [{from: eu, to: us}]}") + &rules,
+            "ours",
+        ),
+    ] {
+        assert_eq!(ranked(&good(&text)), expected, "{text}");
+    }
 }
 
 #[test]
@@ -136,7 +254,7 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
     let (mesh, problems) = with(
         "overload.global_downstream_max_connections: \"50000\", voile.max_requests: \"7\", voile.max_requests_per_destination: \"5\", voile.memory_limit: 64M, voile.service_idle_timeout: 1m30s, envoy.reloadable_features.x: \"true\"",
     );
-    assert!(problems.is_empty(), "{}", crate::render(&problems));
+    assert!(problems.is_empty(), "{}", render(&problems));
     let limits = mesh.config.proxy.limits;
     assert_eq!(
         (
@@ -167,7 +285,7 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
         ("voile.service_idle_timeout: 25h", "a time from 1s to 24h"),
     ] {
         let (_, problems) = with(values);
-        let said = crate::render(&problems);
+        let said = render(&problems);
         assert!(
             problems.len() == 1 && said.contains(part),
             "{values}: {said}"

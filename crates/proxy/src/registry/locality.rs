@@ -42,7 +42,7 @@ pub(super) struct Words {
 
 impl Words {
     pub(super) fn of(said: Option<&PortTraffic>) -> Self {
-        let setting = said.map(|said| &said.balancer.locality);
+        let setting = said.and_then(|said| said.balancer.locality.as_ref());
         let failover = setting.map_or(&[][..], |setting| &setting.failover);
         let priority = setting.map_or(&[][..], |setting| &setting.priority);
         let pair = |(from, to): &(Arc<str>, Arc<str>)| (from.to_string(), to.to_string());
@@ -61,14 +61,14 @@ impl<'a> Ranking<'a> {
         said: Option<&'a PortTraffic>,
         words: &'a Words,
     ) -> Self {
-        let setting = said.map(|said| &said.balancer.locality);
+        let setting = said.and_then(|said| said.balancer.locality.as_ref());
         let of_ours = |setting: &&'a LocalitySetting| setting.enabled;
         let shares = setting.filter(of_ours).and_then(|setting| {
             let mut all = setting.distribute.iter();
             all.find(|one| covers(&one.from, own))
         });
         let ejects = said.is_some_and(|said| said.outliers.is_some());
-        let enabled = setting.is_some_and(|setting| setting.enabled);
+        let enabled = setting.is_none_or(|setting| setting.enabled);
         let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
         let way = match shares {
             _ if !enabled || (own.is_empty() && words.priority.is_empty()) => Way::Flat,

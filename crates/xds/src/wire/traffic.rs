@@ -133,9 +133,7 @@ fn encode_balancer(balancer: &LoadBalancer) -> wire::LoadBalancer {
             minimum_percent: warmup.minimum_percent,
             aggression_thousandths: warmup.aggression_thousandths,
         }),
-        locality: Some(&balancer.locality)
-            .filter(|locality| **locality != LocalitySetting::default())
-            .map(encode_locality),
+        locality: balancer.locality.as_ref().map(encode_locality),
     }
 }
 
@@ -293,11 +291,7 @@ fn check_balancer(message: &wire::LoadBalancer) -> Result<LoadBalancer, WireErro
             minimum_percent: warmup.minimum_percent,
             aggression_thousandths: warmup.aggression_thousandths,
         }),
-        locality: message
-            .locality
-            .as_ref()
-            .map(check_locality)
-            .unwrap_or_default(),
+        locality: message.locality.as_ref().map(check_locality),
     })
 }
 
@@ -399,7 +393,7 @@ mod tests {
             minimum_percent: 5,
             aggression_thousandths: 500,
         });
-        all.balancer.locality = LocalitySetting {
+        all.balancer.locality = Some(LocalitySetting {
             enabled: false,
             distribute: vec![Distribute {
                 from: "eu/*".into(),
@@ -407,7 +401,7 @@ mod tests {
             }],
             failover: vec![("eu".into(), "us".into())],
             priority: vec!["team=a".into()],
-        };
+        });
         all.outliers = Some(OutlierDetection {
             consecutive_gateway: 2,
             consecutive_local: Some(1),

@@ -34,10 +34,10 @@ fn somewhere(locality: &str, version: &str) -> Workload {
     Workload::check(&message).expect("a workload")
 }
 
-fn said(locality: LocalitySetting, ejects: bool) -> PortTraffic {
+fn said(locality: impl Into<Option<LocalitySetting>>, ejects: bool) -> PortTraffic {
     PortTraffic {
         balancer: LoadBalancer {
-            locality,
+            locality: locality.into(),
             ..LoadBalancer::default()
         },
         outliers: ejects.then(OutlierDetection::default),
@@ -71,6 +71,8 @@ fn the_nearest_come_first_where_somebody_is_put_out() {
     };
     for (own, said, expected) in [
         (own, said(usual(), true), [0, 1, 2, 3, 3]),
+        (own, said(None, true), [0, 1, 2, 3, 3]),
+        (own, said(None, false), [0; 5]),
         (own, said(usual(), false), [0; 5]),
         (own, said(failover(), true), [0, 1, 2, 3, 4]),
         (own, said(off, true), [0; 5]),

@@ -1,0 +1,75 @@
+//! Several DestinationRules of one namespace for one host are one, as in Istio: the subsets of all, and the oldest `trafficPolicy`.
+//! What Istio leaves out there without a word (a subset of a name that an older rule has, a second policy) is an error with its
+//! place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::codes;
+use crate::diagnostic::Diagnostic;
+use crate::mesh::{DestinationRule, TrafficPolicy};
+use crate::names::{Hostname, Namespace};
+
+/// Puts them together. `rules` are in order of age, and stay so.
+pub(super) fn merge(rules: &mut Vec<Arc<DestinationRule>>, diagnostics: &mut Vec<Diagnostic>) {
+    let mut places: HashMap<(Namespace, Hostname), usize> = HashMap::new();
+    let mut groups: Vec<Vec<Arc<DestinationRule>>> = Vec::new();
+    for rule in rules.drain(..) {
+        let key = (rule.name.namespace.clone(), rule.host.clone());
+        let place = *places.entry(key).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(rule),
+            None => groups.push(vec![rule]),
+        }
+    }
+    let one = |group: Vec<Arc<DestinationRule>>| match &*group {
+        [alone] => Arc::clone(alone),
+        several => together(several, diagnostics).into(),
+    };
+    rules.extend(groups.into_iter().map(one));
+}
+
+/// The one that several make, the oldest first.
+fn together(rules: &[Arc<DestinationRule>], diagnostics: &mut Vec<Diagnostic>) -> DestinationRule {
+    let mut idle = |what: String, of: &DestinationRule, held: &DestinationRule, field, help| {
+        let message = format!(
+            "{what} of DestinationRule {} is not in force: {} in {} is older and has one for {}",
+            of.name, held.name, held.source, of.host
+        );
+        let diagnostic = Diagnostic::error(codes::CLASH, of.source.clone(), message);
+        diagnostics.push(diagnostic.field(field).help(help));
+    };
+    let mut made = DestinationRule::clone(&rules[0]);
+    let mut of_policy: Option<&DestinationRule> = None;
+    let mut of_subset: HashMap<&str, &DestinationRule> = HashMap::new();
+    for rule in rules {
+        if rule.policy != TrafficPolicy::default() {
+            match of_policy {
+                None => {
+                    made.policy.clone_from(&rule.policy);
+                    of_policy = Some(rule);
+                }
+                Some(held) => {
+                    let help =
+                        "write `trafficPolicy` in one rule for each host: all subsets obey it";
+                    let what = "`trafficPolicy`".to_owned();
+                    idle(what, rule, held, "spec.trafficPolicy", help);
+                }
+            }
+        }
+        for (name, subset) in &rule.subsets {
+            if let Some(held) = of_subset.get(&**name) {
+                let help = "give one of the two subsets another name, or keep one of them";
+                idle(format!("subset `{name}`"), rule, held, "spec.subsets", help);
+                continue;
+            }
+            of_subset.insert(name, rule);
+            made.subsets.insert(Arc::clone(name), subset.clone());
+        }
+    }
+    let others = rules[1..].iter();
+    made.merged = others
+        .map(|rule| (rule.name.clone(), rule.source.clone()))
+        .collect();
+    made
+}
