@@ -185,7 +185,7 @@ fn on_a_terminal_a_run_is_drawn_over_itself_and_its_result_stands_there_at_the_e
         "the first covers nothing"
     );
     let over = |picture: &&str| picture.starts_with("\x1b[") && picture[2..].contains("A");
-    assert!(pictures[1..].iter().all(|one| over(one)), "{shown:?}");
+    assert!(pictures[1..].iter().all(over), "{shown:?}");
     let last = pictures.last().expect("some");
     // Behind the end of the last picture: up to its first line, and everything below is cleared.
     let (_, after) = last.split_once("\x1b[?2026l").expect("its end");
