@@ -163,3 +163,64 @@ fn packed(
         problems: problems.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use voile_model::SourceFile;
+    use voile_proto::workload::Workload;
+
+    use super::*;
+
+    #[test]
+    fn node_proxies_are_told_of_tunnels_of_those_sidecars_alone_that_say_they_take_them() {
+        let pod = |name: &str, last: u8, labels: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}\n\
+                 spec: {{serviceAccountName: {name}, containers: [{{name: app, image: none}}]}}\n\
+                 status: {{phase: Running, podIP: 127.1.0.{last}}}\n"
+            )
+        };
+        let sided = "sidecar.istio.io/inject: \"true\"";
+        let text = [
+            pod(
+                "says",
+                2,
+                &format!("{sided}, networking.istio.io/tunnel: http"),
+            ),
+            pod("silent", 3, sided),
+            pod("ambient", 4, "istio.io/dataplane-mode: ambient"),
+            pod("bare", 5, "networking.istio.io/tunnel: http"),
+        ];
+        let (mesh, problems) =
+            voile_model::check(&[SourceFile::new("mesh.yaml", text.concat())], None);
+        let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
+        assert!(!wrong, "{problems:?}");
+        let (snapshot, _) = crate::translate::translate(&mesh, None);
+        let mut told = Vec::new();
+        for resource in snapshot.all_addresses.values() {
+            let address = |resource: &Resource| match Address::decode(&*resource.body) {
+                Ok(Address {
+                    r#type: Some(address::Type::Workload(found)),
+                }) => Some(found),
+                _ => None,
+            };
+            let Some(found) = address(resource) else {
+                continue;
+            };
+            let plain: Option<Workload> = plain(&mesh, resource).as_ref().and_then(address);
+            let plain = plain.map(|plain| plain.tunnel_protocol().as_str_name());
+            let (name, own) = (found.name.clone(), found.tunnel_protocol());
+            told.push(format!("{name} {} {plain:?}", own.as_str_name()));
+        }
+        told.sort();
+        assert_eq!(
+            told,
+            [
+                "ambient HBONE None",
+                "bare NONE None",
+                "says LEGACY_ISTIO_MTLS Some(\"HBONE\")",
+                "silent LEGACY_ISTIO_MTLS Some(\"NONE\")",
+            ]
+        );
+    }
+}

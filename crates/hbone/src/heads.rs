@@ -1,5 +1,6 @@
 //! The heads of HBONE: what a CONNECT says of who calls whom, and what is read of it. Pure.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 
 use voile_http2::Fields;
@@ -18,10 +19,10 @@ pub struct Caller<'a> {
     pub host: Option<&'a str>,
 }
 
-/// A CONNECT to `to`; `random` names the trace.
+/// A CONNECT to `to`, an address or a name with its port; `random` names the trace.
 pub fn connect(
     head: &mut Fields,
-    to: SocketAddr,
+    to: impl Display,
     caller: &Caller<'_>,
     mut random: impl FnMut() -> u64,
 ) {
@@ -161,7 +162,8 @@ mod tests {
             ],
             host: Some("web.shop.svc.cluster.local"),
         };
-        connect(&mut head, ([10, 244, 0, 3], 8080).into(), &caller, || 10);
+        let to: SocketAddr = ([10, 244, 0, 3], 8080).into();
+        connect(&mut head, to, &caller, || 10);
         assert_eq!(
             (head.method(), head.authority()),
             ("CONNECT", Some("10.244.0.3:8080"))

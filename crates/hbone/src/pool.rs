@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use voile_http2::{Connection, Link};
 use voile_transport::Stream;
 
-use crate::pulse::{Beat, Pulse};
+use crate::pulse::{Beat, Patience, Pulse};
 use crate::wire::{CONFIG, MAX_STREAMS, Wire, blocks};
 
 /// How long a connection is kept that carries nothing: ztunnel's figure.
@@ -56,6 +56,7 @@ struct Entry<E> {
 pub struct Pool<K, E> {
     entries: RefCell<HashMap<K, Entry<E>>>,
     blocks: voile_http2::Pool,
+    patience: Patience,
 }
 
 impl<K, E> Default for Pool<K, E> {
@@ -63,6 +64,7 @@ impl<K, E> Default for Pool<K, E> {
         Self {
             entries: RefCell::default(),
             blocks: blocks(),
+            patience: Patience::default(),
         }
     }
 }
@@ -279,7 +281,7 @@ async fn drive<K, E>(
 {
     let mut watch = Watch {
         idle: None,
-        pulse: Pulse::default(),
+        pulse: Pulse::new(pool.patience),
         alarm: None,
     };
     let moving = poll_fn(|cx| {
@@ -303,4 +305,88 @@ async fn drive<K, E>(
     pool.forget(&key, Some(&open));
     wire.close().await;
     open.link.borrow().closed();
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+    use voile_http2::Failure;
+    use voile_transport::TcpIo;
+
+    use super::*;
+    use crate::{Unopened, open};
+
+    /// Whose connections live as long as the test.
+    pub(crate) struct Forever;
+
+    impl Owner for Forever {
+        fn leaving(&self) -> impl Future<Output = ()> {
+            std::future::pending()
+        }
+
+        fn gone(&self) -> impl Future<Output = ()> {
+            std::future::pending()
+        }
+    }
+
+    /// The types of the frames in what a client said, after its preface.
+    fn frames(said: &[u8]) -> Vec<u8> {
+        const PREFACE: usize = 24;
+        const HEAD: usize = 9;
+        let (mut types, mut left) = (Vec::new(), said.get(PREFACE..).unwrap_or_default());
+        while let Some((head, rest)) = left.split_at_checked(HEAD) {
+            types.push(head[3]);
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            left = rest.get(length as usize..).unwrap_or_default();
+        }
+        types
+    }
+
+    #[test]
+    fn a_peer_that_says_nothing_is_asked_by_a_ping_and_then_given_up() {
+        const PING: u8 = 6;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let at = listener.local_addr().expect("an address");
+            let silent = tokio::task::spawn_local(async move {
+                let (mut tcp, _) = listener.accept().await.expect("a caller");
+                let mut said = Vec::new();
+                // A reset is an end, too.
+                let _ = tcp.read_to_end(&mut said).await;
+                said
+            });
+            let short = Duration::from_millis(100);
+            let pool: Rc<Pool<(), String>> = Rc::new(Pool {
+                patience: Patience {
+                    first: short,
+                    last: short,
+                },
+                ..Pool::default()
+            });
+            let dial = || async move {
+                let tcp = TcpStream::connect(at).await.expect("a listener");
+                Ok(Stream::Tcp(TcpIo::from(tcp)))
+            };
+            let lease = pool.lease(Forever, (), dial).await.expect("a connection");
+            let mut head = pool.blocks().block();
+            head.push(":method", b"CONNECT");
+            head.push(":authority", b"10.0.0.1:80");
+            let opened = open(&lease, head).await.map(drop);
+            let failed = opened.expect_err("nobody answers");
+            assert!(
+                matches!(failed, Unopened::Ended(Failure::Connection)),
+                "{failed:?}"
+            );
+            drop(lease);
+            let said = frames(&silent.await.expect("heard"));
+            assert!(said.contains(&PING), "{said:?}");
+            assert_eq!(pool.connections(), 0, "it is forgotten");
+        });
+    }
 }

@@ -10,6 +10,24 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to answer.
 const LAST_PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long is waited, twice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// For a word after ours.
+    pub(crate) first: Duration,
+    /// For the answer to a PING.
+    pub(crate) last: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            first: PATIENCE,
+            last: LAST_PATIENCE,
+        }
+    }
+}
+
 /// What to do when the time has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beat {
@@ -24,6 +42,7 @@ pub(crate) enum Beat {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
+    patience: Patience,
     /// When we first said something that nothing came after.
     waiting: Option<Instant>,
     /// When we asked.
@@ -31,6 +50,13 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self {
+            patience,
+            ..Self::default()
+        }
+    }
+
     /// Something came, or went.
     pub(crate) fn moved(&mut self, heard: bool, said: bool, now: impl FnOnce() -> Instant) {
         if heard {
@@ -43,20 +69,20 @@ impl Pulse {
     /// When to look, if there is anything to look for.
     pub(crate) fn due(&self) -> Option<Instant> {
         match self.asked {
-            Some(asked) => Some(asked + LAST_PATIENCE),
-            None => self.waiting.map(|since| since + PATIENCE),
+            Some(asked) => Some(asked + self.patience.last),
+            None => self.waiting.map(|since| since + self.patience.first),
         }
     }
 
     /// The time may have come.
     pub(crate) fn ring(&mut self, now: Instant) -> Beat {
         match self.due() {
-            None => Beat::Wait(now + PATIENCE),
+            None => Beat::Wait(now + self.patience.first),
             Some(due) if now < due => Beat::Wait(due),
             Some(_) if self.asked.is_some() => Beat::GiveUp,
             Some(_) => {
                 self.asked = Some(now);
-                Beat::Ask(now + LAST_PATIENCE)
+                Beat::Ask(now + self.patience.last)
             }
         }
     }

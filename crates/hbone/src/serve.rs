@@ -132,20 +132,8 @@ mod tests {
     use voile_transport::{Stream, TcpIo};
 
     use super::*;
-    use crate::{CONFIG, Owner, Pool, Unopened, open};
-
-    /// Whose connections live as long as the test.
-    struct Forever;
-
-    impl Owner for Forever {
-        fn leaving(&self) -> impl Future<Output = ()> {
-            std::future::pending()
-        }
-
-        fn gone(&self) -> impl Future<Output = ()> {
-            std::future::pending()
-        }
-    }
+    use crate::pool::tests::Forever;
+    use crate::{CONFIG, Pool, Unopened, open};
 
     /// More than any connection of these tests may have.
     const MANY: u32 = 1200;

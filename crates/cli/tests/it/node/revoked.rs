@@ -14,7 +14,7 @@ fn serial(log: &str, account: &str) -> String {
     serial.trim_end().trim_end_matches('"').to_owned()
 }
 
-fn revoke(mesh: &Mesh, serial: &str) {
+pub(super) fn revoke(mesh: &Mesh, serial: &str) {
     let output = Process::output(|voile| {
         voile.args(["revoke", "--serial", serial, "--state"]);
         voile.arg(mesh.folder.path().join("state"));
