@@ -81,7 +81,7 @@ codes! {
     TOKENS_SELECT_NOTHING = "V0334";
     /// A RequestAuthentication holds for a workload before which no proxy stands to enforce it.
     TOKENS_WITHOUT_SIDECAR = "V0335";
-    /// A RequestAuthentication aims at waypoints or gateways (`targetRefs`), of which none obeys it yet; sidecars do not obey it, as in Istio.
+    /// A RequestAuthentication aims (`targetRefs`) at what no waypoint stands before; sidecars, gateways and node proxies do not obey it, as in Istio.
     TOKEN_TARGETS_NOT_ENFORCED = "V0336";
     /// Keys of `jwks` that cannot be used, or that hold what only the issuer may have.
     BAD_KEYS = "V0337";

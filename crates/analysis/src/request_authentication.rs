@@ -3,9 +3,10 @@
 
 use voile_model::mesh::authorization::{
     Action, AuthorizationPolicy, Condition, Matches, PolicyTarget, Rule, SourceMatch, StringMatch,
+    TargetReference,
 };
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
-use voile_model::{Diagnostic, Source};
+use voile_model::{Diagnostic, ResourceName, Source};
 use voile_policy::tokens::KeySet;
 
 use crate::codes;
@@ -48,13 +49,11 @@ fn resource(
         all.filter(|subject| one.selects(root, subject.namespace, subject.labels))
     };
     match &one.target {
-        PolicyTarget::References(_) => {
-            let message = format!(
-                "RequestAuthentication {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, of which none obeys it yet, and sidecars do not, as in Istio"
-            );
-            let help = "use `selector` for workloads with sidecars";
-            let code = codes::TOKEN_TARGETS_NOT_ENFORCED;
-            return found.push(warning(code, source, message, help));
+        PolicyTarget::References(targets) => {
+            let obeyed = |target: &&TargetReference| mesh.is_obeyed(&name.namespace, target);
+            let nobody = targets.iter().filter(|target| !obeyed(target));
+            found.extend(nobody.map(|target| disobeyed(name, target)));
+            return;
         }
         PolicyTarget::Workloads(labels) if selected().next().is_none() => {
             let message = format!(
@@ -93,6 +92,18 @@ fn resource(
             "add an AuthorizationPolicy with requestPrincipals: [\"*\"], if a token must be there";
         found.push(warning(codes::TOKEN_NOT_REQUIRED, source, message, help));
     }
+}
+
+/// Nobody is there to obey it.
+fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
+    let message = format!(
+        "RequestAuthentication {name} is NOT ENFORCED for {} {}: no waypoint stands there to obey it; sidecars, gateways and node proxies do not, as in Istio",
+        target.kind, target.name
+    );
+    let help = "label the service `istio.io/use-waypoint: NAME` and write a Gateway NAME of the class istio-waypoint, or use `selector` \
+                for workloads with sidecars";
+    let code = codes::TOKEN_TARGETS_NOT_ENFORCED;
+    warning(code, &target.source, message, help)
 }
 
 /// Whether any policy that holds for a workload looks at tokens.

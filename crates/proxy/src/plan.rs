@@ -67,6 +67,21 @@ pub(crate) struct Plan {
     pub(crate) limiters: Vec<LimiterPlan>,
 }
 
+impl Plan {
+    /// Rules about tokens in force, of each set once, at however many destinations it holds.
+    pub(crate) fn token_rules(&self) -> usize {
+        let servers = self.gateway.iter().flat_map(|gateway| &gateway.servers);
+        let doors = servers.filter_map(|server| server.door.as_ref()?.tokens.as_ref());
+        let mut sets: Vec<&Tokens> = Vec::new();
+        for set in self.tokens.iter().chain(doors) {
+            if !sets.contains(&set) {
+                sets.push(set);
+            }
+        }
+        sets.into_iter().map(Tokens::len).sum()
+    }
+}
+
 /// An external service that decides, and where it is.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AuthorizerPlan {
@@ -186,6 +201,8 @@ pub(crate) struct DoorPlan {
     pub(crate) host: Option<(Arc<str>, u16)>,
     /// None where no policy holds.
     pub(crate) authorization: Option<Authorization>,
+    /// None where no rule about tokens does.
+    pub(crate) tokens: Option<Tokens>,
 }
 
 /// A captured destination that workers ask for: an address, or at an address of nobody's, a host that the client named.
@@ -373,6 +390,8 @@ pub(crate) enum Origination {
     Mesh(ServerName<'static>),
     /// The mesh's own, shared by many connections, each of them a tunnel of HBONE.
     Tunnel,
+    /// The same with a waypoint, which is told by address or name and port what is called.
+    Through(Arc<str>),
     /// The world's.
     World(WorldTls),
     /// It cannot be made, and nothing goes without it: why.
@@ -392,7 +411,9 @@ pub(crate) struct WorldTls {
 impl EndpointPlan {
     /// Whether who answers in mutual TLS is a sidecar, and not a node's proxy with the application behind its tunnel.
     pub(crate) fn is_sidecar(&self) -> bool {
-        let tunnelled = |one: &Same<Origination>| matches!(*one.0, Origination::Tunnel);
+        let tunnelled = |one: &Same<Origination>| {
+            matches!(*one.0, Origination::Tunnel | Origination::Through(_))
+        };
         self.expected.is_some() && !self.origination.as_ref().is_some_and(tunnelled)
     }
 }
@@ -403,6 +424,7 @@ impl std::fmt::Debug for Origination {
         match self {
             Self::Mesh(name) => f.debug_tuple("Mesh").field(name).finish(),
             Self::Tunnel => f.write_str("Tunnel"),
+            Self::Through(called) => f.debug_tuple("Through").field(called).finish(),
             Self::World(tls) => f.debug_tuple("World").field(&tls.name).finish(),
             Self::Unmade(why) => f.debug_tuple("Unmade").field(why).finish(),
         }

@@ -329,6 +329,7 @@ impl Registry {
             .chain(telling.map(|collector| collector.service.to_string().into()))
             .chain(asked.map(|authorizer| authorizer.service.to_string().into()))
             .chain(counting.map(|(key, _)| key.to_string().into()))
+            .chain(self.waypoints_wanted())
             .collect()
     }
 
@@ -427,20 +428,15 @@ impl Registry {
 
     /// Names of all policies and keys that hold for our workload, by type.
     pub(crate) fn named_wanted(&self) -> [(&'static str, BTreeSet<Arc<str>>); 3] {
-        let names = |references: &[PolicyReference]| {
-            let names = references.iter().map(|wanted| wanted.name.clone());
-            names.collect()
-        };
-        let policies = self.authorization_wanted().into_iter();
+        let name = |wanted: &PolicyReference| wanted.name.clone();
+        let policies = self.authorization_wanted().into_iter().map(name);
         let configuration = self.configuration.as_ref().map(|held| &held.value);
         let tokens = configuration.map_or(&[][..], |it| &it.request_authentications);
+        let tokens = tokens.iter().chain(self.tokens_of_waypoint()).map(name);
         let key_sets = configuration.map_or(&[][..], |it| &it.key_sets);
         [
-            (
-                type_url::AUTHORIZATION_POLICY,
-                policies.map(|wanted| wanted.name.clone()).collect(),
-            ),
-            (type_url::REQUEST_AUTHENTICATION, names(tokens)),
+            (type_url::AUTHORIZATION_POLICY, policies.collect()),
+            (type_url::REQUEST_AUTHENTICATION, tokens.collect()),
             (type_url::KEY_SET, key_sets.iter().cloned().collect()),
         ]
     }
@@ -571,6 +567,9 @@ impl Registry {
     }
 
     fn service(&self, wanted: &OutboundService) -> ServicePlan {
+        if let Some(through) = self.through_waypoint(wanted) {
+            return through;
+        }
         let said = self.policy(wanted).map(|policy| &policy.traffic);
         let plan = self.members_as(wanted, said, |_| true);
         match said {

@@ -80,6 +80,15 @@ pub(super) fn look(
     question: &Question<'_>,
 ) -> Looked {
     let holding = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
+    look_by(holding, path, question)
+}
+
+/// Looks at it as these resources say.
+pub(super) fn look_by(
+    holding: Vec<&Arc<RequestAuthentication>>,
+    path: &str,
+    question: &Question<'_>,
+) -> Looked {
     let written = token_rules(holding);
     if written.is_empty() {
         return unlooked(question);

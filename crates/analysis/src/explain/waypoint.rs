@@ -1,10 +1,12 @@
 //! What a waypoint says of a request to a service that it stands before.
 
+use std::sync::Arc;
+
 use voile_model::ResourceName;
-use voile_model::mesh::{Mesh, Service, ServicePort};
+use voile_model::mesh::{Mesh, Service, ServicePort, Workload};
 use voile_policy::Mode;
 
-use super::{Decided, Explanation, Held, Question, ask, refused_at_the_door, token};
+use super::{Decided, Explanation, Held, Question, ask, is_opaque, refused_at_the_door, token};
 
 pub(super) fn at(
     mesh: &Mesh,
@@ -53,7 +55,15 @@ pub(super) fn at(
         return explanation;
     }
     let held = Held::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
-    let looked = token::unlooked(question);
+    // Whose Pods it has is not known where none runs: what selects those by label is left out.
+    let is_its =
+        |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);
+    let own = mesh.workloads.values().find(is_its);
+    let holding = mesh.request_authentication_at(gateway, Some(service), own.map(|own| &**own));
+    let looked = match is_opaque(port.protocol) {
+        true => token::unlooked(question),
+        false => token::look_by(holding, question.path, question),
+    };
     ask(
         mesh,
         (&held, looked),

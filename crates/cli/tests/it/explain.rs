@@ -342,6 +342,54 @@ fn generated_issuers_and_their_tokens_fit_and_explain_says_so() {
     }
 }
 
+#[test]
+fn explain_looks_at_a_token_where_its_issuer_is_believed_at_a_waypoint() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    let token = generate_tokens(folder.path(), "jwt", "first").remove(0);
+    let mesh = folder.path().join("mesh.yaml");
+    let text = std::fs::read_to_string(&mesh).expect("read");
+    let named = "metadata: {name: web, namespace: shop, labels: {istio.io/use-waypoint: gate}}\nspec: {selector: {app: web}, ports";
+    let text = text.replacen(
+        "metadata: {name: web, namespace: shop}\nspec: {selector: {app: web}, ports",
+        named,
+        1,
+    );
+    let gate = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gate, namespace: shop}\n\
+        spec: {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}\n";
+    std::fs::write(&mesh, text + gate).expect("written");
+    let client = "spiffe://cluster.local/ns/shop/sa/client";
+    let explain = |token: &str| {
+        let words = ["explain", "DIR", "--to", "shop/web:80", "--from", client];
+        voile(&[&words[..], &["--jwt", token]].concat(), folder.path())
+    };
+    let (code, said) = explain(&token);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("nobody looks at tokens"),
+        "it selects Pods, not the service: {said}"
+    );
+    let generated = folder.path().join("generated.yaml");
+    let written = std::fs::read_to_string(&generated).expect("read");
+    let aimed = "spec:\n  targetRefs: [{group: \"\", kind: Service, name: web}]\n";
+    let of_it = written.find("kind: RequestAuthentication").expect("there");
+    let (before, after) = written.split_at(of_it);
+    std::fs::write(
+        &generated,
+        before.to_owned() + &after.replacen("spec:\n", aimed, 1),
+    )
+    .expect("written");
+    let (code, said) = explain(&token);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("token: good, of"), "{said}");
+    let (code, said) = explain(&format!("{}x", &token[..token.len() - 1]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("refused") && said.contains("waypoint shop/gate"),
+        "{said}"
+    );
+}
+
 /// A mesh whose CUSTOM policy asks about what has an `authorization` header below `/asked`.
 fn asking() -> (tempfile::TempDir, String) {
     let folder = folder();

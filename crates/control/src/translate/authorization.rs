@@ -123,8 +123,13 @@ pub(super) fn names(configuration: &wire::ProxyConfiguration, snapshot: &MeshSna
     let waypoint = configuration.waypoint.iter();
     let destinations = waypoint.flat_map(|waypoint| &waypoint.destinations);
     let policies = configuration.authorization_policies.iter();
-    let policies = policies.chain(destinations.flat_map(|one| &one.authorization_policies));
+    let policies = policies.chain(
+        destinations
+            .clone()
+            .flat_map(|one| &one.authorization_policies),
+    );
     let tokens = configuration.request_authentications.iter();
+    let tokens = tokens.chain(destinations.flat_map(|one| &one.request_authentications));
     let name = |reference: &wire::PolicyReference| reference.name.clone();
     let key_sets = configuration.key_sets.iter().cloned();
     [

@@ -111,15 +111,34 @@ pub(super) fn refer(
     snapshot: &MeshSnapshot,
     body: &mut wire::ProxyConfiguration,
 ) {
-    let mut used: BTreeSet<&Arc<str>> = BTreeSet::new();
-    for policy in mesh.request_authentication_for(workload) {
-        let name = policy.name.to_string();
-        used.extend(snapshot.keys_of.get(name.as_str()).into_iter().flatten());
-        let resource = snapshot.tokens.get(name.as_str());
-        body.request_authentications.push(wire::PolicyReference {
-            version: resource.map_or_else(String::new, |resource| resource.version.to_string()),
-            name,
-        });
-    }
+    let waypoint = body.waypoint.iter();
+    let waypoint = waypoint.flat_map(|waypoint| &waypoint.destinations);
+    // What is obeyed before a waypoint's destinations is said of each.
+    let own = match workload.waypoint {
+        true => Vec::new(),
+        false => mesh.request_authentication_for(workload),
+    };
+    let own = own.into_iter().map(|policy| reference(policy, snapshot));
+    let own: Vec<_> = own.collect();
+    let all = waypoint.flat_map(|one| &one.request_authentications);
+    let used: BTreeSet<&Arc<str>> = all
+        .chain(&own)
+        .filter_map(|policy| snapshot.keys_of.get(policy.name.as_str()))
+        .flatten()
+        .collect();
     body.key_sets = used.into_iter().map(ToString::to_string).collect();
+    body.request_authentications = own;
+}
+
+/// A policy in the version that is in force beside a configuration.
+pub(super) fn reference(
+    policy: &RequestAuthentication,
+    snapshot: &MeshSnapshot,
+) -> wire::PolicyReference {
+    let name = policy.name.to_string();
+    let resource = snapshot.tokens.get(name.as_str());
+    wire::PolicyReference {
+        version: resource.map_or_else(String::new, |resource| resource.version.to_string()),
+        name,
+    }
 }

@@ -1,6 +1,6 @@
 //! What a waypoint's proxy is told: for each port of each service behind it, and for each port of each workload, what tunnels ask
-//! for and which AuthorizationPolicies hold, those that aim at the Gateway and those that aim at the service. Policies with a
-//! selector hold at node proxies, and not here, as in Istio.
+//! for and which AuthorizationPolicies and RequestAuthentications hold, those that aim at the Gateway and those that aim at the service.
+//! AuthorizationPolicies with a selector hold at node proxies, and not here, as in Istio.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -38,11 +38,11 @@ pub(super) fn waypoint(
     };
     let mut taken = BTreeSet::new();
     for service in mesh.services_behind(gateway) {
-        let policies = policies(mesh, gateway, Some(service), snapshot);
+        let policies = policies(mesh, (gateway, workload), Some(service), snapshot);
         made.destinations
             .extend(of_service(service, &policies, &mut taken));
     }
-    let policies = policies(mesh, gateway, None, snapshot);
+    let policies = policies(mesh, (gateway, workload), None, snapshot);
     for workload in mesh.workloads_behind(gateway) {
         made.destinations
             .extend(of_workload(mesh, workload, &policies, &mut taken));
@@ -50,21 +50,34 @@ pub(super) fn waypoint(
     made
 }
 
+/// What holds for a destination.
+struct Holding {
+    authorization: Vec<wire::PolicyReference>,
+    tokens: Vec<wire::PolicyReference>,
+}
+
 fn policies(
     mesh: &Mesh,
-    gateway: &Gateway,
+    (gateway, own): (&Gateway, &Workload),
     service: Option<&Service>,
     snapshot: &MeshSnapshot,
-) -> Vec<wire::PolicyReference> {
-    let holding = mesh.authorization_aimed_at(gateway, service).into_iter();
-    holding
-        .map(|policy: &Arc<AuthorizationPolicy>| reference(policy, snapshot))
-        .collect()
+) -> Holding {
+    let authorization = mesh.authorization_aimed_at(gateway, service).into_iter();
+    let tokens = mesh.request_authentication_at(gateway, service, Some(own));
+    Holding {
+        authorization: authorization
+            .map(|policy: &Arc<AuthorizationPolicy>| reference(policy, snapshot))
+            .collect(),
+        tokens: tokens
+            .into_iter()
+            .map(|policy| super::tokens::reference(policy, snapshot))
+            .collect(),
+    }
 }
 
 fn of_service(
     service: &Service,
-    policies: &[wire::PolicyReference],
+    policies: &Holding,
     taken: &mut BTreeSet<SocketAddr>,
 ) -> Vec<wire::WaypointDestination> {
     let ports = service.ports.iter().filter_map(|port| {
@@ -83,7 +96,8 @@ fn of_service(
                 authorities: Vec::new(),
             }),
             workload: String::new(),
-            authorization_policies: policies.to_vec(),
+            authorization_policies: policies.authorization.clone(),
+            request_authentications: policies.tokens.clone(),
         })
     });
     ports.collect()
@@ -93,7 +107,7 @@ fn of_service(
 fn of_workload(
     mesh: &Mesh,
     workload: &Workload,
-    policies: &[wire::PolicyReference],
+    policies: &Holding,
     taken: &mut BTreeSet<SocketAddr>,
 ) -> Vec<wire::WaypointDestination> {
     let mut ports = target_ports(&mesh.services_of(workload));
@@ -110,7 +124,8 @@ fn of_workload(
             protocol: protocol.to_proxy().into(),
             service: None,
             workload: workload.uid.to_string(),
-            authorization_policies: policies.to_vec(),
+            authorization_policies: policies.authorization.clone(),
+            request_authentications: policies.tokens.clone(),
         }
     };
     ports.into_iter().map(destination).collect()

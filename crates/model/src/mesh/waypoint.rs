@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::authorization::{PolicyTarget, TargetReference};
 use super::gateway_api::{Admission, GROUP, Gateway};
-use super::{AuthorizationPolicy, Mesh, Service, ServiceOrigin, Workload};
+use super::{AuthorizationPolicy, Mesh, RequestAuthentication, Service, ServiceOrigin, Workload};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, ResourceName};
 
 /// Label of a service, a workload or a namespace that names its waypoint; [`NO_WAYPOINT`] is none, whatever the namespace says.
@@ -185,17 +185,41 @@ impl Mesh {
     ) -> Vec<&Arc<AuthorizationPolicy>> {
         let all = self.authorization_policies.values();
         let aims = |policy: &&Arc<AuthorizationPolicy>| {
-            let PolicyTarget::References(targets) = &policy.target else {
-                return false;
-            };
-            let at = &policy.name.namespace;
-            let mut targets = targets.iter();
-            targets.any(|target| {
-                self.is_waypoint_meant(at, target, waypoint)
-                    || service.is_some_and(|service| is_meant(at, target, service))
-            })
+            self.aims(&policy.target, &policy.name, waypoint, service)
         };
         all.filter(aims).collect()
+    }
+
+    /// The RequestAuthentications that hold there: those that aim so, and those that select the waypoint's own Pods.
+    #[must_use]
+    pub fn request_authentication_at(
+        &self,
+        waypoint: &Gateway,
+        service: Option<&Service>,
+        own: Option<&Workload>,
+    ) -> Vec<&Arc<RequestAuthentication>> {
+        let all = self.request_authentications.iter();
+        let aimed = all.filter(|one| self.aims(&one.target, &one.name, waypoint, service));
+        let selecting = own.map(|own| self.request_authentication_for(own));
+        selecting.into_iter().flatten().chain(aimed).collect()
+    }
+
+    /// Whether a policy of this name aims at a waypoint, or at a service behind it.
+    fn aims(
+        &self,
+        target: &PolicyTarget,
+        policy: &ResourceName,
+        waypoint: &Gateway,
+        service: Option<&Service>,
+    ) -> bool {
+        let PolicyTarget::References(targets) = target else {
+            return false;
+        };
+        let at = &policy.namespace;
+        targets.iter().any(|target| {
+            self.is_waypoint_meant(at, target, waypoint)
+                || service.is_some_and(|service| is_meant(at, target, service))
+        })
     }
 
     /// All policies that hold at a waypoint, whatever is called.

@@ -2449,6 +2449,9 @@ pub struct WaypointDestination {
     /// Every AuthorizationPolicy that holds for it, as for those of the whole configuration, which do not.
     #[prost(message, repeated, tag = "6")]
     pub authorization_policies: ::prost::alloc::vec::Vec<PolicyReference>,
+    /// Every RequestAuthentication that does. The configuration's key sets are of all of them.
+    #[prost(message, repeated, tag = "7")]
+    pub request_authentications: ::prost::alloc::vec::Vec<PolicyReference>,
 }
 impl ::prost::Name for WaypointDestination {
     const NAME: &'static str = "WaypointDestination";

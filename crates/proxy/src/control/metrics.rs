@@ -11,7 +11,6 @@ use super::state::Control;
 use crate::moment;
 use crate::plan::Same;
 use crate::rate_limits::RateLimits;
-use crate::tokens::Tokens;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
 /// How long a worker may take to answer a scrape before the page goes out without it.
@@ -291,12 +290,12 @@ fn own(control: &Control) -> Vec<Family> {
     let rules = control
         .published
         .as_ref()
-        .and_then(|plan| plan.tokens.as_ref());
+        .map_or(0, |plan| plan.token_rules());
     families.push(Family::single(
         "voile_token_rules",
         "gauge",
         "Rules of RequestAuthentications in force.",
-        rules.map_or(0, Tokens::len) as f64,
+        rules as f64,
     ));
     let out = control.shared().registry.health.out(moment::now());
     let out = out.into_iter();

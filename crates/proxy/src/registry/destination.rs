@@ -66,6 +66,9 @@ impl Registry {
         if called.any(|name| self.unrouted(name).is_some()) {
             return None;
         }
+        if self.is_waypoint_untold(target) {
+            return None;
+        }
         if let Some(host) = &target.host {
             return Some(match self.service_called(host, to.port()) {
                 Some((wanted, service)) if self.may_be_anywhere(service) => {
@@ -118,7 +121,8 @@ impl Registry {
     fn to_name(&self, to: SocketAddr, wanted: &OutboundService, service: &Service) -> OutboundPlan {
         let mut named = self.routed(wanted);
         // The client resolved the name itself, and that is all anybody knows of where it is.
-        if service.passthrough || (named.endpoints.is_empty() && self.is_unresolved(service)) {
+        let unresolved = named.endpoints.is_empty() && self.is_unresolved(service);
+        if (service.passthrough || unresolved) && !self.is_past_waypoint(service) {
             put_called(&mut named, &self.endpoint_called(to, None));
         }
         let protocol = match named.protocol {
@@ -231,7 +235,7 @@ impl Registry {
             .iter()
             .map(|(wanted, service)| {
                 let mut plan = self.routed(wanted);
-                if service.passthrough {
+                if service.passthrough && !self.is_past_waypoint(service) {
                     // Who is called may be a workload all the same, and need mutual TLS.
                     let there = self.workloads_at(to);
                     let known = there.first().map(|first| (*first, there.as_slice()));
@@ -293,7 +297,7 @@ impl Registry {
                     .and_then(|service| self.policy(service))
                     .is_some_and(|policy| policy.client_protocol),
                 authorities: Vec::new(),
-                endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
+                endpoints: self.endpoints_called(to, workload, workloads),
                 // Who calls a workload itself has chosen already.
                 subset: None,
                 routes: None,
@@ -345,6 +349,32 @@ impl Registry {
             subset: None,
             routes: None,
         }
+    }
+
+    /// The endpoint that a workload's own address is, or those of the waypoint before it.
+    fn endpoints_called(
+        &self,
+        to: SocketAddr,
+        workload: &Workload,
+        all: &[&Workload],
+    ) -> Vec<EndpointPlan> {
+        let before = all.iter().find(|one| self.is_past_waypoint_of(one));
+        match before.and_then(|one| one.waypoint.as_ref()) {
+            Some(waypoint) => self.waypoint_endpoints(waypoint, &to.to_string()),
+            None => vec![self.endpoint_called(to, Some((workload, all)))],
+        }
+    }
+
+    /// Whether what is called stands behind a waypoint of which nothing was said yet.
+    fn is_waypoint_untold(&self, target: &Target) -> bool {
+        let named = target.host.as_ref();
+        let named = named.and_then(|host| self.service_called(host, target.to.port()));
+        let services = self.services_at(target.to).into_iter().chain(named);
+        let mut services = services.filter(|(_, service)| self.is_past_waypoint(service));
+        let workloads = self.workloads_at(target.to);
+        let mut workloads = workloads.iter().filter(|one| self.is_past_waypoint_of(one));
+        services.any(|(_, one)| self.is_untold(one.waypoint.as_ref()))
+            || workloads.any(|one| self.is_untold(one.waypoint.as_ref()))
     }
 
     /// The endpoint that is the address called itself. If anybody there must be spoken to in mutual TLS, everybody is.

@@ -29,14 +29,18 @@ struct Terms {
 
 /// What is made, for as long as a plan speaks of it.
 #[derive(Debug, Default)]
-pub(crate) struct Originations(RefCell<HashMap<Terms, Weak<Origination>>>);
+pub(crate) struct Originations {
+    made: RefCell<HashMap<Terms, Weak<Origination>>>,
+    /// Tunnels with waypoints, by what those are told.
+    through: RefCell<HashMap<Arc<str>, Weak<Origination>>>,
+}
 
 /// Entries from which on those that nobody holds are looked for.
 const MANY: usize = 64;
 
 impl Originations {
     fn of(&self, terms: Terms) -> Same<Origination> {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.made.borrow_mut();
         if let Some(known) = all.get(&terms).and_then(Weak::upgrade) {
             return Same(known);
         }
@@ -55,6 +59,21 @@ impl Originations {
             all.retain(|_, held| held.strong_count() > 0);
         }
         all.insert(terms, Arc::downgrade(&made));
+        Same(made)
+    }
+
+    /// What whoever is called through a waypoint has that is told this.
+    pub(super) fn through(&self, called: &str) -> Same<Origination> {
+        let mut all = self.through.borrow_mut();
+        if let Some(known) = all.get(called).and_then(Weak::upgrade) {
+            return Same(known);
+        }
+        if all.len() >= MANY {
+            all.retain(|_, held| held.strong_count() > 0);
+        }
+        let called: Arc<str> = called.into();
+        let made = Arc::new(Origination::Through(Arc::clone(&called)));
+        all.insert(called, Arc::downgrade(&made));
         Same(made)
     }
 }

@@ -553,6 +553,10 @@ impl Registry {
     }
 
     fn routes_plan(&self, wanted: &OutboundService) -> Option<Box<RoutesPlan>> {
+        // They are obeyed by the waypoint, and once is enough.
+        if self.waypoint_before(&wanted.key).is_some() {
+            return None;
+        }
         let held = self.routes.get(&service_name(wanted))?;
         Some(self.plan_of(held, wanted.port))
     }

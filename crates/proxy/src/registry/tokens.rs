@@ -2,7 +2,7 @@
 //! and only when one of them has changed.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use voile_model::mesh::TokenRule;
@@ -21,7 +21,12 @@ pub(crate) struct Rules {
     key_sets: BTreeMap<Arc<str>, Arc<str>>,
     /// What was compiled last, and from what.
     compiled: RefCell<Option<(Inputs, Tokens)>>,
+    /// The same of what holds at single destinations of a waypoint, the one that was asked for last first.
+    apart: RefCell<VecDeque<(Inputs, Tokens)>>,
 }
+
+/// Sets of rules of single destinations that are kept compiled, as of policies.
+const MAX_APART: usize = 4096;
 
 #[derive(Debug, Clone)]
 enum Received {
@@ -77,7 +82,11 @@ impl Rules {
             let held = self.held.get(&wanted.name);
             held.is_some_and(|held| held.version == wanted.version)
         };
+        let destinations = configuration.waypoint.iter();
+        let destinations = destinations.flat_map(|waypoint| &waypoint.destinations);
         let references = configuration.request_authentications.iter();
+        let references =
+            references.chain(destinations.flat_map(|one| &one.request_authentications));
         let rules = references.filter(|wanted| !held(wanted));
         let key_sets = configuration.key_sets.iter();
         let keys = key_sets.filter(|name| !self.key_sets.contains_key(*name));
@@ -117,6 +126,31 @@ impl Rules {
         let compiled = self.compile(&inputs.references, before);
         *last = Some((inputs, compiled.clone()));
         Some(compiled)
+    }
+
+    /// What these rules come to; the same as before where nothing of it changed. To be asked only when all of them are held.
+    pub(super) fn compiled_of(&self, references: &[PolicyReference]) -> Option<Tokens> {
+        if references.is_empty() {
+            return None;
+        }
+        let inputs = Inputs {
+            references: references.to_vec(),
+            // Rules name their key sets, so their versions change with those; other destinations' keys are not waited for.
+            key_sets: Vec::new(),
+        };
+        let mut apart = self.apart.borrow_mut();
+        let known = apart.iter().position(|(from, _)| *from == inputs);
+        let held = match known.and_then(|at| apart.remove(at)) {
+            Some(known) => known,
+            None => {
+                let made = self.compile(references, apart.front().map(|(_, before)| before));
+                (inputs, made)
+            }
+        };
+        let made = held.1.clone();
+        apart.push_front(held);
+        apart.truncate(MAX_APART);
+        Some(made)
     }
 
     fn compile(&self, references: &[PolicyReference], before: Option<&Tokens>) -> Tokens {

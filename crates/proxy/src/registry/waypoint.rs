@@ -1,22 +1,33 @@
 //! What a waypoint takes: each of its destinations is a listener that nobody binds, found by what a tunnel asks for, and led on as
-//! a sidecar's outbound listener is. Policies hold for each destination apart.
+//! a sidecar's outbound listener is. Policies hold for each destination apart. And how everybody else calls what stands behind one:
+//! through it, or not at all.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use voile_model::ServiceKey;
 use voile_model::mesh::waypoint::HBONE_PORT;
+use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
 use voile_xds::wire::{
     OutboundListener, OutboundService, PolicyReference, ProxyConfiguration, ServerKind, Service,
-    Waypoint, WaypointDestination, WaypointTo, Workload,
+    Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, Workload,
 };
 
-use super::Registry;
+use super::{Registry, peer};
 use crate::authorization::Authorization;
-use crate::plan::{DoorPlan, GatewayPlan, OutboundPlan, ServerPlan};
+use crate::plan::{DoorPlan, EndpointPlan, GatewayPlan, OutboundPlan, ServerPlan, ServicePlan};
 
 /// What its listener is called.
 const NAME: &str = "waypoint";
+
+/// The resource name of a waypoint that is called by a service's.
+fn service_of(waypoint: &WaypointAddress) -> Option<Arc<str>> {
+    match waypoint {
+        WaypointAddress::Service(key) => Some(key.to_string().into()),
+        WaypointAddress::Address(_) | WaypointAddress::Nobody(_) => None,
+    }
+}
 
 impl Registry {
     fn destinations(&self) -> impl Iterator<Item = &WaypointDestination> {
@@ -45,6 +56,92 @@ impl Registry {
         workload.waypoint.is_some() && !ours()
     }
 
+    /// The waypoint that a service is called through.
+    pub(super) fn waypoint_before(&self, service: &ServiceKey) -> Option<&WaypointAddress> {
+        let held = self.services.get(service.to_string().as_str())?;
+        let service = &held.value;
+        let waypoint = service.waypoint.as_ref()?;
+        self.is_past_waypoint(service).then_some(waypoint)
+    }
+
+    /// The services that waypoints are, before whatever is known here.
+    pub(super) fn waypoints_wanted(&self) -> BTreeSet<Arc<str>> {
+        let services = self.services.values();
+        let services = services.filter_map(|held| held.value.waypoint.as_ref());
+        let workloads = self.workloads.values();
+        let workloads = workloads.filter_map(|held| held.value.waypoint.as_ref());
+        let both = services.chain(workloads).filter(|_| !self.is_waypoint);
+        both.filter_map(service_of).collect()
+    }
+
+    /// Whether it was asked for and nothing came yet.
+    pub(super) fn is_untold(&self, waypoint: Option<&WaypointAddress>) -> bool {
+        let name = waypoint.filter(|_| !self.is_waypoint).and_then(service_of);
+        name.is_some_and(|name| !self.service_answered(&name))
+    }
+
+    /// A service behind a waypoint, for whoever is none: what is said of how it is called is obeyed there, and nothing of it here
+    /// besides.
+    pub(super) fn through_waypoint(&self, wanted: &OutboundService) -> Option<ServicePlan> {
+        let waypoint = self.waypoint_before(&wanted.key)?;
+        let held = self.services.get(wanted.key.to_string().as_str())?;
+        let port = wanted.port.get();
+        let called = match held.value.addresses.first() {
+            Some(address) => SocketAddr::new(*address, port).to_string(),
+            None => format!("{}:{port}", wanted.key.hostname),
+        };
+        // The waypoint asks again where that helps.
+        let on = Conditions::CONNECT_FAILURE.and(Conditions::REFUSED);
+        let retry = RetryPolicy {
+            on: on.and(Conditions::RESET_BEFORE_REQUEST),
+            ..RetryPolicy::default()
+        };
+        Some(ServicePlan {
+            retry,
+            retry_budget: RetryBudget::default(),
+            traffic: Default::default(),
+            service: self.service_labels(&wanted.key),
+            port,
+            subset: None,
+            protocol: self.spoken(wanted),
+            http2_upgrade: false,
+            client_protocol: true,
+            authorities: wanted.authorities.clone(),
+            endpoints: self.waypoint_endpoints(waypoint, &called),
+            routes: None,
+        })
+    }
+
+    /// The Pods of a waypoint, each to be told what is called. None where it is not there, and of another waypoint's: a waypoint
+    /// goes through no other.
+    pub(super) fn waypoint_endpoints(
+        &self,
+        waypoint: &WaypointAddress,
+        called: &str,
+    ) -> Vec<EndpointPlan> {
+        let WaypointAddress::Service(key) = waypoint else {
+            return Vec::new();
+        };
+        let there = self.services.contains_key(key.to_string().as_str());
+        let pods = self.members.get(key).filter(|_| there && !self.is_waypoint);
+        let pods = pods.filter_map(|uid| self.workloads.get(uid));
+        let endpoint = |pod: &Workload| {
+            let takes = pod.tunnel == Tunnel::Hbone && pod.network.is_empty();
+            let identity = pod.identity.clone().filter(|_| takes)?;
+            Some(EndpointPlan {
+                address: SocketAddr::new(*pod.addresses.first()?, HBONE_PORT),
+                name: None,
+                expected: Some(vec![identity]),
+                origination: Some(self.originations.through(called)),
+                weight: pod.weight.max(1),
+                available: pod.healthy,
+                rank: Default::default(),
+                peer: peer(pod),
+            })
+        };
+        pods.filter_map(|held| endpoint(&held.value)).collect()
+    }
+
     /// The workloads that tunnels may be for, by uid.
     pub(crate) fn workloads_wanted(&self) -> BTreeSet<Arc<str>> {
         let uids = self.destinations().filter_map(|one| match &one.to {
@@ -58,6 +155,12 @@ impl Registry {
     pub(super) fn policies_of_waypoint(&self) -> impl Iterator<Item = &PolicyReference> {
         self.destinations()
             .flat_map(|one| &one.authorization_policies)
+    }
+
+    /// The RequestAuthentications that do.
+    pub(super) fn tokens_of_waypoint(&self) -> impl Iterator<Item = &PolicyReference> {
+        self.destinations()
+            .flat_map(|one| &one.request_authentications)
     }
 
     /// What all of them come to together, whatever each is for.
@@ -134,6 +237,9 @@ impl Registry {
                 called: destination.called.clone(),
                 host,
                 authorization: self.authorization.compiled_of(policies, configuration),
+                tokens: self
+                    .tokens
+                    .compiled_of(&destination.request_authentications),
             }),
             way,
         })

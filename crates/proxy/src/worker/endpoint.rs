@@ -375,7 +375,7 @@ impl Endpoint {
         if let Some(Origination::Unmade(why)) = origination {
             return Err(Unreachable::unmade(why));
         }
-        if let Some(Origination::Tunnel) = origination {
+        if let Some(Origination::Tunnel | Origination::Through(_)) = origination {
             return Box::pin(tunnels::connect(worker, self, limit)).await;
         }
         let tcp = match &self.plan.name {

@@ -79,14 +79,13 @@ impl Doors {
             self.by_host.entry(host.clone()).or_insert(index);
         }
         let plan = inbound_plan(&server.way.name, server.way.bind);
-        let policies = door.authorization.as_ref();
         let (place, changed) = match before {
             Some(place) => {
                 let moved = place.follow(worker, &plan, false);
-                (Rc::clone(place), place.obey(policies) || moved)
+                (Rc::clone(place), place.obey(door) || moved)
             }
             None => {
-                let place = InboundSlot::with_policies(worker, &plan, policies);
+                let place = InboundSlot::of_door(worker, &plan, door);
                 (Rc::new(place), false)
             }
         };
@@ -174,6 +173,14 @@ impl GatewaySlot {
         *self.servers.borrow_mut() = servers;
         *self.plan.borrow_mut() = Rc::new(plan.clone());
         judge
+    }
+
+    /// Closes what is idle, and gives back what can be had again.
+    pub(crate) fn relieve(&self) {
+        self.http.relieve();
+        let servers = self.servers.borrow();
+        let places = servers.doors.iter().flat_map(|doors| &doors.places);
+        places.for_each(|place| place.forget_tokens());
     }
 
     /// Who takes a tunnel for this address.

@@ -25,6 +25,7 @@ use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
+use super::tokens::Tokens;
 use super::{FromWorker, Place, Worker, count, gateway, inbound, outbound, tunnels};
 use crate::authorization::Authorization;
 use crate::health::Watch;
@@ -32,7 +33,8 @@ use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
 use crate::moment;
 use crate::plan::{
-    InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings, Target,
+    DoorPlan, InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings,
+    Target,
 };
 
 /// An inbound listener in force.
@@ -43,8 +45,15 @@ pub(crate) struct InboundSlot {
     pub(crate) endpoint_key: Cell<u32>,
     /// Told when connections that arrived in plaintext are no longer welcome.
     pub(crate) no_plaintext: RefCell<Stop>,
-    /// The policies of a place that has its own, in place of the proxy's.
-    own_policies: Option<RefCell<Option<Authorization>>>,
+    /// Of a place that has its own, in place of the proxy's.
+    own: Option<Box<Own>>,
+}
+
+/// What holds at one place alone.
+#[derive(Default)]
+struct Own {
+    policies: RefCell<Option<Authorization>>,
+    tokens: Tokens,
 }
 
 /// An outbound listener in force.
@@ -331,7 +340,7 @@ impl Slots {
     pub(crate) fn relieve(&self) {
         self.inbound.values().for_each(|slot| slot.http.relieve());
         self.outbound.values().for_each(|slot| slot.http.relieve());
-        self.gateway.values().for_each(|slot| slot.http.relieve());
+        self.gateway.values().for_each(|slot| slot.relieve());
         self.captured.relieve();
     }
 
@@ -389,38 +398,49 @@ impl InboundSlot {
             http: Http::new(worker, &worker.settings()),
             endpoint_key: Cell::new(worker.fresh_key()),
             no_plaintext: RefCell::default(),
-            own_policies: None,
+            own: None,
         }
     }
 
-    /// One that obeys these policies alone.
-    pub(crate) fn with_policies(
-        worker: &Worker,
-        plan: &InboundPlan,
-        policies: Option<&Authorization>,
-    ) -> Self {
-        Self {
-            own_policies: Some(RefCell::new(policies.cloned())),
+    /// One that obeys a destination's policies alone.
+    pub(crate) fn of_door(worker: &Worker, plan: &InboundPlan, door: &DoorPlan) -> Self {
+        let slot = Self {
+            own: Some(Box::default()),
             ..Self::new(worker, plan)
-        }
+        };
+        slot.obey(door);
+        slot
     }
 
     /// Obeys others of its own; says whether they are.
-    pub(crate) fn obey(&self, policies: Option<&Authorization>) -> bool {
-        let Some(own) = &self.own_policies else {
+    pub(crate) fn obey(&self, door: &DoorPlan) -> bool {
+        let Some(own) = &self.own else {
             return false;
         };
-        let changed = own.borrow().as_ref() != policies;
+        let changed = *own.policies.borrow() != door.authorization;
         if changed {
-            *own.borrow_mut() = policies.cloned();
+            own.policies.borrow_mut().clone_from(&door.authorization);
         }
-        changed
+        own.tokens.obey(door.tokens.as_ref()) || changed
     }
 
     /// What holds here.
     pub(crate) fn policies<'a>(&'a self, worker: &'a Worker) -> Ref<'a, Option<Authorization>> {
-        let own = self.own_policies.as_ref();
+        let own = self.own.as_ref().map(|own| &own.policies);
         own.unwrap_or(&worker.authorization).borrow()
+    }
+
+    /// Whose tokens are believed here.
+    pub(crate) fn tokens<'a>(&'a self, worker: &'a Worker) -> &'a Tokens {
+        let own = self.own.as_ref().map(|own| &own.tokens);
+        own.unwrap_or(&worker.tokens)
+    }
+
+    /// Gives back the memory of verified tokens that is its own.
+    pub(crate) fn forget_tokens(&self) {
+        if let Some(own) = &self.own {
+            own.tokens.forget();
+        }
     }
 
     /// Obeys its plan; says whether it takes other connections than before.

@@ -132,8 +132,8 @@ impl Presented {
 }
 
 /// The time, where anybody asks for it.
-pub(super) fn now(worker: &Worker) -> u64 {
-    if worker.tokens.rules.borrow().is_none() {
+pub(super) fn now(tokens: &Tokens) -> u64 {
+    if tokens.rules.borrow().is_none() {
         return 0;
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -141,8 +141,8 @@ pub(super) fn now(worker: &Worker) -> u64 {
 }
 
 /// What becomes of a request that nobody has looked at: what only tokens may write is taken off.
-pub(super) fn unforged(worker: &Worker) -> Changes {
-    let held = worker.tokens.rules.borrow();
+pub(super) fn unforged(tokens: &Tokens) -> Changes {
+    let held = tokens.rules.borrow();
     held.as_ref()
         .map_or_else(Changes::default, |held| without(&held.owned))
 }
@@ -171,9 +171,9 @@ pub(super) fn told_path<'a>(worker: &Worker, side: Side, head: Option<&Head<'a>>
 /// What is found of a request's token. Nothing where no rule holds.
 pub(super) type Examined = Result<Option<Presented>, Denied>;
 
-/// Looks at a request's token, as of a moment.
-pub(super) fn examine(worker: &Worker, seen: &Seen<'_>, now: u64) -> Examined {
-    let held = worker.tokens.rules.borrow();
+/// Looks at a request's token by these rules, as of a moment.
+pub(super) fn examine(worker: &Worker, tokens: &Tokens, seen: &Seen<'_>, now: u64) -> Examined {
+    let held = tokens.rules.borrow();
     let Some(held) = held.as_ref() else {
         return Ok(None);
     };
@@ -186,7 +186,7 @@ pub(super) fn examine(worker: &Worker, seen: &Seen<'_>, now: u64) -> Examined {
         headers: seen,
     };
     let outcome = {
-        let mut cache = worker.tokens.cache.borrow_mut();
+        let mut cache = tokens.cache.borrow_mut();
         let cache = cache.get_or_insert_with(|| Box::new(Cache::new(worker.random())));
         rules.examine(&request, now, cache)
     };

@@ -23,6 +23,7 @@ use super::endpoint::{Endpoint, Unreachable, connect_to, verify};
 use super::inbound::{self, Caller};
 use super::shown::Shown;
 use super::{Worker, count};
+use crate::plan::{Origination, Same};
 
 /// What makes two tunnels alike: all of a sidecar's have one client, its own workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -66,7 +67,10 @@ pub(crate) async fn connect(
         let dialling = || dial(worker, &key, &shown, limit);
         let lease = Box::pin(worker.tunnels.lease(owner, key.clone(), dialling)).await?;
         let mut head = worker.tunnels.blocks().block();
-        say(worker, &mut head, plan.address);
+        match plan.origination.as_ref().map(|Same(one)| &**one) {
+            Some(Origination::Through(called)) => say(worker, &mut head, called),
+            _ => say(worker, &mut head, plan.address),
+        }
         match voile_hbone::open(&lease, head).await {
             Ok(halves) => {
                 let tunnel = Tunnel::new(halves, to, None, Some(lease));
@@ -87,7 +91,7 @@ fn unopened(to: SocketAddr, error: Unopened) -> Unreachable {
     Unreachable::new(public, format!("{to}: {error}"))
 }
 
-fn say(worker: &Worker, head: &mut voile_http2::Fields, to: SocketAddr) {
+fn say(worker: &Worker, head: &mut voile_http2::Fields, to: impl std::fmt::Display) {
     let own = worker.own.borrow();
     let baggage = [
         ("k8s.cluster.name", own.cluster.as_str()),

@@ -34,6 +34,8 @@ pub struct WaypointDestination {
     pub to: WaypointTo,
     /// Policies that hold for it; all of them, or nothing is obeyed.
     pub authorization_policies: Vec<PolicyReference>,
+    /// The same of RequestAuthentications.
+    pub request_authentications: Vec<PolicyReference>,
 }
 
 /// Where a tunnel leads.
@@ -101,6 +103,10 @@ impl WaypointDestination {
             authorization_policies: references(
                 "authorization_policies",
                 &message.authorization_policies,
+            )?,
+            request_authentications: references(
+                "request_authentications",
+                &message.request_authentications,
             )?,
         })
     }

@@ -130,7 +130,8 @@ struct Stage {
     servers: Vec<Pod>,
 }
 
-fn sidecar(mesh: &mut Mesh, pod: &Pod) {
+/// Starts a sidecar in its pod.
+pub(super) fn sidecar(mesh: &mut Mesh, pod: &Pod) {
     let who = format!("shop/{}", pod.name);
     let token = mesh.token(&who, pod.name);
     let root = mesh.folder.path().join("state/root-cert.pem");

@@ -8,6 +8,7 @@ mod revoked;
 mod up;
 mod waypoint;
 mod waypoint_hostile;
+mod waypoint_policies;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};

@@ -8,7 +8,7 @@ use super::hostile::{Caller, calls_at, status};
 use super::*;
 use crate::captured::connect;
 
-const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
+pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 
 /// A waypoint, and its Pod; beside the service that is behind it, one that is not.
 const BEHIND: &str = r#"---
@@ -52,10 +52,15 @@ spec:
   rules: [{from: [{source: {principals: [cluster.local/ns/shop/sa/client]}}]}]
 "#;
 
-const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);
+pub(super) const WEB: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);
 
 fn started() -> Option<(Mesh, Node, [Pod; 3])> {
-    let mut mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + BEHIND))?;
+    started_with("")
+}
+
+/// A client, a server and the waypoint, beside more resources.
+pub(super) fn started_with(more: &str) -> Option<(Mesh, Node, [Pod; 3])> {
+    let mut mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + BEHIND + more))?;
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     let gate = mesh.pod_with("gate", GATE, Rules::default());
     serve(&first, FIRST);

@@ -197,7 +197,7 @@ pub(crate) fn request(
     head: &Head<'_>,
     permit: Rc<Permit>,
 ) -> Result<Judged, Denied> {
-    let began = tokens::now(worker);
+    let began = tokens::now(slot.tokens(worker));
     let seen = Seen::new(head, Came::Fresh);
     let mut said = said(worker, slot, caller, &seen, began)?;
     let policies = slot.policies(worker);
@@ -208,7 +208,7 @@ pub(crate) fn request(
         caller,
         destination: slot.plan.borrow().bind,
         request: Some((head, asks.path.as_deref().unwrap_or_else(|| seen.path()))),
-        changes: &tokens::unforged(worker),
+        changes: &tokens::unforged(slot.tokens(worker)),
     };
     let (authorizer, question) = whom(worker, policies, &asks.outcome, &about)?;
     Ok(Judged::Ask(Box::new(Asking {
@@ -265,7 +265,7 @@ pub(super) fn said(
     seen: &Seen<'_>,
     began: u64,
 ) -> Result<Said, Denied> {
-    let examined = tokens::examine(worker, seen, began);
+    let examined = tokens::examine(worker, slot.tokens(worker), seen, began);
     let policies = slot.policies(worker);
     let Some(policies) = policies.as_ref() else {
         tokens::tally(worker, &examined);

@@ -1,0 +1,257 @@
+//! What a waypoint obeys that aims at it or at a service behind it, and for whom: tokens, an external service's word; and callers
+//! with a sidecar, who go through it as those of a node proxy do.
+
+use http::{Method, Request};
+use serde_json::json;
+use voile_host::netns::Namespace;
+use voile_host::netns::rules::Capture;
+
+use super::hostile::{answered, calls_by};
+use super::mixed::sidecar;
+use super::revoked::revoke;
+use super::waypoint_hostile::{GATE, WEB, started_with};
+use super::*;
+use crate::custom::authorizer::Authorizer;
+use crate::custom::provider;
+use crate::mesh::issuer::Issuer;
+use crate::mesh::{Answer, exchange, series};
+use crate::tokens::{ISSUER, rule};
+
+/// A service behind the same waypoint, at which no policy of these tests aims.
+const OTHER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
+
+const SECOND_SERVICE: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
+    spec:\n  clusterIP: 10.96.0.12\n  selector: {app: server}\n  ports: [{name: http, port: 80, targetPort: 8081}]\n";
+
+/// What is answered to a request with these lines.
+fn asked(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> Option<Answer> {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n{lines}\r\n");
+    let ask = || exchange((to, 80).into(), head.as_bytes());
+    from.run(ask).expect("entered").ok()
+}
+
+fn status(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> u16 {
+    asked(from, to, path, lines).map_or(0, |answer| answer.status)
+}
+
+/// What its application saw of it.
+fn seen(from: &Namespace, to: Ipv4Addr, lines: &str) -> String {
+    let answer = asked(from, to, "/open", lines).expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+fn believes(target: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: tokens, namespace: shop}}\n\
+         spec: {{targetRefs: [{target}], jwtRules: [{rule}]}}\n"
+    )
+}
+
+const AT_WEB: &str = "{group: \"\", kind: Service, name: web}";
+const AT_GATE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: gate}";
+
+#[test]
+fn tokens_are_looked_at_where_a_request_authentication_aims_and_nowhere_else() {
+    let Some((mesh, _node, [client, ..])) = started_with(SECOND_SERVICE) else {
+        return;
+    };
+    let inside = &client.inside;
+    let issuer = Issuer::new(ISSUER, "one");
+    let bearer = |token: &str| format!("authorization: Bearer {token}\r\n");
+    let good = bearer(&issuer.token("me", json!({})));
+    let bad = bearer(&Issuer::new(ISSUER, "one").token("me", json!({})));
+    wait_until("both services are called through the waypoint", || {
+        [WEB, OTHER].map(|to| status(inside, to, "/open", &bad)) == [200, 200]
+    });
+    let rule = rule(&issuer, ", outputPayloadToHeader: x-claims");
+    mesh.write("tokens.yaml", &believes(AT_WEB, &rule));
+    wait_until("a bad token is refused", || {
+        status(inside, WEB, "/open", &bad) == 401
+    });
+    assert_eq!(
+        status(inside, OTHER, "/open", &bad),
+        200,
+        "nobody aims there"
+    );
+    let told = seen(inside, WEB, &(good.clone() + "x-claims: forged\r\n"));
+    assert!(told.contains("x-claims: ey"), "{told}");
+    assert!(
+        !told.contains("forged") && !told.contains("Bearer"),
+        "{told}"
+    );
+    let told = seen(inside, OTHER, "x-claims: own\r\n");
+    assert!(told.contains("x-claims: own"), "{told}");
+    // Without a token nobody is anybody, until a policy asks for one.
+    assert_eq!(status(inside, WEB, "/open", ""), 200);
+    mesh.write(
+        "ask.yaml",
+        &format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: ask, namespace: shop}}\n\
+             spec: {{targetRefs: [{AT_WEB}], action: DENY, rules: [{{from: [{{source: {{notRequestPrincipals: [\"{ISSUER}/me\"]}}}}]}}]}}\n"
+        ),
+    );
+    wait_until("a token is asked for", || {
+        status(inside, WEB, "/open", "") == 403
+    });
+    let of_another = bearer(&issuer.token("you", json!({})));
+    assert_eq!(status(inside, WEB, "/open", &good), 200);
+    assert_eq!(status(inside, WEB, "/open", &of_another), 403);
+    // Aimed at the waypoint it holds for all that is behind it.
+    mesh.write("tokens.yaml", &believes(AT_GATE, &rule));
+    wait_until("it holds for both", || {
+        [WEB, OTHER].map(|to| status(inside, to, "/open", &bad)) == [401, 401]
+    });
+    mesh.remove("ask.yaml");
+    mesh.remove("tokens.yaml");
+    wait_until("nobody looks at tokens any more", || {
+        [WEB, OTHER].map(|to| status(inside, to, "/open", &bad)) == [200, 200]
+    });
+}
+
+#[test]
+fn an_external_service_is_asked_about_what_a_custom_policy_aims_at() {
+    let Some((mesh, _node, [client, ..])) = started_with(SECOND_SERVICE) else {
+        return;
+    };
+    let inside = &client.inside;
+    let at = SocketAddr::from((WORLD, 9191));
+    let authorizer = Authorizer::start(listen(&mesh.world, at));
+    let custom = format!(
+        "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: custom, namespace: shop}}\n\
+         spec: {{targetRefs: [{AT_WEB}], action: CUSTOM, provider: {{name: ext}}, rules: [{{to: [{{operation: {{paths: [\"/ask*\"]}}}}]}}]}}\n"
+    );
+    mesh.write(
+        "custom.yaml",
+        &(provider("envoyExtAuthzGrpc", at, ", timeout: 5s") + &custom),
+    );
+    wait_until("what it denies is denied", || {
+        status(inside, WEB, "/ask", "x-ask: deny\r\n") == 403 && !authorizer.asked().is_empty()
+    });
+    assert_eq!(status(inside, WEB, "/ask", "x-ask: yes\r\n"), 200);
+    let asked = authorizer.take();
+    let source = asked.last().and_then(|asked| asked.source.clone());
+    let principal = source.expect("who calls").principal;
+    assert_eq!(principal, "spiffe://cluster.local/ns/shop/sa/client");
+    assert_eq!(status(inside, WEB, "/open", "x-ask: deny\r\n"), 200);
+    assert_eq!(status(inside, OTHER, "/ask", "x-ask: deny\r\n"), 200);
+    let asked = authorizer.take();
+    assert!(asked.is_empty(), "nobody is asked about others: {asked:?}");
+    // Nobody else's word counts for a provider that is not there.
+    mesh.write("custom.yaml", &custom);
+    wait_until("what nobody can be asked about is denied", || {
+        status(inside, WEB, "/ask", "x-ask: yes\r\n") == 403
+    });
+    assert_eq!(status(inside, WEB, "/open", ""), 200);
+}
+
+/// A pod with a sidecar.
+const SIDE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 8);
+
+const SIDED: &str = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: side, namespace: shop}\n---\napiVersion: v1\nkind: Pod\n\
+    metadata: {name: side, namespace: shop, labels: {app: side, sidecar.istio.io/inject: \"true\"}}\nspec:\n  \
+    serviceAccountName: side\n  nodeName: one\n  containers: [{name: app}]\nstatus: {phase: Running, podIP: 10.244.0.8}\n";
+
+/// By when what is revoked must have ended.
+const CUT: Duration = Duration::from_secs(20);
+
+/// Its network, and its sidecar.
+fn sided(mesh: &mut Mesh) -> Pod {
+    let rules = Rules {
+        capture: Some(Capture {
+            control: vec![(WORLD, XDS).into()],
+            ..Capture::default()
+        }),
+        ..Rules::default()
+    };
+    let side = mesh.pod_with("side", SIDE, rules);
+    sidecar(mesh, &side);
+    side
+}
+
+#[test]
+fn tunnels_of_a_revoked_caller_end_at_a_waypoint_and_at_a_sidecar_and_no_more_are_taken() {
+    let Some((mut mesh, _node, [client, ..])) = started_with(SIDED) else {
+        return;
+    };
+    let side = sided(&mut mesh);
+    serve(&side, SIDE);
+    let web = SocketAddr::from((WEB, 90));
+    wait_until("the service is called through the waypoint", || {
+        name(&client.inside, web).as_deref() == Some("first")
+    });
+    for (at, target) in [(GATE, "10.96.0.11:90"), (SIDE, "10.244.0.8:8080")] {
+        let mesh = &mesh;
+        let (said, ended, after) = calls_by(mesh, "client", at, async |mut caller, serial| {
+            let request = Request::builder().method(Method::CONNECT).uri(target);
+            let request = request.body(()).expect("a request");
+            let mut ready = caller.clone().ready().await.expect("room");
+            let (answer, _send) = ready.send_request(request, false).expect("sent");
+            let mut body = answer.await.expect("an answer").into_body();
+            let said = body.data().await.expect("a word").expect("whole");
+            revoke(mesh, &serial);
+            let more = tokio::time::timeout(CUT, body.data()).await;
+            let ended = more.is_ok_and(|more| !matches!(more, Some(Ok(_))));
+            let after = answered(&mut caller, Method::CONNECT, target).await;
+            (said, ended, after.map(|status| status.as_u16()).ok())
+        });
+        assert!(!said.is_empty() && ended, "{target}");
+        assert!(matches!(after, None | Some(401)), "{target}: {after:?}");
+    }
+    // Others are not meant.
+    assert_eq!(name(&client.inside, web).as_deref(), Some("first"));
+}
+
+#[test]
+fn a_sidecar_calls_what_stands_behind_a_waypoint_through_it() {
+    let Some((mut mesh, _node, [.., gate])) = started_with(SIDED) else {
+        return;
+    };
+    let side = sided(&mut mesh);
+    let inside = &side.inside;
+    // Only the client may, and whoever goes past the waypoint would not be asked.
+    wait_until("the waypoint's policy holds for a sidecar's call", || {
+        status(inside, WEB, "/open", "") == 403
+    });
+    let tcp = SocketAddr::from((WEB, 90));
+    assert_eq!(name(inside, tcp), None, "and for its connections");
+    mesh.write(
+        "side.yaml",
+        &format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: side, namespace: shop}}\n\
+             spec: {{targetRefs: [{AT_WEB}], rules: [{{from: [{{source: {{principals: [cluster.local/ns/shop/sa/side]}}}}]}}]}}\n\
+             ---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: web, namespace: shop}}\n\
+             spec:\n  hosts: [web]\n  http:\n  - headers: {{request: {{add: {{x-route: once}}}}}}\n    \
+             route: [{{destination: {{host: web, port: {{number: 80}}}}}}]\n"
+        ),
+    );
+    wait_until("it may, by its own identity", || {
+        status(inside, WEB, "/open", "") == 200
+    });
+    wait_until("its routes are obeyed by the waypoint", || {
+        seen(inside, WEB, "").matches("x-route: once").count() > 0
+    });
+    let told = seen(inside, WEB, "");
+    assert_eq!(told.matches("once").count(), 1, "and only there: {told}");
+    assert_eq!(name(inside, tcp).as_deref(), Some("first"));
+    wait_until("the waypoint counts it by that", || {
+        let page = gate.inside.run(|| get(local(15020), "/metrics"));
+        let page = page.expect("entered").expect("metrics");
+        let page = String::from_utf8(page.body).expect("text");
+        let words = [
+            "reporter=\"waypoint\"",
+            "source_principal=\"spiffe://cluster.local/ns/shop/sa/side\"",
+            "destination_service_name=\"web\"",
+            "response_code=\"200\"",
+        ];
+        series(&page, "istio_requests_total", &words).is_some()
+    });
+    // A waypoint that is not there is not gone past.
+    mesh.remove("side.yaml");
+    let gone = "apiVersion: v1\nkind: Service\nmetadata: {name: lost, namespace: shop, labels: {istio.io/use-waypoint: gone}}\n\
+        spec:\n  clusterIP: 10.96.0.13\n  selector: {app: server}\n  ports: [{name: http, port: 80, targetPort: 8081}]\n";
+    mesh.write("lost.yaml", gone);
+    wait_until("nobody answers for it", || {
+        status(inside, Ipv4Addr::new(10, 96, 0, 13), "/open", "") == 503
+    });
+}
