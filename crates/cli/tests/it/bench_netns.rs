@@ -109,8 +109,6 @@ fn redirected_and_tried(record: &serde_json::Value) {
 /// The record of one round of these contestants in those modes beside the baseline, all over mutual TLS; none where this machine
 /// makes no networks.
 fn through_nodes(modes: &str, contestants: &str, peer: Option<&str>) -> Option<serde_json::Value> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     let contestants = format!("\"baseline\", {contestants}");
     let modes = format!("modes = [\"baseline\", {modes}]");
     let text = changed(&[
@@ -119,10 +117,17 @@ fn through_nodes(modes: &str, contestants: &str, peer: Option<&str>) -> Option<s
         ("modes = [\"baseline\", \"both\"]", &modes),
         ("response_sizes = [64, 4096]", "tls = [false, true]"),
     ]);
+    ran(&text, "1", peer)
+}
+
+/// The record of that definition.
+fn ran(text: &str, rounds: &str, peer: Option<&str>) -> Option<serde_json::Value> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     std::fs::write(&file, text).expect("written");
     let ran = Process::output(|voile| {
         voile
-            .args(["bench", "run", "--smoke", "--rounds", "1"])
+            .args(["bench", "run", "--smoke", "--rounds", rounds])
             .args(peer.into_iter().flat_map(|peer| ["--peer", peer]))
             .arg(&file)
             .arg("--out")
@@ -234,6 +239,37 @@ fn requests_go_through_a_waypoint_between_two_nodes_and_it_is_charged_for_them_a
         proven(&record, contestant, mode, &claims);
         let roles = ["client-node", "waypoint", "server-node"];
         charged(&record, contestant, mode, &roles);
+    }
+}
+
+/// In each round anew: what was killed is there again after its slice. What cannot be done is named.
+#[test]
+fn the_control_plane_of_node_proxies_and_of_a_waypoint_is_killed_under_load_and_comes_again() {
+    let mut text = changed(&[
+        ("rounds = 3", "rounds = 2\nisolation = \"netns\""),
+        ("slice = \"150ms\"", "slice = \"1500ms\""),
+        ("\"baseline\", \"relay\"", "\"voile\""),
+        ("\"baseline\", \"both\"", "\"node\", \"node+waypoint\""),
+        ("response_sizes = [64, 4096]", "tls = true"),
+    ]);
+    for (at, action) in [("400ms", "kill-control-plane"), ("1s", "push-policy")] {
+        text += &format!("[[events]]\nat = \"{at}\"\naction = \"{action}\"\n");
+    }
+    let Some(record) = ran(&text, "2", None) else {
+        return;
+    };
+    let runs = record["runs"].as_array().expect("runs");
+    for mode in ["node", "node+waypoint"] {
+        let own: Vec<_> = runs.iter().filter(|run| run["mode"] == mode).collect();
+        assert!(own.len() >= 2, "{mode}: {}", record["notes"]);
+        for run in own {
+            let [killed, pushed] = [&run["events"][0], &run["events"][1]];
+            assert_eq!(killed["action"], "kill-control-plane");
+            assert!(killed["failure"].is_null(), "{killed}");
+            assert_eq!(killed["observed"], "the control plane's end by SIGKILL");
+            let why = format!("not done in mode \"{mode}\" yet");
+            assert_eq!(pushed["failure"], why.as_str(), "{pushed}");
+        }
     }
 }
 

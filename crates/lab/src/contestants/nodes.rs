@@ -25,12 +25,13 @@ use self::agent::{Agent, NodePod};
 use self::waypoint::{Before, GRPC_PORT, Waypoint};
 use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
-use super::voile::{CONNECTIONS, Ports, Voile, counted};
+use super::voile::{CONNECTIONS, Ports, Voile, counted, kill};
 use super::{
     CLIENT_NODE, CONTROL, Carried, Contestant, Counts, HBONE, Instance, Route, SERVER_NODE, Stage,
     WAYPOINT, peers_folder,
 };
-use crate::definition::Variant;
+use crate::definition::{Action, Variant};
+use crate::events::Sign;
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
 use crate::plan::Way;
@@ -221,6 +222,7 @@ pub(super) struct Nodes {
 struct Running {
     pods: Captured,
     control: Supervised,
+    ports: Ports,
     /// The client's and the server's.
     nodes: Vec<Node>,
     waypoint: Option<Waypoint>,
@@ -405,6 +407,7 @@ impl Contestant for Nodes {
         let mut running = Running {
             pods,
             control,
+            ports: ports.clone(),
             nodes: Vec::new(),
             waypoint: None,
         };
@@ -519,6 +522,32 @@ impl Contestant for Nodes {
         let folder = lab.folder.join(self.prefix());
         let (client, _) = running.pods.networks();
         Stage::of_tunnel(&folder, (STAGE_VIRTUAL, HTTP_PORT).into(), client)
+    }
+
+    /// What was told is kept without who told it; nothing else is done to node proxies and waypoints yet.
+    fn act(&mut self, _lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+        let running = self.running.as_mut().ok_or("it does not run")?;
+        match action {
+            Action::KillControlPlane => kill(&mut running.control),
+            _ => Err(format!("not done in mode \"{}\" yet", way.mode)),
+        }
+    }
+
+    fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let folder = lab.folder.join(self.prefix());
+        let running = self.running.as_mut().ok_or("it does not run")?;
+        if running.control.try_exit().is_some() {
+            let (inside, ports) = (running.pods.lab(lab), &running.ports);
+            let (config, state) = (folder.join("config"), folder.join("state"));
+            let nodes = Some(NODE_ACCOUNT);
+            let control = self
+                .mesh
+                .start_control(&inside, &config, &state, ports, nodes)?;
+            running.control = control;
+            let ready = Probe::Http(running.ports.monitoring(), "/ready".to_owned());
+            lab.wait_ready(&mut running.control, &ready)?;
+        }
+        self.ready(lab)
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

@@ -29,6 +29,7 @@ use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use by_number::host;
 use changes::Changes;
+pub(super) use changes::kill;
 pub(crate) use served::counted;
 pub(super) use served::{CONNECTIONS, serve};
 pub(super) use served::{Told, metric, tell};

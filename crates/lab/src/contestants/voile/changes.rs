@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
+use voile_host::child::Supervised;
 use voile_host::ready::Probe;
 
 use super::{CLIENT, Running, SERVER, Sidecar, Voile};
@@ -103,6 +104,17 @@ pub(super) struct Changes {
     retired: Vec<Process>,
 }
 
+/// Ends a control plane as nobody can prepare for.
+pub(in crate::contestants) fn kill(control: &mut Supervised) -> Result<Sign, String> {
+    control.signal(Signal::KILL);
+    match control.wait(STOP_GRACE) {
+        Some(_) => Ok(Sign::AtOnce(
+            "the control plane's end by SIGKILL".to_owned(),
+        )),
+        None => Err("the control plane did not end by SIGKILL".to_owned()),
+    }
+}
+
 impl Voile {
     fn config(&self, lab: &Lab<'_>, file: &str) -> PathBuf {
         lab.folder
@@ -149,7 +161,7 @@ impl Voile {
             Action::MoveEndpoints => self.move_endpoints(lab),
             Action::RestartProxy => self.restart(lab),
             Action::UpgradeProxy => self.upgrade(lab),
-            Action::KillControlPlane => self.kill_control(),
+            Action::KillControlPlane => kill(&mut self.running()?.control),
             Action::RotateCertificates => self.rotate(way),
             Action::Hook(_) => Err("a hook is the lab's own".to_owned()),
         }
@@ -264,17 +276,6 @@ impl Voile {
         let old = std::mem::replace(&mut running.sidecars[at], new);
         running.changes.retired.push(old.process);
         Ok(sign)
-    }
-
-    fn kill_control(&mut self) -> Result<Sign, String> {
-        let running = self.running()?;
-        running.control.signal(Signal::KILL);
-        match running.control.wait(STOP_GRACE) {
-            Some(_) => Ok(Sign::AtOnce(
-                "the control plane's end by SIGKILL".to_owned(),
-            )),
-            None => Err("the control plane did not end by SIGKILL".to_owned()),
-        }
     }
 
     fn server_sidecar(&mut self) -> Result<usize, String> {
