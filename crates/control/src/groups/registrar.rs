@@ -374,3 +374,6 @@ impl Files {
         (found, (!foreign.is_empty()).then_some(again))
     }
 }
+
+#[cfg(test)]
+mod tests;

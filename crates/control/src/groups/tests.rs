@@ -7,7 +7,7 @@ use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use tokio::sync::oneshot;
 use voile_identity::Proof;
-use voile_model::mesh::Mesh;
+use voile_model::mesh::{Mesh, WorkloadGroup};
 use voile_model::{SourceFile, check};
 use voile_proto::discovery::{Locality, Node};
 
@@ -280,7 +280,12 @@ fn who_is_asked_how_it_is_takes_traffic_only_once_it_said_that_it_is_well() {
     );
 }
 
-fn claim(address: &str) -> Claim {
+/// The group that a claim names.
+pub(super) fn group_of(claim: &Claim) -> WorkloadGroup {
+    WorkloadGroup::clone(&mesh("").workload_groups[&claim.group])
+}
+
+pub(super) fn claim(address: &str) -> Claim {
     let caller = caller("shop/sa/vm", None);
     Claim::of(&caller, &node(&named(address), &[GROUP]))
         .expect("a claim")

@@ -191,7 +191,8 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
 
     /// Ends the stream when it is time, and wakes then.
     fn watch_the_clock(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
-        let now = Instant::now();
+        // By the alarm's own clock.
+        let now = tokio::time::Instant::now().into_std();
         let until = self.until();
         // An end that is put off lets the alarm ring once too early, which costs less than to set it at each response.
         if let Some((rings, wakes)) = &self.rings
@@ -367,3 +368,6 @@ fn status_of(ended: &Ended) -> Status {
     };
     Status::new(code, ended.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,7 +139,8 @@ impl Peer {
             }
             self.say().await;
             let mut room = [0; 4096];
-            let read = self.socket.read(&mut room).await.expect("a server");
+            let read = timeout(DEADLINE, self.socket.read(&mut room)).await;
+            let read = read.expect("the server says something").expect("a server");
             assert!(read > 0, "the server ended the connection");
             self.link.borrow().receive(&room[..read]);
         }
@@ -225,13 +226,16 @@ async fn who_acknowledges_what_it_has_not_read_is_told_nothing_more() {
         let mut body = response.into_body();
         // The window takes 65 answers; 16 more may wait.
         let mut heard = 0;
-        while say.send_copy(b"more", false).is_ok() {
-            peer.turn().await;
-            let mut nobody = Context::from_waker(Waker::noop());
-            if let Poll::Ready(Some(Ok(data))) = body.poll_data(&mut nobody) {
-                heard += data.len();
+        let all = async {
+            while say.send_copy(b"more", false).is_ok() {
+                peer.turn().await;
+                let mut nobody = Context::from_waker(Waker::noop());
+                if let Poll::Ready(Some(Ok(data))) = body.poll_data(&mut nobody) {
+                    heard += data.len();
+                }
             }
-        }
+        };
+        timeout(DEADLINE, all).await.expect("the stream ends");
         assert_eq!(heard, 65_535, "all that the window took");
         drop(body);
         // Others on the connection are served all the same.
@@ -268,12 +272,16 @@ async fn questions_are_answered_whole_and_have_a_largest_size() {
 async fn a_connection_ends_with_its_control_plane_and_when_it_is_old() {
     let calls = async {
         let (mut peer, end) = Peer::of(Duration::from_secs(60)).await;
-        let (mut response, _say) = peer.call(STREAM, true);
+        let (mut response, say) = peer.call(STREAM, true);
         assert_eq!(peer.head(&mut response).await.status(), 200);
         // It has had its turns, and waits.
         end.send_replace(());
         let (_, status) = peer.end(&mut response.into_body()).await;
         assert_eq!(status, "14 the%20control%20plane%20is%20ending");
+        // Whoever hears that ends the stream as well, and then there is nothing left.
+        drop(say);
+        peer.say().await;
+        peer.over().await;
         let (mut peer, _end) = Peer::of(Duration::from_millis(100)).await;
         let (mut response, _say) = peer.call(STREAM, true);
         assert_eq!(peer.head(&mut response).await.status(), 200);

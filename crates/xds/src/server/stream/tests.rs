@@ -59,6 +59,11 @@ fn the_soonest_end_is_never_after_the_end_and_is_it_once_looked_up() {
     let (_, mut second) = told(&mut stream, 1).expect("another");
     assert_eq!(stream.soonest(), Some(begun + ACK_DEADLINE));
     assert_eq!(told(&mut stream, 1), None);
+    // Answers to what was never said answer nothing.
+    for _ in 0..2 {
+        ask(&mut stream, "one", "999", at(1));
+    }
+    assert_eq!(stream.soonest(), Some(begun + ACK_DEADLINE));
     // Never is nothing under way, for longer than anybody may be silent.
     for seconds in (10..100).step_by(10) {
         ask(&mut stream, "one", &first, at(seconds));

@@ -1,0 +1,126 @@
+//! When a stream ends by itself: a caller that does not answer, on a clock of the test's own.
+
+use std::future::poll_fn;
+
+use tokio::time::advance;
+use tonic::codegen::http::HeaderMap;
+use voile_proto::discovery::DeltaDiscoveryRequest;
+
+use super::*;
+use crate::server::{Interest, Resolution, Resource, Streams};
+
+const DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// One resource under any name.
+struct Everywhere;
+
+impl Snapshot<()> for Everywhere {
+    fn version(&self) -> Arc<str> {
+        "1".into()
+    }
+
+    fn resolve(&self, (): &(), _: &str, name: &str) -> Resolution {
+        Resolution::Found(vec![Arc::new(Resource {
+            name: name.into(),
+            aliases: Vec::new(),
+            version: self.version(),
+            body: Arc::from(name.as_bytes()),
+        })])
+    }
+
+    fn everything(&self, (): &(), _: &str) -> Resolution {
+        Resolution::Unknown
+    }
+
+    fn introduce(&self, (): &mut (), _: &Node) {}
+}
+
+struct Nobody;
+
+impl Observer<()> for Nobody {
+    fn opened(&self, _: StreamId, (): &()) {}
+    fn named(&self, _: StreamId, _: &str) {}
+    fn event(&self, _: StreamId, _: &str, _: &Event) {}
+    fn sent(&self, _: StreamId, _: &str, _: usize, _: usize) {}
+    fn closed(&self, _: StreamId, _: &str) {}
+}
+
+/// A caller's end of a stream.
+struct Talk {
+    stream: Box<dyn Served>,
+    _snapshots: watch::Sender<Arc<dyn Snapshot<()>>>,
+}
+
+impl Talk {
+    fn new() -> Self {
+        let all: Arc<dyn Snapshot<()>> = Arc::new(Everywhere);
+        let (sender, snapshots) = watch::channel(all);
+        let streams = Streams::new(snapshots, Arc::<Interest>::default(), Arc::new(Nobody));
+        let stream = streams.open(DELTA, &HeaderMap::new(), (), None);
+        Self {
+            stream: stream.expect("a stream"),
+            _snapshots: sender,
+        }
+    }
+
+    /// Says a request; how many bytes it is answered with.
+    fn say(&mut self, name: &str, nonce: &str) -> usize {
+        let names = match name {
+            "" => Vec::new(),
+            name => vec![name.to_owned()],
+        };
+        let request = DeltaDiscoveryRequest {
+            type_url: "one".to_owned(),
+            resource_names_subscribe: names,
+            response_nonce: nonce.to_owned(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let request = request.encode_to_vec();
+        let length = u32::try_from(request.len()).expect("few bytes");
+        let bytes = [&[0][..], &length.to_be_bytes(), &request].concat();
+        let mut out = Vec::new();
+        self.stream.hear(&bytes, &mut out).expect("it may be asked");
+        out.len()
+    }
+
+    /// Its end, if that has come by now.
+    async fn end(&mut self) -> Option<Status> {
+        poll_fn(|context| match self.stream.poll(context, &mut Vec::new()) {
+            Poll::Ready(status) => Poll::Ready(Some(status)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
+    }
+
+    /// As whoever serves it is woken: by the clock, and not before.
+    async fn ends(&mut self) -> Status {
+        poll_fn(|context| self.stream.poll(context, &mut Vec::new())).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_answers_nothing_for_half_a_minute_is_told_so() {
+    let mut talk = Talk::new();
+    assert!(talk.say("a", "") > 0, "it is told something");
+    assert_eq!(talk.end().await.map(|status| status.code()), None);
+    advance(Duration::from_secs(29)).await;
+    assert_eq!(talk.end().await.map(|status| status.code()), None);
+    let begun = tokio::time::Instant::now();
+    let end = tokio::time::timeout(Duration::from_secs(3600), talk.ends()).await;
+    let end = end.expect("it ends");
+    assert_eq!(end.code(), Code::DeadlineExceeded);
+    assert_eq!(end.message(), "no answer to a response in 30s");
+    assert!(begun.elapsed() < Duration::from_secs(2), "at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_answered_is_waited_for() {
+    let mut talk = Talk::new();
+    assert!(talk.say("a", "") > 0, "it is told something");
+    assert_eq!(talk.end().await.map(|status| status.code()), None);
+    assert_eq!(talk.say("", "1"), 0, "an answer, and nothing is new");
+    advance(Duration::from_secs(3600)).await;
+    let waited = tokio::time::timeout(Duration::from_secs(3600), talk.ends()).await;
+    assert!(waited.is_err(), "{waited:?}");
+}
