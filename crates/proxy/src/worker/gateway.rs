@@ -24,6 +24,7 @@ use super::gateway_tcp::bytes;
 use super::inbound::{Caller, behind};
 use super::logged::{self, TcpRecord};
 use super::slots::{Http, InboundSlot, OutboundSlot};
+use super::stop::Stop;
 use super::{Conversation, Worker, count, waypoint};
 use crate::http::serve_connection;
 use crate::http2;
@@ -58,8 +59,38 @@ struct Servers {
 struct Doors {
     by_address: HashMap<SocketAddr, usize>,
     by_host: HashMap<(Arc<str>, u16), usize>,
-    /// Where policies are asked, in the order of the plan.
-    places: Vec<Rc<InboundSlot>>,
+    /// In the order of the plan.
+    all: Vec<Rc<Door>>,
+}
+
+/// One destination of a waypoint, as its connections hold it.
+pub(super) struct Door {
+    /// Where policies are asked.
+    pub(super) place: InboundSlot,
+    http: Http<GatewayRole>,
+    /// Told when it stands behind this waypoint no longer.
+    pub(super) gone: Stop,
+}
+
+impl Door {
+    fn new(worker: &Worker, plan: &InboundPlan, door: &DoorPlan) -> Self {
+        Self {
+            place: InboundSlot::of_door(worker, plan, door),
+            http: Http::new(worker, &worker.settings()),
+            gone: Stop::default(),
+        }
+    }
+
+    /// Its connections finish, and what is idle or no HTTP ends: whoever opens another is led where it stands now.
+    fn leave(&self) {
+        self.http.leave();
+        self.gone.give();
+    }
+
+    /// Ready when a connection that carries nothing yet is to close.
+    pub(super) async fn idle_unwelcome(&self) {
+        self.http.idle_unwelcome().await;
+    }
 }
 
 impl Doors {
@@ -67,11 +98,12 @@ impl Doors {
     fn add(
         &mut self,
         worker: &Worker,
-        before: Option<&Rc<InboundSlot>>,
+        before: Option<Rc<Door>>,
         server: &ServerPlan,
         door: &DoorPlan,
+        renewed: bool,
     ) -> bool {
-        let index = self.places.len();
+        let index = self.all.len();
         for called in &door.called {
             self.by_address.entry(*called).or_insert(index);
         }
@@ -79,17 +111,18 @@ impl Doors {
             self.by_host.entry(host.clone()).or_insert(index);
         }
         let plan = inbound_plan(&server.way.name, server.way.bind);
-        let (place, changed) = match before {
-            Some(place) => {
-                let moved = place.follow(worker, &plan, false);
-                (Rc::clone(place), place.obey(door) || moved)
+        let (door, changed) = match before {
+            Some(before) => {
+                if renewed {
+                    before.http.renew(worker, &worker.settings());
+                }
+                let moved = before.place.follow(worker, &plan, false);
+                let changed = before.place.obey(door) || moved;
+                (before, changed)
             }
-            None => {
-                let place = InboundSlot::of_door(worker, &plan, door);
-                (Rc::new(place), false)
-            }
+            None => (Rc::new(Door::new(worker, &plan, door)), false),
         };
-        self.places.push(place);
+        self.all.push(door);
         changed
     }
 }
@@ -100,25 +133,25 @@ impl Servers {
     fn follow(self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> (Self, bool) {
         let mut made = Self::default();
         let mut before = HashMap::new();
-        let mut places = self.doors.map(|doors| doors.places.into_iter());
+        let mut doors = self.doors.map(|doors| doors.all.into_iter());
         for slot in self.ways {
-            let place = places.as_mut().and_then(Iterator::next);
+            let door = doors.as_mut().and_then(Iterator::next);
             let name = Arc::clone(&slot.plan.borrow().name);
-            before.insert(name, (slot, place));
+            before.insert(name, (slot, door));
         }
         let mut judge = false;
         for (index, server) in plan.servers.iter().enumerate() {
-            let (slot, place) = match before.remove(&server.way.name) {
-                Some((slot, place)) => {
+            let (slot, known) = match before.remove(&server.way.name) {
+                Some((slot, known)) => {
                     slot.follow(worker, &server.way, renewed);
-                    (slot, place)
+                    (slot, known)
                 }
                 None => (Rc::new(OutboundSlot::new(worker, &server.way)), None),
             };
             made.ways.push(slot);
             if let Some(door) = &server.door {
                 let doors = made.doors.get_or_insert_default();
-                judge |= doors.add(worker, place.as_ref(), server, door);
+                judge |= doors.add(worker, known, server, door, renewed);
             }
             for name in &server.names {
                 match &**name {
@@ -127,7 +160,10 @@ impl Servers {
                 }
             }
         }
-        for (gone, _) in before.into_values() {
+        for (gone, door) in before.into_values() {
+            if let Some(door) = door {
+                door.leave();
+            }
             let nowhere = OutboundPlan {
                 services: Vec::new(),
                 otherwise: Otherwise::NoRoute,
@@ -177,10 +213,18 @@ impl GatewaySlot {
 
     /// Closes what is idle, and gives back what can be had again.
     pub(crate) fn relieve(&self) {
-        self.http.relieve();
+        self.each_http(Http::relieve);
         let servers = self.servers.borrow();
-        let places = servers.doors.iter().flat_map(|doors| &doors.places);
-        places.for_each(|place| place.forget_tokens());
+        let doors = servers.doors.iter().flat_map(|doors| &doors.all);
+        doors.for_each(|door| door.place.forget_tokens());
+    }
+
+    /// All its engines: one, and at a waypoint one for each destination.
+    pub(crate) fn each_http(&self, mut work: impl FnMut(&Http<GatewayRole>)) {
+        work(&self.http);
+        let servers = self.servers.borrow();
+        let doors = servers.doors.iter().flat_map(|doors| &doors.all);
+        doors.for_each(|door| work(&door.http));
     }
 
     /// Who takes a tunnel for this address.
@@ -227,7 +271,7 @@ impl GatewaySlot {
         let doors = servers.doors.as_ref();
         Some(Taker {
             way: Rc::clone(servers.ways.get(index)?),
-            place: doors.and_then(|doors| doors.places.get(index).cloned()),
+            door: doors.and_then(|doors| doors.all.get(index).cloned()),
             tls: server.tls.clone(),
             kind: server.kind,
         })
@@ -251,9 +295,19 @@ fn inbound_plan(name: &Arc<str>, bind: SocketAddr) -> InboundPlan {
 pub(super) struct Taker {
     pub(super) way: Rc<OutboundSlot>,
     /// Of a waypoint's destination, which has policies of its own.
-    pub(super) place: Option<Rc<InboundSlot>>,
+    pub(super) door: Option<Rc<Door>>,
     tls: Option<TlsPlan>,
     kind: ServerKind,
+}
+
+impl Taker {
+    /// Ready when a connection that carries nothing yet is to close.
+    pub(super) async fn idle_unwelcome(&self) {
+        match &self.door {
+            Some(door) => door.idle_unwelcome().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
@@ -408,7 +462,10 @@ pub(super) fn http(
     caller: Caller,
     detected: Detected,
 ) -> Conversation {
-    let engine = slot.http.engine();
+    let engine = match &server.door {
+        Some(door) => door.http.engine(),
+        None => slot.http.engine(),
+    };
     let role = GatewayRole::new(worker, slot, server, caller);
     match detected {
         Detected::Http2 => {

@@ -18,7 +18,7 @@ use super::admission::Admission;
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave, count_revoked};
 use super::changes::Changes;
 use super::edge::{self, Arrived};
-use super::gateway::{GatewaySlot, Taker};
+use super::gateway::{Door, GatewaySlot, Taker};
 use super::inbound::Caller;
 use super::line::Line;
 use super::logged::{self, HttpContext};
@@ -38,8 +38,8 @@ pub(crate) struct GatewayRole {
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
     server: Rc<OutboundSlot>,
-    /// Where policies are asked that are a destination's own.
-    place: Option<Rc<InboundSlot>>,
+    /// Of a waypoint's destination, which has policies of its own.
+    door: Option<Rc<Door>>,
     caller: Caller,
     admission: Admission,
     out: OutboundRole,
@@ -85,7 +85,7 @@ impl GatewayRole {
         server: Taker,
         caller: Caller,
     ) -> Self {
-        let Taker { way, place, .. } = server;
+        let Taker { way, door, .. } = server;
         let server = way;
         let client: SocketAddr = caller.client();
         let out = OutboundRole::new(Rc::clone(&worker), Rc::clone(&server), None, client);
@@ -97,14 +97,14 @@ impl GatewayRole {
             },
             suite: caller.suite,
         };
-        let through = place.as_ref().map(|_| caller.clone());
+        let through = door.as_ref().map(|_| caller.clone());
         Self {
             out: out.of_gateway(edge, through),
             admission: Admission::new(caller.arrival.clone()),
             worker,
             slot,
             server,
-            place,
+            door,
             caller,
             edge,
         }
@@ -112,7 +112,8 @@ impl GatewayRole {
 
     /// Where policies are asked.
     fn inbound(&self) -> &InboundSlot {
-        self.place.as_deref().unwrap_or(&self.slot.inbound)
+        let own = self.door.as_ref().map(|door| &door.place);
+        own.unwrap_or(&self.slot.inbound)
     }
 
     /// Whether the request may go on, by the policies and its token.
@@ -172,7 +173,7 @@ impl GatewayRole {
     /// The same once it does not come too often.
     fn onward(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Box<Refusal<Self>>> {
         // Whoever called the service's address meant it.
-        if !head.has_authority() && self.place.is_none() {
+        if !head.has_authority() && self.door.is_none() {
             let refusal = Refusal::new(400, ResponseFlag::NoRoute, NO_HOST);
             return Err(Box::new(astray(refusal)));
         }
@@ -226,7 +227,7 @@ impl GatewayRole {
 
     /// What the mesh is told of the client.
     fn told(&self, head: &Head<'_>) -> Changes {
-        if self.place.is_some() {
+        if self.door.is_some() {
             // Inside the mesh what came is what its proxies said; the engine takes off what says who somebody is.
             return Changes::default();
         }
@@ -412,7 +413,7 @@ impl GatewayRole {
         let protocol = counted::protocol(exchange);
         // A waypoint's destination is known before anything is judged.
         let table = self.server.table.borrow();
-        let called = table.lone().filter(|_| self.place.is_some());
+        let called = table.lone().filter(|_| self.door.is_some());
         let series = match called {
             Some(called) => self.out.series(&called.plan.service, None, protocol),
             None => self.out.series(&black_hole(), None, protocol),

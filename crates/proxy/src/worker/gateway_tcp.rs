@@ -16,8 +16,9 @@ use super::authorization::{self, Leave};
 use super::gateway::{GatewaySlot, Taker};
 use super::inbound::{self, Caller};
 use super::logged::{self, TcpRecord};
-use super::outbound::{black_hole, cluster, led, refuse, to_service};
+use super::outbound::{AsClient, black_hole, cluster, led, refuse, to_service};
 use super::slots::InboundSlot;
+use super::through::Through;
 use super::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.
@@ -30,20 +31,48 @@ pub(super) fn bytes(
     asked: Option<String>,
 ) -> Conversation {
     Box::pin(async move {
-        let Taker { way, place, .. } = server;
-        let inbound = place.as_deref().unwrap_or(&slot.inbound);
+        let Taker { way, door, .. } = server;
+        let inbound = door.as_ref().map(|door| &door.place);
+        let inbound = inbound.unwrap_or(&slot.inbound);
+        // Boxed: no gateway's connection has one.
+        let through = door
+            .as_ref()
+            .map(|_| Box::new(Through::new(caller.clone())));
         let admitted = let_in(&worker, (&slot, inbound), stream, &caller);
         let Some((stream, leave)) = Box::pin(admitted).await else {
             return;
         };
         let (start, started) = (SystemTime::now(), Instant::now());
         let led = led(&worker, &way, asked.as_deref());
-        let relayed = match &led {
-            Err(flags) => refuse(&worker, &black_hole(), &stream, flags),
-            Ok(service) => {
-                let lost = leave.lost(&worker, inbound, &caller);
-                let streams = (stream, caller.client());
-                to_service(&worker, service, streams, None, lost).await
+        let ending = async {
+            let lost = leave.lost(&worker, inbound, &caller);
+            match &door {
+                None => lost.await,
+                Some(door) => tokio::select! {
+                    () = lost => {}
+                    () = door.gone.heard() => {}
+                },
+            }
+        };
+        let streams = (stream, caller.client());
+        let relayed = match (&led, &through) {
+            (Err(flags), None) => refuse(&worker, &black_hole(), &streams.0, flags, AsClient),
+            (Err(flags), Some(through)) => {
+                refuse(&worker, &black_hole(), &streams.0, flags, &**through)
+            }
+            (Ok(service), None) => {
+                to_service(&worker, service, streams, None, (ending, AsClient)).await
+            }
+            (Ok(service), Some(through)) => {
+                let counted = &**through;
+                Box::pin(to_service(
+                    &worker,
+                    service,
+                    streams,
+                    None,
+                    (ending, counted),
+                ))
+                .await
             }
         };
         let record = TcpRecord {

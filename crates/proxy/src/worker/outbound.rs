@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use tokio::net::TcpStream;
 use voile_model::mesh::telemetry::Side;
-use voile_telemetry::{SeriesId, Service};
+use voile_telemetry::{SeriesId, Service, TCP};
 use voile_traffic::Outcome;
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::Protocol;
@@ -15,7 +15,7 @@ use voile_xds::wire::Protocol;
 use super::authorization::count_revoked;
 use super::balance::Wish;
 use super::captured::Captured;
-use super::endpoint::{InFlight, Inside, Manner, Unreachable, outbound_labels};
+use super::endpoint::{Endpoint, InFlight, Inside, Manner, Unreachable, outbound_labels};
 use super::inbound::flags;
 use super::logged::{self, Downstream, TcpRecord};
 use super::names::host_name;
@@ -198,6 +198,26 @@ struct Opaque {
     watched: Option<(Place, u64)>,
 }
 
+/// By whose labels a connection is counted that an endpoint takes, or nobody.
+pub(super) trait Counted: Copy {
+    /// Where.
+    fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId;
+}
+
+/// As its client, which we are or speak for.
+#[derive(Clone, Copy)]
+pub(super) struct AsClient;
+
+impl Counted for AsClient {
+    fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId {
+        let nobody = || {
+            let labels = outbound_labels(worker, service, None, TCP);
+            worker.shard.borrow_mut().series(&labels)
+        };
+        to.map_or_else(nobody, |to| to.tcp_series(worker, service))
+    }
+}
+
 /// What became of an opaque connection.
 pub(super) struct Relayed {
     series: SeriesId,
@@ -226,10 +246,10 @@ fn relay(
         let worker = &worker;
         let led = led(worker, &slot, asked.as_deref());
         let relayed = match &led {
-            Err(flags) => refuse(worker, &black_hole(), &stream, flags),
+            Err(flags) => refuse(worker, &black_hole(), &stream, flags, AsClient),
             Ok(service) => {
-                let never = std::future::pending();
-                to_service(worker, service, (stream, remote), watched, never).await
+                let ending = (std::future::pending(), AsClient);
+                to_service(worker, service, (stream, remote), watched, ending).await
             }
         };
         let downstream = Downstream {
@@ -323,12 +343,14 @@ pub(super) fn to_service<'a>(
     service: &'a ServiceState,
     (stream, remote): (Stream, SocketAddr),
     watched: Option<(Place, u64)>,
-    ending: impl Future<Output = ()> + 'a,
+    (ending, counted): (impl Future<Output = ()> + 'a, impl Counted + 'a),
 ) -> impl Future<Output = Relayed> + 'a {
     async move {
         // The way there is boxed, and gone when it is known.
-        match Box::pin(reach(worker, service, &stream, remote)).await {
-            Ok(reached) => carry(worker, service, reached, stream, (watched, ending)).await,
+        match Box::pin(reach(worker, service, (&stream, remote), counted)).await {
+            Ok(reached) => {
+                carry(worker, service, reached, stream, (watched, ending, counted)).await
+            }
             Err(refused) => refused,
         }
     }
@@ -346,15 +368,15 @@ struct Reached {
 async fn reach(
     worker: &Rc<Worker>,
     service: &ServiceState,
-    stream: &Stream,
-    remote: SocketAddr,
+    (stream, remote): (&Stream, SocketAddr),
+    counted: impl Counted,
 ) -> Result<Reached, Relayed> {
     let traffic = &service.plan.traffic;
     // Whom a connection lasts for is told as long as it lasts.
     let seated = match &traffic.breaker {
         None => None,
         Some(Same(gate)) => match gate.seat() {
-            None => return Err(refuse(worker, &service.plan.service, stream, "UO")),
+            None => return Err(refuse(worker, &service.plan.service, stream, "UO", counted)),
             Some(seated) => Some(Box::new(seated)),
         },
     };
@@ -364,10 +386,10 @@ async fn reach(
         ..Wish::default()
     };
     let Some(in_flight) = service.choose(worker, wish) else {
-        return Err(refuse(worker, &service.plan.service, stream, "UH"));
+        return Err(refuse(worker, &service.plan.service, stream, "UH", counted));
     };
     let endpoint = &in_flight.endpoint;
-    let series = endpoint.tcp_series(worker, &service.plan.service);
+    let series = counted.series(worker, &service.plan.service, Some(endpoint));
     worker.shard.borrow_mut().tcp_opened(series);
     let manner = Manner::of(worker, traffic);
     let connected = endpoint.connect(worker, Inside::Bytes, manner).await;
@@ -414,7 +436,11 @@ fn carry<'a>(
     service: &'a ServiceState,
     reached: Reached,
     stream: Stream,
-    (watched, ending): (Option<(Place, u64)>, impl Future<Output = ()> + 'a),
+    (watched, ending, counted): (
+        Option<(Place, u64)>,
+        impl Future<Output = ()> + 'a,
+        impl Counted + 'a,
+    ),
 ) -> impl Future<Output = Relayed> + 'a {
     let Reached {
         connected,
@@ -460,7 +486,7 @@ fn carry<'a>(
         }
         drop(seated);
         Relayed {
-            series: endpoint.tcp_series(worker, &service.plan.service),
+            series: counted.series(worker, &service.plan.service, Some(endpoint)),
             flags,
             failure: failure.to_owned(),
             received: outcome.received,
@@ -477,11 +503,11 @@ pub(super) fn refuse(
     service: &Service,
     stream: &Stream,
     flags: &'static str,
+    counted: impl Counted,
 ) -> Relayed {
     stream.reset();
-    let mut shard = worker.shard.borrow_mut();
-    let series = shard.series(&outbound_labels(worker, service, None, "tcp"));
-    shard.tcp_opened(series);
+    let series = counted.series(worker, service, None);
+    worker.shard.borrow_mut().tcp_opened(series);
     Relayed {
         series,
         flags,

@@ -216,8 +216,13 @@ impl Slots {
             .retain(|id, slot| inbound.contains(id) || leave(&slot.http));
         self.outbound
             .retain(|id, slot| outbound.contains(id) || leave(&slot.http));
-        self.gateway
-            .retain(|id, slot| gateway.contains(id) || leave(&slot.http));
+        self.gateway.retain(|id, slot| {
+            let stays = gateway.contains(id);
+            if !stays {
+                slot.each_http(Http::leave);
+            }
+            stays
+        });
         judge |= self.captured.apply(worker, plan.capture.as_ref(), renewed);
         for (id, listener) in inbound.iter().zip(&plan.inbound) {
             match self.inbound.get(id) {
@@ -257,7 +262,8 @@ impl Slots {
             worker.shown.revoke(lists);
         }
         self.outbound.values().for_each(|slot| slot.http.doubt());
-        self.gateway.values().for_each(|slot| slot.http.doubt());
+        let gateways = self.gateway.values();
+        gateways.for_each(|slot| slot.each_http(Http::doubt));
         self.captured.doubt_servers();
     }
 
@@ -267,9 +273,8 @@ impl Slots {
         self.inbound
             .values()
             .for_each(|slot| slot.http.judge_again());
-        self.gateway
-            .values()
-            .for_each(|slot| slot.http.judge_again());
+        let gateways = self.gateway.values();
+        gateways.for_each(|slot| slot.each_http(Http::judge_again));
         self.captured.judge_again();
     }
 
@@ -351,9 +356,8 @@ impl Slots {
         self.outbound
             .values()
             .for_each(|slot| slot.http.drain(gently));
-        self.gateway
-            .values()
-            .for_each(|slot| slot.http.drain(gently));
+        let gateways = self.gateway.values();
+        gateways.for_each(|slot| slot.each_http(|http| http.drain(gently)));
         self.captured.drain(gently);
     }
 
@@ -364,7 +368,11 @@ impl Slots {
             .values()
             .map(|slot| slot.http.idle_upstreams());
         let gateway = self.gateway.values();
-        let gateway = gateway.map(|slot| slot.http.idle_upstreams());
+        let gateway = gateway.map(|slot| {
+            let mut idle = 0;
+            slot.each_http(|http| idle += http.idle_upstreams());
+            idle
+        });
         (inbound.chain(outbound).chain(gateway).sum::<usize>() + self.captured.idle_upstreams())
             as u64
     }

@@ -1,18 +1,25 @@
-//! What a waypoint counts: who calls, by the identity of its tunnel, and which endpoint answers, as neither of their proxies can
-//! tell of requests (`reporter="waypoint"`, as in Istio).
+//! What a waypoint counts: who calls, by the identity of its tunnel, and which endpoint answers or takes the connection, as neither of
+//! their proxies can tell of requests (`reporter="waypoint"`, as in Istio).
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service};
+use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 
 use super::Worker;
 use super::endpoint::Endpoint;
 use super::inbound::Caller;
+use super::outbound::Counted;
 use super::peers::Known;
 
 /// Endpoints whose series one connection remembers; the labels of others are looked up each time.
 const MAX_SERIES: usize = 64;
+
+impl Counted for &Through {
+    fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId {
+        Through::series(self, worker, service, to, TCP)
+    }
+}
 
 /// The calls of one tunnel.
 pub(super) struct Through {

@@ -152,7 +152,7 @@ async fn inside(
             let mut heard = Vec::new();
             let detected = tokio::select! {
                 detected = hear(&mut tunnel, &mut heard, patience) => detected.or(silent)?,
-                () = slot.http.idle_unwelcome() => return None,
+                () = taker.idle_unwelcome() => return None,
             };
             tunnel.unread(heard);
             detected

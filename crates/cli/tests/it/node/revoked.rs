@@ -26,7 +26,13 @@ pub(super) fn revoke(mesh: &Mesh, serial: &str) {
 fn ends_and_goes_on(mesh: &Mesh, client: &Pod, nodes: &[(&str, &Node)]) {
     let service = SocketAddr::from((VIP, 80));
     for (account, node) in nodes {
-        let (said, mut open) = answers(&client.inside, service).expect("it may");
+        // One worker after the other hears of a certificate in place of the last one.
+        let mut found = None;
+        wait_until("it may", || {
+            found = answers(&client.inside, service);
+            found.is_some()
+        });
+        let (said, mut open) = found.expect("waited for");
         assert_eq!(said, "first");
         open.set_read_timeout(Some(Duration::from_secs(20)))
             .expect("open");

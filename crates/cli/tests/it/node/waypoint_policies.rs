@@ -11,10 +11,11 @@ use super::mixed::sidecar;
 use super::revoked::revoke;
 use super::waypoint_hostile::{GATE, WEB, started_with};
 use super::*;
+use crate::captured::connect;
 use crate::custom::authorizer::Authorizer;
 use crate::custom::provider;
 use crate::mesh::issuer::Issuer;
-use crate::mesh::{Answer, exchange, series};
+use crate::mesh::{Answer, exchange, read_answer, series};
 use crate::tokens::{ISSUER, rule};
 
 /// A service behind the same waypoint, at which no policy of these tests aims.
@@ -254,4 +255,115 @@ fn a_sidecar_calls_what_stands_behind_a_waypoint_through_it() {
     wait_until("nobody answers for it", || {
         status(inside, Ipv4Addr::new(10, 96, 0, 13), "/open", "") == 503
     });
+}
+
+/// A service that may leave the waypoint.
+const MOVING: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 14);
+
+fn moving(labels: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: moving, namespace: shop, labels: {{{labels}}}}}\nspec:\n  \
+         clusterIP: {MOVING}\n  selector: {{app: server}}\n  ports: [{{name: http, port: 80, targetPort: 8081}}, {{name: tcp, port: 90, targetPort: 8080}}]\n"
+    )
+}
+
+#[test]
+fn connections_of_a_service_that_leaves_its_waypoint_end_and_come_back_where_it_stands_now() {
+    let Some((mesh, _node, [client, _, gate])) = started_with("") else {
+        return;
+    };
+    let inside = &client.inside;
+    mesh.write("moving.yaml", &moving("istio.io/use-waypoint: gate"));
+    wait_until("it is called", || {
+        status(inside, MOVING, "/open", "") == 200
+    });
+    let page = || {
+        let page = gate.inside.run(|| get(local(15020), "/metrics"));
+        let page = page.expect("entered").expect("metrics");
+        String::from_utf8(page.body).expect("text")
+    };
+    let counted = |reporter: &str| {
+        let words = [
+            &*format!("reporter=\"{reporter}\""),
+            "destination_service_name=\"moving\"",
+        ];
+        let all = page();
+        let found = all.lines().find(|line| {
+            line.starts_with("istio_tcp_connections_opened_total{")
+                && words.iter().all(|word| line.contains(word))
+        });
+        found.map(str::to_owned)
+    };
+    // One of each kind, open and at rest.
+    let mut http = connect(inside, (MOVING, 80));
+    let request = b"GET /open HTTP/1.1\r\nhost: moving\r\n\r\n";
+    http.write_all(request).expect("open");
+    let mut reader = std::io::BufReader::new(http);
+    let answer = read_answer(&mut reader).expect("an answer");
+    assert_eq!(answer.status, 200);
+    let (_, mut bytes) = answers(inside, (MOVING, 90)).expect("the server");
+    wait_until("the waypoint counts a connection by who calls", || {
+        counted("waypoint").is_some_and(|line| {
+            line.contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
+                && line.contains("destination_workload=\"first\"")
+        })
+    });
+    assert_eq!(counted("source"), None, "and by nobody else");
+    mesh.write("moving.yaml", &moving(""));
+    let mut rest = Vec::new();
+    // A reset is an end, too.
+    let ended = [
+        reader.read_to_end(&mut rest).map_err(|error| error.kind()),
+        bytes.read_to_end(&mut rest).map_err(|error| error.kind()),
+    ];
+    let reset = std::io::ErrorKind::ConnectionReset;
+    let is_end = |end: &Result<usize, _>| matches!(end, Ok(0)) || *end == Err(reset);
+    assert!(ended.iter().all(is_end), "{ended:?} {rest:?}");
+    assert_eq!(status(inside, MOVING, "/open", ""), 200);
+    assert_eq!(name(inside, (MOVING, 90)).as_deref(), Some("first"));
+}
+
+#[test]
+fn a_request_under_way_through_a_waypoint_is_cut_when_a_policy_forbids_it() {
+    let Some((mesh, _node, [client, first, _])) = started_with("") else {
+        return;
+    };
+    let service = moving("istio.io/use-waypoint: gate").replace("8081", "8083");
+    mesh.write("moving.yaml", &service);
+    let silent = listen(&first.inside, (FIRST, 8083));
+    let (heard, under_way) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in silent.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let begun = matches!(stream.read(&mut [0; 1024]), Ok(1..));
+            // Held, and never answered.
+            if begun && heard.send(stream).is_err() {
+                return;
+            }
+        }
+    });
+    let mut asking = None;
+    wait_until("a request is under way", || {
+        let mut http = connect(&client.inside, (MOVING, 80));
+        let request = b"GET /open HTTP/1.1\r\nhost: moving\r\nconnection: close\r\n\r\n";
+        http.write_all(request).expect("open");
+        let held = under_way.recv_timeout(Duration::from_secs(2));
+        asking = held.ok().map(|held| (http, held));
+        asking.is_some()
+    });
+    let (mut http, _held) = asking.expect("under way");
+    mesh.write(
+        "forbid.yaml",
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: forbid, namespace: shop}\n\
+         spec: {targetRefs: [{group: \"\", kind: Service, name: moving}], action: DENY, rules: [{}]}\n",
+    );
+    let mut rest = Vec::new();
+    let ended = http.read_to_end(&mut rest).map_err(|error| error.kind());
+    let reset = std::io::ErrorKind::ConnectionReset;
+    assert!(ended.is_ok() || ended == Err(reset), "{ended:?}");
+    let told = String::from_utf8_lossy(&rest);
+    assert!(
+        told.is_empty() || told.starts_with("HTTP/1.1 403"),
+        "{told}"
+    );
 }
