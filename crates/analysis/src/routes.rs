@@ -8,16 +8,13 @@ use std::sync::Arc;
 
 use voile_model::mesh::intent::Gateway;
 use voile_model::mesh::{
-    HttpRoute, Protocol, RequestAuthentication, RouteDestination, Service, Subject, Transport,
+    HttpMatch, HttpRoute, Protocol, RequestAuthentication, RouteDestination, Service, Transport,
     VirtualService,
 };
 use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
 use crate::view::{Found, View};
-
-/// Header under which a VirtualService asks for what a token says.
-const CLAIMS: &str = "@request.auth.claims";
 
 /// Checks all VirtualServices.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
@@ -269,11 +266,7 @@ impl Checking<'_> {
 
     /// Tokens are asked about at gateways: who verifies them there?
     fn claims(&mut self) {
-        let asks = |route: &&HttpRoute| {
-            let mut criteria = route.matches.iter().flat_map(|one| one.criteria.keys());
-            criteria
-                .any(|subject| matches!(subject, Subject::Header(name) if name.starts_with(CLAIMS)))
-        };
+        let asks = |route: &&HttpRoute| route.matches.iter().any(HttpMatch::asks_claims);
         let Some(route) = self.service.http.iter().find(asks) else {
             return;
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use voile_model::mesh::{Criterion, Subject, TextMatch};
+use voile_model::mesh::{Criterion, Subject, TextMatch, claim};
 
 /// What a request must be, all of it.
 pub(crate) type Criteria = BTreeMap<Subject, Criterion>;
@@ -31,6 +31,10 @@ pub(crate) fn matching(criteria: &Criteria, any_case: bool) -> Value {
     }
     let headers = criteria.iter().filter_map(|(subject, criterion)| {
         let name = match subject {
+            // Such a name Envoy would not take; requests that this asks about are refused.
+            Subject::Header(name) | Subject::WithoutHeader(name) if claim(name).is_some() => {
+                return None;
+            }
             Subject::Header(name) | Subject::WithoutHeader(name) => name,
             Subject::Method => ":method",
             Subject::Authority => ":authority",

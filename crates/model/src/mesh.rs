@@ -46,8 +46,9 @@ pub use request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
 };
 pub use route::{
-    Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH, Place,
-    RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination, holding,
+    CLAIMS, Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH,
+    Place, RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination,
+    claim, holding,
 };
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,

@@ -21,7 +21,9 @@ mod texts;
 pub use connections::{ConnectionMatch, ConnectionTable};
 pub use cors::{Cors, CorsDecision, CorsField, Origin};
 pub use edit::{EditError, HeaderEdit, HeaderEdits, is_authority};
-pub use matching::{FieldMatch, Match, PathMatch, Request, TextMatch, ValueMatch, query_parameter};
+pub use matching::{
+    ClaimMatch, FieldMatch, Match, PathMatch, Request, TextMatch, ValueMatch, query_parameter,
+};
 pub use precedence::{Ranked, by_precedence};
 pub use redirect::{REDIRECT_STATUSES, Redirect, RedirectPort};
 pub use regex::{MAX_PATTERN, MAX_PROGRAM, Regex, RegexError};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use voile_model::mesh::traffic::HashKey;
-use voile_model::mesh::{Criterion, Subject, TextMatch};
+use voile_model::mesh::{Criterion, Subject, TextMatch, claim};
 
 use crate::json::{TYPES, duration};
 use crate::matching::{Criteria, header, matching};
@@ -272,5 +272,8 @@ fn is_post(wanted: &TextMatch) -> Option<bool> {
 
 pub(super) fn is_unseen(name: &str) -> bool {
     let known = UNSEEN.contains(&name);
-    known || name.starts_with(UNSEEN_PREFIX) || name.ends_with(UNSEEN_SUFFIX)
+    known
+        || claim(name).is_some()
+        || name.starts_with(UNSEEN_PREFIX)
+        || name.ends_with(UNSEEN_SUFFIX)
 }

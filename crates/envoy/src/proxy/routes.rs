@@ -104,6 +104,9 @@ impl<'a> Outbound<'a> {
                 alternative.map_or_else(any, |one| matching(&one.criteria, one.any_case));
             let last = matching == any();
             let said = base.clone().and_then(|base| {
+                if alternative.is_some_and(HttpMatch::asks_claims) {
+                    return Err("it asks what a token says");
+                }
                 let mut base = base;
                 finish(&mut base, route, alternative, port)?;
                 Ok(base)

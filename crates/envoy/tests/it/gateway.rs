@@ -396,6 +396,22 @@ fn hosts_have_the_routes_of_who_names_them_and_what_takes_everything_comes_last(
 }
 
 #[test]
+fn what_a_token_says_is_not_asked_and_who_would_be_is_refused() {
+    for field in ["headers", "withoutHeaders"] {
+        let asks = format!(
+            "{{match: [{{uri: {{prefix: /a}}, {field}: {{\"@request.auth.claims.sub\": {{exact: me}}}}}}], route: [{{destination: {{host: web, port: {{number: 80}}}}}}]}}"
+        );
+        let web = routes("shop", "web", "a.example", &format!("{asks}, {TO_WEB}"));
+        let made = told(&(gateway(&plain("\"*\"")) + &web));
+        let hosts = &hosts(&made, PLAIN)[0];
+        assert_eq!(hosts[1], json!([503, WEB]), "{field}");
+        assert_eq!(limits(&made), ["virtual-service"], "{field}");
+        let asked = made.routes[PLAIN].to_string();
+        assert!(!asked.contains("@request"), "{asked}");
+    }
+}
+
+#[test]
 fn whom_a_route_leads_to_is_known_and_nobody_else() {
     let copied = format!(
         "{}, mirrors: [{{destination: {{host: web, port: {{number: 81}}}}, percentage: {{value: 10}}}}]}}",

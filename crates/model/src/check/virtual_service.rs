@@ -16,8 +16,8 @@ use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::mesh::intent::Intent;
 use crate::mesh::{
-    Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination, Subject,
-    TextMatch, VirtualService, WeightedDestination,
+    CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination,
+    Subject, TextMatch, VirtualService, WeightedDestination,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::text::clip;
@@ -35,7 +35,23 @@ const UNHEEDED: [&str; 3] = [
 struct Reading<'a> {
     name: &'a ResourceName,
     report: &'a Report,
+    /// Where matches hold that say nothing of it.
+    place: Holds,
 }
+
+/// Where a match holds, as far as that decides who verifies tokens there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// At gateways alone, or wherever somebody hands over to it.
+    AtGateways,
+    /// In the mesh, too.
+    InMesh,
+    /// Not where requests are routed.
+    Elsewhere,
+}
+
+/// Deepest claim that a match may ask for.
+const MAX_CLAIM_DEPTH: usize = 16;
 
 pub(super) fn virtual_service(
     meta: Meta,
@@ -45,12 +61,16 @@ pub(super) fn virtual_service(
 ) -> Option<VirtualService> {
     fields.ignore(&["status"]);
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
-    let reading = Reading {
+    let mut reading = Reading {
         name: &meta.name,
         report,
+        place: Holds::AtGateways,
     };
     let hosts = reading.hosts(&mut spec);
     let gateways = gateways(&spec.texts("gateways"), &meta, report);
+    if !hosts.is_empty() && gateways.iter().any(|(gateway, _)| gateway.is_none()) {
+        reading.place = Holds::InMesh;
+    }
     let visibility = values::visibility(&spec.texts("exportTo"), &meta.name.namespace, report);
     let http = spec.list("http", |cursor| reading.http(cursor));
     let tls = spec.list("tls", |cursor| reading.tls(cursor, &hosts));
@@ -80,7 +100,28 @@ pub(super) fn limited_match(
     cursor: &Cursor<'_>,
     report: &Report,
 ) -> Option<HttpMatch> {
-    Reading { name, report }.http_match(cursor)
+    let place = Holds::Elsewhere;
+    let reading = Reading {
+        name,
+        report,
+        place,
+    };
+    reading.http_match(cursor)
+}
+
+/// The name of a claim, of which these are the names within it: `.A.B` or `[A][B]`.
+fn claim_name(rest: &str) -> Option<Arc<str>> {
+    let path: Vec<&str> = match rest.strip_prefix('.') {
+        Some(dotted) => dotted.split('.').collect(),
+        None => rest
+            .strip_prefix('[')?
+            .strip_suffix(']')?
+            .split("][")
+            .collect(),
+    };
+    let fine = |name: &&str| !name.is_empty() && !name.contains(['[', ']']);
+    let good = path.len() <= MAX_CLAIM_DEPTH && path.iter().all(fine);
+    good.then(|| format!("{CLAIMS}[{}]", path.join("][")).into())
 }
 
 type NamedGateway = (Option<ResourceName>, crate::source::Source);
@@ -241,14 +282,14 @@ impl Reading<'_> {
             let entries = fields.get(field).map(|at| at.entries());
             for (key, at) in entries.unwrap_or_default() {
                 let text = self.text_match(&at)?;
-                // Names of headers have no case.
-                let lower = || -> Arc<str> { key.value.to_ascii_lowercase().into() };
                 let (subject, criterion) = match field {
-                    "headers" => (Subject::Header(lower()), Criterion::Is(text)),
-                    "withoutHeaders" => (Subject::WithoutHeader(lower()), Criterion::IsNot(text)),
+                    "headers" => (Subject::Header(self.header_name(&key)), Criterion::Is(text)),
+                    "withoutHeaders" => {
+                        let name = self.header_name(&key);
+                        (Subject::WithoutHeader(name), Criterion::IsNot(text))
+                    }
                     _ => (Subject::QueryParam(key.value.clone()), Criterion::Is(text)),
                 };
-                self.is_header(&subject, &key);
                 if criteria.insert(subject, criterion).is_some() {
                     let message = format!("`{}` is there twice", clip(&key.value));
                     let help = "names of headers have no case: keep one";
@@ -263,28 +304,60 @@ impl Reading<'_> {
         // Istio's proxies name statistics of their own by it; ours have none by match.
         fields.ignore(&["statPrefix"]);
         fields.finish();
-        Some(HttpMatch {
+        let read = HttpMatch {
             source: self.report.source(cursor.at()),
             name,
             criteria,
             any_case: any_case.is_some_and(|flag| flag.value),
-        })
+        };
+        self.verified(&read, cursor.at());
+        Some(read)
+    }
+
+    /// A token is verified where requests come in: at gateways, and not by who calls.
+    fn verified(&self, read: &HttpMatch, at: &At) {
+        let in_mesh = match read.criteria.get(&Subject::Gateways) {
+            Some(Criterion::OneOf(names)) => names.iter().any(|name| &**name == MESH),
+            _ => true,
+        };
+        let help = match self.place {
+            Holds::AtGateways => return,
+            Holds::InMesh if !in_mesh => return,
+            Holds::InMesh => {
+                "write `gateways` without `mesh`, in the match or in the VirtualService"
+            }
+            Holds::Elsewhere => {
+                "match a header that `outputClaimToHeaders` of the RequestAuthentication makes"
+            }
+        };
+        if read.asks_claims() {
+            let message =
+                "what a token says is asked at gateways alone, and would not be in force here";
+            self.report.error(codes::NOT_YET, at, message, help);
+        }
+    }
+
+    /// The name of a header, which has no case, or of a claim, which has.
+    fn header_name(&self, key: &Text) -> Arc<str> {
+        let begins = key.value.get(..CLAIMS.len());
+        if begins.is_some_and(|begins| begins.eq_ignore_ascii_case(CLAIMS)) {
+            let read = claim_name(&key.value[CLAIMS.len()..]);
+            if read.is_none() {
+                let help = "@request.auth.claims.NAME or @request.auth.claims[NAME], and likewise names within it";
+                self.report.bad(key, " as a claim", help);
+            }
+            return read.unwrap_or_else(|| key.value.clone());
+        }
+        let name: Arc<str> = key.value.to_ascii_lowercase().into();
+        self.is_header(&name, key);
+        name
     }
 
     /// Whether a name can be a header's, and is none that other fields are for.
-    fn is_header(&self, subject: &Subject, key: &Text) {
-        let (Subject::Header(name) | Subject::WithoutHeader(name)) = subject else {
-            return;
-        };
-        if name.starts_with("@request.auth.") {
-            let message =
-                "routing by what a token says is not yet supported, and would not be in force";
-            let help = "remove it, or wait for a later version";
-            return self.report.error(codes::NOT_YET, &key.at, message, help);
-        }
+    fn is_header(&self, name: &str, key: &Text) {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let fields = ["uri", "scheme", "method", "authority"];
-        if name.is_empty() || !name.bytes().all(token) || fields.contains(&&**name) {
+        if name.is_empty() || !name.bytes().all(token) || fields.contains(&name) {
             let help = "letters, digits and `-`; `uri`, `method`, `authority` and `scheme` are fields of their own";
             self.report.bad(key, " as the name of a header", help);
         }

@@ -146,9 +146,9 @@ pub enum Subject {
     Method,
     /// `authority`.
     Authority,
-    /// One of `headers`, in lower case.
+    /// One of `headers`, in lower case; or a claim of a verified token, as `@request.auth.claims[NAME][INNER]…` ([`claim`]).
     Header(Arc<str>),
-    /// One of `withoutHeaders`, in lower case.
+    /// One of `withoutHeaders`, likewise.
     WithoutHeader(Arc<str>),
     /// One of `queryParams`.
     QueryParam(Arc<str>),
@@ -164,6 +164,25 @@ pub enum Subject {
     SniHosts,
     /// Addresses that were called.
     DestinationSubnets,
+}
+
+/// What the name of a header begins with that stands for a claim of a request's verified token.
+pub const CLAIMS: &str = "@request.auth.claims";
+
+/// The path of the claim for which the name of a header stands that was read: the claim, and names within it.
+pub fn claim(name: &str) -> Option<impl Iterator<Item = &str>> {
+    let inner = name.strip_prefix(CLAIMS)?.strip_prefix('[')?;
+    Some(inner.strip_suffix(']')?.split("]["))
+}
+
+impl Subject {
+    /// Whether only who verifies tokens can tell.
+    fn is_claim(&self) -> bool {
+        match self {
+            Self::Header(name) | Self::WithoutHeader(name) => claim(name).is_some(),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Subject {
@@ -284,6 +303,12 @@ fn source_namespace(criteria: &Criteria) -> Option<&str> {
 }
 
 impl HttpMatch {
+    /// Whether it asks what a token says, which gateways alone can tell.
+    #[must_use]
+    pub fn asks_claims(&self) -> bool {
+        self.criteria.keys().any(Subject::is_claim)
+    }
+
     /// Whether every request that `other` takes is taken.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use voile_model::mesh::TextMatch as Said;
 use voile_model::mesh::action::HeaderRules;
+use voile_model::mesh::{TextMatch as Said, claim};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::type_url;
 use voile_traffic::route::{
-    ConnectionTable, FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch,
+    ClaimMatch, ConnectionTable, FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch,
+    ValueMatch,
 };
 use voile_xds::wire::{
     ConnectionMatch, ConnectionRoute, OutboundService, RequestMatch, Route, RouteDestination,
@@ -359,7 +360,9 @@ fn has_expressions(one: &Match) -> bool {
     let texts = [&one.method, &one.scheme, &one.authority];
     let fields = [&one.headers, &one.without_headers, &one.query];
     let fields = fields.into_iter().flatten();
-    let values = fields.filter_map(|field| match &field.value {
+    let values = fields.map(|field| &field.value);
+    let values = values.chain(one.claims.iter().map(|claim| &claim.value));
+    let values = values.filter_map(|value| match value {
         ValueMatch::Is(text) => Some(text),
         ValueMatch::Present | ValueMatch::Absent => None,
     });
@@ -381,14 +384,9 @@ pub(crate) fn matching(one: &RequestMatch) -> Result<Match, String> {
         None => Ok(None),
     };
     let fields = |list: &[(Arc<str>, Said)]| {
-        let one = |(name, said): &(Arc<str>, Said)| {
-            let value = match self::text(said)? {
-                Some(text) => ValueMatch::Is(text),
-                None => ValueMatch::Present,
-            };
-            Ok(FieldMatch::new(name, value))
-        };
-        list.iter().map(one).collect::<Result<Vec<_>, String>>()
+        let list = list.iter().filter(|(name, _)| claim(name).is_none());
+        let one = |(name, said): &(Arc<str>, Said)| Ok(FieldMatch::new(name, value(said)?));
+        list.map(one).collect::<Result<Vec<_>, String>>()
     };
     Ok(Match {
         path,
@@ -398,8 +396,32 @@ pub(crate) fn matching(one: &RequestMatch) -> Result<Match, String> {
         authority: text(&one.authority)?,
         headers: fields(&one.headers)?,
         without_headers: fields(&one.without_headers)?,
-        query: fields(&one.query)?,
+        query: one
+            .query
+            .iter()
+            .map(|(name, said)| Ok(FieldMatch::new(name, value(said)?)))
+            .collect::<Result<_, String>>()?,
+        claims: claims(one)?,
     })
+}
+
+/// What is asked of a request's token, which stands among the headers.
+fn claims(one: &RequestMatch) -> Result<Vec<ClaimMatch>, String> {
+    let with = one.headers.iter().map(|field| (field, false));
+    let without = one.without_headers.iter().map(|field| (field, true));
+    let asked = with.chain(without).filter_map(|((name, said), without)| {
+        let path = claim(name)?.map(ToOwned::to_owned).collect();
+        Some(value(said).map(|value| ClaimMatch {
+            path,
+            value,
+            without,
+        }))
+    });
+    asked.collect()
+}
+
+fn value(said: &Said) -> Result<ValueMatch, String> {
+    Ok(text(said)?.map_or(ValueMatch::Present, ValueMatch::Is))
 }
 
 /// None asks only whether it is there.

@@ -28,7 +28,7 @@ impl Acts {
         &self,
         worker: &Worker,
         head: &Head<'_>,
-        edge: Option<&AtEdge>,
+        edge: Option<&AtEdge<'_>>,
         port: u16,
         notes: Option<&Rc<Notes>>,
         mirrors: impl FnOnce(Vec<Rc<ServiceState>>) -> Mirrors,

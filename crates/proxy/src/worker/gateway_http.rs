@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
+use voile_policy::tokens::Verified;
 use voile_traffic::Attempt;
 use voile_xds::wire::MutualTls;
 
@@ -182,7 +183,8 @@ impl GatewayRole {
             refusal.told = Some(Box::new(told));
             return Err(Box::new(refusal));
         }
-        match self.out.route(head) {
+        let claims = granted.token.as_ref().map(Verified::claims);
+        match self.out.routed(head, claims) {
             Ok(route) => Ok(self.sent(head, route, granted)),
             Err(mut refusal) => Err(Box::new(match refusal.pending.take() {
                 None => astray(refusal),
@@ -204,6 +206,7 @@ impl GatewayRole {
             leave,
             path,
             changes,
+            token: _,
         } = granted;
         let path = path.or_else(|| self.edge.path(head).ok().flatten());
         let mut besides = route.besides;

@@ -165,6 +165,7 @@ impl InboundRole {
             leave,
             path,
             changes,
+            token: _,
         } = granted;
         let observer = changes.observed(notes.clone());
         let protocol = self.slot.plan.borrow().protocol;

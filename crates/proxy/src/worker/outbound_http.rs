@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustls::CipherSuite;
 use voile_model::mesh::telemetry::Side;
 use voile_policy::authorization::{PathError, PathNormalization as Normalization};
+use voile_policy::claims::Claims;
 use voile_telemetry::access_log::Marks;
 use voile_telemetry::{SeriesId, Service};
 use voile_traffic::balance::Key;
@@ -224,11 +225,12 @@ impl OutboundRole {
     }
 
     /// What counts of a request from outside. Whoever let it in has refused paths of which nobody can tell.
-    fn at_edge(&self, head: &Head<'_>) -> Option<AtEdge> {
+    fn at_edge<'t>(&self, head: &Head<'_>, claims: Option<&'t Claims>) -> Option<AtEdge<'t>> {
         let edge = self.edge.as_deref()?.edge;
         Some(AtEdge {
             path: edge.path(head).ok().flatten(),
             scheme: edge.scheme,
+            claims,
         })
     }
 
@@ -300,7 +302,7 @@ impl OutboundRole {
         &self,
         service: &Rc<ServiceState>,
         head: &Head<'_>,
-        edge: Option<&AtEdge>,
+        edge: Option<&AtEdge<'_>>,
     ) -> Result<(Rc<ServiceState>, Terms), Astray> {
         let Some(routes) = &service.routes else {
             return Ok((Rc::clone(service), Terms::default()));
@@ -394,13 +396,68 @@ impl OutboundRole {
         Ok(route)
     }
 
+    /// Where a request goes of which a token says this.
+    #[expect(clippy::result_large_err, reason = "the trait answers so")]
+    pub(super) fn routed(
+        &self,
+        head: &Head<'_>,
+        claims: Option<&Claims>,
+    ) -> Result<Route<Self>, Refusal<Self>> {
+        let notes = Notes::begin(&self.worker, Side::Client, head);
+        let meant = match self.meant(head) {
+            Ok(meant) => meant,
+            Err(why) => {
+                let mut refusal = Refusal::new(503, why.flag(), why.reason());
+                refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
+                return Err(refusal);
+            }
+        };
+        let table = meant.as_ref().unwrap_or(&self.slot).table.borrow();
+        let Some(service) = choose(&table, head) else {
+            let (status, reason) = match table.otherwise {
+                Otherwise::BlackHole => (502, BLACK_HOLE),
+                _ if self.edge.is_some() => (404, NOT_SERVED),
+                Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
+            };
+            let mut refusal = Refusal::new(status, ResponseFlag::NoRoute, reason);
+            refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
+            return Err(refusal);
+        };
+        let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
+        let called = service;
+        let edge = self.at_edge(head, claims);
+        let (service, terms) = match self.lead(called, head, edge.as_ref()) {
+            Ok(led) => led,
+            Err((status, flag, reason)) => {
+                let mut refusal = Refusal::new(status, flag, reason);
+                refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(called)), notes));
+                return Err(refusal);
+            }
+        };
+        let way = Way {
+            service,
+            authority,
+            port: called.plan.port,
+            terms,
+            notes,
+            delayed: false,
+        };
+        match &way.terms.acts {
+            None => self.proceed(head, way).map_err(|refusal| *refusal),
+            Some(acts) => match acts.actions.delay(|| self.worker.random()) {
+                None => self.proceed(head, way).map_err(|refusal| *refusal),
+                Some(wait) => Err(delayed(wait, way)),
+            },
+        }
+    }
+
     fn act(&self, acts: &Acts, head: &Head<'_>, way: &Way) -> Result<Effects, Box<Answered>> {
         let mirrors = |to| Mirrors {
             worker: Rc::clone(&self.worker),
             engine: self.slot.http.engine(),
             to,
         };
-        let edge = self.at_edge(head);
+        let edge = self.at_edge(head, None);
         let (edge, notes) = (edge.as_ref(), way.notes.as_ref());
         acts.on(&self.worker, head, edge, way.port, notes, mirrors)
     }
@@ -640,52 +697,7 @@ impl HttpRole for OutboundRole {
     }
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let notes = Notes::begin(&self.worker, Side::Client, head);
-        let meant = match self.meant(head) {
-            Ok(meant) => meant,
-            Err(why) => {
-                let mut refusal = Refusal::new(503, why.flag(), why.reason());
-                refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
-                return Err(refusal);
-            }
-        };
-        let table = meant.as_ref().unwrap_or(&self.slot).table.borrow();
-        let Some(service) = choose(&table, head) else {
-            let (status, reason) = match table.otherwise {
-                Otherwise::BlackHole => (502, BLACK_HOLE),
-                _ if self.edge.is_some() => (404, NOT_SERVED),
-                Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
-            };
-            let mut refusal = Refusal::new(status, ResponseFlag::NoRoute, reason);
-            refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
-            return Err(refusal);
-        };
-        let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
-        let called = service;
-        let edge = self.at_edge(head);
-        let (service, terms) = match self.lead(called, head, edge.as_ref()) {
-            Ok(led) => led,
-            Err((status, flag, reason)) => {
-                let mut refusal = Refusal::new(status, flag, reason);
-                refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(called)), notes));
-                return Err(refusal);
-            }
-        };
-        let way = Way {
-            service,
-            authority,
-            port: called.plan.port,
-            terms,
-            notes,
-            delayed: false,
-        };
-        match &way.terms.acts {
-            None => self.proceed(head, way).map_err(|refusal| *refusal),
-            Some(acts) => match acts.actions.delay(|| self.worker.random()) {
-                None => self.proceed(head, way).map_err(|refusal| *refusal),
-                Some(wait) => Err(delayed(wait, way)),
-            },
-        }
+        self.routed(head, None)
     }
 
     async fn ask(&self, question: &mut Delayed, _: Option<Shown>) {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use voile_policy::claims::{Claim, Claims};
 use voile_traffic::RetryPolicy;
 use voile_traffic::route::{Request, RouteTable, is_authority};
 
@@ -64,11 +65,13 @@ pub(crate) enum Way {
 }
 
 /// A request at a gateway, as routes compare it.
-pub(crate) struct AtEdge {
+pub(crate) struct AtEdge<'t> {
     /// Path and query, where they are not as they came.
     pub(crate) path: Option<Box<str>>,
     /// What the connection is, whatever the client says.
     pub(crate) scheme: &'static str,
+    /// What the good token says that came with it.
+    pub(crate) claims: Option<&'t Claims>,
 }
 
 /// What a route says besides.
@@ -154,7 +157,12 @@ impl RoutesState {
     }
 
     /// Where a request goes; `edge` has what counts of it at a gateway instead of what came.
-    pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>, edge: Option<&AtEdge>) -> Chosen {
+    pub(crate) fn choose(
+        &self,
+        worker: &Worker,
+        head: &Head<'_>,
+        edge: Option<&AtEdge<'_>>,
+    ) -> Chosen {
         let table = self.own.as_deref();
         let Some(table) = table.or(self.compiled.table.as_ref()) else {
             return Chosen::Straight;
@@ -220,16 +228,18 @@ pub(crate) struct Asked<'a> {
     head: &'a Head<'a>,
     path: &'a str,
     scheme: &'a str,
+    claims: Option<&'a Claims>,
 }
 
 impl<'a> Asked<'a> {
     /// `edge` has what counts at a gateway instead of what came.
-    pub(crate) fn new(head: &'a Head<'a>, edge: Option<&'a AtEdge>) -> Self {
+    pub(crate) fn new(head: &'a Head<'a>, edge: Option<&'a AtEdge<'a>>) -> Self {
         let path = edge.and_then(|edge| edge.path.as_deref());
         Self {
             head,
             path: path.unwrap_or_else(|| head.path_and_query()),
             scheme: edge.map_or_else(|| head.scheme(), |edge| edge.scheme),
+            claims: edge.and_then(|edge| edge.claims),
         }
     }
 }
@@ -265,6 +275,21 @@ impl Request for Asked<'_> {
     fn query(&self) -> &[u8] {
         let query = self.path.split_once('?').map_or("", |(_, query)| query);
         query.split('#').next().unwrap_or_default().as_bytes()
+    }
+
+    fn claim(&self, path: &[String], is: &dyn Fn(Option<&[u8]>) -> bool) -> bool {
+        let (Some(claims), [first, inner @ ..]) = (self.claims, path) else {
+            return false;
+        };
+        let start = claims.get(first);
+        let mut inner = inner.iter();
+        let found = inner.try_fold(start, |value, name| Some(value?.get(name)));
+        let text = |value: Claim<'_>| is(value.as_str().map(str::as_bytes));
+        match found.flatten() {
+            None => false,
+            Some(Claim::List(list)) => is(None) || list.iter().any(text),
+            Some(value) => text(value),
+        }
     }
 
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {

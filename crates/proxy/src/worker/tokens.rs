@@ -106,6 +106,11 @@ impl Presented {
         self.verified.as_ref().map(Verified::claims)
     }
 
+    /// The good token itself.
+    pub(super) fn take(&mut self) -> Option<Verified> {
+        self.verified.take()
+    }
+
     /// What of the head goes and comes.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::matching::{FieldMatch, Request, TextMatch, ValueMatch, query_parameter};
+use super::matching::{ClaimMatch, FieldMatch, Request, TextMatch, ValueMatch, query_parameter};
 use super::regex::{MAX_SET, Regex, RegexSet};
 use super::texts::Texts;
 
@@ -20,6 +20,8 @@ pub(super) enum Condition {
     Header(FieldMatch),
     WithoutHeader(FieldMatch),
     Query(FieldMatch),
+    /// Boxed: few ask for what a token says.
+    Claim(Box<ClaimMatch>),
     Path(Regex),
 }
 
@@ -32,6 +34,7 @@ impl Condition {
             Self::Header(field) => field.holds_of_header(request),
             Self::WithoutHeader(field) => !field.excludes(request),
             Self::Query(field) => field.holds_of_parameter(request),
+            Self::Claim(claim) => claim.holds(request),
             Self::Path(regex) => regex.is_match(request.path()),
         }
     }

@@ -19,6 +19,12 @@ pub trait Request {
     /// The values of a header, joined by a comma where there are several; `name` is lower case. By either of its names
     /// ([`is_authority`](super::is_authority)) the authority is one, as in Envoy.
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    /// Whether its verified token has a claim at this path of which `is` holds, or of one value of it where it is a list. What is
+    /// no text (the list itself, too) is shown as none. A request without a verified token has none.
+    fn claim(&self, path: &[String], is: &dyn Fn(Option<&[u8]>) -> bool) -> bool {
+        let _ = (path, is);
+        false
+    }
 }
 
 /// What a text must be.
@@ -99,6 +105,29 @@ impl FieldMatch {
 
     pub(super) fn holds_of_parameter(&self, request: &(impl Request + ?Sized)) -> bool {
         self.holds(query_parameter(request.query(), self.name.as_bytes()))
+    }
+}
+
+/// A condition on a claim of a request's verified token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimMatch {
+    /// The claim, and names within it.
+    pub path: Vec<String>,
+    /// What it must be, or one of the values of a list.
+    pub value: ValueMatch,
+    /// It must not be so.
+    pub without: bool,
+}
+
+impl ClaimMatch {
+    pub(super) fn holds(&self, request: &(impl Request + ?Sized)) -> bool {
+        let has = |is: &dyn Fn(Option<&[u8]>) -> bool| request.claim(&self.path, is);
+        let found = match &self.value {
+            ValueMatch::Present => has(&|_| true),
+            ValueMatch::Absent => !has(&|_| true),
+            ValueMatch::Is(text) => has(&|one| one.is_some_and(|one| text.matches(one))),
+        };
+        found != self.without
     }
 }
 
@@ -200,6 +229,8 @@ pub struct Match {
     pub without_headers: Vec<FieldMatch>,
     /// On query parameters, all of which must hold.
     pub query: Vec<FieldMatch>,
+    /// On the verified token, all of which must hold.
+    pub claims: Vec<ClaimMatch>,
 }
 
 impl Match {
@@ -225,5 +256,6 @@ impl Match {
                 .query
                 .iter()
                 .all(|field| field.holds_of_parameter(request))
+            && self.claims.iter().all(|claim| claim.holds(request))
     }
 }

@@ -153,6 +153,8 @@ fn conditions(wanted: Match) -> Vec<Condition> {
             .map(Condition::WithoutHeader),
     );
     conditions.extend(wanted.query.into_iter().map(Condition::Query));
+    let claims = wanted.claims.into_iter().map(Box::new);
+    conditions.extend(claims.map(Condition::Claim));
     if let PathMatch::Regex(regex) = wanted.path {
         conditions.push(Condition::Path(regex));
     }

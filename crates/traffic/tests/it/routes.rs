@@ -3,13 +3,13 @@
 
 use fastrand::Rng;
 use voile_traffic::route::{
-    FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch, naive,
+    ClaimMatch, FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch, naive,
 };
 
 use super::sent::Sent;
 
 /// A route in words: `PATH CONDITION…`. PATH is `*`, `=/exact`, `^/prefix`, `/segments`, `~regex` or `{template`, with `i` before it where
-/// case does not count. Conditions: `m=GET`, `s=…`, `a=…`, `h:NAME=…`, `-h:NAME=…` (without), `q:NAME=…`; after `=` the text is exact,
+/// case does not count. Conditions: `m=GET`, `s=…`, `a=…`, `h:NAME=…`, `-h:NAME=…` (without), `q:NAME=…`, `c:A.B=…`, `-c:A.B=…` (claims); after `=` the text is exact,
 /// or `^prefix`, `$suffix`, `~regex`, `+` (present), `!` (absent).
 pub(crate) fn route(words: &str) -> Match {
     let mut words = words.split_whitespace();
@@ -40,6 +40,11 @@ pub(crate) fn route(words: &str) -> Match {
             Some(("h", name)) => wanted.headers.push(field(name)),
             Some(("-h", name)) => wanted.without_headers.push(field(name)),
             Some(("q", name)) => wanted.query.push(field(name)),
+            Some(("c" | "-c", name)) => wanted.claims.push(ClaimMatch {
+                path: name.split('.').map(ToOwned::to_owned).collect(),
+                value: value_match(value),
+                without: what.starts_with('-'),
+            }),
             _ => panic!("{word}"),
         }
     }
@@ -58,7 +63,7 @@ fn value_match(words: &str) -> ValueMatch {
     }
 }
 
-/// `METHOD TARGET [NAME:VALUE…]`.
+/// `METHOD TARGET [NAME:VALUE…]`; of claims `@NAME:VALUE`, where `#` is a value that is no text.
 fn sent(words: &str) -> Sent {
     let mut words = words.split_whitespace();
     let method = words.next().expect("a method").to_owned();
@@ -66,7 +71,10 @@ fn sent(words: &str) -> Sent {
     sent.method = method;
     for word in words {
         let (name, value) = word.split_once(':').expect("a header");
-        sent = sent.with(name, value);
+        sent = match name.strip_prefix('@') {
+            None => sent.with(name, value),
+            Some(claim) => sent.claiming(claim, value),
+        };
     }
     sent
 }
@@ -105,6 +113,12 @@ i~/a                 | GET /a                          | GET /A
 * q:a=               | GET /?a, GET /?a=&a=1           | GET /?a=1
 * q:a=!              | GET /?b                         | GET /?a
 * q:a=^1 q:b=~2+     | GET /?b=22&a=12                 | GET /?a=12
+* c:g=1              | GET / @g:1, GET / @g:2 @g:1     | GET /, GET / g:1, GET / @g:#, GET / @g.x:1, GET / @G:1
+* c:g.h=^1           | GET / @g.h:12                   | GET / @g:12, GET / @h:12
+* c:g=+              | GET / @g:1, GET / @g:#          | GET /, GET / @h:1
+* -c:g=1             | GET /, GET / @g:2, GET / @g:#   | GET / @g:1, GET / @g:2 @g:1
+* -c:g=+             | GET /                           | GET / @g:#
+* c:g=1 -c:h=~[12]   | GET / @g:1, GET / @g:1 @h:3     | GET / @g:1 @h:3 @h:2, GET / @h:3
 ";
 
 #[test]
@@ -197,7 +211,7 @@ fn words(random: &mut Rng) -> String {
         |random: &mut Rng| one(random, &["1", "2", "3", "4", "^1", "$2", "~[12]", "+", "!"]);
     let text = |random: &mut Rng| one(random, &["1", "2", "^1"]);
     while random.u8(..5) < 2 {
-        words += &match random.u8(..8) {
+        words += &match random.u8(..10) {
             0 => format!(" m={}", one(random, &["GET", "POST", "~G.*", "^P"])),
             1 => format!(
                 " a={}",
@@ -206,6 +220,8 @@ fn words(random: &mut Rng) -> String {
             2 => format!(" h:y={}", text(random)),
             3 => format!(" -h:x={}", value(random)),
             4 | 5 => format!(" h:x={}", value(random)),
+            6 => format!(" c:g={}", value(random)),
+            7 => format!(" -c:g={}", text(random)),
             _ => format!(" q:q={}", value(random)),
         };
     }
@@ -222,6 +238,9 @@ fn request(random: &mut Rng) -> Sent {
             one(random, &["1", "2", "3", "12"]),
         );
         sent = sent.with(name, value);
+    }
+    while random.u8(..3) == 0 {
+        sent = sent.claiming("g", one(random, &["1", "2", "12", "#"]));
     }
     sent
 }

@@ -13,6 +13,8 @@ pub(crate) struct Sent {
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) headers: Vec<(String, String)>,
+    /// Of its token: paths joined by dots, each with its values; none is no text.
+    pub(crate) claims: Vec<(String, Option<String>)>,
 }
 
 impl Sent {
@@ -25,7 +27,14 @@ impl Sent {
             path: path.to_owned(),
             query: query.to_owned(),
             headers: Vec::new(),
+            claims: Vec::new(),
         }
+    }
+
+    pub(crate) fn claiming(mut self, path: &str, value: &str) -> Self {
+        let text = (value != "#").then(|| value.to_owned());
+        self.claims.push((path.to_owned(), text));
+        self
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
@@ -49,6 +58,11 @@ impl Request for Sent {
     }
     fn query(&self) -> &[u8] {
         self.query.as_bytes()
+    }
+    fn claim(&self, path: &[String], is: &dyn Fn(Option<&[u8]>) -> bool) -> bool {
+        let path = path.join(".");
+        let mut values = self.claims.iter().filter(|(known, _)| *known == path);
+        values.any(|(_, value)| is(value.as_ref().map(String::as_bytes)))
     }
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         if is_authority(name) {

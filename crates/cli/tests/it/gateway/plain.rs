@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Asking, Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
 use crate::mesh::issuer::Issuer;
@@ -281,6 +281,71 @@ fn tokens_are_verified_at_the_door_and_say_what_goes_on() {
     assert!(!seen.contains("forged"), "{seen}");
     assert_eq!(ask("no.token.x").status, 401);
     assert_eq!(edge.status("shop.example", "/"), 403);
+}
+
+#[test]
+fn a_gateway_routes_by_what_a_verified_token_says_and_by_nobody_elses_word() {
+    let issuer = Issuer::new("https://issuer.example", "one");
+    let security = format!(
+        "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: door, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: gateway}}}}, jwtRules: [{}]}}\n---\n",
+        crate::tokens::rule(&issuer, "")
+    );
+    let answer = |wanted: &str, status: u16| {
+        format!("{{match: [{{{wanted}}}], directResponse: {{status: {status}}}}}")
+    };
+    let claims = "@request.auth.claims";
+    let all = [
+        answer(
+            &format!("headers: {{\"{claims}.Groups\": {{exact: admins}}}}"),
+            201,
+        ),
+        answer(
+            &format!("headers: {{\"{claims}[org][unit.name]\": {{prefix: sales}}}}"),
+            202,
+        ),
+        answer(
+            &format!("headers: {{\"{claims}.level\": {{regex: \"[12]\"}}}}"),
+            203,
+        ),
+        answer(&format!("headers: {{\"{claims}.number\": {{}}}}"), 206),
+        answer(&format!("withoutHeaders: {{\"{claims}.sub\": {{}}}}"), 401),
+        "{directResponse: {status: 200}}".to_owned(),
+    ];
+    let edge = Edge::start(
+        "",
+        &(security + &servers(&http_server("\"*\"")) + &routes("\"*\"", &all.join(", "))),
+    );
+    let ask = |claims: Value| {
+        let token = issuer.token("anna", claims);
+        let fields = format!("Authorization: Bearer {token}\r\n");
+        edge.ask("GET", "shop.example", "/", &fields).status
+    };
+    wait_until("a route", || ask(json!({})) == 200);
+    for (claims, status) in [
+        (json!({"Groups": ["users", "admins"]}), 201),
+        (json!({"Groups": "admins"}), 201),
+        (json!({"groups": "admins", "Groups": ["admins2", 1]}), 200),
+        (json!({"org": {"unit.name": "sales-north"}}), 202),
+        (
+            json!({"org": {"unit": {"name": "sales"}}, "unit.name": "sales"}),
+            200,
+        ),
+        (json!({"level": "2"}), 203),
+        (json!({"level": "22"}), 200),
+        (json!({"number": 7}), 206),
+    ] {
+        assert_eq!(ask(claims.clone()), status, "{claims}");
+    }
+    assert_eq!(edge.status("shop.example", "/"), 401, "without a token");
+    // Not by a header that a client makes.
+    let forged = edge.ask(
+        "GET",
+        "shop.example",
+        "/",
+        "request.auth.claims.Groups: admins\r\n",
+    );
+    assert_eq!(forged.status, 401);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use voile_policy::Permit;
 use voile_policy::authorization::{Headers, Http, Outcome, Verdict};
+use voile_policy::tokens::Verified;
 
 use super::super::authorizer::{About, Answer, Authorizer, Question};
 use super::super::changes::Changes;
@@ -120,6 +121,8 @@ pub(crate) struct Granted {
     pub(crate) leave: Leave,
     pub(crate) path: Option<Box<str>>,
     pub(crate) changes: Changes,
+    /// The good token that came with it.
+    pub(crate) token: Option<Verified>,
 }
 
 /// A request that an external service must be asked about.
@@ -237,6 +240,8 @@ pub(super) struct Said {
     path: Option<Box<str>>,
     /// All that is changed of the head that came.
     changes: Changes,
+    /// The good token.
+    token: Option<Verified>,
     /// What logs tell besides.
     beside: Option<Box<said::Said>>,
     /// Nothing of the above counts before these were asked.
@@ -253,6 +258,7 @@ impl Said {
             leave: leave.with(0, Amended::default(), self.beside),
             path: self.path,
             changes: self.changes,
+            token: self.token,
         }
     }
 }
@@ -317,9 +323,9 @@ fn passed(
     presented: Option<Presented>,
     beside: Option<Box<said::Said>>,
 ) -> Said {
-    let (path, changes) = match presented {
-        None => (path, Changes::default()),
-        Some(presented) => presented.applied(seen.path(), path),
+    let (token, (path, changes)) = match presented {
+        None => (None, (path, Changes::default())),
+        Some(mut presented) => (presented.take(), presented.applied(seen.path(), path)),
     };
     let changes = match seen.amended() {
         None => changes,
@@ -328,6 +334,7 @@ fn passed(
     Said {
         path,
         changes,
+        token,
         beside,
         asks: None,
     }
