@@ -3,7 +3,10 @@
 
 use super::receive::Passing;
 use super::{Connection, Gone, Half, Side};
-use crate::frame::{FrameHead, Reason, flag, kind};
+use crate::frame::{DEFAULT_MAX_FRAME, FrameHead, Reason, flag, kind};
+
+/// Room made for what is expected, at most: held, it may be, for a single byte, by each of a connection's streams.
+const MAX_EXPECTED_BYTES: usize = 64 * 1024;
 
 impl Connection {
     /// The head of a DATA frame: all of it counts in both windows, padding too.
@@ -136,6 +139,12 @@ impl Connection {
                 return self.stream_error(id, Reason::PROTOCOL_ERROR);
             };
             stream.expected = Some(rest);
+        }
+        // Where much comes, as much comes again: to grow step by step would copy it once more.
+        if stream.data.capacity() == 0 && stream.took > DEFAULT_MAX_FRAME {
+            stream
+                .data
+                .reserve((stream.took as usize).clamp(data.len(), MAX_EXPECTED_BYTES));
         }
         stream.data.extend_from_slice(data);
         stream.wake();

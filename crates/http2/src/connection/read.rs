@@ -54,6 +54,7 @@ impl Connection {
     ) -> Poll<Option<Result<Bytes, Failure>>> {
         let stream = &mut self.streams[key];
         if !stream.data.is_empty() {
+            stream.took = stream.data.len() as u32;
             return Poll::Ready(Some(Ok(std::mem::take(&mut stream.data).into())));
         }
         match (stream.recv, stream.failed) {

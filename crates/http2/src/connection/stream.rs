@@ -60,6 +60,8 @@ pub(super) struct Stream {
     pub(super) early: VecDeque<Fields>,
     pub(super) head: Option<Fields>,
     pub(super) data: Vec<u8>,
+    /// How much of it was taken last, in bytes.
+    pub(super) took: u32,
     pub(super) trailers: Option<Fields>,
     pub(super) queue: VecDeque<Queued>,
 }
@@ -86,6 +88,7 @@ impl Stream {
             early: VecDeque::new(),
             head: None,
             data: Vec::new(),
+            took: 0,
             trailers: None,
             queue: VecDeque::new(),
         }

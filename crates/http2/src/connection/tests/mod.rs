@@ -268,6 +268,37 @@ fn data_goes_as_far_as_windows_allow_and_on_when_they_open() {
 }
 
 #[test]
+fn where_much_comes_there_is_room_for_as_much_again() {
+    let link = server();
+    hear(&link, &headers(1, false, &GET));
+    let (_, mut body, _respond) = accept(&link);
+    let room = || {
+        link.borrow()
+            .streams
+            .iter()
+            .next()
+            .expect("one")
+            .1
+            .data
+            .capacity()
+    };
+    let mut bring = |frames: usize| {
+        for _ in 0..frames {
+            hear(&link, &data(1, false, &[0; 10_000]));
+        }
+        let room = room();
+        let taken = now(|cx| body.poll_data(cx)).expect("data").expect("more");
+        body.release_capacity(frames * 10_000);
+        assert_eq!(taken.expect("well").len(), frames * 10_000);
+        room
+    };
+    assert_eq!(bring(1), 10_000, "little is held in no more than it is");
+    bring(5);
+    assert_eq!(bring(1), 50_000, "as much as came before");
+    assert_eq!(bring(1), 10_000, "which was little");
+}
+
+#[test]
 fn what_fills_the_room_is_frames_that_fill_tls_records() {
     const RECORD: usize = 16 * 1024;
     for (records, frames) in [(1, vec![16_375]), (4, vec![16_375; 4])] {
