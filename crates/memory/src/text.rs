@@ -12,6 +12,8 @@ use std::time::Duration;
 use rustix::mm::{Advice, madvise};
 use tokio::time::Instant;
 
+use crate::heap::give_back;
+
 /// Whoever connects has begun to be served after this long.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -26,13 +28,13 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Lets go at the end of the start and again after connections or news came. Without them it does nothing and no timer runs.
 /// Of one thread, inside a `LocalSet` of tokio.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Settling(Rc<Shared>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shared {
-    /// What else is done then.
-    also: Option<Box<dyn Fn()>>,
+    /// The heap is let go of, too.
+    freed: Cell<bool>,
     begun: Cell<bool>,
     pending: Cell<bool>,
     last: Cell<Option<Instant>>,
@@ -40,22 +42,7 @@ struct Shared {
     newest: Cell<Option<Instant>>,
 }
 
-impl std::fmt::Debug for Settling {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settling").finish_non_exhaustive()
-    }
-}
-
 impl Settling {
-    /// One that does this, too, each time.
-    #[must_use]
-    pub fn with(also: impl Fn() + 'static) -> Self {
-        Self(Rc::new(Shared {
-            also: Some(Box::new(also)),
-            ..Shared::default()
-        }))
-    }
-
     /// The proxy is ready, and says so now.
     pub fn begun(&self) {
         self.0.begun.set(true);
@@ -67,6 +54,12 @@ impl Settling {
         if self.0.begun.get() {
             self.arrived();
         }
+    }
+
+    /// Much of the heap is, or is about to be, free: what needed it is over at the next letting go.
+    pub fn freed(&self) {
+        self.0.freed.set(true);
+        self.arrived();
     }
 
     /// A connection came.
@@ -85,8 +78,8 @@ impl Settling {
             loop {
                 tokio::time::sleep_until(at).await;
                 release_cold_pages();
-                if let Some(also) = &shared.also {
-                    also();
+                if shared.freed.take() {
+                    give_back();
                 }
                 let now = Instant::now();
                 shared.last.set(Some(now));
@@ -248,6 +241,45 @@ mod tests {
         assert!(!was_late(None, now));
         assert!(was_late(Some(now), now));
         assert!(!was_late(Some(now), now + LATE));
+    }
+
+    /// Of this process, in kilobytes: what it asked for itself.
+    fn anonymous() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("RssAnon:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        number.and_then(|text| text.parse().ok()).expect("a number")
+    }
+
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn what_was_freed_goes_back_where_that_was_said_and_not_otherwise() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let tasks = tokio::task::LocalSet::new();
+        tasks.block_on(&runtime, async {
+            // Sixty megabytes in small pieces, below one that stays: the allocator gives nothing back by itself.
+            let pieces: Vec<Box<[u8; 1024]>> = (0..60_000).map(|_| Box::new([1; 1024])).collect();
+            let stays = Box::new([1; 1024]);
+            let full = anonymous();
+            drop(pieces);
+            let settling = Settling::default();
+            settling.arrived();
+            tokio::time::sleep(SETTLE * 2).await;
+            assert!(
+                anonymous() + 20_000 > full,
+                "nobody said that much was freed"
+            );
+            settling.freed();
+            tokio::time::sleep(INTERVAL * 2).await;
+            let left = anonymous();
+            assert!(left + 40_000 < full, "{left} kB of {full}");
+            drop(stays);
+        });
     }
 
     #[test]

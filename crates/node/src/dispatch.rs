@@ -1,13 +1,12 @@
 //! Which worker a connection goes to: the least loaded. What beginning took, and what ended connections held, is let go of.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::{SocketAddr, TcpStream};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use voile_memory::{Settling, give_back};
+use voile_memory::Settling;
 use voile_transport::MAX_CONNECTIONS;
 
 use crate::pod::Pod;
@@ -75,22 +74,13 @@ pub(crate) struct Handle {
 pub(crate) struct Dispatcher {
     workers: RefCell<Vec<Handle>>,
     settling: Settling,
-    /// Something was freed that is worth giving back.
-    freed: Rc<Cell<bool>>,
 }
 
 impl Dispatcher {
     pub(crate) fn new(workers: Vec<Handle>) -> Self {
-        let freed = Rc::new(Cell::new(false));
-        let is_freed = Rc::clone(&freed);
         Self {
             workers: RefCell::new(workers),
-            settling: Settling::with(move || {
-                if is_freed.take() {
-                    give_back();
-                }
-            }),
-            freed,
+            settling: Settling::default(),
         }
     }
 
@@ -101,8 +91,7 @@ impl Dispatcher {
 
     /// The same, and of what they left in the heap: pods came or went, or most connections ended.
     pub(crate) fn settle(&self) {
-        self.freed.set(true);
-        self.settling.arrived();
+        self.settling.freed();
     }
 
     /// Connections of all workers.

@@ -73,6 +73,8 @@ pub(crate) struct Registry {
     pub(crate) is_waypoint: bool,
     /// What it takes from outside, if it is.
     pub(crate) gateway: gateway::Held,
+    /// So much came that to read it took room worth giving back.
+    has_read_much: bool,
     workloads_by_address: Index<IpAddr>,
     services_by_address: Index<IpAddr>,
     services_by_range: Ranges<Arc<str>>,
@@ -103,13 +105,23 @@ pub(crate) struct Held<T> {
     pub(crate) value: T,
 }
 
+/// So many bytes take, while they are read and obeyed, ten times the room: more than a sidecar holds otherwise.
+const MUCH_BYTES: usize = 256 * 1024;
+
 impl Registry {
+    /// Whether much was read since the last question.
+    pub(crate) fn take_read_much(&mut self) -> bool {
+        std::mem::take(&mut self.has_read_much)
+    }
+
     /// Takes one response in. What cannot be used is named, and what was held under its name stays.
     pub(crate) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
         let mut rejections = Vec::new();
-        let Some(kind) = known_type(&update.type_url) else {
+        let Some(kind) = names::known_type(&update.type_url) else {
             return rejections;
         };
+        let bytes: usize = update.added.iter().map(|one| one.body.len()).sum();
+        self.has_read_much |= bytes >= MUCH_BYTES;
         for resource in &update.added {
             let result = self.add(kind, &resource.name, &resource.version, &resource.body);
             if let Err(reason) = result {
@@ -744,21 +756,6 @@ fn service_name(service: &OutboundService) -> Arc<str> {
 /// The resource name of an address on our network.
 pub(crate) fn address_name(address: IpAddr) -> String {
     format!("/{address}")
-}
-
-fn known_type(url: &str) -> Option<&'static str> {
-    [
-        type_url::ADDRESS,
-        type_url::SERVICE_POLICY,
-        type_url::SERVICE_ROUTES,
-        type_url::AUTHORIZATION_POLICY,
-        type_url::REQUEST_AUTHENTICATION,
-        type_url::KEY_SET,
-        type_url::REVOCATION_LISTS,
-        type_url::PROXY_CONFIGURATION,
-    ]
-    .into_iter()
-    .find(|known| *known == url)
 }
 
 /// The labels of a workload. Istio's wire carries neither `app` nor `version`; our control plane's says where they are not

@@ -85,14 +85,17 @@ impl TcpIo {
 
     /// Whether bytes lie here that the kernel gave already.
     fn holds(&self) -> bool {
-        !self.prefix.is_empty() || self.ahead.as_ref().is_some_and(|ahead| ahead.holds())
+        match &self.ahead {
+            None => !self.prefix.is_empty(),
+            Some(ahead) => ahead.holds() || !self.prefix.is_empty(),
+        }
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.holds() {
-            false => self.tcp.poll_read_ready(cx),
-            true => Poll::Ready(Ok(())),
+        if self.prefix.is_empty() && (self.ahead.is_none() || !self.holds()) {
+            return self.tcp.poll_read_ready(cx);
         }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_tcp(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -106,6 +109,17 @@ impl TcpIo {
             Err(_) => self.note_end(End::Failed),
         }
         Poll::Ready(read)
+    }
+
+    fn give_prefix(&mut self, buf: &mut ReadBuf<'_>) {
+        let rest = &self.prefix[self.taken as usize..];
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        self.taken += count as u32;
+        if self.taken as usize == self.prefix.len() {
+            self.prefix = Vec::new();
+            self.taken = 0;
+        }
     }
 
     fn note_end(&mut self, end: End) {
@@ -134,38 +148,35 @@ impl From<TcpStream> for TcpIo {
 
 impl AsyncRead for TcpIo {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.prefix.is_empty() {
-            let Some(mut ahead) = self.ahead.take() else {
-                return self.poll_tcp(cx, buf);
-            };
-            let read = ahead.poll_read(buf, |buf| self.poll_tcp(cx, buf));
-            self.ahead = Some(ahead);
-            return read;
+        let this = self.get_mut();
+        if !this.prefix.is_empty() {
+            this.give_prefix(buf);
+            return Poll::Ready(Ok(()));
         }
-        let rest = &self.prefix[self.taken as usize..];
-        let count = rest.len().min(buf.remaining());
-        buf.put_slice(&rest[..count]);
-        self.taken += count as u32;
-        if self.taken as usize == self.prefix.len() {
-            self.prefix = Vec::new();
-            self.taken = 0;
+        // Asked first and taken then: most streams have none, and this is on the way of every byte.
+        if this.ahead.is_none() {
+            return this.poll_tcp(cx, buf);
         }
-        Poll::Ready(Ok(()))
+        let mut ahead = this.ahead.take().expect("invariant: it is some");
+        let read = ahead.poll_read(buf, |buf| this.poll_tcp(cx, buf));
+        this.ahead = Some(ahead);
+        read
     }
 }
 
 impl AsyncWrite for TcpIo {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
-        self.note_write(&written);
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.tcp).poll_write(cx, buf);
+        this.note_write(&written);
         written
     }
 

@@ -151,9 +151,12 @@ impl Dispatcher {
         self.settling.begun();
     }
 
-    /// The mesh changed: reading of it took much that serving does not.
-    pub(super) fn told(&self) {
-        self.settling.told();
+    /// The mesh changed: reading of it took much that serving does not, and more of the heap than it holds where much was read.
+    pub(super) fn told(&self, has_read_much: bool) {
+        match has_read_much {
+            true => self.settling.freed(),
+            false => self.settling.told(),
+        }
     }
 
     fn count_shed(&self, reason: &str) {

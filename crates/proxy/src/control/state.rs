@@ -177,7 +177,8 @@ impl Control {
     /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
     pub(super) fn publish(&mut self) {
         let heard = Instant::now();
-        self.dispatcher.told();
+        let has_read_much = self.shared().registry.take_read_much();
+        self.dispatcher.told(has_read_much);
         let held_back = self.shared().registry.look_at_held_back(heard);
         self.held_back = held_back;
         self.ask_for_health();

@@ -25,6 +25,22 @@ pub(crate) enum Meaning {
     Nothing,
 }
 
+/// The type that a response is of, if it is one that is asked for.
+pub(super) fn known_type(url: &str) -> Option<&'static str> {
+    [
+        type_url::ADDRESS,
+        type_url::SERVICE_POLICY,
+        type_url::SERVICE_ROUTES,
+        type_url::AUTHORIZATION_POLICY,
+        type_url::REQUEST_AUTHENTICATION,
+        type_url::KEY_SET,
+        type_url::REVOCATION_LISTS,
+        type_url::PROXY_CONFIGURATION,
+    ]
+    .into_iter()
+    .find(|known| *known == url)
+}
+
 /// Whether this is one of the addresses that the control plane gives to ServiceEntries: Istio's ranges, which nobody routes
 /// and no other resolver knows.
 pub(crate) fn is_virtual(address: IpAddr) -> bool {

