@@ -70,7 +70,7 @@ const READINGS: [(&str, &str); 5] = [
 
 const SWEPT: &[&str] = &["p50: ", "p99: ", "cores of the client", "RSS of the client"];
 
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 19] = [
     Part {
         experiment: "speed-mtls",
         heading: "Two sidecars over mutual TLS, beside nginx and HAProxy",
@@ -105,6 +105,24 @@ const PARTS: [Part; 16] = [
         experiment: "netns",
         heading: "Network namespaces and transparent capture",
         asks: "What changes when nobody is told of a proxy?",
+        plots: &[],
+    },
+    Part {
+        experiment: "node",
+        heading: "Two node proxies",
+        asks: "What does encryption and identity between nodes cost, without sidecars, beside ztunnel?",
+        plots: &["requests per second: node"],
+    },
+    Part {
+        experiment: "node-bulk",
+        heading: "Bytes in bulk through two node proxies",
+        asks: "How much goes through tunnels for a core of the proxies?",
+        plots: &["throughput per core"],
+    },
+    Part {
+        experiment: "node-waypoint",
+        heading: "A waypoint between two node proxies",
+        asks: "What does it cost to have requests read on their way, and what does Envoy's way of doing it?",
         plots: &[],
     },
     Part {
