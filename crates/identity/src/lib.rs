@@ -14,6 +14,7 @@ pub mod authority;
 mod chain;
 pub mod client;
 mod csr;
+mod forwarded;
 pub mod generated;
 pub mod join;
 pub mod keys;
@@ -38,6 +39,7 @@ pub use client::{
     CertificateClient, ClientSettings, control_endpoint, new_certificate, request_certificate,
 };
 pub use csr::{CsrError, MAX_CSR_BYTES};
+pub use forwarded::forwarded_certificate;
 pub use join::{JoinError, JoinTokens};
 pub use keys::{KeyError, Keys, WorkloadCertificate};
 pub use outside::{OutsideTls, OutsideTlsError, TowardsOutside};

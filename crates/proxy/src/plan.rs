@@ -15,7 +15,8 @@ use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::KeepAlive;
 use voile_xds::wire::{
-    Authorizer, Collector, MutualTls, Protocol, ServerKind, Telemetry, protocol_of,
+    Authorizer, Collector, ForwardClientCertificate, MutualTls, Protocol, ProxyConfiguration,
+    ServerKind, Telemetry, protocol_of,
 };
 
 use crate::authorization::Authorization;
@@ -114,6 +115,8 @@ pub(crate) struct Settings {
     pub(crate) source_address: Option<IpAddr>,
     /// Whether whoever connects in plaintext says by a PROXY header for whom.
     pub(crate) proxy_protocol: bool,
+    /// What becomes of `x-forwarded-client-cert`.
+    pub(crate) forwards: ForwardClientCertificate,
 }
 
 /// One inbound listener.
@@ -459,6 +462,23 @@ impl Default for Settings {
             header_timeout: crate::http::limits::HEADER_TIMEOUT,
             source_address: None,
             proxy_protocol: false,
+            forwards: ForwardClientCertificate::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// As a configuration says.
+    pub(crate) fn of(configuration: &ProxyConfiguration) -> Self {
+        let (said, own) = (configuration.connection, Self::default());
+        Self {
+            connect_timeout: said.connect_timeout.unwrap_or(own.connect_timeout),
+            detection_timeout: said.detection_timeout.unwrap_or(own.detection_timeout),
+            idle_timeout: said.idle_timeout.unwrap_or(own.idle_timeout),
+            header_timeout: said.header_timeout.unwrap_or(own.header_timeout),
+            source_address: configuration.source_address,
+            proxy_protocol: configuration.proxy_protocol,
+            forwards: configuration.forwards,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod authorization;
 mod destination;
+pub(crate) mod files;
 mod gateway;
 mod index;
 mod locality;
@@ -27,7 +28,6 @@ use voile_model::mesh::traffic::ClientTls;
 use voile_model::{Labels, Port, Ranges, ServiceKey};
 use voile_proto::{proxy as wire, type_url};
 use voile_telemetry as telemetry;
-use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
     Address, Collector, InboundListener, OutboundListener, OutboundService, PolicyReference,
@@ -35,7 +35,6 @@ use voile_xds::wire::{
 };
 
 use crate::authorization::Authorization;
-use crate::http::limits::HEADER_TIMEOUT;
 use crate::plan::{
     AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, LimiterPlan,
     Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings, TelemetryPlan,
@@ -92,6 +91,8 @@ pub(crate) struct Registry {
     askers: BTreeMap<Arc<str>, u8>,
     /// TLS that is made towards destinations.
     originations: origination::Originations,
+    /// Files of our own machine.
+    files: files::Files,
     /// What workers know together.
     pub(crate) health: traffic::SharedHealth,
     /// How many requests our own workload takes.
@@ -485,7 +486,7 @@ impl Registry {
             },
             authorization,
             tokens: self.tokens.compiled(configuration),
-            settings: settings(configuration),
+            settings: Settings::of(configuration),
             rate_limits: self.rate_limits.clone().map(Same),
             limiters: self.limiters(),
         })
@@ -778,19 +779,5 @@ pub(crate) fn peer(workload: &Workload) -> telemetry::Peer {
         canonical_service: labels.canonical_name.to_string(),
         canonical_revision: labels.canonical_revision.to_string(),
         cluster: labels.cluster.to_string(),
-    }
-}
-
-fn settings(configuration: &ProxyConfiguration) -> Settings {
-    let said = configuration.connection;
-    Settings {
-        connect_timeout: said.connect_timeout.unwrap_or(transport::CONNECT_TIMEOUT),
-        detection_timeout: said
-            .detection_timeout
-            .unwrap_or(transport::DETECTION_TIMEOUT),
-        idle_timeout: said.idle_timeout.unwrap_or(transport::IDLE_TIMEOUT),
-        header_timeout: said.header_timeout.unwrap_or(HEADER_TIMEOUT),
-        source_address: configuration.source_address,
-        proxy_protocol: configuration.proxy_protocol,
     }
 }

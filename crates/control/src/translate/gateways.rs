@@ -9,13 +9,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode, TlsVersion};
+use voile_model::mesh::intent::{
+    Gateway, Server, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
+};
 use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, authorities, certificate};
 use voile_model::{Hostname, Port, ResourceName};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
-    self as checked, GatewayListener, GatewayServer, GatewayTls, RequestMatch, Route, Routes,
-    ServerKind, VirtualHost,
+    self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, RequestMatch, Route,
+    Routes, ServerKind, VirtualHost,
 };
 
 use super::routes::Answers;
@@ -177,9 +179,47 @@ fn in_tls(
     }
 }
 
-/// What is shown to clients, from a Secret of the gateway's own namespace, or where Gateway API's rules permit it of another: nobody
-/// else's is ever told it.
+/// What is shown to clients.
 fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
+    match server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
+        Some(files) => of_files(server, files),
+        None => of_secret(mesh, workload, server),
+    }
+}
+
+/// What is shown to clients, from files that the gateway reads itself: the control plane knows their names and nothing else.
+fn of_files(server: &Server, files: &ServerFiles) -> GatewayTls {
+    let said = server.tls.as_ref();
+    GatewayTls {
+        credential: files.certificate.clone(),
+        certificate: Ok(Default::default()),
+        authorities: Vec::new(),
+        anonymous: said.is_some_and(|tls| tls.mode == ServerTlsMode::OptionalMutual),
+        files: Some(Box::new(GatewayFiles {
+            certificate: files.certificate.clone(),
+            key: files.key.clone(),
+            authorities: files.authorities.clone(),
+        })),
+        ..spoken(said)
+    }
+}
+
+/// Versions and suites.
+fn spoken(said: Option<&ServerTls>) -> GatewayTls {
+    let spoken = |version| said.is_none_or(|tls| (tls.oldest..=tls.newest).contains(&version));
+    GatewayTls {
+        mesh: false,
+        tls12: spoken(TlsVersion::V12),
+        tls13: spoken(TlsVersion::V13),
+        suites: said
+            .map(|tls| tls.cipher_suites.clone())
+            .unwrap_or_default(),
+        ..GatewayTls::of_mesh()
+    }
+}
+
+/// From a Secret of the gateway's own namespace, or where Gateway API's rules permit it of another: nobody else's is ever told it.
+fn of_secret(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
     let said = server.tls.as_ref();
     let named = server.credentials.first().map(|(_, name, _)| &**name);
     let named = named.unwrap_or_default();
@@ -206,18 +246,12 @@ fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
         true => Err(format!("neither the Secret {id}-cacert nor {id} has `ca.crt`").into()),
         false => certificate,
     };
-    let spoken = |version| said.is_none_or(|tls| (tls.oldest..=tls.newest).contains(&version));
     GatewayTls {
         credential: id.to_string().into(),
         anonymous: mode == ServerTlsMode::OptionalMutual && authorities.is_some(),
         certificate,
         authorities: authorities.unwrap_or_default(),
-        tls12: spoken(TlsVersion::V12),
-        tls13: spoken(TlsVersion::V13),
-        suites: said
-            .map(|tls| tls.cipher_suites.clone())
-            .unwrap_or_default(),
-        mesh: false,
+        ..spoken(said)
     }
 }
 

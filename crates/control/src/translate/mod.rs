@@ -20,7 +20,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use prost::Message;
-use voile_model::mesh::{AuthorizationPolicy, Service, Visibility, Workload, WorkloadGroup};
+use voile_model::mesh::{
+    AuthorizationPolicy, ForwardClientCertificate, Service, Visibility, Workload, WorkloadGroup,
+};
 use voile_model::{Identity, Mesh};
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
@@ -346,6 +348,7 @@ fn configuration(
             .trusted_proxies
             .unwrap_or(config.proxy.trusted_proxies),
         proxy_protocol: topology.proxy_protocol,
+        forward_client_certificate: forwards(workload.forwards(&config.proxy.forwards)).into(),
         labels: labels_on_wire(&workload.labels),
         health_probe: member_of(mesh, workload)
             .and_then(|group| HealthProbe::of(group, workload))
@@ -383,6 +386,18 @@ fn limits(limits: voile_model::mesh::ProxyLimits) -> Option<wire::Limits> {
         memory_bytes: limits.memory.unwrap_or(0),
         service_idle_ms: limits.service_idle.map_or(0, milliseconds),
     })
+}
+
+/// What becomes of `x-forwarded-client-cert`.
+fn forwards(said: ForwardClientCertificate) -> wire::ForwardClientCertificate {
+    use wire::ForwardClientCertificate as Wire;
+    match said {
+        ForwardClientCertificate::Sanitize => Wire::Sanitize,
+        ForwardClientCertificate::ForwardOnly => Wire::ForwardOnly,
+        ForwardClientCertificate::AppendForward => Wire::AppendForward,
+        ForwardClientCertificate::SanitizeSet => Wire::SanitizeSet,
+        ForwardClientCertificate::AlwaysForwardOnly => Wire::AlwaysForwardOnly,
+    }
 }
 
 fn connection(config: &voile_model::mesh::MeshConfig) -> wire::ConnectionSettings {

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode};
+use voile_model::mesh::intent::{Gateway, Server, ServerFiles, ServerTlsMode};
 use voile_model::mesh::{HostRouting, Place, Workload, authorities, certificate};
 use voile_model::{Hostname, Port, ResourceName};
 
@@ -93,6 +93,47 @@ pub(super) fn translate(
 
 fn about((gateway, server): (&Arc<Gateway>, &Server)) -> String {
     format!("Gateway {}, {}", gateway.name, server.source)
+}
+
+/// Whether clients are asked for a certificate.
+fn asks(server: &Server) -> bool {
+    use ServerTlsMode::{Mutual, OptionalMutual};
+    let mode = server.tls.as_ref().map(|tls| tls.mode);
+    matches!(mode, Some(Mutual | OptionalMutual))
+}
+
+/// TLS that ends here by these secrets: what is shown, and who is believed.
+fn ended(server: &Server, (shown, believed): (&str, Option<&str>), alpn: &[&str]) -> Value {
+    let mode = server.tls.as_ref().map(|tls| tls.mode);
+    let demands = mode == Some(ServerTlsMode::Mutual);
+    let believed = believed.map(|name| (name, demands));
+    tls::edge(server.tls.as_ref(), shown, believed, alpn)
+}
+
+/// What is shown to clients from files that Envoy reads itself, under the names that Istio gives such secrets.
+fn of_files(server: &Server, files: &ServerFiles, alpn: &[&str], made: &mut Made) -> Value {
+    let secret = format!("file-cert:{}~{}", files.certificate, files.key);
+    let file = |path: &str| json!({ "filename": path });
+    let shown = json!({
+        "certificate_chain": file(&files.certificate),
+        "private_key": file(&files.key),
+        "watched_directory": folder(&files.certificate),
+    });
+    made.secret(&secret, "tls_certificate", shown);
+    let authorities = files.authorities.as_ref().filter(|_| asks(server));
+    let believed = authorities.map(|path| {
+        let name = format!("file-root:{path}");
+        let trusted = json!({ "trusted_ca": file(path), "watched_directory": folder(path) });
+        made.secret(&name, "validation_context", trusted);
+        name
+    });
+    ended(server, (&secret, believed.as_deref()), alpn)
+}
+
+/// Where a file is: Envoy reads it anew when something is moved there.
+fn folder(path: &str) -> Value {
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    json!({ "path": if folder.is_empty() { "/" } else { folder } })
 }
 
 impl Edge<'_> {
@@ -240,6 +281,9 @@ impl Edge<'_> {
     /// What is shown to clients, from a Secret of the gateway's own namespace; none where it is not there.
     fn shown(&self, server: &Server, alpn: &[&str], made: &mut Made) -> Option<Value> {
         let mesh = self.outbound.mesh;
+        if let Some(files) = server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
+            return Some(of_files(server, files, alpn, made));
+        }
         let (elsewhere, named, _) = server.credentials.first()?;
         // Of another namespace only where Gateway API's rules permit it.
         let own = match server.granted {
@@ -256,12 +300,7 @@ impl Edge<'_> {
         let (chain, key) = certificate(mesh, &id).ok()?;
         let secret = format!("kubernetes://{id}");
         let certificate = json!({ "certificate_chain": pem(chain)?, "private_key": pem(key)? });
-        let mode = server.tls.as_ref().map(|tls| tls.mode);
-        let asks = matches!(
-            mode,
-            Some(ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual)
-        );
-        let believed = match asks {
+        let believed = match asks(server) {
             true => {
                 let name = format!("{secret}-cacert");
                 let trusted = json!({ "trusted_ca": pem(authorities(mesh, &id)?)? });
@@ -271,9 +310,7 @@ impl Edge<'_> {
             false => None,
         };
         made.secret(&secret, "tls_certificate", certificate);
-        let demands = mode == Some(ServerTlsMode::Mutual);
-        let believed = believed.as_deref().map(|name| (name, demands));
-        Some(tls::edge(server.tls.as_ref(), &secret, believed, alpn))
+        Some(ended(server, (&secret, believed.as_deref()), alpn))
     }
 
     fn manager(

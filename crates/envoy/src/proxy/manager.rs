@@ -1,6 +1,7 @@
 //! HTTP connection managers and proxies of bytes: the last filters of a chain, inbound and outbound.
 
 use serde_json::{Value, json};
+use voile_model::mesh::ForwardClientCertificate;
 use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{Mesh, PathNormalization, RetryPolicy, Workload};
 
@@ -71,14 +72,20 @@ pub(crate) fn http(
         Way::In(workload) => {
             inbound(mesh, workload, &mut config);
             config["skip_xff_append"] = json!(true);
-            // Who the peer is says its certificate, and nobody else.
-            config["forward_client_cert_details"] = json!("SANITIZE_SET");
+            let said = workload.topology.forwards.sidecar;
+            let said = said.or(mesh.config.proxy.forwards.sidecar);
+            // Who the peer is says its certificate, and nobody else, unless somebody wants it otherwise.
+            let forwards = said.unwrap_or(ForwardClientCertificate::SanitizeSet);
+            config["forward_client_cert_details"] = json!(word(forwards));
             config["set_current_client_cert_details"] =
                 json!({ "subject": true, "dns": true, "uri": true });
         }
         Way::Edge(workload) => {
             inbound(mesh, workload, &mut config);
-            config["forward_client_cert_details"] = json!("SANITIZE");
+            let forwards = workload.forwards(&mesh.config.proxy.forwards);
+            config["forward_client_cert_details"] = json!(word(forwards));
+            config["set_current_client_cert_details"] =
+                json!({ "subject": true, "cert": true, "dns": true, "uri": true });
             // No address is trusted for being private.
             config["internal_address_config"] = json!({ "unix_sockets": false });
         }
@@ -96,6 +103,17 @@ pub(crate) fn http(
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         config,
     )
+}
+
+/// Envoy's word.
+fn word(forwards: ForwardClientCertificate) -> &'static str {
+    match forwards {
+        ForwardClientCertificate::Sanitize => "SANITIZE",
+        ForwardClientCertificate::ForwardOnly => "FORWARD_ONLY",
+        ForwardClientCertificate::AppendForward => "APPEND_FORWARD",
+        ForwardClientCertificate::SanitizeSet => "SANITIZE_SET",
+        ForwardClientCertificate::AlwaysForwardOnly => "ALWAYS_FORWARD_ONLY",
+    }
 }
 
 /// What is believed of a caller, and how paths are written before rules compare them.

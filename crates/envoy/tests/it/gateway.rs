@@ -508,7 +508,10 @@ fn what_clients_say_of_themselves_is_believed_as_far_as_is_said() {
         let manager = filter(&chains(&made, PLAIN)[0]);
         assert_eq!(manager["xff_num_trusted_hops"], hops, "{said}");
         assert_eq!(manager["use_remote_address"], true, "{said}");
-        assert_eq!(manager["forward_client_cert_details"], "SANITIZE", "{said}");
+        assert_eq!(
+            manager["forward_client_cert_details"], "SANITIZE_SET",
+            "{said}"
+        );
         assert_eq!(
             manager["internal_address_config"],
             json!({ "unix_sockets": false }),
@@ -678,5 +681,74 @@ fn tokens_of_an_issuer_without_keys_are_refused_and_nothing_else_is() {
         // Envoy refuses a listener with a set of no key that it could use.
         let read = voile_policy::tokens::KeySet::read(given).expect("a key of some kind");
         assert_eq!((read.usable(), given == KEYS), (1, limit.is_none()));
+    }
+}
+
+#[test]
+fn what_is_in_files_is_read_by_envoy_itself() {
+    let files = "serverCertificate: /certs/a/tls.crt, privateKey: /certs/a/tls.key";
+    let servers = [
+        secure("a.example", &format!("mode: SIMPLE, {files}")),
+        secure(
+            "b.example",
+            &format!("mode: MUTUAL, {files}, caCertificates: /ca.crt"),
+        ),
+    ];
+    let made = told(&(gateway(&servers.join(", ")) + &routes("shop", "all", "\"*\"", TO_WEB)));
+    assert_eq!(limits(&made), [""; 0]);
+    let pair = "file-cert:/certs/a/tls.crt~/certs/a/tls.key";
+    let certificate = &made.secrets[pair]["tls_certificate"];
+    assert_eq!(
+        *certificate,
+        json!({
+            "certificate_chain": { "filename": "/certs/a/tls.crt" },
+            "private_key": { "filename": "/certs/a/tls.key" },
+            "watched_directory": { "path": "/certs/a" },
+        })
+    );
+    let believed = &made.secrets["file-root:/ca.crt"]["validation_context"];
+    assert_eq!(
+        *believed,
+        json!({ "trusted_ca": { "filename": "/ca.crt" }, "watched_directory": { "path": "/" } })
+    );
+    let chains = chains(&made, SECURE);
+    for (chain, root, demands) in [
+        (&chains[0], Value::Null, false),
+        (&chains[1], json!("file-root:/ca.crt"), true),
+    ] {
+        let tls = &shown(chain)["common_tls_context"];
+        assert_eq!(tls["tls_certificate_sds_secret_configs"][0]["name"], pair);
+        let found = &tls["validation_context_sds_secret_config"]["name"];
+        assert_eq!(*found, root);
+        assert_eq!(shown(chain)["require_client_certificate"], demands);
+    }
+}
+
+#[test]
+fn what_becomes_of_a_clients_certificate_is_as_the_mesh_says() {
+    let plain = gateway(&plain("\"*\""));
+    for (said, expected) in [
+        ("", "SANITIZE_SET"),
+        (
+            "gatewayTopology: {forwardClientCertDetails: UNDEFINED}",
+            "SANITIZE_SET",
+        ),
+        (
+            "gatewayTopology: {forwardClientCertDetails: APPEND_FORWARD}",
+            "APPEND_FORWARD",
+        ),
+        (
+            "proxyHeaders: {forwardedClientCert: FORWARD_ONLY}",
+            "SANITIZE_SET",
+        ),
+    ] {
+        let config = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n    defaultConfig: {{{said}}}\n---\n"
+        );
+        let made = told(&(config + &plain + &routes("shop", "all", "\"*\"", TO_WEB)));
+        let manager = filter(&chains(&made, PLAIN)[0]);
+        assert_eq!(manager["forward_client_cert_details"], expected, "{said}");
+        let told = json!({ "subject": true, "cert": true, "dns": true, "uri": true });
+        assert_eq!(manager["set_current_client_cert_details"], told);
     }
 }

@@ -8,6 +8,7 @@
 
 mod authority;
 mod client;
+mod forwarded;
 mod joins;
 mod mesh_tls;
 mod outside;

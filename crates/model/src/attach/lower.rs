@@ -140,6 +140,7 @@ fn server(heard: &Heard<'_>, listens: Option<Port>) -> Server {
             oldest: TlsVersion::V12,
             newest: TlsVersion::V13,
             cipher_suites: Vec::new(),
+            files: None,
         }),
         credentials: credentials.collect(),
         granted: true,

@@ -12,8 +12,8 @@ use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
 use crate::mesh::{
-    AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, MeshConfig, PathNormalization,
-    Provider, ProxySettings, ProxyTracing, RetryPolicy,
+    AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, Forwards, MeshConfig,
+    PathNormalization, Provider, ProxySettings, ProxyTracing, RetryPolicy,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
@@ -389,6 +389,11 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
         &mut settings.trusted_proxies,
         number.and_then(|number| topology::trusted_proxies(number, report)),
     );
+    let [gateway, sidecar] = &written.forwards;
+    settings.forwards = Forwards {
+        gateway: topology::forwards(gateway.as_ref(), report),
+        sidecar: topology::forwards(sidecar.as_ref(), report),
+    };
     let mode = written.interception_mode.as_ref();
     set(
         &mut settings.keeps_source,

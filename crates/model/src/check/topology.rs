@@ -1,17 +1,37 @@
-//! What stands in front of one Pod's sidecar: `gatewayTopology` in the Pod's annotation `proxy.istio.io/config`.
+//! What stands in front of one Pod's proxy, and what that makes of it: `gatewayTopology` and `proxyHeaders` in the Pod's annotation
+//! `proxy.istio.io/config`.
 
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report, Spanned};
-use crate::mesh::Topology;
+use crate::mesh::{ForwardClientCertificate, Topology};
 use crate::names::Labels;
 use crate::text::clip;
+use crate::written::{Text, config as written};
 use crate::yaml::{self, Value};
 
 use super::values::join;
 
 const ANNOTATION: &str = "proxy.istio.io/config";
 const TOPOLOGY: &str = "gatewayTopology";
-const FORWARD: &str = "forwardClientCertDetails";
+const HEADERS: &str = "proxyHeaders";
+/// What is heard of this annotation.
+const HEARD: [&str; 2] = [TOPOLOGY, HEADERS];
+
+/// Istio's words.
+const FORWARDS: [(&str, Option<ForwardClientCertificate>); 6] = [
+    ("UNDEFINED", None),
+    ("SANITIZE", Some(ForwardClientCertificate::Sanitize)),
+    ("FORWARD_ONLY", Some(ForwardClientCertificate::ForwardOnly)),
+    (
+        "APPEND_FORWARD",
+        Some(ForwardClientCertificate::AppendForward),
+    ),
+    ("SANITIZE_SET", Some(ForwardClientCertificate::SanitizeSet)),
+    (
+        "ALWAYS_FORWARD_ONLY",
+        Some(ForwardClientCertificate::AlwaysForwardOnly),
+    ),
+];
 
 /// Reads it; what is wrong is reported, and the Pod is then not in force.
 pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topology {
@@ -37,33 +57,45 @@ pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topolo
         report.error(codes::WRONG_TYPE, &at, "a mapping is wanted here", "");
         return none;
     };
-    for (key, _) in entries.iter().filter(|(key, _)| &*key.text != TOPOLOGY) {
+    for (key, _) in entries
+        .iter()
+        .filter(|(key, _)| !HEARD.contains(&&*key.text))
+    {
         let message = format!(
-            "`{}` of this annotation is not in force: of one Pod only {TOPOLOGY} is heard",
-            clip(&key.text)
+            "`{}` of this annotation is not in force: of one Pod only {} are heard",
+            clip(&key.text),
+            HEARD.join(" and ")
         );
         let help = "say it for all proxies, in MeshConfig's defaultConfig";
         report.warning(codes::NOT_YET, &at, message, help);
     }
-    let Some((_, node)) = entries.iter().find(|(key, _)| &*key.text == TOPOLOGY) else {
-        return none;
+    let inner = |name: &str| {
+        let (_, node) = entries.iter().find(|(key, _)| &*key.text == name)?;
+        let at = At {
+            place: at.place,
+            path: format!("{}.{name}", at.path).into(),
+        };
+        Cursor { node, at, report }.fields()
     };
-    let at = At {
-        place: at.place,
-        path: format!("{}.{TOPOLOGY}", at.path).into(),
-    };
-    let cursor = Cursor { node, at, report };
-    let Some(mut fields) = cursor.fields() else {
-        return none;
-    };
-    let number = fields.integer("numTrustedProxies");
-    let proxy_protocol = fields.inner("proxyProtocol").map(Fields::finish);
-    fields.not_yet(&[FORWARD]);
-    fields.finish();
-    Topology {
-        trusted_proxies: number.and_then(|number| trusted_proxies(&number, report)),
-        proxy_protocol: proxy_protocol.is_some(),
+    let mut read = none;
+    if let Some(mut fields) = inner(TOPOLOGY) {
+        let number = fields.integer("numTrustedProxies");
+        let proxy_protocol = fields.inner("proxyProtocol").map(Fields::finish);
+        read.forwards.gateway = forwards(fields.text(written::GATEWAYS_FORWARD).as_ref(), report);
+        fields.finish();
+        read.trusted_proxies = number.and_then(|number| trusted_proxies(&number, report));
+        read.proxy_protocol = proxy_protocol.is_some();
     }
+    if let Some(mut fields) = inner(HEADERS) {
+        read.forwards.sidecar = forwards(written::proxy_headers(&mut fields).as_ref(), report);
+        fields.finish();
+    }
+    read
+}
+
+/// What becomes of `x-forwarded-client-cert`.
+pub(super) fn forwards(word: Option<&Text>, report: &Report) -> Option<ForwardClientCertificate> {
+    report.one_of(word?, &FORWARDS)?
 }
 
 /// `numTrustedProxies`.

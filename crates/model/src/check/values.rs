@@ -184,6 +184,19 @@ pub(super) fn is_certificate_name(text: &str) -> bool {
 }
 
 /// An IP address.
+/// The longest path that a kernel takes.
+const MAX_PATH_BYTES: usize = 4095;
+
+/// A file of a proxy's own machine.
+pub(super) fn file(text: &Text, report: &Report) -> Option<Arc<str>> {
+    let absolute = |path: &str| {
+        let whole = path.len() <= MAX_PATH_BYTES && !path.contains('\0');
+        (whole && path.starts_with('/')).then(|| path.into())
+    };
+    let help = "an absolute path on the machine of the proxy, such as /etc/certs/tls.crt";
+    report.parsed(text, "a file", absolute, help)
+}
+
 pub(super) fn ip(text: &Text, report: &Report) -> Option<IpAddr> {
     report.parsed(
         text,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::authorization::StringMatch;
 use super::traffic::LocalitySetting;
+use super::workload::Forwards;
 use crate::log_format::LogFormat;
 use crate::mesh::telemetry::{CustomTag, Share};
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName, TrustDomain};
@@ -168,6 +169,8 @@ pub struct ProxySettings {
     pub keeps_source: bool,
     /// Proxies in front of a proxy whose word in `x-forwarded-for` is believed (`gatewayTopology.numTrustedProxies`).
     pub trusted_proxies: u32,
+    /// What becomes of `x-forwarded-client-cert`, where a Pod does not say.
+    pub forwards: Forwards,
 }
 
 /// What a proxy carries at most, and how long it follows what it does not use; `None` leaves it to the proxy.
@@ -197,6 +200,7 @@ impl Default for ProxySettings {
             limits: ProxyLimits::default(),
             keeps_source: false,
             trusted_proxies: 0,
+            forwards: Forwards::default(),
         }
     }
 }

@@ -85,6 +85,50 @@ pub struct Topology {
     pub trusted_proxies: Option<u32>,
     /// Whether whoever connects in plaintext says by a PROXY header for whom.
     pub proxy_protocol: bool,
+    /// What becomes of `x-forwarded-client-cert`, where the mesh does not say.
+    pub forwards: Forwards,
+}
+
+impl Workload {
+    /// What its proxy makes of `x-forwarded-client-cert`, in a mesh that says this for all. Gateways tell of clients' certificates where
+    /// nothing is said, as Istio's; sidecars, where that would cost each request, only where it is.
+    #[must_use]
+    pub fn forwards(&self, mesh: &Forwards) -> ForwardClientCertificate {
+        let own = &self.topology.forwards;
+        match (self.gateway, self.waypoint) {
+            (_, true) => ForwardClientCertificate::Sanitize,
+            (true, false) => {
+                let said = own.gateway.or(mesh.gateway);
+                said.unwrap_or(ForwardClientCertificate::SanitizeSet)
+            }
+            (false, false) => own.sidecar.or(mesh.sidecar).unwrap_or_default(),
+        }
+    }
+}
+
+/// What becomes of `x-forwarded-client-cert`, by the role of the proxy; `None` where it is not said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forwards {
+    /// At gateways: `gatewayTopology.forwardClientCertDetails`.
+    pub gateway: Option<ForwardClientCertificate>,
+    /// At sidecars: `proxyHeaders.forwardedClientCert`.
+    pub sidecar: Option<ForwardClientCertificate>,
+}
+
+/// What a proxy makes of `x-forwarded-client-cert`. A client without a verified certificate is believed by none but the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForwardClientCertificate {
+    /// It is taken out.
+    #[default]
+    Sanitize,
+    /// It goes on as it came.
+    ForwardOnly,
+    /// The client's certificate is added to what came.
+    AppendForward,
+    /// The client's certificate takes the place of what came.
+    SanitizeSet,
+    /// It goes on as it came, whoever the client is.
+    AlwaysForwardOnly,
 }
 
 /// What a workload comes from.

@@ -42,6 +42,8 @@ pub(crate) struct ProxySettings {
     pub(crate) runtime_values: TextMap,
     pub(crate) interception_mode: Option<Text>,
     pub(crate) trusted_proxies: Option<Spanned<i64>>,
+    /// What becomes of `x-forwarded-client-cert` at gateways, and at sidecars.
+    pub(crate) forwards: [Option<Text>; 2],
 }
 
 /// `defaultProviders`.
@@ -229,7 +231,8 @@ impl RetrySettings {
 
 impl ProxySettings {
     fn read(mut fields: Fields<'_>) -> Self {
-        let settings = Self {
+        let mut at_gateways = None;
+        let mut settings = Self {
             concurrency: fields.integer("concurrency"),
             drain_duration: fields.text("drainDuration"),
             termination_drain_duration: fields.text("terminationDrainDuration"),
@@ -241,11 +244,19 @@ impl ProxySettings {
             trusted_proxies: fields.inner("gatewayTopology").and_then(|mut topology| {
                 let number = topology.integer("numTrustedProxies");
                 // Of all proxies they speak of gateways, which are not there yet; of one Pod's its annotation may.
-                topology.not_yet(&["forwardClientCertDetails", "proxyProtocol"]);
+                topology.not_yet(&["proxyProtocol"]);
+                at_gateways = topology.text(GATEWAYS_FORWARD);
                 topology.finish();
                 number
             }),
+            forwards: [None, None],
         };
+        let at_sidecars = fields.inner("proxyHeaders").and_then(|mut inner| {
+            let said = proxy_headers(&mut inner);
+            inner.finish();
+            said
+        });
+        settings.forwards = [at_gateways, at_sidecars];
         fields.ignore(&[
             "binaryPath",
             "caCertificatesPem",
@@ -262,7 +273,6 @@ impl ProxySettings {
             "privateKeyProvider",
             "proxyAdminPort",
             "proxyBootstrapTemplatePath",
-            "proxyHeaders",
             "proxyMetadata",
             "proxyStatsMatcher",
             "readinessProbe",
@@ -277,6 +287,28 @@ impl ProxySettings {
         fields.finish();
         settings
     }
+}
+
+/// `gatewayTopology.forwardClientCertDetails`.
+pub(crate) const GATEWAYS_FORWARD: &str = "forwardClientCertDetails";
+
+/// What `proxyHeaders` says of `x-forwarded-client-cert`.
+pub(crate) fn proxy_headers(fields: &mut Fields<'_>) -> Option<Text> {
+    let said = fields.text("forwardedClientCert");
+    fields.not_yet(&["setCurrentClientCertDetails"]);
+    // Of headers that nobody here writes, or that are always as is said.
+    fields.ignore(&[
+        "attemptCount",
+        "envoyDebugHeaders",
+        "metadataExchangeHeaders",
+        "perserveHttp1HeaderCase",
+        "preserveHttp1HeaderCase",
+        "requestId",
+        "server",
+        "xForwardedHost",
+        "xForwardedPort",
+    ]);
+    said
 }
 
 impl ExtensionProvider {

@@ -54,6 +54,9 @@ pub struct ProxyConfiguration {
     /// Whoever connects in plaintext says by a PROXY header for whom.
     #[prost(bool, tag = "30")]
     pub proxy_protocol: bool,
+    /// What becomes of `x-forwarded-client-cert`.
+    #[prost(enumeration = "ForwardClientCertificate", tag = "33")]
+    pub forward_client_certificate: i32,
     /// The workload's own: routes may hold for callers with certain labels only.
     #[prost(message, repeated, tag = "31")]
     pub labels: ::prost::alloc::vec::Vec<Label>,
@@ -2564,6 +2567,14 @@ pub struct GatewayTls {
     /// Suites of TLS 1.2 by OpenSSL's names; none is all.
     #[prost(string, repeated, tag = "9")]
     pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Files of the gateway's own machine, in place of all the PEM above: absolute paths, read by the gateway itself.
+    #[prost(string, tag = "11")]
+    pub certificate_file: ::prost::alloc::string::String,
+    #[prost(string, tag = "12")]
+    pub key_file: ::prost::alloc::string::String,
+    /// Not empty: clients are asked for a certificate.
+    #[prost(string, tag = "13")]
+    pub authorities_file: ::prost::alloc::string::String,
     /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
     #[prost(bool, tag = "20")]
     pub mesh: bool,
@@ -2918,6 +2929,42 @@ impl ServerKind {
             "REQUESTS" => Some(Self::Requests),
             "BYTES" => Some(Self::Bytes),
             "PASSTHROUGH" => Some(Self::Passthrough),
+            _ => None,
+        }
+    }
+}
+/// What a proxy makes of `x-forwarded-client-cert`. A client without a verified certificate is believed by none but the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ForwardClientCertificate {
+    Sanitize = 0,
+    ForwardOnly = 1,
+    AppendForward = 2,
+    SanitizeSet = 3,
+    AlwaysForwardOnly = 4,
+}
+impl ForwardClientCertificate {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Sanitize => "SANITIZE",
+            Self::ForwardOnly => "FORWARD_ONLY",
+            Self::AppendForward => "APPEND_FORWARD",
+            Self::SanitizeSet => "SANITIZE_SET",
+            Self::AlwaysForwardOnly => "ALWAYS_FORWARD_ONLY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SANITIZE" => Some(Self::Sanitize),
+            "FORWARD_ONLY" => Some(Self::ForwardOnly),
+            "APPEND_FORWARD" => Some(Self::AppendForward),
+            "SANITIZE_SET" => Some(Self::SanitizeSet),
+            "ALWAYS_FORWARD_ONLY" => Some(Self::AlwaysForwardOnly),
             _ => None,
         }
     }

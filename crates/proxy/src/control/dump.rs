@@ -10,7 +10,7 @@ use voile_xds::wire::{
     Service, Telemetry, Tracing, Workload,
 };
 
-use super::sockets::Socket;
+use super::sockets::{Socket, Sockets};
 use super::state::Control;
 use crate::registry::Registry;
 
@@ -56,8 +56,27 @@ pub(super) fn configuration(control: &Control) -> String {
             json!({"resource": &**name, "version": &*held.version, "ports": ports})
         })
         .collect();
-    let listeners: Vec<Value> = shared
-        .sockets
+    pretty(&json!({
+        "control_plane": control_plane(control),
+        "in_force": control.published.is_some(),
+        "waiting_for": texts(&registry.unanswered()),
+        "configuration": own,
+        "listeners": listeners(&shared.sockets),
+        "captured_destinations": control.destinations.dump(),
+        "services": services,
+        "workloads": workloads,
+        "service_policies": policies,
+        "routes": routes(registry),
+        "gateway": gateway(registry),
+        "files": files(registry),
+        "authorization_policies": authorization(registry),
+        "request_authentications": tokens(registry),
+        "key_sets": registry.tokens.key_sets().map(|name| &**name).collect::<Vec<_>>(),
+    }))
+}
+
+fn listeners(sockets: &Sockets) -> Vec<Value> {
+    sockets
         .entries
         .iter()
         .map(|((direction, address), entry)| {
@@ -68,23 +87,7 @@ pub(super) fn configuration(control: &Control) -> String {
             };
             json!({"name": &*entry.name, "direction": direction.as_str(), "address": address.to_string(), "state": state, "error": error})
         })
-        .collect();
-    pretty(&json!({
-        "control_plane": control_plane(control),
-        "in_force": control.published.is_some(),
-        "waiting_for": texts(&registry.unanswered()),
-        "configuration": own,
-        "listeners": listeners,
-        "captured_destinations": control.destinations.dump(),
-        "services": services,
-        "workloads": workloads,
-        "service_policies": policies,
-        "routes": routes(registry),
-        "gateway": gateway(registry),
-        "authorization_policies": authorization(registry),
-        "request_authentications": tokens(registry),
-        "key_sets": registry.tokens.key_sets().map(|name| &**name).collect::<Vec<_>>(),
-    }))
+        .collect()
 }
 
 fn routes(registry: &Registry) -> Vec<Value> {
@@ -107,6 +110,19 @@ fn gateway(registry: &Registry) -> Vec<Value> {
         json!({"listener": listener, "host": host, "routes": routes})
     };
     registry.gateway.shown().map(one).collect()
+}
+
+/// Files of our own machine that are named, what is wrong with them, and what follows at which server.
+fn files(registry: &Registry) -> Value {
+    let read = registry.files_shown();
+    let read: Vec<Value> = read
+        .map(|(path, error)| json!({"path": path, "error": error}))
+        .collect();
+    let troubles = registry.gateway.file_troubles();
+    let troubles: Vec<Value> = troubles
+        .map(|(server, trouble)| json!({"server": server, "trouble": trouble}))
+        .collect();
+    json!({"read": read, "troubles": troubles})
 }
 
 fn authorization(registry: &Registry) -> Vec<Value> {

@@ -10,6 +10,7 @@ mod destinations;
 mod dns;
 mod doors;
 mod dump;
+mod files;
 mod followed;
 mod handover;
 mod health;

@@ -104,6 +104,8 @@ pub(super) struct Control {
     routed: BTreeSet<Arc<str>>,
     /// When routes that wait for what they name have waited long enough.
     held_back: Option<Instant>,
+    /// When files of our own machine are looked at again.
+    pub(super) files_next: Option<Instant>,
     /// Policies and keys that the configuration names, by type.
     named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
     /// What was revoked when our own certificate was last looked at.
@@ -161,6 +163,7 @@ impl Control {
             policies: BTreeSet::new(),
             routed: BTreeSet::new(),
             held_back: None,
+            files_next: None,
             named: BTreeMap::new(),
             revocations: Arc::default(),
             strangers: Strangers::default(),
@@ -190,6 +193,7 @@ impl Control {
         if self.compiles() {
             return; // What comes of it is published, with all that was heard meanwhile.
         }
+        self.read_new_files(heard);
         let plan = self.shared().registry.plan();
         let Some(plan) = plan else { return };
         self.compiler.caught_up();
@@ -492,10 +496,11 @@ impl Control {
         self.recorders.end()
     }
 
-    /// When a socket that could not be bound is tried again, or routes that were held back have waited long enough.
+    /// When a socket that could not be bound is tried again, routes that were held back have waited long enough, or files are looked at.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         let binding = self.shared().sockets.next_attempt();
-        [binding, self.held_back].into_iter().flatten().min()
+        let waits = [binding, self.held_back, self.files_next];
+        waits.into_iter().flatten().min()
     }
 
     pub(super) fn try_again(&mut self) {
@@ -505,6 +510,7 @@ impl Control {
         if self.held_back.is_some_and(|at| at <= Instant::now()) {
             self.publish();
         }
+        self.look_at_files(Instant::now());
     }
 
     /// A new certificate: new handshakes show it by themselves; labels and trust follow here.

@@ -1,26 +1,25 @@
 //! What a gateway takes from outside: a virtual host is a service that has nothing but routes, so that requests find their way by
 //! the same table, weights, retries and endpoints as a sidecar's.
 
+mod tls;
+
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
-use voile_identity::OutsideTls;
 use voile_model::Port;
 use voile_telemetry as telemetry;
 use voile_traffic::{RetryBudget, RetryPolicy};
-use voile_transport::alpn;
 use voile_xds::wire::{
-    Credential, GatewayListener, GatewayServer, GatewayTls, Protocol, ProxyConfiguration,
-    ServerKind,
+    Credential, GatewayListener, GatewayServer, Protocol, ProxyConfiguration, ServerKind,
 };
 
 use super::Registry;
+use super::files::Files;
 use super::routes::HeldRoutes;
-use crate::plan::{
-    GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TlsPlan, TrafficPlan,
-};
+use tls::Tls;
+
+use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan};
 
 /// What stands for every host.
 const ANY: &str = "*";
@@ -62,77 +61,6 @@ impl Server {
     }
 }
 
-/// How TLS ends, as it was told and as it is.
-#[derive(Debug)]
-struct Tls {
-    said: GatewayTls,
-    config: Option<Arc<ServerConfig>>,
-    /// Why it is not as it was told.
-    trouble: Option<String>,
-}
-
-/// What is spoken inside, the better first.
-const ALPN: [&[u8]; 2] = [alpn::PLAIN_HTTP2, alpn::PLAIN_HTTP11];
-
-impl Tls {
-    fn new(said: &GatewayTls) -> Self {
-        let made = match &said.certificate {
-            Err(missing) => Err(missing.to_string()),
-            // The proxy's own certificate is shown.
-            Ok(_) if said.mesh => {
-                return Self {
-                    said: said.clone(),
-                    config: None,
-                    trouble: None,
-                };
-            }
-            Ok((certificates, private_key)) => {
-                let tls = OutsideTls {
-                    certificates: certificates.clone(),
-                    private_key: private_key.clone(),
-                    authorities: said.authorities.clone(),
-                    anonymous: said.anonymous,
-                    tls12: said.tls12,
-                    tls13: said.tls13,
-                    suites: said.suites.clone(),
-                };
-                tls.server(&ALPN)
-                    .map_err(|error| format!("{}: {error}", said.credential))
-            }
-        };
-        let (config, trouble) = match made {
-            Ok(config) => (Some(config), None),
-            Err(trouble) => (None, Some(trouble)),
-        };
-        Self {
-            said: said.clone(),
-            config,
-            trouble,
-        }
-    }
-
-    /// Whether clients have to prove and speak the same.
-    fn asks_as(&self, before: &Self) -> bool {
-        let terms = |said: &GatewayTls| GatewayTls {
-            credential: "".into(),
-            certificate: Err("".into()),
-            ..said.clone()
-        };
-        terms(&self.said) == terms(&before.said)
-    }
-
-    /// Goes on with what was made of the same words. A certificate that cannot be used leaves the last good one of the same terms;
-    /// one that is taken away leaves nothing.
-    fn follow(&mut self, before: &Self) {
-        if self.said == before.said {
-            self.config.clone_from(&before.config);
-            self.trouble.clone_from(&before.trouble);
-        } else if self.config.is_none() && self.said.certificate.is_ok() && self.asks_as(before) {
-            self.config.clone_from(&before.config);
-        }
-    }
-}
-
 /// What must not change under a connection: the names of a server, and whether its clients prove who they are.
 fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
     let names: Vec<&str> = server.names.iter().map(|name| &**name).collect();
@@ -140,7 +68,7 @@ fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
         None if server.kind == ServerKind::Passthrough => "passthrough",
         None => "plain",
         Some(tls) if tls.mesh => "mesh",
-        Some(tls) if tls.authorities.is_empty() => "simple",
+        Some(tls) if !tls.asks() => "simple",
         Some(tls) if tls.anonymous => "optional",
         Some(_) => "mutual",
     };
@@ -211,16 +139,38 @@ impl Held {
             .flat_map(|server| server.routed().map(|host| (&server.key, host)))
     }
 
-    /// What of it cannot be as it was told.
+    /// What of it cannot be as it was told. What files of our own machine hold is nobody's fault who told us.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = String> {
         let all = self.servers().filter_map(|server| server.tls.as_ref());
-        all.filter_map(|tls| {
-            let trouble = tls.trouble.as_ref()?;
-            Some(match &tls.config {
-                Some(_) => format!("{trouble}; the certificate from before stays"),
-                None => format!("{trouble}; nobody is let in"),
-            })
+        all.filter(|tls| !tls.is_of_files())
+            .filter_map(Tls::trouble)
+    }
+
+    /// What files of our own machine cannot be used for, by server.
+    pub(crate) fn file_troubles(&self) -> impl Iterator<Item = (&str, String)> {
+        self.servers().filter_map(|server| {
+            let tls = server.tls.as_ref().filter(|tls| tls.is_of_files())?;
+            Some((&*server.key, tls.trouble()?))
         })
+    }
+
+    /// Files of our own machine that are named.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Arc<str>> {
+        let all = self.servers().filter_map(|server| server.tls.as_ref());
+        all.flat_map(Tls::files)
+    }
+
+    /// Makes of files what is to be made anew; says whether there was any.
+    pub(super) fn look(&mut self, files: &Files) -> bool {
+        let servers = self.listeners.iter_mut().flat_map(|one| &mut one.servers);
+        let mut changed = false;
+        for server in servers {
+            let tls = server.tls.iter_mut();
+            for tls in tls {
+                changed |= tls.look(files, &server.key);
+            }
+        }
+        changed
     }
 
     /// The routes of all virtual hosts.
@@ -355,11 +305,7 @@ impl Registry {
         let redirects: HashSet<_> = redirects.map(|host| host.host.clone()).collect();
         ServerPlan {
             names: server.names.clone(),
-            tls: server.tls.as_ref().map(|tls| TlsPlan {
-                credential: tls.said.credential.clone(),
-                config: tls.config.clone(),
-                mesh: tls.said.mesh,
-            }),
+            tls: server.tls.as_ref().map(Tls::plan),
             kind: server.kind,
             redirects,
             door: None,

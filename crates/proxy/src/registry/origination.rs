@@ -1,18 +1,19 @@
 //! TLS that we make towards a destination, because a DestinationRule says so: what it is made of, made once for all that want the
 //! same. Nothing is sent in plaintext instead of what cannot be made.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use voile_identity::TowardsOutside;
+use voile_identity::{OutsideTlsError, TowardsOutside};
 use voile_model::ServiceKey;
 use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use voile_transport::alpn;
 use voile_xds::wire::Credential;
 
 use super::Registry;
+use super::files::{Read, of_origin};
 use crate::plan::{Origination, Same, ServicePlan, WorldTls};
 
 /// All that decides what is spoken.
@@ -25,14 +26,28 @@ struct Terms {
     names: Vec<Arc<str>>,
     /// The credential, where one is named; an error where it is not here.
     credential: Option<Result<Arc<Credential>, Arc<str>>>,
+    /// What the files of our own machine hold that are named: the certificate's, its key's, the authorities'.
+    files: [Option<Read>; 3],
+}
+
+/// What was made of some terms.
+#[derive(Debug)]
+struct Made {
+    made: Weak<Origination>,
+    /// When it was last wanted: the higher, the later.
+    turn: u64,
+    /// Nothing could be made of them; it is what was there before, or nothing.
+    failed: bool,
 }
 
 /// What is made, for as long as a plan speaks of it.
 #[derive(Debug, Default)]
 pub(crate) struct Originations {
-    made: RefCell<HashMap<Terms, Weak<Origination>>>,
+    made: RefCell<HashMap<Terms, Made>>,
     /// Tunnels with waypoints, by what those are told.
     through: RefCell<HashMap<Arc<str>, Weak<Origination>>>,
+    /// How often something was wanted.
+    turn: Cell<u64>,
 }
 
 /// Entries from which on those that nobody holds are looked for.
@@ -41,12 +56,20 @@ const MANY: usize = 64;
 impl Originations {
     fn of(&self, terms: Terms) -> Same<Origination> {
         let mut all = self.made.borrow_mut();
-        if let Some(known) = all.get(&terms).and_then(Weak::upgrade) {
-            return Same(known);
+        let turn = 1 + self.turn.get();
+        self.turn.set(turn);
+        if let Some(known) = all.get_mut(&terms)
+            && let Some(made) = known.made.upgrade()
+        {
+            if known.failed {
+                return Same(last_good(&terms, &all).unwrap_or(made));
+            }
+            known.turn = turn;
+            return Same(made);
         }
-        let made = match make(&terms) {
-            Origination::Unmade(why) => unmade(why, &terms, &all),
-            made => Arc::new(made),
+        let (made, failed) = match make(&terms) {
+            Origination::Unmade(why) => (unmade(why, &terms, &all), true),
+            made => (Arc::new(made), false),
         };
         if terms.said.as_ref().is_some_and(|said| said.unverified) {
             let name = terms.name.as_deref().unwrap_or_default();
@@ -56,9 +79,14 @@ impl Originations {
             );
         }
         if all.len() >= MANY {
-            all.retain(|_, held| held.strong_count() > 0);
+            all.retain(|_, held| held.made.strong_count() > 0);
         }
-        all.insert(terms, Arc::downgrade(&made));
+        let held = Made {
+            made: Arc::downgrade(&made),
+            turn,
+            failed,
+        };
+        all.insert(terms, held);
         Same(made)
     }
 
@@ -92,6 +120,7 @@ impl Registry {
                 name: Ok(name.clone()),
                 names: Vec::new(),
                 credential: None,
+                files: Default::default(),
             },
             ClientTls::Originate(origin) => {
                 let mut names = origin.subject_alt_names.clone();
@@ -114,6 +143,7 @@ impl Registry {
                     name,
                     names,
                     credential: credential.map(|name| self.gateway.credential(name)),
+                    files: of_origin(origin).map(|path| Some(self.files.of(path?))),
                 }
             }
         };
@@ -121,26 +151,11 @@ impl Registry {
     }
 }
 
-/// What cannot be made: a credential that is there and cannot be used leaves what was made of the one before, on the same terms. One
-/// that is gone leaves nothing.
-fn unmade(
-    why: Arc<str>,
-    terms: &Terms,
-    all: &HashMap<Terms, Weak<Origination>>,
-) -> Arc<Origination> {
-    let held = |terms: &Terms| matches!(terms.credential, Some(Ok(_)));
-    let same = |other: &Terms| {
-        let named = (&other.said, &other.name, &other.names);
-        held(other) && named == (&terms.said, &terms.name, &terms.names)
-    };
-    let mut before = all.iter().filter(|(other, _)| held(terms) && same(other));
-    let good = before.find_map(|(_, made)| {
-        let made = made.upgrade()?;
-        matches!(*made, Origination::World(_)).then_some(made)
-    });
-    match good {
+/// What is in force in place of what cannot be made.
+fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, Made>) -> Arc<Origination> {
+    match last_good(terms, all) {
         Some(good) => {
-            tracing::warn!(%why, "a credential cannot be used; the one before stays");
+            tracing::warn!(%why, "what TLS is made of cannot be used; what was there before stays");
             good
         }
         None => {
@@ -148,6 +163,27 @@ fn unmade(
             Arc::new(Origination::Unmade(why))
         }
     }
+}
+
+/// A credential that is there and cannot be used leaves what was made of the one before, on the same terms, and so do files whatever
+/// is wrong with them. A credential that is gone leaves nothing.
+fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Origination>> {
+    let held = |terms: &Terms| {
+        let files = terms.files.iter().any(Option::is_some);
+        terms.credential.as_ref().map_or(files, Result::is_ok)
+    };
+    let same = |other: &Terms| {
+        let named = (&other.said, &other.name, &other.names);
+        held(other) && named == (&terms.said, &terms.name, &terms.names)
+    };
+    let good = |(other, held): (&Terms, &Made)| {
+        let made = (!held.failed && same(other)).then(|| held.made.upgrade())??;
+        matches!(*made, Origination::World(_)).then_some((made, held.turn))
+    };
+    let before = all.iter().filter(|_| held(terms)).filter_map(good);
+    // Connections may still hold an older one: the last that was in force counts.
+    let last = before.max_by_key(|(_, turn)| *turn);
+    last.map(|(made, _)| made)
 }
 
 /// What whoever is called through tunnels has; all the same one, since equal is only what is the same.
@@ -170,18 +206,22 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         return Ok(Origination::Mesh(server));
     };
     let credential = terms.credential.clone().transpose()?;
+    let [certificate, key, authorities] = terms.files.clone().map(Option::transpose);
+    let (pair, of_file) = (certificate?.zip(key?), authorities?);
     let of_credential = credential.as_ref().map(|one| &one.authorities);
     let authorities = match &said.authorities {
         Authorities::Pem(pem) => Some(pem.to_vec()),
         Authorities::System => of_credential.filter(|pem| !pem.is_empty()).cloned(),
         Authorities::File(path) => {
-            return Err(format!("the authorities of {path} are not read").into());
+            let read = of_file.ok_or_else(|| Arc::<str>::from(format!("{path} is not read")))?;
+            Some(read.0.to_vec())
         }
     };
-    let certificate = match (said.mutual, &credential) {
-        (false, _) => None,
-        (true, Some(one)) => Some((one.certificates.clone(), one.private_key.clone())),
-        (true, None) => return Err("there is no certificate to show".into()),
+    let certificate = match (said.mutual, &credential, pair) {
+        (false, ..) => None,
+        (true, _, Some((certificate, key))) => Some((certificate.0.to_vec(), key.0.to_vec())),
+        (true, Some(one), None) => Some((one.certificates.clone(), one.private_key.clone())),
+        (true, None, None) => return Err("there is no certificate to show".into()),
     };
     let towards = TowardsOutside {
         authorities,
@@ -190,8 +230,9 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         unverified: said.unverified,
     };
     let config = towards.client().map_err(|error| {
-        let credential = said.credential.as_deref().unwrap_or(&name);
-        Arc::<str>::from(format!("{credential}: {error}"))
+        let credential = said.credential.as_deref();
+        let about = about(&error, said).or(credential).unwrap_or(&name);
+        Arc::<str>::from(format!("{about}: {error}"))
     })?;
     let naming = |protocols: &[&[u8]]| {
         let mut config = config.clone();
@@ -204,6 +245,18 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         http2: naming(&[alpn::PLAIN_HTTP2]),
         tcp: naming(&[]),
     }))
+}
+
+/// The file that an error is about, where it is about one.
+fn about<'a>(error: &OutsideTlsError, said: &'a TlsOrigin) -> Option<&'a str> {
+    let [certificate, key, authorities] = of_origin(said);
+    let file = match error {
+        OutsideTlsError::Certificate(_) => certificate,
+        OutsideTlsError::Key | OutsideTlsError::Mismatch => key,
+        OutsideTlsError::Authorities(_) => authorities,
+        OutsideTlsError::Name(_) | OutsideTlsError::Suite(_) | OutsideTlsError::Refused(_) => None,
+    };
+    file.map(|path| &**path)
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, Arc<str>> {

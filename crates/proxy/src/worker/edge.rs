@@ -7,18 +7,18 @@
 //! | `x-forwarded-proto` | what the connection is; what came, where proxies in front are believed |
 //! | `x-envoy-external-address` | the client: whoever connected, or whom the believed proxies name |
 //! | every other `x-envoy-*` | nothing: peers' metadata, retries and timeouts are the mesh's own |
-//! | `x-forwarded-client-cert` | nothing |
+//! | `x-forwarded-client-cert` | nothing of what came, unless [`super::forwarded`] writes it again |
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::changes::Changes;
+use super::forwarded::FORWARDED_CERTIFICATE;
 use crate::authorization::forwarded_for;
 use crate::http::Head;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
-const FORWARDED_CERTIFICATE: &str = "x-forwarded-client-cert";
 const EXTERNAL_ADDRESS: &str = "x-envoy-external-address";
 /// What proxies tell each other.
 const INTERNAL: &str = "x-envoy-";

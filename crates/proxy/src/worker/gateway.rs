@@ -19,6 +19,7 @@ use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT
 use voile_xds::wire::{MutualTls, ServerKind};
 
 use super::admission::{Arrival, Verified};
+use super::forwarded;
 use super::gateway_http::GatewayRole;
 use super::gateway_tcp::bytes;
 use super::inbound::{Caller, behind};
@@ -459,9 +460,10 @@ pub(super) fn http(
     slot: Rc<GatewaySlot>,
     server: Taker,
     stream: Stream,
-    caller: Caller,
+    mut caller: Caller,
     detected: Detected,
 ) -> Conversation {
+    forwarded::note(&worker, &stream, &mut caller, true);
     let engine = match &server.door {
         Some(door) => door.http.engine(),
         None => slot.http.engine(),

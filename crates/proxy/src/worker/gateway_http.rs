@@ -19,6 +19,7 @@ use super::admission::Admission;
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave, count_revoked};
 use super::changes::Changes;
 use super::edge::{self, Arrived};
+use super::forwarded;
 use super::gateway::{Door, GatewaySlot, Taker};
 use super::inbound::Caller;
 use super::line::Line;
@@ -239,7 +240,11 @@ impl GatewayRole {
             trusted: self.slot.plan.borrow().trusted_proxies,
             scheme: self.edge.scheme,
         };
-        edge::changes(head, arrived)
+        let mut changes = edge::changes(head, arrived);
+        if let Some(forwarded) = self.caller.forwarded() {
+            forwarded.write(&self.worker, head, &mut changes);
+        }
+        changes
     }
 
     /// Where the request is to come again, if its host is served in TLS only.
@@ -380,6 +385,10 @@ impl HttpRole for GatewayRole {
             count_revoked(&self.worker);
         }
         !holds
+    }
+
+    fn is_unwelcome(&self) -> bool {
+        self.door.is_none() && forwarded::is_stale(&self.worker, &self.caller)
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {

@@ -24,6 +24,7 @@ use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Arrival, Verified, admit};
 use super::authorization::{self, Denied, Leave};
+use super::forwarded::{self, Forwarded};
 use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
 use super::logged::{self, Downstream, TcpRecord};
@@ -71,9 +72,16 @@ pub(crate) struct Told {
     pub(crate) server_name: Option<Box<str>>,
     /// Whom the balancer connects for.
     pub(crate) client: Option<SocketAddr>,
+    /// What servers are told of its certificate.
+    pub(crate) forwarded: Option<Forwarded>,
 }
 
 impl Caller {
+    /// What servers are told of its certificate.
+    pub(super) fn forwarded(&self) -> Option<&Forwarded> {
+        self.told.as_ref()?.forwarded.as_ref()
+    }
+
     /// The name that a TLS client asked for.
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.told.as_ref()?.server_name.as_deref()
@@ -270,6 +278,7 @@ async fn introduced(
     if client.is_some() {
         identified.caller.tell(|told| told.client = client);
     }
+    forwarded::note(worker, &identified.stream, &mut identified.caller, false);
     Some(identified)
 }
 
@@ -546,7 +555,7 @@ async fn terminate(
     let server_name = stream.server_name();
     let told = server_name.map(|name| Told {
         server_name: Some(name.into()),
-        client: None,
+        ..Told::default()
     });
     Some(Identified {
         stream,

@@ -19,6 +19,7 @@ use voile_xds::wire::{MutualTls, Protocol};
 use super::admission::Admission;
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave};
 use super::counted;
+use super::forwarded;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
@@ -164,9 +165,12 @@ impl InboundRole {
         let Granted {
             leave,
             path,
-            changes,
+            mut changes,
             token: _,
         } = granted;
+        if let Some(forwarded) = self.caller.forwarded() {
+            forwarded.write(&self.worker, head, &mut changes);
+        }
         let observer = changes.observed(notes.clone());
         let protocol = self.slot.plan.borrow().protocol;
         let ticket = InboundTicket {
@@ -367,6 +371,9 @@ impl HttpRole for InboundRole {
     }
 
     fn is_unwelcome(&self) -> bool {
+        if forwarded::is_stale(&self.worker, &self.caller) {
+            return true;
+        }
         let belief = self.worker.belief.borrow();
         let Some(belief) = belief.as_ref() else {
             return false;

@@ -13,6 +13,7 @@ mod counted;
 mod edge;
 mod effects;
 mod endpoint;
+mod forwarded;
 mod gateway;
 mod gateway_http;
 mod gateway_tcp;

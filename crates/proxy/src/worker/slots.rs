@@ -195,6 +195,8 @@ impl Slots {
         [inbound, outbound, gateway]: [&[ListenerId]; 3],
     ) {
         let renewed = **worker.settings.borrow() != plan.settings;
+        // What is told of clients' certificates is noted when they connect: who was not asked then connects anew.
+        let forwards = worker.settings.borrow().forwards != plan.settings.forwards;
         if renewed {
             *worker.settings.borrow_mut() = Rc::new(plan.settings.clone());
         }
@@ -251,7 +253,7 @@ impl Slots {
                 }
             }
         }
-        if judge {
+        if judge || forwards {
             self.judge_again(worker);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-pub use voile_model::mesh::PathNormalization;
+pub use voile_model::mesh::{ForwardClientCertificate, PathNormalization};
 use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
@@ -54,6 +54,8 @@ pub struct ProxyConfiguration {
     pub key_sets: Vec<Arc<str>>,
     /// Whether whoever connects in plaintext says by a PROXY header for whom.
     pub proxy_protocol: bool,
+    /// What becomes of `x-forwarded-client-cert`.
+    pub forwards: ForwardClientCertificate,
     /// The workload's own.
     pub labels: Labels,
     /// What a gateway takes from outside; none of a sidecar.
@@ -227,6 +229,7 @@ impl ProxyConfiguration {
             )?,
             key_sets: key_sets(&message.key_sets)?,
             proxy_protocol: message.proxy_protocol,
+            forwards: forwards(message.forward_client_certificate)?,
             labels: labels_of(&message.labels),
             gateway: match &message.gateway {
                 None => None,
@@ -419,6 +422,18 @@ fn normalization(value: i32) -> Result<PathNormalization, WireError> {
         Ok(Wire::MergeSlashes) => Ok(PathNormalization::MergeSlashes),
         Ok(Wire::DecodeAndMergeSlashes) => Ok(PathNormalization::DecodeAndMergeSlashes),
         Err(_) => Err(super::unknown_value("path_normalization", value)),
+    }
+}
+
+fn forwards(value: i32) -> Result<ForwardClientCertificate, WireError> {
+    use wire::ForwardClientCertificate as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::Sanitize) => Ok(ForwardClientCertificate::Sanitize),
+        Ok(Wire::ForwardOnly) => Ok(ForwardClientCertificate::ForwardOnly),
+        Ok(Wire::AppendForward) => Ok(ForwardClientCertificate::AppendForward),
+        Ok(Wire::SanitizeSet) => Ok(ForwardClientCertificate::SanitizeSet),
+        Ok(Wire::AlwaysForwardOnly) => Ok(ForwardClientCertificate::AlwaysForwardOnly),
+        Err(_) => Err(super::unknown_value("forward_client_certificate", value)),
     }
 }
 

@@ -103,9 +103,29 @@ pub struct GatewayTls {
     pub suites: Vec<Arc<str>>,
     /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
     pub mesh: bool,
+    /// What stands in place of certificate, key and authorities: files of the gateway's own machine.
+    pub files: Option<Box<GatewayFiles>>,
+}
+
+/// Files of the gateway's own machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayFiles {
+    /// The certificate and those between it and its root, in PEM.
+    pub certificate: Arc<str>,
+    /// Its key, in PEM.
+    pub key: Arc<str>,
+    /// Whose certificates of clients are believed; `None` where none is asked for.
+    pub authorities: Option<Arc<str>>,
 }
 
 impl GatewayTls {
+    /// Whether clients are asked for a certificate.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        let by_file = |files: &GatewayFiles| files.authorities.is_some();
+        !self.authorities.is_empty() || self.files.as_deref().is_some_and(by_file)
+    }
+
     /// The mesh's own mutual TLS.
     #[must_use]
     pub fn of_mesh() -> Self {
@@ -118,6 +138,7 @@ impl GatewayTls {
             tls13: true,
             suites: Vec::new(),
             mesh: true,
+            files: None,
         }
     }
 }
@@ -128,6 +149,7 @@ impl fmt::Debug for GatewayTls {
             .field("credential", &self.credential)
             .field("missing", &self.certificate.as_ref().err())
             .field("anonymous", &self.anonymous)
+            .field("files", &self.files)
             .finish_non_exhaustive()
     }
 }
@@ -302,12 +324,16 @@ impl GatewayTls {
         if !message.tls12 && !message.tls13 {
             return Err(WireError::new("tls13", "no version is spoken"));
         }
+        let files = files(message)?;
+        let asked = |files: &GatewayFiles| files.authorities.is_some();
+        let by_file = files.as_deref().is_some_and(asked);
         // Never read as "nobody need show one".
-        if message.anonymous && message.authorities.is_empty() {
+        if message.anonymous && message.authorities.is_empty() && !by_file {
             return Err(WireError::new("authorities", "missing"));
         }
         Ok(Self {
             mesh: false,
+            files,
             credential: message.credential.as_str().into(),
             certificate: match message.missing.as_str() {
                 "" => Ok((message.certificates.clone(), message.private_key.clone())),
@@ -327,6 +353,10 @@ impl GatewayTls {
 
     fn encode(&self) -> wire::GatewayTls {
         let (certificates, private_key) = self.certificate.clone().unwrap_or_default();
+        let file = |path: fn(&GatewayFiles) -> Option<&Arc<str>>| {
+            let path = self.files.as_deref().and_then(path);
+            path.map(ToString::to_string).unwrap_or_default()
+        };
         let missing = self.certificate.as_ref().err();
         wire::GatewayTls {
             credential: self.credential.to_string(),
@@ -339,6 +369,37 @@ impl GatewayTls {
             tls13: self.tls13,
             suites: self.suites.iter().map(ToString::to_string).collect(),
             mesh: self.mesh,
+            certificate_file: file(|files| Some(&files.certificate)),
+            key_file: file(|files| Some(&files.key)),
+            authorities_file: file(|files| files.authorities.as_ref()),
         }
     }
+}
+
+/// All that is needed of them, and nothing beside.
+fn files(message: &wire::GatewayTls) -> Result<Option<Box<GatewayFiles>>, WireError> {
+    let path = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
+    let authorities = path(&message.authorities_file);
+    let (certificate, key) = match (path(&message.certificate_file), path(&message.key_file)) {
+        (Some(certificate), Some(key)) => (certificate, key),
+        (None, None) if authorities.is_none() => return Ok(None),
+        (None, _) => return Err(WireError::new("certificate_file", "missing")),
+        (_, None) => return Err(WireError::new("key_file", "missing")),
+    };
+    let told = [
+        &message.certificates,
+        &message.private_key,
+        &message.authorities,
+    ];
+    if told.into_iter().any(|pem| !pem.is_empty()) {
+        return Err(WireError::new(
+            "certificate_file",
+            "a certificate is there twice",
+        ));
+    }
+    Ok(Some(Box::new(GatewayFiles {
+        certificate,
+        key,
+        authorities,
+    })))
 }

@@ -31,12 +31,13 @@ pub use authorization::{decode_authorization, encode_authorization};
 pub use authorizer::{Authorizer, AuthorizerHttp};
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
-    Connection, InboundListener, Limits, MutualTls, OutboundListener, OutboundPolicy,
-    OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
+    Connection, ForwardClientCertificate, InboundListener, Limits, MutualTls, OutboundListener,
+    OutboundPolicy, OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
 pub use gateway::{
-    Credential, Gateway, GatewayListener, GatewayServer, GatewayTls, ServerKind, VirtualHost,
+    Credential, Gateway, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, ServerKind,
+    VirtualHost,
 };
 pub use health::HealthProbe;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};

@@ -13,6 +13,19 @@ fn tls() -> proxy::GatewayTls {
     }
 }
 
+/// Of files.
+fn files(authorities: &str) -> proxy::GatewayTls {
+    proxy::GatewayTls {
+        credential: "/tls.crt".to_owned(),
+        certificate_file: "/tls.crt".to_owned(),
+        key_file: "/tls.key".to_owned(),
+        authorities_file: authorities.to_owned(),
+        anonymous: !authorities.is_empty(),
+        tls13: true,
+        ..proxy::GatewayTls::default()
+    }
+}
+
 /// A good one, of one server.
 fn gateway(tls: Option<proxy::GatewayTls>) -> proxy::Gateway {
     let host = proxy::VirtualHost {
@@ -74,6 +87,8 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
     for good in [
         gateway(None),
         gateway(Some(tls())),
+        gateway(Some(files(""))),
+        gateway(Some(files("/ca.crt"))),
         carrying(proxy::ServerKind::Bytes, None),
         carrying(proxy::ServerKind::Bytes, Some(tls())),
         carrying(proxy::ServerKind::Passthrough, None),
@@ -83,7 +98,7 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         assert_eq!(Gateway::check(&read.encode()), Ok(read));
     }
     type Change = fn(&mut proxy::GatewayListener);
-    let table: [(&str, Change); 10] = [
+    let table: [(&str, Change); 14] = [
         ("listeners[0].servers[0].kind", |one| {
             one.servers[0].kind = 77;
         }),
@@ -106,6 +121,34 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         ("listeners[0].servers[0].tls.authorities: missing", |one| {
             one.servers[0].tls.as_mut().expect("TLS").anonymous = true;
         }),
+        ("listeners[0].servers[0].tls.authorities: missing", |one| {
+            one.servers[0].tls = Some(proxy::GatewayTls {
+                anonymous: true,
+                ..files("")
+            });
+        }),
+        ("listeners[0].servers[0].tls.key_file: missing", |one| {
+            one.servers[0].tls = Some(proxy::GatewayTls {
+                key_file: String::new(),
+                ..files("")
+            });
+        }),
+        (
+            "listeners[0].servers[0].tls.certificate_file: missing",
+            |one| {
+                let tls = one.servers[0].tls.as_mut().expect("TLS");
+                tls.authorities_file = "/ca.crt".to_owned();
+            },
+        ),
+        (
+            "listeners[0].servers[0].tls.certificate_file: a certificate is there twice",
+            |one| {
+                one.servers[0].tls = Some(proxy::GatewayTls {
+                    certificates: b"a certificate".to_vec(),
+                    ..files("")
+                });
+            },
+        ),
         ("listeners[0].servers[0].tls.tls13: no version", |one| {
             one.servers[0].tls.as_mut().expect("TLS").tls13 = false;
         }),

@@ -450,3 +450,86 @@ fn http_reaches_a_port_of_no_declared_protocol_in_the_version_in_which_it_came()
     }
     assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
 }
+
+/// What an application behind a sidecar of ours is told of a client's certificate by a gateway that reads its own from files, once that
+/// is in force: the gateway's own words, and the sidecar's.
+fn told_of_client(mesh: &Mesh, keys: &Keys) -> Vec<String> {
+    let forward = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    defaultConfig: {proxyHeaders: {forwardedClientCert: APPEND_FORWARD}}\n";
+    say(mesh, "mesh-config.yaml", forward);
+    let [crt, key] = ["crt", "key"].map(|kind| keys.path(&format!("somebody.{kind}")));
+    let forged = "x-forwarded-client-cert: Hash=forged";
+    let arguments = [
+        "-k",
+        "-H",
+        forged,
+        "--cert",
+        path(&crt),
+        "--key",
+        path(&key),
+    ];
+    let ask = || {
+        let answer = curl_at(mesh.address(POD, PORT), "a.example", &arguments);
+        let (status, seen) = answer.ok()?;
+        let lines = seen.lines().filter_map(|line| line.split_once(": "));
+        let mut told =
+            lines.filter(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-client-cert"));
+        let value = told.next().filter(|_| status == "200 2")?.1;
+        Some(value.split(',').map(ToOwned::to_owned).collect())
+    };
+    wait_until("the gateway's word", || ask().is_some());
+    ask().expect("a word")
+}
+
+#[test]
+fn an_envoy_with_files_tells_of_clients_what_our_gateway_tells_and_takes_new_files() {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let keys = Keys::new();
+    keys.own("first", "a.example");
+    keys.own("second", "a.example");
+    keys.own("clients", "clients.example");
+    keys.client("somebody", "clients");
+    let renew = |name: &str| {
+        keys.put(&format!("{name}.crt"), "edge.crt");
+        keys.put(&format!("{name}.key"), "edge.key");
+    };
+    renew("first");
+    let [crt, key, clients] = ["edge.crt", "edge.key", "clients.crt"].map(|name| keys.path(name));
+    let files = format!(
+        "mode: MUTUAL, serverCertificate: {}, privateKey: {}, caCertificates: {}",
+        path(&crt),
+        path(&key),
+        path(&clients)
+    );
+    let all = servers(&https("a.example", &files)) + &routes("\"*\"", TO_SERVER);
+    let ours = crate::gateway::Edge::start("", &all);
+    application::reflect(ours.mesh.http_app());
+    let expected = told_of_client(&ours.mesh, &keys);
+    drop(ours);
+    let mesh = stand(&all);
+    let (_folder, envoy) = begin(&program, &mesh, &["--gateway"]);
+    let found = told_of_client(&mesh, &keys);
+    assert_eq!(expected[0], found[0], "{found:?}");
+    assert!(
+        found[0].contains(";Subject=\"CN=somebody\";URI="),
+        "{found:?}"
+    );
+    assert_eq!((expected.len(), found.len()), (2, 2), "{found:?}");
+    renew("second");
+    let [second, own, own_key] =
+        ["second.crt", "somebody.crt", "somebody.key"].map(|name| keys.path(name));
+    let shown = [
+        "--cacert",
+        path(&second),
+        "--cert",
+        path(&own),
+        "--key",
+        path(&own_key),
+    ];
+    wait_until("the second certificate", || {
+        curl_at(mesh.address(POD, PORT), "a.example", &shown)
+            .is_ok_and(|(status, _)| status == "200 2")
+    });
+    assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
+}

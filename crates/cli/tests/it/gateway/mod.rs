@@ -1,5 +1,7 @@
 //! A gateway: what comes from outside, by plain sockets, through it into the mesh.
 
+mod files;
+mod forwarded;
 mod origination;
 mod plain;
 pub(crate) mod streams;
@@ -14,7 +16,7 @@ use crate::mesh::{Answer, Client, HTTP_PORT, Mesh, Process, exchange, get, local
 /// A mesh with a gateway in front. Its client's sidecar has no part in these tests.
 pub(crate) struct Edge {
     pub(crate) mesh: Mesh,
-    _gateway: Process,
+    gateway: Process,
     ports: [u16; 3],
 }
 
@@ -72,7 +74,7 @@ impl Edge {
         let (gateway, ports) = mesh.start_beside("gateway", &how);
         let edge = Self {
             mesh,
-            _gateway: gateway,
+            gateway,
             ports,
         };
         wait_until("the gateway to be ready", || {
@@ -84,6 +86,11 @@ impl Edge {
     /// Where it listens.
     fn at(&self, port: u16) -> SocketAddr {
         self.mesh.address(POD, port)
+    }
+
+    /// What the gateway holds, for people with a question.
+    fn dump(&self) -> String {
+        body(&get(local(self.ports[0]), "/config_dump").expect("a dump"))
     }
 
     pub(crate) fn metrics(&self) -> String {

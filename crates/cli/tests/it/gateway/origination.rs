@@ -10,11 +10,11 @@ use crate::mesh::certificates::Keys;
 use crate::mesh::{Process, wait_until};
 
 /// Nobody here lives so long.
-const LATER: &str = "20400101000000Z";
+pub(super) const LATER: &str = "20400101000000Z";
 /// Before all tests.
 const EARLIER: &str = "20200201000000Z";
 
-fn rule(name: &str, tls: &str) -> String {
+pub(super) fn rule(name: &str, tls: &str) -> String {
     format!(
         "{NETWORKING}DestinationRule\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  host: {name}.test\n  trafficPolicy: {{portLevelSettings: [{{port: {{number: 443}}, tls: {{{tls}}}}}]}}\n---\n"
     )

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Asking, Edge, TO_SERVER, body, routes, say, servers};
 use crate::mesh::certificates::Keys;
-use crate::mesh::{application, exchange, get, local, wait_until};
+use crate::mesh::{application, exchange, get, wait_until};
 
 /// Where the gateway takes TLS.
 pub(crate) const PORT: u16 = 8443;
@@ -19,7 +19,11 @@ pub(crate) fn https(hosts: &str, tls: &str) -> String {
 }
 
 /// Status and body, or why there is none.
-fn curl(edge: &Edge, host: &str, arguments: &[&str]) -> Result<(String, String), String> {
+pub(super) fn curl(
+    edge: &Edge,
+    host: &str,
+    arguments: &[&str],
+) -> Result<(String, String), String> {
     curl_at(edge.at(PORT), host, arguments)
 }
 
@@ -239,7 +243,7 @@ fn a_certificate_is_renewed_without_a_lost_request_and_a_bad_one_leaves_the_last
     wait_until("the first certificate again", || shows(&first));
     asking.lost_nothing();
     // What is secret is nowhere to be read.
-    let dump = body(&get(local(edge.ports[0]), "/config_dump").expect("a dump"));
+    let dump = edge.dump();
     let secret: String = keys.text("first.key").lines().skip(1).take(1).collect();
     for text in [dump, status()] {
         assert!(

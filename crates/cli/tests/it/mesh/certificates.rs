@@ -22,6 +22,13 @@ impl Keys {
         std::fs::read_to_string(self.path(name)).expect("a file")
     }
 
+    /// Puts a file in the place of another at once, as whoever renews certificates does.
+    pub(crate) fn put(&self, from: &str, to: &str) {
+        let new = self.path(&format!("{to}.new"));
+        std::fs::copy(self.path(from), &new).expect("copied");
+        std::fs::rename(new, self.path(to)).expect("renamed");
+    }
+
     fn openssl(&self, arguments: &str) {
         let ran = Command::new("openssl")
             .args(arguments.split(' '))

@@ -8,7 +8,6 @@ use crate::codes;
 use crate::decode::Report;
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use crate::names::Hostname;
-use crate::written::Text;
 use crate::written::destination as written;
 
 /// What stands for the system's own authorities where a file of some would.
@@ -69,8 +68,9 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     let credential = credential(written, report);
     let certificate = match (&written.client_certificate, &written.private_key) {
         (Some(certificate), Some(key)) => {
-            from_file(certificate, report);
-            Some((certificate.value.clone(), key.value.clone()))
+            let files = [certificate, key].map(|text| values::file(text, report));
+            let [certificate, key] = files;
+            certificate.zip(key)
         }
         (Some(one), None) | (None, Some(one)) => {
             let message = "`clientCertificate` and `privateKey` belong together";
@@ -91,9 +91,9 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
             let help = "keep `credentialName`, or `clientCertificate` and `privateKey`";
             report.error(codes::CONTRADICTION, &text.at, message, help);
         }
-        None if mutual && credential.is_none() && certificate.is_none() => {
+        None if mutual && credential.is_none() && written.private_key.is_none() => {
             let message = "mode MUTUAL needs a certificate";
-            let help = "name its Secret in `credentialName`";
+            let help = "name its Secret in `credentialName` (at gateways), or its files in `clientCertificate` and `privateKey`";
             report.error(codes::MISSING, &written.at, message, help);
         }
         None => {}
@@ -108,10 +108,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
             report.error(codes::CONTRADICTION, &text.at, message, help);
             Authorities::System
         }
-        Some(text) => {
-            from_file(text, report);
-            Authorities::File(text.value.clone())
-        }
+        Some(text) => Authorities::File(values::file(text, report)?),
     };
     let names = names(written, report);
     let pointless = written.ca_certificates.as_ref();
@@ -130,13 +127,6 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
         subject_alt_names: names,
         unverified,
     })
-}
-
-/// Files of the proxies' own are not read.
-fn from_file(text: &Text, report: &Report) {
-    let message = "files of a proxy are not yet read, and what they say would not be in force";
-    let help = "put it into a Secret and name that in `credentialName`, at a gateway";
-    report.error(codes::NOT_YET, &text.at, message, help);
 }
 
 /// A Secret of the namespace of whoever speaks.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
-use crate::mesh::intent::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
+use crate::mesh::intent::{
+    Gateway, Server, ServerFiles, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
+};
 use crate::names::{Hostname, Namespace, Port};
 use crate::source::Source;
 use crate::written::Text;
@@ -91,7 +93,9 @@ fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Serve
     fields.not_yet(&["defaultEndpoint"]);
     fields.finish();
     let (number, protocol, port_name) = port??;
-    encryption(&protocol, tls.as_ref(), credentials.is_empty(), &at, report);
+    let files = tls.as_ref().is_some_and(|tls| tls.files.is_some());
+    let nameless = credentials.is_empty() && !files;
+    encryption(&protocol, tls.as_ref(), nameless, &at, report);
     let name = name.or(port_name);
     Some(Server {
         source: report.source(&at),
@@ -169,15 +173,15 @@ fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, 
         }
         Some(tls) if encrypted && ends_here(tls.mode) && nameless => {
             let message = format!("a server of {protocol} needs a certificate");
-            let help = "name its Secret in tls.credentialName";
+            let help = "name its Secret in tls.credentialName, or its files in tls.serverCertificate and tls.privateKey";
             report.error(codes::MISSING, at, message, help);
         }
         Some(tls) if encrypted && !ends_here(tls.mode) && !nameless => {
             let message = format!(
-                "tls.mode {} shows no certificate of a Secret",
+                "tls.mode {} shows no certificate that is named",
                 word(tls.mode)
             );
-            let help = "remove tls.credentialName, or write SIMPLE or MUTUAL";
+            let help = "remove what names it, or write SIMPLE or MUTUAL";
             report.error(codes::CONTRADICTION, at, message, help);
         }
         _ => {}
@@ -213,6 +217,7 @@ fn server_tls(
         None => ServerTlsMode::Passthrough,
         Some(text) => report.one_of(&text, &MODES)?,
     };
+    let files = server_files(&mut tls, mode, !credentials.is_empty(), report);
     let https_redirect = tls.boolean("httpsRedirect").is_some_and(|flag| flag.value);
     let [oldest, newest] = ["minProtocolVersion", "maxProtocolVersion"].map(|field| {
         let text = tls.text(field)?;
@@ -226,9 +231,6 @@ fn server_tls(
         }
     }
     tls.not_yet(&[
-        "serverCertificate",
-        "privateKey",
-        "caCertificates",
         "caCrl",
         "subjectAltNames",
         "caCertCredentialName",
@@ -252,7 +254,60 @@ fn server_tls(
         oldest,
         newest,
         cipher_suites: cipher_suites.into_iter().map(|text| text.value).collect(),
+        files,
     })
+}
+
+/// What is shown and who is believed, if it is in files of the proxy's own. What contradicts itself is an error, where Istio takes one
+/// of the two.
+fn server_files(
+    tls: &mut Fields<'_>,
+    mode: ServerTlsMode,
+    credential: bool,
+    report: &Report,
+) -> Option<ServerFiles> {
+    let fields = ["serverCertificate", "privateKey", "caCertificates"];
+    let written = fields.map(|field| tls.text(field).filter(|text| !text.value.is_empty()));
+    if let (true, Some(text)) = (credential, written.iter().flatten().next()) {
+        let message = "a certificate is named twice";
+        let help = "keep `credentialName`, or the files in `serverCertificate`, `privateKey` and `caCertificates`";
+        report.error(codes::CONTRADICTION, &text.at, message, help);
+        return None;
+    }
+    let [certificate, key, authorities] = written;
+    let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
+    match &authorities {
+        Some(text) if !asks => {
+            let message = format!("mode {} asks clients for no certificate", word(mode));
+            let help = "write MUTUAL or OPTIONAL_MUTUAL, or remove `caCertificates`";
+            report.error(codes::CONTRADICTION, &text.at, message, help);
+        }
+        None if asks && (certificate.is_some() || key.is_some()) => {
+            let message = format!(
+                "mode {} needs somebody whose certificates are believed",
+                word(mode)
+            );
+            let help = "name their file in `caCertificates`, or a Secret in `credentialName`";
+            report.error(codes::MISSING, tls.at(), message, help);
+        }
+        _ => {}
+    }
+    match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(ServerFiles {
+            certificate: values::file(&certificate, report)?,
+            key: values::file(&key, report)?,
+            authorities: match &authorities {
+                Some(text) => Some(values::file(text, report)?),
+                None => None,
+            },
+        }),
+        (Some(one), None) | (None, Some(one)) => {
+            let message = "`serverCertificate` and `privateKey` belong together";
+            report.error(codes::MISSING, &one.at, message, "write both");
+            None
+        }
+        (None, None) => None,
+    }
 }
 
 fn bound(text: &Text, report: &Report) -> Option<IpAddr> {

@@ -61,6 +61,19 @@ pub struct ServerTls {
     pub newest: TlsVersion,
     /// The suites of TLS 1.2, by OpenSSL's names; none is all there are.
     pub cipher_suites: Vec<Arc<str>>,
+    /// What is shown and who is believed, in files of the proxy's own machine.
+    pub files: Option<ServerFiles>,
+}
+
+/// `serverCertificate`, `privateKey` and `caCertificates`: paths on the machine of the proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The certificate and those between it and its root.
+    pub certificate: Arc<str>,
+    /// Its key.
+    pub key: Arc<str>,
+    /// Whose certificates of clients are believed, where these are asked for one.
+    pub authorities: Option<Arc<str>>,
 }
 
 /// `tls.mode`.

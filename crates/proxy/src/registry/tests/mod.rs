@@ -2,6 +2,7 @@
 //! said before.
 
 mod authorization;
+mod files;
 mod routes;
 mod traffic;
 mod waypoint;

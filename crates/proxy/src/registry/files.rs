@@ -1,0 +1,105 @@
+//! Files of our own machine that the configuration names: certificates, keys, authorities. Who reads them is one floor up; here is
+//! what they held when they were last looked at, and what follows from that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
+
+use super::Registry;
+
+/// What a file held. `Debug` does not show it: it may be a key.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Content(pub(crate) Arc<[u8]>);
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Content({} bytes)", self.0.len())
+    }
+}
+
+/// That, or why it cannot be read.
+pub(crate) type Read = Result<Content, Arc<str>>;
+
+/// See the module; by path.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    held: BTreeMap<Arc<str>, Read>,
+}
+
+impl Files {
+    /// What a file held, or why that is not known; both name it.
+    pub(super) fn of(&self, path: &Arc<str>) -> Read {
+        match self.held.get(path) {
+            None => Err(format!("{path} is not read yet").into()),
+            Some(Err(why)) => Err(format!("{path}: {why}").into()),
+            Some(Ok(content)) if content.0.is_empty() => Err(format!("{path} is empty").into()),
+            Some(Ok(content)) => Ok(content.clone()),
+        }
+    }
+}
+
+/// The files of TLS that we make, in the order certificate, key, authorities.
+pub(super) fn of_origin(origin: &TlsOrigin) -> [Option<&Arc<str>>; 3] {
+    let pair = origin.certificate.as_ref().filter(|_| origin.mutual);
+    let authorities = match &origin.authorities {
+        Authorities::File(path) => Some(path),
+        Authorities::System | Authorities::Pem(_) => None,
+    };
+    [
+        pair.map(|(certificate, _)| certificate),
+        pair.map(|(_, key)| key),
+        authorities,
+    ]
+}
+
+impl Registry {
+    /// The files that are named by what holds for us and for those whom we call.
+    pub(crate) fn files_wanted(&self) -> BTreeSet<Arc<str>> {
+        let policies = self.policies.values().map(|held| &held.value);
+        let traffic = policies.flat_map(|policy| {
+            let parts = policy.subsets.values();
+            let parts = parts.flat_map(|part| part.ports.values().map(|port| &port.traffic));
+            let ports = policy.ports.values().map(|port| &port.traffic);
+            ports.chain(parts)
+        });
+        let origins = traffic.filter_map(|traffic| match &traffic.tls {
+            Some(ClientTls::Originate(origin)) => Some(&**origin),
+            _ => None,
+        });
+        let towards = origins.flat_map(|origin| of_origin(origin).into_iter().flatten());
+        towards.chain(self.gateway.files()).cloned().collect()
+    }
+
+    /// For people with a question: each file, and why it cannot be read.
+    pub(crate) fn files_shown(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let all = self.files.held.iter();
+        all.map(|(path, read)| (&**path, read.as_ref().err().map(|why| &**why)))
+    }
+
+    /// Whether a file was looked at before.
+    pub(crate) fn has_read(&self, path: &Arc<str>) -> bool {
+        self.files.held.contains_key(path)
+    }
+
+    /// What was read of all that are wanted, or of some that are new; says whether anything follows from it.
+    pub(crate) fn files_read(
+        &mut self,
+        wanted: &BTreeSet<Arc<str>>,
+        new: BTreeMap<Arc<str>, Read>,
+    ) -> bool {
+        let held = &mut self.files.held;
+        let before = held.len();
+        held.retain(|path, _| wanted.contains(path));
+        let mut changed = held.len() != before;
+        for (path, read) in new {
+            if held.get(&path) != Some(&read) {
+                changed = true;
+                held.insert(path, read);
+            }
+        }
+        // What was told anew has to be made, too, whether or not its files are.
+        self.gateway.look(&self.files) || changed
+    }
+}

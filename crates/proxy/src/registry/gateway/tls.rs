@@ -1,0 +1,245 @@
+//! How TLS ends at a gateway's server, as it was told and as it is: a certificate that cannot be used leaves the last good one.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use voile_identity::{OutsideTls, OutsideTlsError};
+use voile_transport::alpn;
+use voile_xds::wire::{GatewayFiles, GatewayTls};
+
+use super::super::files::{Content, Files, Read};
+use crate::plan::TlsPlan;
+
+/// What is spoken inside, the better first.
+const ALPN: [&[u8]; 2] = [alpn::PLAIN_HTTP2, alpn::PLAIN_HTTP11];
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Tls {
+    said: GatewayTls,
+    config: Option<Arc<ServerConfig>>,
+    /// Why it is not as it was told.
+    trouble: Option<String>,
+    /// Where it is made of files: these, when that was last tried.
+    tried: Option<Box<Held>>,
+    /// The same, of which `config` is made.
+    good: Option<Box<Parts>>,
+}
+
+/// What the files held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Held {
+    certificate: Read,
+    key: Read,
+    authorities: Option<Read>,
+}
+
+/// What TLS is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Parts {
+    pair: (Content, Content),
+    authorities: Option<Content>,
+}
+
+impl Tls {
+    pub(super) fn new(said: &GatewayTls) -> Self {
+        let made = match &said.certificate {
+            Err(missing) => Err(Some(missing.to_string())),
+            // The proxy's own certificate is shown, or one that is not read yet.
+            Ok(_) if said.mesh || said.files.is_some() => Err(None),
+            Ok((certificates, private_key)) => {
+                let made = made(said, (certificates, private_key), &said.authorities);
+                made.map_err(|error| Some(format!("{}: {error}", said.credential)))
+            }
+        };
+        let (config, trouble) = match made {
+            Ok(config) => (Some(config), None),
+            Err(trouble) => (None, trouble),
+        };
+        Self {
+            said: said.clone(),
+            config,
+            trouble,
+            tried: None,
+            good: None,
+        }
+    }
+
+    pub(super) fn plan(&self) -> TlsPlan {
+        TlsPlan {
+            credential: self.said.credential.clone(),
+            config: self.config.clone(),
+            mesh: self.said.mesh,
+        }
+    }
+
+    pub(super) fn is_of_files(&self) -> bool {
+        self.said.files.is_some()
+    }
+
+    /// Why it is not as it was told, and what that means.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.as_ref()?;
+        Some(match &self.config {
+            Some(_) => format!("{trouble}; the certificate from before stays"),
+            None => format!("{trouble}; nobody is let in"),
+        })
+    }
+
+    /// The files that it is made of.
+    pub(super) fn files(&self) -> impl Iterator<Item = &Arc<str>> {
+        let files = self.said.files.iter();
+        files.flat_map(|files| {
+            [&files.certificate, &files.key]
+                .into_iter()
+                .chain(&files.authorities)
+        })
+    }
+
+    /// Whether clients have to prove and speak the same.
+    fn asks_as(&self, before: &Self) -> bool {
+        let nothing: &Arc<str> = &Arc::from("");
+        let terms = |said: &GatewayTls| {
+            let authorities = said
+                .files
+                .as_ref()
+                .and_then(|files| files.authorities.clone());
+            let file = |authorities| {
+                Box::new(GatewayFiles {
+                    certificate: nothing.clone(),
+                    key: nothing.clone(),
+                    authorities: Some(authorities),
+                })
+            };
+            GatewayTls {
+                credential: nothing.clone(),
+                certificate: Err(nothing.clone()),
+                files: authorities.map(file),
+                ..said.clone()
+            }
+        };
+        terms(&self.said) == terms(&before.said)
+    }
+
+    /// Goes on with what was made of the same words. A certificate that cannot be used leaves the last good one of the same terms;
+    /// one that is taken away leaves nothing.
+    pub(super) fn follow(&mut self, before: &Self) {
+        if self.said == before.said {
+            self.config.clone_from(&before.config);
+            self.trouble.clone_from(&before.trouble);
+            self.tried.clone_from(&before.tried);
+            self.good.clone_from(&before.good);
+        } else if self.config.is_none() && self.said.certificate.is_ok() && self.asks_as(before) {
+            self.config.clone_from(&before.config);
+            self.good.clone_from(&before.good);
+        }
+    }
+
+    /// Looks at its files again. Where something is wrong with them what was good before stays, each part for itself, so that who is
+    /// to be believed no longer is not believed because the certificate beside cannot be read. Says whether anything is otherwise.
+    pub(super) fn look(&mut self, files: &Files, server: &str) -> bool {
+        let Some(paths) = self.said.files.clone() else {
+            return false;
+        };
+        let now = Held {
+            certificate: files.of(&paths.certificate),
+            key: files.of(&paths.key),
+            authorities: paths.authorities.as_ref().map(|path| files.of(path)),
+        };
+        if self.tried.as_deref() == Some(&now) {
+            return false;
+        }
+        let trouble = self.try_parts(&now, &paths).err();
+        match &trouble {
+            None => {
+                let certificate = &paths.certificate;
+                tracing::info!(server, %certificate, "a certificate of a file is in force");
+            }
+            Some(_) if trouble == self.trouble => {}
+            Some(_) => {
+                self.trouble.clone_from(&trouble);
+                let trouble = self.trouble().unwrap_or_default();
+                tracing::error!(server, trouble, "a certificate of a file cannot be used");
+            }
+        }
+        self.trouble = trouble;
+        self.tried = Some(Box::new(now));
+        true
+    }
+
+    /// Makes what can be made of what the files hold and of what was good before.
+    fn try_parts(&mut self, now: &Held, paths: &GatewayFiles) -> Result<(), String> {
+        let first = match now.parts() {
+            Ok(parts) => match self.make(parts) {
+                Ok(()) => return Ok(()),
+                Err(error) => of_file(&error, paths),
+            },
+            Err(why) => why.to_string(),
+        };
+        // Not all of it can be used. Of the certificate and the authorities each that can be is; why the other is not was said.
+        let pair = now.certificate.clone().ok().zip(now.key.clone().ok());
+        if let (Some(pair), Some(good)) = (pair, self.good.as_deref().cloned()) {
+            self.make(Parts { pair, ..good }).ok();
+        }
+        let believed = now.authorities.clone().and_then(Result::ok);
+        if let (Some(_), Some(good)) = (&believed, self.good.as_deref().cloned()) {
+            let authorities = believed;
+            self.make(Parts {
+                authorities,
+                ..good
+            })
+            .ok();
+        }
+        Err(first)
+    }
+
+    fn make(&mut self, parts: Parts) -> Result<(), OutsideTlsError> {
+        if self.config.is_some() && self.good.as_deref() == Some(&parts) {
+            return Ok(());
+        }
+        let (certificate, key) = &parts.pair;
+        let authorities = parts.authorities.as_ref().map_or(&[][..], |one| &one.0);
+        self.config = Some(made(&self.said, (&certificate.0, &key.0), authorities)?);
+        self.good = Some(Box::new(parts));
+        Ok(())
+    }
+}
+
+impl Held {
+    fn parts(&self) -> Result<Parts, Arc<str>> {
+        Ok(Parts {
+            pair: (self.certificate.clone()?, self.key.clone()?),
+            authorities: self.authorities.clone().transpose()?,
+        })
+    }
+}
+
+fn made(
+    said: &GatewayTls,
+    (certificates, private_key): (&[u8], &[u8]),
+    authorities: &[u8],
+) -> Result<Arc<ServerConfig>, OutsideTlsError> {
+    let tls = OutsideTls {
+        certificates: certificates.to_vec(),
+        private_key: private_key.to_vec(),
+        authorities: authorities.to_vec(),
+        anonymous: said.anonymous,
+        tls12: said.tls12,
+        tls13: said.tls13,
+        suites: said.suites.clone(),
+    };
+    tls.server(&ALPN)
+}
+
+/// Which file an error is about, and the error.
+fn of_file(error: &OutsideTlsError, paths: &GatewayFiles) -> String {
+    let path = match error {
+        OutsideTlsError::Key | OutsideTlsError::Mismatch => &paths.key,
+        OutsideTlsError::Authorities(_) => paths.authorities.as_ref().unwrap_or(&paths.certificate),
+        OutsideTlsError::Certificate(_)
+        | OutsideTlsError::Name(_)
+        | OutsideTlsError::Suite(_)
+        | OutsideTlsError::Refused(_) => &paths.certificate,
+    };
+    format!("{path}: {error}")
+}

@@ -1,0 +1,128 @@
+//! `x-forwarded-client-cert`: what a server is told of the certificates of clients. What becomes of the field is decided when a
+//! connection opens; the engines take off whatever came, so that nothing is believed that is not written here again.
+
+use voile_identity::forwarded_certificate;
+use voile_transport::Stream;
+use voile_xds::wire::ForwardClientCertificate::{
+    self, AlwaysForwardOnly, AppendForward, ForwardOnly, Sanitize, SanitizeSet,
+};
+
+use super::Worker;
+use super::admission::Arrival;
+use super::changes::Changes;
+use super::inbound::Caller;
+use crate::http::Head;
+
+pub(super) const FORWARDED_CERTIFICATE: &str = "x-forwarded-client-cert";
+
+/// What is known of one connection's client, where anything is to be told.
+#[derive(Debug, Clone)]
+pub(crate) struct Forwarded {
+    /// Whether it showed a certificate.
+    shown: bool,
+    /// What is true of it, where that is told.
+    own: Option<Box<str>>,
+}
+
+/// Notes of a new connection what its requests may go on with; nothing where nothing is told.
+pub(super) fn note(worker: &Worker, stream: &Stream, caller: &mut Caller, whole: bool) {
+    let mode = worker.settings.borrow().forwards;
+    if mode == Sanitize || !(can_show(caller) || mode == AlwaysForwardOnly) {
+        return;
+    }
+    let certificate = stream.peer_certificates().first();
+    let told = certificate.filter(|_| matches!(mode, AppendForward | SanitizeSet));
+    let own = told.map(|certificate| {
+        let principal = worker.principal.borrow();
+        let by = match caller.arrival.peer() {
+            Some(_) => principal.as_str(),
+            // Another certificate than the mesh's was shown to it.
+            None => "",
+        };
+        forwarded_certificate(certificate, by, whole).into()
+    });
+    let shown = certificate.is_some();
+    caller.tell(|told| told.forwarded = Some(Forwarded { shown, own }));
+}
+
+/// Whether a connection speaks TLS in which a client may show a certificate. Who comes through a tunnel showed it to the tunnel's end.
+fn can_show(caller: &Caller) -> bool {
+    caller.suite.is_some() && !matches!(caller.arrival, Arrival::Tunnel(_))
+}
+
+/// Whether a connection opened while less was to be told than is now: it ends when it carries nothing, and the next is noted.
+pub(super) fn is_stale(worker: &Worker, caller: &Caller) -> bool {
+    let noted = caller.forwarded();
+    match worker.settings.borrow().forwards {
+        Sanitize => false,
+        AlwaysForwardOnly => noted.is_none() && !matches!(caller.arrival, Arrival::Tunnel(_)),
+        ForwardOnly => noted.is_none() && can_show(caller),
+        AppendForward | SanitizeSet => {
+            let lacks = noted.is_none_or(|noted| noted.shown && noted.own.is_none());
+            lacks && can_show(caller)
+        }
+    }
+}
+
+impl Forwarded {
+    /// Whether what came goes on, and what is written after it.
+    fn goes_on(&self, mode: ForwardClientCertificate) -> (bool, Option<&[u8]>) {
+        let own = self.own.as_deref().map(str::as_bytes);
+        match mode {
+            AlwaysForwardOnly => (true, None),
+            ForwardOnly => (self.shown, None),
+            // Never what came without what is true.
+            AppendForward => (own.is_some(), own),
+            SanitizeSet => (false, own),
+            Sanitize => (false, None),
+        }
+    }
+
+    /// Writes into what a request is changed by what goes on as things stand now: what is to be told no longer is not, and what was not
+    /// noted when the connection opened is nobody's to guess.
+    pub(super) fn write(&self, worker: &Worker, head: &Head<'_>, changes: &mut Changes) {
+        let (came, own) = self.goes_on(worker.settings.borrow().forwards);
+        let lines = head.headers().filter(|(name, _)| {
+            let is_it = name.eq_ignore_ascii_case(FORWARDED_CERTIFICATE);
+            came && is_it
+        });
+        let mut value: Vec<u8> = Vec::new();
+        for part in lines.map(|(_, value)| value).chain(own) {
+            if !value.is_empty() {
+                value.push(b',');
+            }
+            value.extend_from_slice(part);
+        }
+        changes.leave_out(FORWARDED_CERTIFICATE);
+        if !value.is_empty() {
+            changes.add(FORWARDED_CERTIFICATE, &value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_now_decides_for_connections_that_were_noted_before() {
+        let note = |shown, own: Option<&str>| Forwarded {
+            shown,
+            own: own.map(Into::into),
+        };
+        // Of nobody, of whom nothing was to be told then, and of who is known.
+        let notes = [note(false, None), note(true, None), note(true, Some("a"))];
+        let a = Some(&b"a"[..]);
+        let nothing = (false, None);
+        for (mode, expected) in [
+            (Sanitize, [nothing; 3]),
+            (ForwardOnly, [nothing, (true, None), (true, None)]),
+            (AppendForward, [nothing, nothing, (true, a)]),
+            (SanitizeSet, [nothing, nothing, (false, a)]),
+            (AlwaysForwardOnly, [(true, None); 3]),
+        ] {
+            let found = [0, 1, 2].map(|index: usize| notes[index].goes_on(mode));
+            assert_eq!(found, expected, "{mode:?}");
+        }
+    }
+}
