@@ -54,7 +54,8 @@ fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
                     .mesh
                     .is_target(target, subject.namespace, subject.labels)
         };
-        if !all.any(aims) {
+        let namespace = &one.name.namespace;
+        if !all.any(aims) && !view.mesh.is_counted_before(target, namespace) {
             let (kind, name) = (&target.kind, &target.name);
             let message = format!(
                 "RateLimit {} aims at {kind} {name}, and no workload of its namespace is of it",
@@ -143,7 +144,22 @@ fn crowded(view: &View<'_>, found: &mut Vec<Diagnostic>) {
             .filter(|one| holds(view, one, subject))
             .skip(MAX_RATE_LIMITS);
         for one in beyond {
-            left_out.entry(&one.name).or_insert((one, &subject.name));
+            left_out
+                .entry(&one.name)
+                .or_insert_with(|| (one, subject.name.clone()));
+        }
+    }
+    let waypoints = view.mesh.gateway_api.gateways.iter();
+    for waypoint in waypoints.filter(|one| one.is_waypoint()) {
+        let mut own = view.mesh.workloads.values().filter(|one| {
+            let runs = view.mesh.waypoint_run_by(one);
+            runs.is_some_and(|by| by.name == waypoint.name)
+        });
+        let own = own.next().map(|own| &**own);
+        let all = view.mesh.rate_limits_at(waypoint, own);
+        for (one, _) in all.skip(MAX_RATE_LIMITS) {
+            let whom = || (one, format!("waypoint {}", waypoint.name));
+            left_out.entry(&one.name).or_insert_with(whom);
         }
     }
     for (name, (one, whom)) in left_out {

@@ -16,47 +16,42 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
     for telemetry in &mesh.telemetries {
         providers(mesh, telemetry, found);
         let namespace = &telemetry.name.namespace;
-        match &telemetry.selector {
-            None => {
-                if let Some(first) = whole.get(namespace) {
-                    let message = format!(
-                        "Telemetry {} is ignored: {} in {} holds for the whole namespace",
-                        telemetry.name, first.name, first.source
-                    );
-                    found.push(
-                        Diagnostic::error(
-                            codes::TWO_TELEMETRIES,
-                            telemetry.source.clone(),
-                            message,
-                        )
+        if telemetry.is_whole() {
+            if let Some(first) = whole.get(namespace) {
+                let message = format!(
+                    "Telemetry {} is ignored: {} in {} holds for the whole namespace",
+                    telemetry.name, first.name, first.source
+                );
+                found.push(
+                    Diagnostic::error(codes::TWO_TELEMETRIES, telemetry.source.clone(), message)
                         .help("keep one Telemetry without a selector in each namespace"),
-                    );
-                } else {
-                    whole.insert(namespace, telemetry);
-                }
+                );
+            } else {
+                whole.insert(namespace, telemetry);
             }
-            Some(selector) => {
-                let selects = |subject: &&Subject<'_>| {
-                    subject.namespace == namespace && selector.selects(subject.labels)
-                };
-                if !subjects.iter().any(|subject| selects(&subject)) {
-                    let message = format!(
-                        "the selector ({}) of Telemetry {} selects no workload",
-                        shown(selector),
-                        telemetry.name
-                    );
-                    found.push(
-                        Diagnostic::warning(
-                            codes::TELEMETRY_SELECTS_NOTHING,
-                            telemetry.source.clone(),
-                            message,
-                        )
-                        .field("spec.selector")
-                        .help("a Telemetry selects workloads of its own namespace"),
-                    );
-                }
-            }
+            continue;
         }
+        let mut near = subjects.iter().filter(|one| one.namespace == namespace);
+        let mut gateways = telemetry.gateways.iter();
+        if near.any(|subject| telemetry.selects(subject.labels))
+            || gateways.any(|one| mesh.is_gateway(one, namespace))
+        {
+            continue;
+        }
+        let (whom, field) = match &telemetry.selector {
+            Some(selector) => (
+                format!("the selector ({})", shown(selector)),
+                "spec.selector",
+            ),
+            None => ("`targetRefs`".to_owned(), "spec.targetRefs"),
+        };
+        let message = format!("{whom} of Telemetry {} selects no workload", telemetry.name);
+        let code = codes::TELEMETRY_SELECTS_NOTHING;
+        found.push(
+            Diagnostic::warning(code, telemetry.source.clone(), message)
+                .field(field)
+                .help("a Telemetry is for workloads of its own namespace"),
+        );
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Resource {
     pub(crate) rules: Vec<Rule>,
     /// Who counts what rules describe.
     pub(crate) global: Option<GlobalLimits>,
+    /// Whose requests it counts, at a waypoint; none is everybody's.
+    hosts: Vec<Arc<str>>,
 }
 
 /// One of its rules.
@@ -121,6 +123,12 @@ struct Known {
 }
 
 impl Resource {
+    /// Whether it counts requests to a host; to none of a waypoint's but where it counts all.
+    pub(crate) fn counts(&self, host: Option<&str>) -> bool {
+        let mut hosts = self.hosts.iter();
+        self.hosts.is_empty() || host.is_some_and(|host| hosts.any(|one| **one == *host))
+    }
+
     /// Where whoever counts for all is, if he is anywhere.
     pub(crate) fn service(&self) -> Option<&(ServiceKey, Port)> {
         self.global.as_ref()?.service.as_ref()
@@ -263,6 +271,7 @@ fn resource(said: &RateLimit, known: &mut Known) -> Result<Resource, String> {
         table: RouteTable::new(alternatives),
         rules,
         global: said.global.clone(),
+        hosts: said.hosts.clone(),
     })
 }
 

@@ -1,11 +1,13 @@
 //! How many requests of those that are let in may come: the RateLimits that hold for a workload, rule by rule, in words.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
-use voile_model::mesh::Mesh;
+use voile_model::mesh::gateway_api::Gateway;
 use voile_model::mesh::rate_limit::{
     DescriptorValue, Limit, LimitBy, LimitRule, MAX_RATE_LIMITS, RateLimit,
 };
+use voile_model::mesh::{Mesh, Service, Workload};
 
 use crate::subject::Subject;
 
@@ -13,6 +15,24 @@ use crate::subject::Subject;
 pub(super) fn told(mesh: &Mesh, subject: &Subject<'_>) -> Vec<String> {
     let all = mesh.rate_limits.values();
     let held = all.filter(|one| mesh.is_limited(one, subject.namespace, subject.labels));
+    sentences(held)
+}
+
+/// The same of a waypoint, of requests to a service.
+pub(super) fn told_at(
+    mesh: &Mesh,
+    (waypoint, own): (&Gateway, Option<&Workload>),
+    service: &Service,
+) -> Vec<String> {
+    let all = mesh.rate_limits_at(waypoint, own).take(MAX_RATE_LIMITS);
+    let is_for = |aimed: &[&Service]| {
+        let mut aimed = aimed.iter();
+        aimed.len() == 0 || aimed.any(|one| one.key == service.key)
+    };
+    sentences(all.filter_map(|(one, aimed)| is_for(&aimed).then_some(one)))
+}
+
+fn sentences<'m>(held: impl Iterator<Item = &'m Arc<RateLimit>>) -> Vec<String> {
     let held = held.take(MAX_RATE_LIMITS);
     held.flat_map(|one| one.rules.iter().map(move |rule| sentence(one, rule)))
         .collect()

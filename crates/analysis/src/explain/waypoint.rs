@@ -6,7 +6,9 @@ use voile_model::ResourceName;
 use voile_model::mesh::{Mesh, Service, ServicePort, Workload};
 use voile_policy::Mode;
 
-use super::{Decided, Explanation, Held, Question, ask, is_opaque, refused_at_the_door, token};
+use super::{
+    Decided, Explanation, Held, Question, ask, is_opaque, limits, refused_at_the_door, token,
+};
 
 pub(super) fn at(
     mesh: &Mesh,
@@ -59,7 +61,8 @@ pub(super) fn at(
     let is_its =
         |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);
     let own = mesh.workloads.values().find(is_its);
-    let holding = mesh.request_authentication_at(gateway, Some(service), own.map(|own| &**own));
+    let own = own.map(|own| &**own);
+    let holding = mesh.request_authentication_at(gateway, Some(service), own);
     let looked = match is_opaque(port.protocol) {
         true => token::unlooked(question),
         false => token::look_by(holding, question.path, question),
@@ -71,5 +74,8 @@ pub(super) fn at(
         question,
         &mut explanation,
     );
+    if explanation.allowed && !is_opaque(port.protocol) {
+        explanation.limits = limits::told_at(mesh, (gateway, own), service);
+    }
     explanation
 }

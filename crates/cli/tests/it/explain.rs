@@ -379,9 +379,23 @@ fn explain_looks_at_a_token_where_its_issuer_is_believed_at_a_waypoint() {
         before.to_owned() + &after.replacen("spec:\n", aimed, 1),
     )
     .expect("written");
+    let limit = |name: &str, to: &str| {
+        format!(
+            "---\napiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{targetRefs: [{{kind: Service, name: {to}}}], rules: [{{limits: [{{requests: 7, per: 1s}}]}}]}}\n"
+        )
+    };
+    let other = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
+        spec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n";
+    let limits = limit("aimed", "web") + &limit("beside", "other") + other;
+    std::fs::write(folder.path().join("limits.yaml"), limits).expect("written");
     let (code, said) = explain(&token);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("token: good, of"), "{said}");
+    assert!(
+        said.contains("7 in 1s, 7 at once (rule `aimed`") && !said.contains("`beside`"),
+        "{said}"
+    );
     let (code, said) = explain(&format!("{}x", &token[..token.len() - 1]));
     assert_eq!(code, Some(1), "{said}");
     assert!(

@@ -16,8 +16,8 @@ use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, authoriti
 use voile_model::{Hostname, Port, ResourceName};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
-    self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, RequestMatch, Route,
-    Routes, ServerKind, VirtualHost,
+    self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, PackedRoutes,
+    RequestMatch, Route, Routes, ServerKind, VirtualHost,
 };
 
 use super::routes::Answers;
@@ -116,7 +116,7 @@ fn told_apart(
         tls: None,
         kind,
         hosts: Vec::new(),
-        connections: Routes::default(),
+        connections: PackedRoutes::default(),
     };
     match family {
         Family::Http => vec![GatewayServer {
@@ -169,7 +169,7 @@ fn in_tls(
             ServerKind::Bytes | ServerKind::Passthrough => Vec::new(),
         },
         connections: match kind {
-            ServerKind::Requests => Routes::default(),
+            ServerKind::Requests => PackedRoutes::default(),
             ServerKind::Bytes | ServerKind::Passthrough => {
                 connections::routes(mesh, workload, answers, &own)
             }
@@ -271,10 +271,10 @@ fn hosts(
         routes.extend(last);
         VirtualHost {
             host: host.as_str().into(),
-            routes: Routes {
+            routes: PackedRoutes::from(&Routes {
                 routes,
                 connections: Vec::new(),
-            },
+            }),
             https_redirect: made.https_redirect,
         }
     };

@@ -1,7 +1,7 @@
 //! The RateLimits that hold for a workload, as its proxy is told them.
 
 use voile_model::mesh::rate_limit::{self as model, MAX_RATE_LIMITS};
-use voile_model::mesh::{Mesh, ProviderService, Workload};
+use voile_model::mesh::{Mesh, ProviderService, Service, Workload};
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{GlobalLimits, LimitRule, RateLimit};
@@ -15,11 +15,25 @@ pub(super) fn holding(
     workload: &Workload,
     problems: &mut Vec<String>,
 ) -> Vec<wire::RateLimit> {
-    let held = mesh.rate_limits_for(workload).take(MAX_RATE_LIMITS);
-    held.map(|one| told(mesh, one, problems).encode()).collect()
+    let waypoint = mesh.waypoint_run_by(workload);
+    let through = waypoint.map(|waypoint| mesh.rate_limits_at(waypoint, Some(workload)));
+    let own = match waypoint {
+        Some(_) => None,
+        None => Some(mesh.rate_limits_for(workload)),
+    };
+    let own = own.into_iter().flatten().map(|one| (one, Vec::new()));
+    let held = through.into_iter().flatten().chain(own);
+    held.take(MAX_RATE_LIMITS)
+        .map(|(one, services)| told(mesh, one, &services, problems).encode())
+        .collect()
 }
 
-fn told(mesh: &Mesh, one: &model::RateLimit, problems: &mut Vec<String>) -> RateLimit {
+fn told(
+    mesh: &Mesh,
+    one: &model::RateLimit,
+    services: &[&Service],
+    problems: &mut Vec<String>,
+) -> RateLimit {
     let rule = |rule: &model::LimitRule| LimitRule {
         name: rule.name.clone(),
         matches: rule.matches.iter().map(request_match).collect(),
@@ -48,6 +62,10 @@ fn told(mesh: &Mesh, one: &model::RateLimit, problems: &mut Vec<String>) -> Rate
     };
     RateLimit {
         name: one.name.to_string().into(),
+        hosts: services
+            .iter()
+            .map(|service| service.key.hostname.to_string().into())
+            .collect(),
         rules: one.rules.iter().map(rule).collect(),
         global: one.global.as_ref().map(global),
     }

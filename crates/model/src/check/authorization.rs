@@ -113,6 +113,31 @@ fn reference(written: &written::Reference, report: &Report) -> Option<TargetRefe
 /// The group of Gateway API.
 pub(super) const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
+/// Targets of a resource that is for a selector's workloads, or for these, of a few groups and kinds.
+pub(super) fn targets(
+    written: &written::Target,
+    at: &At,
+    known: (&[(&str, &str)], &str),
+    report: &Report,
+) -> Vec<TargetReference> {
+    let Some(references) = &written.references else {
+        return Vec::new();
+    };
+    if written.selector.is_some() {
+        let message = "`selector` and `targetRefs` exclude each other";
+        report.error(codes::CONTRADICTION, at, message, "keep one");
+    }
+    if references.is_empty() {
+        let message = "`targetRefs` aims at nobody";
+        let help = "name a target, or remove it";
+        report.error(codes::CONTRADICTION, at, message, help);
+    }
+    let references = references.iter();
+    references
+        .filter_map(|one| aimed(one, known, report))
+        .collect()
+}
+
 /// A target of one of these groups and kinds, which are said for people besides.
 pub(super) fn aimed(
     written: &written::Reference,

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use voile_traffic::Rate;
 
-use super::authorization::{GATEWAY_API, aimed};
+use super::authorization::{GATEWAY_API, targets};
 use super::config::provider;
 use super::telemetry::header_name;
 use super::values::{self, Meta};
 use super::virtual_service::limited_match;
 use crate::codes;
 use crate::decode::{At, Fields, Report, Spanned};
-use crate::mesh::authorization::TargetReference;
 use crate::mesh::rate_limit::{
     DEFAULT_KEYS, DEFAULT_TIMEOUT, Descriptor, DescriptorEntry, DescriptorValue, GlobalLimits,
     Limit, LimitBy, LimitRule, MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS, MAX_LIMITS, RateLimit,
@@ -58,36 +57,16 @@ pub(super) fn rate_limit(
         None => None,
     };
     counted(&written, report);
+    let known = [("", "Service"), (GATEWAY_API, "Gateway")];
+    let help = "a Service, or a Gateway (gateway.networking.k8s.io); requests of some routes are told by `match`";
     Some(RateLimit {
         selector: values::selector(written.target.selector.as_ref(), report),
-        targets: targets(&written, report),
+        targets: targets(&written.target, &written.at, (&known, help), report),
         global,
         rules,
         name: meta.name,
         source: meta.source,
     })
-}
-
-/// Whom it aims at by name.
-fn targets(written: &written::RateLimit<HttpMatch>, report: &Report) -> Vec<TargetReference> {
-    let Some(references) = &written.target.references else {
-        return Vec::new();
-    };
-    if written.target.selector.is_some() {
-        let message = "`selector` and `targetRefs` exclude each other";
-        report.error(codes::CONTRADICTION, &written.at, message, "keep one");
-    }
-    if references.is_empty() {
-        let message = "`targetRefs` aims at nobody";
-        let help = "name a target, or remove it";
-        report.error(codes::CONTRADICTION, &written.at, message, help);
-    }
-    let known = [("", "Service"), (GATEWAY_API, "Gateway")];
-    let help = "a Service, or a Gateway (gateway.networking.k8s.io); requests of some routes are told by `match`";
-    let references = references.iter();
-    references
-        .filter_map(|one| aimed(one, (&known, help), report))
-        .collect()
 }
 
 fn global(written: &written::Global, report: &Report) -> Option<GlobalLimits> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::authorization::{GATEWAY_API, targets};
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, Report, Spanned};
@@ -38,17 +39,16 @@ const MAX_TAG_NAME_BYTES: usize = 256;
 
 pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Telemetry {
     let written = written::Telemetry::read(fields);
-    if let Some((name, at)) = &written.targets {
-        let message = format!(
-            "`{name}` is not yet supported: there are no waypoints or gateways to aim at, and this Telemetry is not in force"
-        );
-        report.error(codes::NOT_YET, at, message, "use `selector` for sidecars");
-    }
+    let known = [(GATEWAY_API, "Gateway")];
+    let help = "a Gateway (gateway.networking.k8s.io), of a gateway or a waypoint, which tells the same of all that it takes";
+    let aims = |at: &At| targets(&written.target, at, (&known, help), report);
+    let gateways = written.at.as_ref().map(aims).unwrap_or_default();
     Telemetry {
         name: meta.name,
         source: meta.source,
         created: meta.created,
-        selector: values::selector(written.selector.as_ref(), report),
+        gateways,
+        selector: values::selector(written.target.selector.as_ref(), report),
         metrics: written
             .metrics
             .iter()

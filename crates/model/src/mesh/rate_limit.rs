@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::TargetReference;
-use super::gateway_api::GATEWAY_NAME;
-use super::{HttpMatch, Mesh, ProviderService, ServiceOrigin, Workload};
+use super::gateway_api::{GATEWAY_NAME, Gateway};
+use super::{HttpMatch, Mesh, ProviderService, Service, ServiceOrigin, Workload};
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
 
@@ -155,6 +155,40 @@ impl Mesh {
         all.filter(move |one| self.is_limited(one, namespace, &workload.labels))
     }
 
+    /// The RateLimits that hold at a waypoint, by name, each with the services behind it that it aims at; those that are for the
+    /// waypoint's own Pod count whatever it takes, and have none.
+    pub fn rate_limits_at<'m>(
+        &'m self,
+        waypoint: &'m Gateway,
+        own: Option<&'m Workload>,
+    ) -> impl Iterator<Item = (&'m Arc<RateLimit>, Vec<&'m Service>)> {
+        self.rate_limits.values().filter_map(move |one| {
+            if own.is_some_and(|own| self.is_limited(one, &own.key.namespace, &own.labels)) {
+                return Some((one, Vec::new()));
+            }
+            let behind = self.services_behind(waypoint);
+            let aimed: Vec<_> = behind.map(|one| &**one).filter(|s| aims(one, s)).collect();
+            (!aimed.is_empty()).then_some((one, aimed))
+        })
+    }
+
+    /// Whether what a target of a namespace means is counted by a proxy that no workload of ours need show: a Gateway's own, or the
+    /// waypoint before a Service, which counts its requests, so that they are not counted once more at its workloads.
+    #[must_use]
+    pub fn is_counted_before(&self, target: &TargetReference, namespace: &Namespace) -> bool {
+        let mut meant = self.services.values();
+        self.is_gateway(target, namespace)
+            || meant.any(|one| means(target, namespace, one) && self.waypoint_of(one).is_some())
+    }
+
+    /// Whether a target of a namespace is a Gateway that is there.
+    #[must_use]
+    pub fn is_gateway(&self, target: &TargetReference, namespace: &Namespace) -> bool {
+        let mut gateways = self.gateway_api.gateways.iter();
+        &*target.kind == "Gateway"
+            && gateways.any(|one| one.name.namespace == *namespace && one.name.name == target.name)
+    }
+
     /// Whether a RateLimit is for the workloads of a namespace that have these labels.
     #[must_use]
     pub fn is_limited(&self, one: &RateLimit, namespace: &Namespace, labels: &Labels) -> bool {
@@ -181,14 +215,26 @@ impl Mesh {
                 .get(GATEWAY_NAME)
                 .is_some_and(|name| *name == *target.name);
         }
-        let mut services = self.services.values().filter(|service| {
-            service.key.namespace == *namespace
-                && service.name == target.name
-                && service.origin == ServiceOrigin::Kubernetes
-        });
+        let services = self.services.values();
+        let mut services = services.filter(|service| means(target, namespace, service));
         services.any(|service| {
             let selector = service.selector.as_ref();
             selector.is_some_and(|wanted| !wanted.is_empty() && wanted.selects(labels))
+                && self.waypoint_of(service).is_none()
         })
     }
+}
+
+/// Whether a RateLimit aims at a service.
+fn aims(one: &RateLimit, service: &Service) -> bool {
+    let mut targets = one.targets.iter();
+    targets.any(|target| means(target, &one.name.namespace, service))
+}
+
+/// Whether a target that is named in a namespace is the service.
+fn means(target: &TargetReference, namespace: &Namespace, service: &Service) -> bool {
+    &*target.kind == "Service"
+        && service.key.namespace == *namespace
+        && service.name == target.name
+        && service.origin == ServiceOrigin::Kubernetes
 }

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::authorization::TargetReference;
+use super::gateway_api::GATEWAY_NAME;
 use super::{Mesh, Workload};
 use crate::log_filter::LogFilter;
 use crate::names::{Labels, Namespace, ResourceName};
@@ -20,6 +22,9 @@ pub struct Telemetry {
     pub created: Option<i64>,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
+    /// Gateways and waypoints of its own namespace at whose proxies it holds, by the names of their Gateways (Gateway API); none
+    /// where it does not aim at any.
+    pub gateways: Vec<TargetReference>,
     /// Metrics, in order.
     pub metrics: Vec<MetricsRule>,
     /// Spans, in order.
@@ -265,6 +270,24 @@ impl Metric {
     }
 }
 
+impl Telemetry {
+    /// Whether it is for a whole namespace, or the whole mesh.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.selector.is_none() && self.gateways.is_empty()
+    }
+
+    /// Whether it is for workloads of its namespace with these labels, and not for all.
+    #[must_use]
+    pub fn selects(&self, labels: &Labels) -> bool {
+        let name = labels.get(GATEWAY_NAME);
+        let mut gateways = self.gateways.iter();
+        let selector = self.selector.as_ref();
+        selector.is_some_and(|wanted| wanted.selects(labels))
+            || name.is_some_and(|name| gateways.any(|one| *one.name == *name))
+    }
+}
+
 impl Mesh {
     /// The Telemetry resources that hold for a workload, from wide to narrow: the root namespace's, its namespace's, and
     /// the one that selects it. In each scope the oldest holds.
@@ -275,14 +298,13 @@ impl Mesh {
         let whole = |namespace: &Namespace| {
             self.telemetries
                 .iter()
-                .find(|one| one.name.namespace == *namespace && one.selector.is_none())
+                .find(|one| one.name.namespace == *namespace && one.is_whole())
         };
         let own = (namespace != root).then(|| whole(namespace)).flatten();
-        let selecting = self.telemetries.iter().find(|one| {
-            let selector = one.selector.as_ref();
-            one.name.namespace == *namespace
-                && selector.is_some_and(|s| s.selects(&workload.labels))
-        });
+        let selecting = self
+            .telemetries
+            .iter()
+            .find(|one| one.name.namespace == *namespace && one.selects(&workload.labels));
         [whole(root), own, selecting]
             .into_iter()
             .flatten()

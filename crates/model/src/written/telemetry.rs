@@ -1,14 +1,14 @@
 //! `telemetry.istio.io`: Telemetry.
 
-use super::{Selector, Text};
+use super::Text;
+use super::authorization::Target;
 use crate::decode::{At, Cursor, Fields, Spanned};
 
 /// `spec` of a Telemetry.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
-    pub(crate) selector: Option<Selector>,
-    /// Where it names what we do not have, under which name.
-    pub(crate) targets: Option<(&'static str, At)>,
+    pub(crate) at: Option<At>,
+    pub(crate) target: Target,
     pub(crate) metrics: Vec<Metrics>,
     pub(crate) tracing: Vec<Tracing>,
     pub(crate) access_logging: Vec<AccessLogging>,
@@ -87,13 +87,9 @@ impl Telemetry {
         let Some(mut spec) = document.inner("spec") else {
             return Self::default();
         };
-        let selector = Selector::read(&mut spec, "selector", "matchLabels");
-        let target = |spec: &mut Fields<'_>, name| Some((name, spec.get(name)?.at));
-        let targets = target(&mut spec, "targetRef").or_else(|| target(&mut spec, "targetRefs"));
-        spec.ignore(&["targetRefs"]);
         let telemetry = Self {
-            selector,
-            targets,
+            at: Some(spec.at().clone()),
+            target: Target::read(&mut spec),
             metrics: spec.list("metrics", Metrics::read),
             tracing: spec.list("tracing", Tracing::read),
             access_logging: spec.list("accessLogging", AccessLogging::read),

@@ -648,6 +648,40 @@ fn a_rate_limit_is_for_whom_it_selects_in_its_namespace_and_from_the_root_in_all
 }
 
 #[test]
+fn a_telemetry_that_aims_holds_at_the_proxies_of_its_gateways_alone() {
+    let telemetry = |name: &str, namespace: &str, spec: &str| {
+        format!(
+            "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{spec}}}\n"
+        )
+    };
+    let edge = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]";
+    let entry = |name: &str, namespace: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{address: 10.0.0.1, labels: {{gateway.networking.k8s.io/gateway-name: {name}}}}}\n"
+        )
+    };
+    let text = [
+        telemetry("aims", "shop", edge),
+        telemetry("all", "shop", ""),
+        entry("edge", "shop"),
+        entry("other", "shop"),
+        entry("edge", "bank"),
+    ];
+    let mesh = good(&text.concat());
+    for (workload, expected) in [
+        ("shop/edge", &["shop/all", "shop/aims"][..]),
+        ("shop/other", &["shop/all"]),
+        ("bank/edge", &[]),
+    ] {
+        let key: WorkloadKey = workload.parse().unwrap();
+        let held = mesh.telemetry_for(&mesh.workloads[&key]);
+        let names: Vec<String> = held.iter().map(|one| one.name.to_string()).collect();
+        assert_eq!(names, expected, "{workload}");
+    }
+}
+
+#[test]
 fn a_rate_limit_that_aims_is_for_the_workloads_of_its_targets_alone() {
     let limit = |name: &str, namespace: &str, targets: &str| {
         format!(
@@ -669,8 +703,13 @@ fn a_rate_limit_that_aims_is_for_the_workloads_of_its_targets_alone() {
         limit("both", "shop", &format!("{service}, {gateway}")),
         limit("elsewhere", "bank", service),
         limit("root", "istio-system", service),
+        limit("through", "shop", "{kind: Service, name: db}"),
         "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
          spec: {selector: {app: web}, ports: [{port: 80}]}\n"
+            .to_owned(),
+        // What a waypoint counts is not counted once more.
+        "---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
+         spec: {selector: {app: db}, ports: [{port: 80}]}\n"
             .to_owned(),
         entry("web", "shop", "app: web"),
         entry("db", "shop", "app: db"),

@@ -96,6 +96,9 @@ pub struct RateLimit {
     /// Who counts what rules describe, for several proxies together. Absent: no rule describes anything.
     #[prost(message, optional, tag = "3")]
     pub global: ::core::option::Option<GlobalLimits>,
+    /// Of a waypoint's: hosts of the services whose requests it counts. None: all that the proxy takes.
+    #[prost(string, repeated, tag = "4")]
+    pub hosts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 impl ::prost::Name for RateLimit {
     const NAME: &'static str = "RateLimit";
@@ -1775,6 +1778,26 @@ impl ::prost::Name for Routes {
         "type.googleapis.com/voile.proxy.v1.Routes".into()
     }
 }
+/// `Routes` of which each is still bytes, for who reads one at a time.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PackedRoutes {
+    /// Each a `Route`.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub routes: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// Each a `ConnectionRoute`.
+    #[prost(bytes = "bytes", repeated, tag = "20")]
+    pub connections: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+impl ::prost::Name for PackedRoutes {
+    const NAME: &'static str = "PackedRoutes";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.PackedRoutes".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.PackedRoutes".into()
+    }
+}
 /// Where connections go of which nothing is known but the name that TLS asks for and the address that was called.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConnectionRoute {
@@ -2503,9 +2526,9 @@ pub struct GatewayServer {
     pub hosts: ::prost::alloc::vec::Vec<VirtualHost>,
     #[prost(enumeration = "ServerKind", tag = "20")]
     pub kind: i32,
-    /// Where connections go, of the kinds that are no HTTP.
-    #[prost(message, optional, tag = "21")]
-    pub connections: ::core::option::Option<Routes>,
+    /// Where connections go, of the kinds that are no HTTP: a `Routes`.
+    #[prost(bytes = "vec", tag = "21")]
+    pub connections: ::prost::alloc::vec::Vec<u8>,
 }
 impl ::prost::Name for GatewayServer {
     const NAME: &'static str = "GatewayServer";
@@ -2517,14 +2540,14 @@ impl ::prost::Name for GatewayServer {
         "type.googleapis.com/voile.proxy.v1.GatewayServer".into()
     }
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VirtualHost {
     /// Lower case, without port; may begin with `*.`, or be `*`. The exact one counts, then the longest.
     #[prost(string, tag = "1")]
     pub host: ::prost::alloc::string::String,
-    /// Absent: 404.
-    #[prost(message, optional, tag = "2")]
-    pub routes: ::core::option::Option<Routes>,
+    /// A `Routes`, not read with the rest: it may have ten thousand. Absent: 404.
+    #[prost(bytes = "vec", tag = "2")]
+    pub routes: ::prost::alloc::vec::Vec<u8>,
     /// Who comes in plaintext is sent to `https` (301), whatever the routes say.
     #[prost(bool, tag = "3")]
     pub https_redirect: bool,

@@ -134,6 +134,8 @@ fn generate(here: &Path, source: &Source, service: bool) -> String {
         .emit_rerun_if_changed(false)
         // Ordered maps, so that equal messages have equal bytes: versions are hashes of them.
         .btree_map(".")
+        // Slices of what they came in, which are read one at a time.
+        .bytes(".voile.proxy.v1.PackedRoutes")
         .out_dir(out.path());
     let mut config = Config::new();
     config.enable_type_names();

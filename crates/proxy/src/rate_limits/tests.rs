@@ -51,6 +51,7 @@ fn configuration(rules: Vec<wire::LimitRule>) -> ProxyConfiguration {
             name: "shop/calls".to_owned(),
             rules,
             global: None,
+            hosts: Vec::new(),
         }],
         ..Default::default()
     };

@@ -89,7 +89,7 @@ struct Host {
 impl Listener {
     fn new(version: &Arc<str>, said: &GatewayListener) -> Result<Self, String> {
         let host = |one: &voile_xds::wire::VirtualHost| {
-            let routes = HeldRoutes::new(version.clone(), &one.routes);
+            let routes = HeldRoutes::new(version.clone(), one.routes.clone());
             Ok(Host {
                 host: one.host.clone(),
                 https_redirect: one.https_redirect,
@@ -97,7 +97,7 @@ impl Listener {
             })
         };
         let connections = |one: &GatewayServer| {
-            let routes = HeldRoutes::new(version.clone(), &one.connections);
+            let routes = HeldRoutes::new(version.clone(), one.connections.clone());
             Ok::<_, String>(Host {
                 host: CONNECTIONS.into(),
                 https_redirect: false,

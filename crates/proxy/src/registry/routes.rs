@@ -2,12 +2,11 @@
 //! counts: whatever a route names was asked for and answered, and until then everything goes on as it was.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prost::Message;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{TextMatch as Said, claim};
 use voile_model::{Labels, Port, ServiceKey};
@@ -17,8 +16,8 @@ use voile_traffic::route::{
     ValueMatch,
 };
 use voile_xds::wire::{
-    ConnectionMatch, ConnectionRoute, OutboundService, RequestMatch, Route, RouteDestination,
-    RouteTarget, Routes, ServicePolicy, Subset,
+    ConnectionMatch, ConnectionRoute, OpenedRoutes, OutboundService, PackedRoutes, RequestMatch,
+    Route, RouteDestination, RouteTarget, Routes, ServicePolicy, Subset,
 };
 
 use super::{Registry, retry_of, service_name};
@@ -27,6 +26,9 @@ use crate::plan::{RoutesPlan, ServicePlan};
 
 /// What refuses every request where routes came that cannot be read, and none were held before.
 const UNREADABLE: &str = "its routes cannot be read";
+
+/// Why routes that are held can be read.
+const READ_BEFORE: &str = "invariant: they were read when they came";
 
 /// How long routes that name what is not there are held back where others are in force: whoever applies several resources by hand
 /// or by a script is done by then. In Istio such a moment is answered 503.
@@ -45,7 +47,7 @@ pub(crate) struct HeldBack {
 pub(crate) struct HeldRoutes {
     pub(crate) version: Arc<str>,
     /// As they travel: a tenth of what they are once they are read, which is done anew when a port of theirs is called first.
-    body: Box<[u8]>,
+    body: PackedRoutes,
     /// Everything that they lead to, each once.
     targets: Box<[RouteTarget]>,
     /// Whether somewhere that they lead is nothing.
@@ -151,14 +153,22 @@ fn share(shares: &[(u64, usize)], random: impl FnOnce() -> u64) -> Option<(usize
     }
 }
 
-impl CompiledRoutes {
+/// Targets, each once, with the numbers that rules know them by.
+#[derive(Default)]
+struct Numbers {
+    targets: Vec<Result<RouteTarget, Arc<str>>>,
+    known: HashMap<Result<RouteTarget, Arc<str>>, usize>,
+}
+
+impl Numbers {
     /// The number of a target.
-    fn number(&mut self, to: &Result<RouteTarget, Arc<str>>) -> usize {
-        let known = self.targets.iter().position(|known| known == to);
-        known.unwrap_or_else(|| {
-            self.targets.push(to.clone());
-            self.targets.len() - 1
-        })
+    fn of(&mut self, to: &Result<RouteTarget, Arc<str>>) -> usize {
+        if let Some(known) = self.known.get(to) {
+            return *known;
+        }
+        self.targets.push(to.clone());
+        self.known.insert(to.clone(), self.targets.len() - 1);
+        self.targets.len() - 1
     }
 
     /// Sums of the weights up to each destination, with the number of its target.
@@ -167,7 +177,7 @@ impl CompiledRoutes {
         let mut shares = Vec::new();
         for to in destinations.iter().filter(|to| to.weight > 0) {
             sum += u64::from(to.weight);
-            shares.push((sum, self.number(&to.to)));
+            shares.push((sum, self.of(&to.to)));
         }
         shares
     }
@@ -176,38 +186,44 @@ impl CompiledRoutes {
 impl HeldRoutes {
     /// Checks the bytes of a `voile.proxy.v1.Routes`, expressions included.
     pub(crate) fn decode(version: Arc<str>, body: &[u8]) -> Result<Self, String> {
-        let said = Routes::decode(body).map_err(|error| error.to_string())?;
-        Self::checked(version, &said, body.into())
+        Self::new(version, PackedRoutes::copied(body))
     }
 
-    /// Checks what was read, expressions included.
-    pub(super) fn new(version: Arc<str>, said: &Routes) -> Result<Self, String> {
-        Self::checked(version, said, said.encode().encode_to_vec().into())
-    }
-
-    fn checked(version: Arc<str>, said: &Routes, body: Box<[u8]>) -> Result<Self, String> {
-        for (index, route) in said.routes.iter().enumerate() {
+    /// Checks what came, expressions included.
+    pub(super) fn new(version: Arc<str>, body: PackedRoutes) -> Result<Self, String> {
+        let mut targets = BTreeSet::new();
+        let mut misses = false;
+        let mut lead = |to: Result<RouteTarget, Arc<str>>| match to {
+            Ok(to) => {
+                targets.insert(to);
+            }
+            Err(_) => misses = true,
+        };
+        let opened = body.open().map_err(|error| error.to_string())?;
+        for (index, route) in opened.routes().enumerate() {
+            let route = route.map_err(|error| error.to_string())?;
             for one in &route.matches {
                 matching(one).map_err(|error| format!("routes[{index}]: {error}"))?;
             }
+            route.destinations.into_iter().for_each(|one| lead(one.to));
+            route.mirrors.into_iter().for_each(|one| lead(one.to));
         }
-        Ok(Self::of(version, said, body))
-    }
-
-    fn of(version: Arc<str>, said: &Routes, body: Box<[u8]>) -> Self {
-        let targets: BTreeSet<&RouteTarget> = said.targets().collect();
-        Self {
+        for route in opened.connections() {
+            let route = route.map_err(|error| error.to_string())?;
+            route.destinations.into_iter().for_each(|one| lead(one.to));
+        }
+        Ok(Self {
             version,
             body,
-            targets: targets.into_iter().cloned().collect(),
-            misses: said.ways().any(Result::is_err),
+            targets: targets.into_iter().collect(),
+            misses,
             compiled: RefCell::default(),
-        }
+        })
     }
 
-    /// What was told.
-    fn read(&self) -> Routes {
-        Routes::decode(&self.body).expect("invariant: it was read when it came")
+    /// What was told, to be read one at a time.
+    fn read(&self) -> OpenedRoutes {
+        self.body.open().expect(READ_BEFORE)
     }
 
     /// What holds where nothing that could be read was ever told: fail closed.
@@ -224,8 +240,7 @@ impl HeldRoutes {
             }],
             routes: vec![route],
         };
-        let body = said.encode().encode_to_vec();
-        Self::of(version, &said, body.into())
+        Self::new(version, PackedRoutes::from(&said)).expect("invariant: they are ours")
     }
 
     /// Goes on with what was made of the same words before.
@@ -264,15 +279,19 @@ impl HeldRoutes {
                 format!("{}: {}|{subset}|{port}", one.weight, to.service)
             }
         };
+        let shown = |name: &str, destinations: &[RouteDestination]| {
+            (name.to_owned(), destinations.iter().map(to).collect())
+        };
         let said = self.read();
-        let routes = said.routes.iter();
-        let routes = routes.map(|route| (&*route.name, &route.destinations));
-        let connections = said.connections.iter();
-        let connections = connections.map(|route| ("connections", &route.destinations));
-        routes
-            .chain(connections)
-            .map(|(name, destinations)| (name.to_owned(), destinations.iter().map(to).collect()))
-            .collect()
+        let routes = said.routes().map(|route| {
+            let route = route.expect(READ_BEFORE);
+            shown(&route.name, &route.destinations)
+        });
+        let connections = said.connections().map(|route| {
+            let route = route.expect(READ_BEFORE);
+            shown("connections", &route.destinations)
+        });
+        routes.chain(connections).collect()
     }
 
     /// Everything that it leads to.
@@ -281,16 +300,15 @@ impl HeldRoutes {
     }
 }
 
-fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
-    let mut made = CompiledRoutes {
-        table: None,
-        remembers: false,
-        connections: Connections::default(),
-        rules: Vec::new(),
-        targets: Vec::new(),
-    };
-    let mut alternatives = Vec::new();
-    for route in &said.routes {
+fn compile(said: &OpenedRoutes, port: Port, own: &Labels) -> CompiledRoutes {
+    let mut numbers = Numbers::default();
+    let mut remembers = false;
+    let mut rules = Vec::new();
+    let mut said_of_requests = false;
+    // One after the other, so that no more than one is there whole.
+    let table = RouteTable::new(said.routes().filter_map(|route| {
+        let route = route.expect(READ_BEFORE);
+        said_of_requests = true;
         let ours = |one: &&RequestMatch| {
             one.port.is_none_or(|wanted| wanted == port) && one.source_labels.selects(own)
         };
@@ -301,36 +319,41 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
             matches.push(Match::default());
         }
         if matches.is_empty() {
-            continue;
+            return None;
         }
-        made.remembers |= matches.iter().any(has_expressions);
-        alternatives.push(matches);
-        let shares = made.shares(&route.destinations);
+        remembers |= matches.iter().any(has_expressions);
+        let shares = numbers.shares(&route.destinations);
         let mirrors = route.mirrors.iter();
-        let mirrors = mirrors.map(|mirror| (mirror.share, made.number(&mirror.to)));
+        let mirrors = mirrors.map(|mirror| (mirror.share, numbers.of(&mirror.to)));
         let mirrors = mirrors.collect();
-        made.rules.push(Rule {
-            name: route.name.clone(),
+        rules.push(Rule {
             shares,
             retry: route.retry.as_ref().map(retry_of),
             timeout: route.timeout,
-            actions: Actions::of(route, mirrors).map(Box::new),
+            actions: Actions::of(&route, mirrors).map(Box::new),
             missing_status: route.missing_status,
+            name: route.name,
         });
-    }
+        Some(matches)
+    }));
+    let connections = connect(said, port, own, &mut numbers);
     // A virtual host that nobody routes leads nowhere; a service of whose connections alone something is said takes its requests.
-    if !said.routes.is_empty() || said.connections.is_empty() {
-        made.table = Some(RouteTable::new(alternatives));
+    let has_table = said_of_requests || said.connections().next().is_none();
+    CompiledRoutes {
+        table: has_table.then_some(table),
+        remembers,
+        connections,
+        rules,
+        targets: numbers.targets,
     }
-    connect(said, port, own, &mut made);
-    made
 }
 
 /// The connections' part of it.
-fn connect(said: &Routes, port: Port, own: &Labels, made: &mut CompiledRoutes) {
+fn connect(said: &OpenedRoutes, port: Port, own: &Labels, numbers: &mut Numbers) -> Connections {
     let mut alternatives = Vec::new();
     let mut shares = Vec::new();
-    for route in &said.connections {
+    for route in said.connections() {
+        let route = route.expect(READ_BEFORE);
         let ours = |one: &&ConnectionMatch| {
             one.port.is_none_or(|wanted| wanted == port) && one.source_labels.selects(own)
         };
@@ -339,12 +362,12 @@ fn connect(said: &Routes, port: Port, own: &Labels, made: &mut CompiledRoutes) {
             continue;
         }
         alternatives.push(matches);
-        shares.push(made.shares(&route.destinations));
+        shares.push(numbers.shares(&route.destinations));
     }
-    made.connections = Connections {
+    Connections {
         table: ConnectionTable::new(&alternatives),
         shares,
-    };
+    }
 }
 
 fn connection(one: &ConnectionMatch) -> voile_traffic::route::ConnectionMatch {

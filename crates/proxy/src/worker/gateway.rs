@@ -68,6 +68,8 @@ struct Doors {
 pub(super) struct Door {
     /// Where policies are asked.
     pub(super) place: InboundSlot,
+    /// The service's; none of a workload's.
+    pub(super) host: Option<Arc<str>>,
     http: Http<GatewayRole>,
     /// Told when it stands behind this waypoint no longer.
     pub(super) gone: Stop,
@@ -77,6 +79,7 @@ impl Door {
     fn new(worker: &Worker, plan: &InboundPlan, door: &DoorPlan) -> Self {
         Self {
             place: InboundSlot::of_door(worker, plan, door),
+            host: door.host.as_ref().map(|(host, _)| Arc::clone(host)),
             http: Http::new(worker, &worker.settings()),
             gone: Stop::default(),
         }

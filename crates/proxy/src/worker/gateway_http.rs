@@ -138,7 +138,8 @@ impl GatewayRole {
         head: &Head<'_>,
         mut granted: Granted,
     ) -> Result<Route<Self>, Box<Refusal<Self>>> {
-        match rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
+        let host = self.door.as_ref().and_then(|door| door.host.as_deref());
+        match rate_limits::limited(&self.worker, head, &mut granted, (&self.caller, host)) {
             Limited::Free => self.onward(head, granted),
             Limited::Refused(why) => Err(Box::new(self.too_many(head, *why))),
             Limited::Ask(counting) => {

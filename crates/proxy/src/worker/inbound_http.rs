@@ -145,7 +145,7 @@ impl InboundRole {
         mut granted: Granted,
         (admitted, notes): (Admitted, Option<Rc<Notes>>),
     ) -> Result<Route<Self>, Box<Refusal<Self>>> {
-        match rate_limits::limited(&self.worker, head, &mut granted, &self.caller) {
+        match rate_limits::limited(&self.worker, head, &mut granted, (&self.caller, None)) {
             Limited::Free => Ok(self.way(head, granted, (admitted, notes))),
             Limited::Refused(why) => Err(Box::new(too_many(*why, notes))),
             Limited::Ask(counting) => {
@@ -283,7 +283,9 @@ impl HttpRole for InboundRole {
             Err(denied) => return Err(refusal(denied, notes)),
         };
         let limited = match &mut judged {
-            Judged::Let(granted) => rate_limits::limited(&self.worker, head, granted, &self.caller),
+            Judged::Let(granted) => {
+                rate_limits::limited(&self.worker, head, granted, (&self.caller, None))
+            }
             Judged::Ask(_) => Limited::Free,
         };
         if let Limited::Refused(why) = limited {

@@ -91,7 +91,7 @@ impl Limiting {
         self: &Rc<Self>,
         head: &Head<'_>,
         granted: &mut Granted,
-        caller: &Caller,
+        (caller, host): (&Caller, Option<&str>),
     ) -> Result<Option<Box<Counting>>, Denied> {
         let path = granted.path.as_deref();
         let path = path.unwrap_or_else(|| head.path_and_query());
@@ -117,6 +117,9 @@ impl Limiting {
         let mut questions = Vec::new();
         let resources = self.shared.resources.iter().zip(&*self.tables);
         for (place, (resource, table)) in resources.enumerate() {
+            if !resource.counts(host) {
+                continue;
+            }
             let Some(number) = table.choose(&asked) else {
                 continue;
             };
@@ -285,18 +288,19 @@ pub(super) fn flag(denied: &Denied) -> ResponseFlag {
     }
 }
 
-/// Whether a request that has leave may go on. Nothing is done where nothing is limited.
+/// Whether a request that has leave may go on. Nothing is done where nothing is limited. At a waypoint, `host` is the service that
+/// was called.
 pub(super) fn limited(
     worker: &Worker,
     head: &Head<'_>,
     granted: &mut Granted,
-    caller: &Caller,
+    (caller, host): (&Caller, Option<&str>),
 ) -> Limited {
     let limiting = worker.limiting.borrow();
     let Some(limiting) = limiting.as_ref() else {
         return Limited::Free;
     };
-    match limiting.judge(head, granted, caller) {
+    match limiting.judge(head, granted, (caller, host)) {
         Ok(None) => Limited::Free,
         Ok(Some(counting)) => Limited::Ask(counting),
         Err(denied) => {

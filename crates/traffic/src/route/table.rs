@@ -57,7 +57,7 @@ struct Sorted {
 impl RouteTable {
     /// Indexes routes in order of precedence, each with its alternatives. A route without alternatives is never chosen.
     #[must_use]
-    pub fn new(routes: Vec<Vec<Match>>) -> Self {
+    pub fn new(routes: impl IntoIterator<Item = Vec<Match>>) -> Self {
         let mut entries = Vec::new();
         let (mut exact_case, mut any_case) = (Sorted::default(), Sorted::default());
         for (route, alternatives) in routes.into_iter().enumerate() {

@@ -9,7 +9,7 @@ use voile_model::Port;
 use voile_proto::proxy as wire;
 
 use super::configuration::listeners;
-use super::{Routes, WireError, port, socket, socket_address};
+use super::{PackedRoutes, WireError, port, socket, socket_address};
 
 /// Listeners of a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -81,7 +81,7 @@ pub struct GatewayServer {
     /// Who is served, of requests.
     pub hosts: Vec<VirtualHost>,
     /// Where connections go, of the kinds that are no HTTP.
-    pub connections: Routes,
+    pub connections: PackedRoutes,
 }
 
 /// How TLS ends at a gateway. `Debug` does not show the key.
@@ -160,7 +160,7 @@ pub struct VirtualHost {
     /// Lower case, without port; may begin with `*.`, or be `*`.
     pub host: Arc<str>,
     /// Where its requests go.
-    pub routes: Routes,
+    pub routes: PackedRoutes,
     /// Whether who comes in plaintext is sent to `https`.
     pub https_redirect: bool,
 }
@@ -258,12 +258,9 @@ impl GatewayServer {
         if kind == ServerKind::Passthrough && message.tls.is_some() {
             return Err(WireError::new("tls", "it ends behind us"));
         }
-        let connections = message.connections.as_ref().map(Routes::check).transpose();
         Ok(Self {
             kind,
-            connections: connections
-                .map_err(|error| error.within("connections"))?
-                .unwrap_or_default(),
+            connections: PackedRoutes::copied(&message.connections),
             names: message
                 .names
                 .iter()
@@ -285,7 +282,7 @@ impl GatewayServer {
                 ServerKind::Passthrough => wire::ServerKind::Passthrough,
             }
             .into(),
-            connections: (self.connections != Routes::default()).then(|| self.connections.encode()),
+            connections: self.connections.bytes().to_vec(),
         }
     }
 }
@@ -297,12 +294,9 @@ impl VirtualHost {
             let reason = format!("`{}` is not a lower-case host", super::shown(host));
             return Err(WireError::new("host", reason));
         }
-        let routes = message.routes.as_ref().map(Routes::check).transpose();
         Ok(Self {
             host: host.into(),
-            routes: routes
-                .map_err(|error| error.within("routes"))?
-                .unwrap_or_default(),
+            routes: PackedRoutes::copied(&message.routes),
             https_redirect: message.https_redirect,
         })
     }
@@ -310,7 +304,7 @@ impl VirtualHost {
     fn encode(&self) -> wire::VirtualHost {
         wire::VirtualHost {
             host: self.host.to_string(),
-            routes: Some(self.routes.encode()),
+            routes: self.routes.bytes().to_vec(),
             https_redirect: self.https_redirect,
         }
     }

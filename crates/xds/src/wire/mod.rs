@@ -43,8 +43,8 @@ pub use health::HealthProbe;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use routes::{
-    ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, Route, RouteDestination, RouteTarget,
-    Routes,
+    ConnectionMatch, ConnectionRoute, Mirror, OpenedRoutes, PackedRoutes, RequestMatch, Route,
+    RouteDestination, RouteTarget, Routes,
 };
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};

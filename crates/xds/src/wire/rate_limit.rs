@@ -22,6 +22,8 @@ pub struct RateLimit {
     pub rules: Vec<LimitRule>,
     /// Who counts what rules describe.
     pub global: Option<GlobalLimits>,
+    /// Of a waypoint's: hosts of the services whose requests it counts; none is all that the proxy takes.
+    pub hosts: Vec<Arc<str>>,
 }
 
 /// A service that counts for several proxies together.
@@ -69,6 +71,11 @@ impl RateLimit {
             name: message.name.as_str().into(),
             rules,
             global,
+            hosts: message
+                .hosts
+                .iter()
+                .map(|host| host.as_str().into())
+                .collect(),
         })
     }
 
@@ -86,6 +93,7 @@ impl RateLimit {
             name: self.name.to_string(),
             rules: self.rules.iter().map(rule).collect(),
             global: self.global.as_ref().map(encode_global),
+            hosts: self.hosts.iter().map(ToString::to_string).collect(),
         }
     }
 }

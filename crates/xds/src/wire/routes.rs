@@ -2,10 +2,12 @@
 //! the proxy has the same checked type again. What this end does not know is refused whole: a route less would send its requests
 //! by the next one.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+use prost::bytes::Bytes;
 use voile_model::mesh::action::{Answer, Cors, Fault, HeaderRules, Rewrite, Share};
 use voile_model::mesh::{AddressRange, HttpRoute, TextMatch};
 use voile_model::{Labels, Port, ServiceKey};
@@ -171,21 +173,10 @@ impl Routes {
 
     /// Checks the bytes of a `voile.proxy.v1.Routes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        Self::check(&wire::Routes::decode(bytes)?)
-    }
-
-    /// Checks a message.
-    pub fn check(message: &wire::Routes) -> Result<Self, WireError> {
-        let routes = message.routes.iter().enumerate();
-        let routes = routes
-            .map(|(index, one)| route(one).map_err(|e| e.within(&format!("routes[{index}]"))));
-        let connections = message.connections.iter().enumerate();
-        let connections = connections.map(|(index, one)| {
-            connection(one).map_err(|e| e.within(&format!("connections[{index}]")))
-        });
+        let opened = PackedRoutes::copied(bytes).open()?;
         Ok(Self {
-            routes: routes.collect::<Result<_, _>>()?,
-            connections: connections.collect::<Result<_, _>>()?,
+            routes: opened.routes().collect::<Result<_, _>>()?,
+            connections: opened.connections().collect::<Result<_, _>>()?,
         })
     }
 
@@ -213,6 +204,75 @@ impl Routes {
             routes: self.routes.iter().map(one).collect(),
             connections: self.connections.iter().map(encode_connection).collect(),
         }
+    }
+}
+
+/// [`Routes`] as they travel, to be read one at a time: all at once they are fifty times as much for a moment, and what the heap
+/// grew by then hardly goes back to the kernel.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct PackedRoutes(Bytes);
+
+impl PackedRoutes {
+    /// The bytes of a `voile.proxy.v1.Routes`; they are checked where they are read.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        // What was reserved beyond it would stay as long as it does.
+        Self(bytes.into_boxed_slice().into())
+    }
+
+    /// The same out of something larger, which does not stay for their sake.
+    #[must_use]
+    pub fn copied(bytes: &[u8]) -> Self {
+        Self(Bytes::copy_from_slice(bytes))
+    }
+
+    /// As they travel.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Finds where each begins.
+    ///
+    /// # Errors
+    /// They are not what they should be.
+    pub fn open(&self) -> Result<OpenedRoutes, WireError> {
+        Ok(OpenedRoutes(wire::PackedRoutes::decode(self.0.clone())?))
+    }
+}
+
+impl From<&Routes> for PackedRoutes {
+    fn from(routes: &Routes) -> Self {
+        Self::new(routes.encode().encode_to_vec())
+    }
+}
+
+impl fmt::Debug for PackedRoutes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PackedRoutes({} bytes)", self.0.len())
+    }
+}
+
+/// Routes that are read one at a time.
+#[derive(Debug)]
+pub struct OpenedRoutes(wire::PackedRoutes);
+
+impl OpenedRoutes {
+    /// Those of requests, in order, each checked where it is reached.
+    pub fn routes(&self) -> impl Iterator<Item = Result<Route, WireError>> {
+        self.0.routes.iter().enumerate().map(|(index, bytes)| {
+            let message = wire::Route::decode(bytes.clone()).map_err(WireError::from);
+            let checked = message.and_then(|message| route(&message));
+            checked.map_err(|error| error.within(&format!("routes[{index}]")))
+        })
+    }
+
+    /// Those of connections.
+    pub fn connections(&self) -> impl Iterator<Item = Result<ConnectionRoute, WireError>> {
+        self.0.connections.iter().enumerate().map(|(index, bytes)| {
+            let message = wire::ConnectionRoute::decode(bytes.clone()).map_err(WireError::from);
+            let checked = message.and_then(|message| connection(&message));
+            checked.map_err(|error| error.within(&format!("connections[{index}]")))
+        })
     }
 }
 

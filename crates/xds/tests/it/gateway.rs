@@ -1,5 +1,6 @@
 //! What a gateway is told: all of it or nothing, and nothing secret is shown.
 
+use prost::Message;
 use voile_proto::proxy;
 use voile_xds::wire::Gateway;
 
@@ -64,7 +65,7 @@ fn carrying(kind: proxy::ServerKind, tls: Option<proxy::GatewayTls>) -> proxy::G
     let server = &mut message.listeners[0].servers[0];
     server.kind = kind.into();
     server.hosts.clear();
-    server.connections = Some(proxy::Routes {
+    let routes = proxy::Routes {
         routes: Vec::new(),
         connections: vec![proxy::ConnectionRoute {
             matches: Vec::new(),
@@ -74,7 +75,8 @@ fn carrying(kind: proxy::ServerKind, tls: Option<proxy::GatewayTls>) -> proxy::G
                 ..proxy::RouteDestination::default()
             }],
         }],
-    });
+    };
+    server.connections = routes.encode_to_vec();
     message
 }
 

@@ -110,6 +110,50 @@ fn tokens_are_looked_at_where_a_request_authentication_aims_and_nowhere_else() {
     });
 }
 
+fn limits(target: &str) -> String {
+    format!(
+        "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: few, namespace: shop}}\nspec:\n  targetRefs: [{target}]\n  \
+         rules: [{{match: [{{uri: {{prefix: /few}}}}], limits: [{{requests: 2, per: 3600s, by: {{identity: true}}}}]}}]\n"
+    )
+}
+
+#[test]
+fn requests_are_counted_where_a_rate_limit_aims_by_who_sends_them_and_nowhere_else() {
+    let Some((mesh, _node, [client, ..])) = started_with(SECOND_SERVICE) else {
+        return;
+    };
+    let inside = &client.inside;
+    wait_until("both services are called through the waypoint", || {
+        [WEB, OTHER].map(|to| status(inside, to, "/few", "")) == [200, 200]
+    });
+    mesh.write("few.yaml", &limits(AT_WEB));
+    let mut passed = 0;
+    wait_until("who comes too often is told", || {
+        let answer = asked(inside, WEB, "/few", "").expect("an answer");
+        passed +=
+            u32::from(answer.status == 200 && answer.head.contains("ratelimit-policy: \"few\""));
+        answer.status == 429
+    });
+    assert_eq!(
+        passed, 2,
+        "as many as are allowed, counted from when it holds"
+    );
+    assert_eq!(status(inside, WEB, "/open", ""), 200, "no rule takes it");
+    for _ in 0..4 {
+        assert_eq!(status(inside, OTHER, "/few", ""), 200, "nobody aims there");
+    }
+    // Aimed at the waypoint it counts everything, and what was counted stays so.
+    mesh.write("few.yaml", &limits(AT_GATE));
+    wait_until("it counts requests to both", || {
+        status(inside, OTHER, "/few", "") == 429
+    });
+    assert_eq!(status(inside, WEB, "/few", ""), 429);
+    mesh.remove("few.yaml");
+    wait_until("nobody counts any more", || {
+        [WEB, OTHER].map(|to| status(inside, to, "/few", "")) == [200, 200]
+    });
+}
+
 #[test]
 fn an_external_service_is_asked_about_what_a_custom_policy_aims_at() {
     let Some((mesh, _node, [client, ..])) = started_with(SECOND_SERVICE) else {

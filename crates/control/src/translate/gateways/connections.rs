@@ -6,7 +6,7 @@ use std::sync::Arc;
 use voile_model::Hostname;
 use voile_model::mesh::intent::{Server, ServerTlsMode};
 use voile_model::mesh::{Mesh, Place, VirtualService, Workload};
-use voile_xds::wire::{ConnectionMatch, ConnectionRoute, Routes};
+use voile_xds::wire::{ConnectionMatch, ConnectionRoute, PackedRoutes, Routes};
 
 use super::super::routes::Answers;
 use super::Servers;
@@ -17,7 +17,7 @@ pub(super) fn routes(
     workload: &Workload,
     answers: &Answers<'_>,
     servers: &Servers<'_>,
-) -> Routes {
+) -> PackedRoutes {
     let client = &workload.key.namespace;
     let mut connections = Vec::new();
     for service in &mesh.virtual_services {
@@ -36,10 +36,10 @@ pub(super) fn routes(
             connections.extend(said.filter_map(|route| here(route, server, service)));
         }
     }
-    Routes {
+    PackedRoutes::from(&Routes {
         routes: Vec::new(),
         connections,
-    }
+    })
 }
 
 /// A route as far as its VirtualService may route what the server takes: for the names that both have.

@@ -36,7 +36,7 @@ pub(crate) fn held() -> i64 {
 }
 
 /// The most bytes that this thread held since the last question.
-pub(super) fn take_most() -> i64 {
+pub(crate) fn take_most() -> i64 {
     MOST.replace(BYTES.get())
 }
 

@@ -131,7 +131,7 @@ fn subject() {
     for shape in Shape::ALL {
         for number in numbers() {
             let routes = (0..number).map(|number| vec![shape.route(number)]);
-            let table = RouteTable::new(routes.collect());
+            let table = RouteTable::new(routes);
             for hit in [Some(0), Some(number - 1), None] {
                 let request = shape.request(hit.unwrap_or(99_999));
                 super::counted(|| assert_eq!(table.choose(black_box(&request)), hit));
