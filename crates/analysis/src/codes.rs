@@ -177,4 +177,12 @@ codes! {
     GATEWAY_API_REFUSED = "V0434";
     /// A VirtualService without hosts to which no other hands over: no request takes its routes.
     DELEGATE_OF_NOBODY = "V0440";
+    /// A workload is on another network, to which no Gateway leads.
+    NETWORK_WITHOUT_GATEWAY = "V0450";
+    /// A Gateway between networks lacks what callers need to find and verify it, and is not in force.
+    NETWORK_GATEWAY_UNUSABLE = "V0451";
+    /// A service has workloads on another network, which sidecars, gateways and waypoints never call.
+    NETWORK_BEYOND_SIDECARS = "V0452";
+    /// A service that is meant for other networks (`istio.io/global`) cannot be called from there.
+    GLOBAL_NOT_EXPORTED = "V0453";
 }

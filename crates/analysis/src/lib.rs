@@ -14,6 +14,7 @@ pub mod explanations;
 mod gateways;
 mod listeners;
 mod mutual_tls;
+mod networks;
 mod peer_authentication;
 mod ports;
 mod principals;
@@ -51,6 +52,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     routes::check(&view, &mut found);
     gateways::check(&view, &mut found);
     attached::check(&view, &mut found);
+    networks::check(&view, &mut found);
     Diagnostic::sort(&mut found);
     found.dedup();
     found

@@ -56,8 +56,8 @@ pub enum NoTunnel {
     /// Another method, or an extended CONNECT.
     #[error("not a CONNECT")]
     NotConnect,
-    /// Neither `ADDRESS:PORT` nor anything else that is served here.
-    #[error("`{0}` is no address with a port; tunnels to names are not served yet")]
+    /// Not `ADDRESS:PORT`. Whoever knows services may look for one by this name.
+    #[error("`{0}` is no address with a port")]
     NoAddress(String),
     /// Another address than the one at which the connection came in.
     #[error("{0} is not the address of this workload")]
@@ -65,6 +65,13 @@ pub enum NoTunnel {
     /// One of the proxy's own ports.
     #[error("port {0} is the proxy's own")]
     OwnPort(u16),
+}
+
+/// The name, in small letters, and the port that a CONNECT asks for, where it asks for no address.
+#[must_use]
+pub fn named(head: &Fields) -> Option<(String, u16)> {
+    let (host, port) = head.authority()?.rsplit_once(':')?;
+    Some((host.to_ascii_lowercase(), port.parse().ok()?))
 }
 
 /// Whom a request wants to reach, at a workload that was called at `local` and whose proxy has these ports.

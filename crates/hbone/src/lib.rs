@@ -13,7 +13,7 @@ mod serve;
 mod tunnel;
 mod wire;
 
-pub use heads::{Caller, NoTunnel, connect, target};
+pub use heads::{Caller, NoTunnel, connect, named, target};
 pub use open::{Unopened, open};
 pub use pool::{Lease, Owner, Pool};
 pub use serve::{Request, serve};

@@ -257,16 +257,19 @@ fn virtual_addresses(
             let pods = pods
                 .filter(|(pod, _, _)| ready.contains(pod))
                 .map(|(_, address, port)| SocketAddr::from((address, port)));
-            let others = mesh.workloads_of(service).into_iter().flat_map(|behind| {
-                let port = behind.ports.get(&port.number).map(|port| port.get());
-                let addresses = behind.workload.addresses.clone();
-                port.into_iter().flat_map(move |port| {
-                    addresses
-                        .clone()
-                        .into_iter()
-                        .map(move |ip| SocketAddr::new(ip, port))
-                })
-            });
+            let others = mesh
+                .near_workloads_of(service)
+                .into_iter()
+                .flat_map(|behind| {
+                    let port = behind.ports.get(&port.number).map(|port| port.get());
+                    let addresses = behind.workload.addresses.clone();
+                    port.into_iter().flat_map(move |port| {
+                        addresses
+                            .clone()
+                            .into_iter()
+                            .map(move |ip| SocketAddr::new(ip, port))
+                    })
+                });
             all.push(VirtualAddress {
                 address: view.address.into(),
                 port: port.number.get(),

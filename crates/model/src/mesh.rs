@@ -10,6 +10,7 @@ mod destination;
 mod edge;
 pub mod gateway_api;
 pub mod intent;
+pub mod network;
 pub mod peer_authentication;
 mod probe;
 pub mod rate_limit;

@@ -1,5 +1,6 @@
 //! What a CONNECT of a node proxy says of who calls: Istio's baggage of its workload. Pure.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 
 use voile_hbone::Caller;
@@ -11,7 +12,7 @@ use crate::registry::{Resident, Served};
 /// A CONNECT to `to`, for `client` of the workload `source`, which meant `service`; `random` names the trace.
 pub(crate) fn connect(
     head: &mut Fields,
-    to: SocketAddr,
+    to: impl Display,
     client: SocketAddr,
     (source, service): (&Resident, Option<&Served>),
     random: impl FnMut() -> u64,
@@ -66,10 +67,8 @@ mod tests {
         let view = said.registry.view();
         let source = view.workload([10, 244, 0, 2].into()).expect("the client");
         let mut head = Fields::new();
-        let (to, client) = (
-            ([10, 244, 0, 3], 8080).into(),
-            ([10, 244, 0, 2], 4000).into(),
-        );
+        let to: SocketAddr = ([10, 244, 0, 3], 8080).into();
+        let client = ([10, 244, 0, 2], 4000).into();
         connect(&mut head, to, client, (source, None), || 10);
         assert_eq!(
             (head.method(), head.authority()),

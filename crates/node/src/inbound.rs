@@ -1,15 +1,17 @@
 //! What calls a pod: tunnels of other proxies (15008), and plaintext (15006). Both are judged by the pod's policies, and again
 //! whenever those change; the application is called from its client's own address where that is possible.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::net::TcpStream;
-use voile_hbone::{CONFIG, Request, Wire, serve, target};
+use voile_hbone::{CONFIG, NoTunnel, Request, Wire, named, serve, target};
 use voile_http2::{Connection, End, Link, Reason};
 use voile_identity::Identity;
+use voile_model::{Port, ServiceKey};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, reset};
 
@@ -18,6 +20,7 @@ use crate::plain::{Arrival, carry};
 use crate::pod::{Life, Pod};
 use crate::proven::Proven;
 use crate::records::{Parties, Record};
+use crate::registry::Resident;
 use crate::route::OWN_PORTS;
 use crate::tunnel::{self, End as TunnelEnd};
 use crate::worker::{Closed, Worker, own};
@@ -96,8 +99,15 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
 async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) -> bool {
     let (worker, calling) = (&*worker, &*calling);
     let began = Instant::now();
-    let to = match target(request.head(), calling.local, &OWN_PORTS) {
-        Ok(to) => to,
+    let called = match target(request.head(), calling.local, &OWN_PORTS) {
+        Err(NoTunnel::NoAddress(text)) => {
+            let called = named(request.head()).map(|(host, port)| Called::Named(host, port));
+            called.ok_or(NoTunnel::NoAddress(text))
+        }
+        other => other.map(Called::At),
+    };
+    let called = match called {
+        Ok(called) => called,
         Err(reason) => {
             worker.refused.set(worker.refused.get() + 1);
             tracing::info!(target: "access", direction = "inbound", src.addr = %calling.peer, src.identity = %calling.proven.identity, error = %reason, "tunnel refused (400)");
@@ -107,7 +117,7 @@ async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) 
     };
     // Who takes the tunnel back before it is there need not wait for us, nor we for the application.
     let opened = tokio::select! {
-        opened = admit(worker, calling, to, began) => opened,
+        opened = admit(worker, calling, &called, began) => opened,
         _ = request.taken_back() => return false,
     };
     let (watched, record, stream) = match opened {
@@ -127,23 +137,56 @@ async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) 
     done.inward + done.outward > 0 || done.end == TunnelEnd::Finished
 }
 
+/// What a tunnel asks for.
+#[derive(Debug)]
+enum Called {
+    /// The workload's own address.
+    At(SocketAddr),
+    /// A service, by its host and port: so asks who comes from another network, where the addresses of ours mean nothing.
+    Named(String, u16),
+}
+
+impl Called {
+    /// The address of the application that is meant; none where the pod is not behind that service.
+    fn at(&self, own: &Resident, here: IpAddr) -> Option<SocketAddr> {
+        let (host, number) = match self {
+            Self::At(to) => return Some(*to),
+            Self::Named(host, number) => (host, Port::new(*number)?),
+        };
+        let meant = |(key, ports): (&ServiceKey, &BTreeMap<Port, Port>)| {
+            let named = key.hostname.as_str() == host;
+            let port = ports.get(&number).filter(|_| named)?;
+            Some((key.namespace != own.workload.namespace, *port))
+        };
+        // Of several of that host the one of the pod's own namespace.
+        let found = own.workload.services.iter().filter_map(meant).min();
+        let (_, port) = found.filter(|(_, port)| !OWN_PORTS.contains(&port.get()))?;
+        Some(SocketAddr::new(here, port.get()))
+    }
+}
+
 type Admitted<'a> = (crate::worker::Watched<'a>, Record<'a>, TcpStream);
 
 /// Judges a tunnel and calls the application; or the status that says why not.
 async fn admit<'a>(
     worker: &'a Worker,
     calling: &Calling,
-    to: SocketAddr,
+    called: &Called,
     began: Instant,
 ) -> Result<Admitted<'a>, u16> {
     const DENIED: u16 = 401;
     const UNAVAILABLE: u16 = 503;
-    let pod = &calling.pod;
-    let known = worker.known_both(to.ip(), calling.peer.ip()).await;
+    let (pod, here) = (&calling.pod, calling.local.ip());
+    let known = worker.known_both(here, calling.peer.ip()).await;
     let Some(view) = known else {
         return Err(UNAVAILABLE);
     };
-    let Some(own) = own(&view, pod, to.ip()) else {
+    let Some(own) = own(&view, pod, here) else {
+        return Err(UNAVAILABLE);
+    };
+    let Some(to) = called.at(own, here) else {
+        worker.refused.set(worker.refused.get() + 1);
+        tracing::info!(target: "access", direction = "inbound", src.addr = %calling.peer, src.identity = %calling.proven.identity, ?called, error = "the pod is behind no such service", "tunnel refused (503)");
         return Err(UNAVAILABLE);
     };
     let parties = Parties {
@@ -186,7 +229,7 @@ fn source<'a>(
     view: &'a crate::registry::View,
     address: IpAddr,
     identity: Option<&Identity>,
-) -> Option<&'a crate::registry::Resident> {
+) -> Option<&'a Resident> {
     let found = view.workload(address)?;
     let is_caller = identity.is_none() || found.workload.identity.as_ref() == identity;
     is_caller.then_some(&**found)
@@ -245,4 +288,52 @@ pub(crate) async fn plaintext(
     };
     let source = pod.keeps_source.then(|| peer.ip());
     carry(pod, tcp, (to, source), watched.ended(), record).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::{Said, workload};
+    use voile_proto::workload::{Port as Sent, PortList, address::Type};
+
+    #[test]
+    fn a_tunnel_to_a_name_is_for_a_service_that_the_pod_is_behind_and_never_for_the_proxys_own_door()
+     {
+        let mut own = workload("web-1", 3);
+        let mut list = |key: &str, ports: &[(u32, u32)]| {
+            let ports = ports.iter().map(|(service_port, target_port)| Sent {
+                service_port: *service_port,
+                target_port: *target_port,
+                app_protocol: 0,
+            });
+            let ports = ports.collect();
+            own.services.insert(key.to_owned(), PortList { ports });
+        };
+        list("other/web.test", &[(80, 1), (83, 8083)]);
+        list(
+            "shop/web.test",
+            &[(80, 8080), (81, 15008), (82, 15001), (84, 15006)],
+        );
+        let mut said = Said::asked(&[]);
+        said.addresses(vec![("own", &[], Type::Workload(own))], &[]);
+        let view = said.registry.view();
+        let here = IpAddr::from([10, 244, 0, 3]);
+        let own = view.workload(here).expect("the pod");
+        for (host, port, expected) in [
+            // Of two services of one host, the pod's own namespace's.
+            ("web.test", 80, Some(8080)),
+            ("web.test", 83, Some(8083)),
+            ("web.test", 81, None),
+            ("web.test", 82, None),
+            ("web.test", 84, None),
+            ("web.test", 85, None),
+            ("web.test", 0, None),
+            ("other.test", 80, None),
+            ("", 80, None),
+        ] {
+            let found = Called::Named(host.to_owned(), port).at(own, here);
+            let expected = expected.map(|port| SocketAddr::new(here, port));
+            assert_eq!(found, expected, "{host}:{port}");
+        }
+    }
 }

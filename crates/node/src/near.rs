@@ -22,11 +22,11 @@ use crate::worker::{Watched, Worker, own};
 /// The pod of this node that is called, if it is one, takes calls, and is who must answer. Both must have certificates: without,
 /// the authority has not said that this node speaks for them.
 pub(crate) fn home(worker: &Worker, from: &Pod, target: &Target) -> Option<Arc<Pod>> {
-    // A waypoint's policies are not passed, whoever stands behind it.
+    // A waypoint's policies are not passed, whoever stands behind it; and an address of another network is none of ours.
     let expected = target
         .expected
         .as_ref()
-        .filter(|_| target.waypoint.is_none())?;
+        .filter(|_| target.waypoint.is_none() && target.far.is_none())?;
     let there = worker.home(target.to.ip())?;
     let stays = *there.life.borrow() < Life::Leaving;
     let certified = |pod: &Pod| pod.badge.store.current().is_some();

@@ -5,13 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
-use voile_hbone::{Lease, Owner, Unopened};
+use tokio::sync::Notify;
+use voile_hbone::{Lease, Owner, Tunnel, Unopened};
 use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
-use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, reset};
+use voile_transport::{
+    Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, connect_tls_within, reset,
+};
 
 use crate::near;
 use crate::plain::{Arrival, carry};
@@ -19,7 +22,7 @@ use crate::pod::{Life, Pod};
 use crate::proven::{Bond, Proven};
 use crate::records::{Parties, Record};
 use crate::registry::Resident;
-use crate::route::{Target, decide};
+use crate::route::{Far, Target, decide};
 use crate::tunnel::{self, End};
 use crate::worker::{Worker, own};
 
@@ -42,6 +45,8 @@ pub(crate) struct Key {
     expected: Vec<Identity>,
     to: SocketAddr,
     source: IpAddr,
+    /// Of a connection that nobody shares, its number; 0 of others.
+    alone: u64,
 }
 
 /// Why there is no connection.
@@ -60,13 +65,22 @@ pub(crate) type Pool = voile_hbone::Pool<Key, Trouble>;
 struct Of {
     pod: Arc<Pod>,
     bond: Rc<Bond>,
+    /// The word that nobody will need it any more, where only one does.
+    done: Option<Rc<Notify>>,
 }
 
 impl Owner for Of {
     async fn leaving(&self) {
+        let done = async {
+            match &self.done {
+                Some(done) => done.notified().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = self.pod.is_at(Life::Leaving) => {}
             () = self.bond.broken() => {}
+            () = done => {}
         }
     }
 
@@ -101,7 +115,7 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
     let Some(source) = own(&view, pod, client.ip()) else {
         return refused(&"the control plane does not know this pod");
     };
-    let Some(view) = worker.known_waypoint(&view, source, to).await else {
+    let Some(view) = worker.known_way(&view, source, to).await else {
         return refused(&format_args!("nobody says who stands before {to}"));
     };
     let Some(source) = own(&view, pod, client.ip()) else {
@@ -148,8 +162,12 @@ async fn through(
     target: &Target,
     record: Record<'_>,
 ) {
-    let opened = open_tunnel(worker, pod, caller, target).await;
-    let (lease, halves) = match opened {
+    let opened = match &target.far {
+        None => open_tunnel(worker, pod, caller, target).await,
+        // Boxed: few connections leave their network.
+        Some(far) => Box::pin(open_far(worker, pod, caller, target, far)).await,
+    };
+    let (place, halves) = match opened {
         Ok(opened) => opened,
         Err(trouble) => {
             reset(&tcp);
@@ -158,7 +176,7 @@ async fn through(
     };
     let down = Stream::Tcp(TcpIo::from(tcp));
     let done = tunnel::carry(down, halves, pod.is_at(Life::Gone)).await;
-    drop(lease);
+    drop(place);
     let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
     record.close("-", (done.inward, done.outward), error);
 }
@@ -170,43 +188,127 @@ fn trouble(flags: &'static str, reason: impl std::fmt::Display) -> Trouble {
     }
 }
 
-/// A tunnel to the target: a place on a connection, and its two directions.
+/// A tunnel to whom it is for: its place on a connection, and its two directions.
+type Opened = (Place, (RecvStream, SendStream));
+
+/// A tunnel's place on a connection, which ends with it if it is nobody else's.
+struct Place {
+    lease: Lease,
+    alone: Option<Rc<Notify>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(done) = &self.alone {
+            done.notify_one();
+        }
+    }
+}
+
+/// Whose connection it is to whom, and where.
+fn key(
+    pod: &Pod,
+    source: IpAddr,
+    (to, expected): (SocketAddr, &[Identity]),
+    alone: u64,
+) -> Result<Key, Trouble> {
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    Ok(Key {
+        place: pod.inside.id().map_err(|error| trouble(CONNECT, error))?,
+        identity: pod.badge.identity.clone(),
+        expected,
+        to,
+        source,
+        alone,
+    })
+}
+
+/// A tunnel to the target.
 async fn open_tunnel(
     worker: &Worker,
     pod: &Arc<Pod>,
-    (client, source): (SocketAddr, &Arc<Resident>),
+    caller: (SocketAddr, &Arc<Resident>),
     target: &Target,
-) -> Result<(Lease, (RecvStream, SendStream)), Trouble> {
-    let mut expected = target.expected.clone().unwrap_or_default();
-    expected.sort_unstable();
-    let place = pod.inside.id().map_err(|error| trouble(CONNECT, error))?;
-    let key = Key {
-        place,
-        identity: pod.badge.identity.clone(),
-        expected,
-        to: target.proxy(),
-        source: client.ip(),
+) -> Result<Opened, Trouble> {
+    let expected = target.expected.as_deref().unwrap_or_default();
+    let whom = (target.proxy(), expected);
+    let lease = lease(worker, pod, caller.0.ip(), whom).await?;
+    let halves = ask(worker, &lease, target.to, caller, target).await?;
+    let place = Place { lease, alone: None };
+    Ok((place, halves))
+}
+
+/// A tunnel inside another: the outer one is the gateway's of another network, which is asked for the service and leads on without
+/// reading. The inner one has a connection of its own, since each may lead to another pod, and whoever answers there must be one
+/// of those that are expected; the gateway's word counts for nothing.
+async fn open_far(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    caller: (SocketAddr, &Arc<Resident>),
+    target: &Target,
+    far: &Far,
+) -> Result<Opened, Trouble> {
+    let source = caller.0.ip();
+    let outer = lease(worker, pod, source, (far.gateway, &far.keepers)).await?;
+    let halves = ask(worker, &outer, &far.called, caller, target).await?;
+    let tunnel = Tunnel::new(halves, far.gateway, None, Some(outer));
+    worker.alone.set(worker.alone.get() + 1);
+    let expected = target.expected.clone().unwrap_or_default();
+    let key = key(pod, source, (far.gateway, &expected), worker.alone.get())?;
+    let (bond, done) = (worker.bonds.begin(), Rc::new(Notify::new()));
+    let owner = Of {
+        pod: Arc::clone(pod),
+        bond: Rc::clone(&bond),
+        done: Some(Rc::clone(&done)),
     };
-    let (to, expected) = (key.to, key.expected.clone());
+    let begin = || within(worker, pod, (tunnel, far.gateway), &expected, &bond);
+    let lease = worker.pool.lease(owner, key, begin).await?;
+    let place = Place {
+        lease,
+        alone: Some(done),
+    };
+    let halves = ask(worker, &place.lease, &far.called, caller, target).await?;
+    Ok((place, halves))
+}
+
+/// A place on a connection to the proxy at this address, which is who it must be.
+async fn lease(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    source: IpAddr,
+    (to, expected): (SocketAddr, &[Identity]),
+) -> Result<Lease, Trouble> {
+    let key = key(pod, source, (to, expected), 0)?;
+    let expected = key.expected.clone();
     let bond = worker.bonds.begin();
     let owner = Of {
         pod: Arc::clone(pod),
         bond: Rc::clone(&bond),
+        done: None,
     };
     let lease = worker
         .pool
         .lease(owner, key, || dial(worker, pod, to, expected, &bond));
-    let lease = Box::pin(lease).await?;
+    Box::pin(lease).await
+}
+
+/// Asks for a tunnel to whom is called.
+async fn ask(
+    worker: &Worker,
+    lease: &Lease,
+    called: impl std::fmt::Display,
+    (client, source): (SocketAddr, &Arc<Resident>),
+    target: &Target,
+) -> Result<(RecvStream, SendStream), Trouble> {
     let mut head = worker.pool.blocks().block();
-    let service = target.service.as_deref();
-    let who = (&**source, service);
-    crate::heads::connect(&mut head, target.to, client, who, || fastrand::u64(..));
-    let opened = voile_hbone::open(&lease, head).await;
-    let halves = opened.map_err(|error| match error {
+    let who = (&**source, target.service.as_deref());
+    crate::heads::connect(&mut head, called, client, who, || fastrand::u64(..));
+    let opened = voile_hbone::open(lease, head).await;
+    opened.map_err(|error| match error {
         Unopened::Denied => trouble(DENY, error),
         _ => trouble(CONNECT, error),
-    })?;
-    Ok((lease, halves))
+    })
 }
 
 /// A connection to the proxy at `to`, which is who it must be.
@@ -230,19 +332,47 @@ async fn dial(
     let (config, name) = (Arc::clone(&pod.badge.client), ServerName::from(to.ip()));
     let stream = connect_tls(config, name, TcpIo::from(tcp), TLS_HANDSHAKE_TIMEOUT).await;
     let stream = stream.map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
-    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
+    let shown = (stream.alpn(), stream.peer_certificates());
+    bond.prove(verified(worker, shown, &expected, to)?);
+    Ok(stream)
+}
+
+/// The same at the other end of a tunnel through the gateway at `at`.
+async fn within(
+    worker: &Worker,
+    pod: &Pod,
+    (tunnel, at): (Tunnel, SocketAddr),
+    expected: &[Identity],
+    bond: &Bond,
+) -> Result<Stream, Trouble> {
+    let (config, name) = (Arc::clone(&pod.badge.client), ServerName::from(at.ip()));
+    let within = connect_tls_within(config, name, Box::new(tunnel), TLS_HANDSHAKE_TIMEOUT).await;
+    let behind = |error| trouble(TLS_FAILURE, format_args!("behind {at}: {error}"));
+    let within = within.map_err(behind)?;
+    let shown = (within.alpn(), within.peer_certificates());
+    bond.prove(verified(worker, shown, expected, at)?);
+    Ok(within.into())
+}
+
+/// Who answered, if that is who was expected and is believed.
+fn verified(
+    worker: &Worker,
+    (protocol, chain): (Option<&[u8]>, &[CertificateDer<'_>]),
+    expected: &[Identity],
+    at: SocketAddr,
+) -> Result<Proven, Trouble> {
+    if protocol != Some(alpn::PLAIN_HTTP2) {
         return Err(trouble(
             HANDSHAKE_FAILURE,
-            format_args!("{to} does not speak h2"),
+            format_args!("{at} does not speak h2"),
         ));
     }
     let refused =
-        |reason: &dyn std::fmt::Display| trouble(TLS_FAILURE, format_args!("{to}: {reason}"));
-    let found = Proven::of(&stream).map_err(|error| refused(&error))?;
-    verify_expected(&found.identity, &expected).map_err(|error| refused(&error))?;
+        |reason: &dyn std::fmt::Display| trouble(TLS_FAILURE, format_args!("{at}: {reason}"));
+    let found = Proven::shown(chain).map_err(|error| refused(&error))?;
+    verify_expected(&found.identity, expected).map_err(|error| refused(&error))?;
     if found.is_revoked(&worker.view().revocations) {
         return Err(refused(&"its certificate is revoked"));
     }
-    bond.prove(found);
-    Ok(stream)
+    Ok(found)
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
 use voile_identity::revocation::keys_of;
 use voile_identity::{CertificateKey, Identity, PeerError, Revocations, identity_of};
@@ -18,7 +19,11 @@ pub(crate) struct Proven {
 impl Proven {
     /// Who is at the other end of this TLS.
     pub(crate) fn of(stream: &Stream) -> Result<Self, PeerError> {
-        let chain = stream.peer_certificates();
+        Self::shown(stream.peer_certificates())
+    }
+
+    /// Who showed these certificates, which were verified.
+    pub(crate) fn shown(chain: &[CertificateDer<'_>]) -> Result<Self, PeerError> {
         let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
         Ok(Self {
             identity: identity_of(leaf)?,
@@ -27,7 +32,7 @@ impl Proven {
     }
 
     /// One of this process's own, by the certificate that it holds.
-    pub(crate) fn by(identity: &Identity, chain: &[rustls::pki_types::CertificateDer<'_>]) -> Self {
+    pub(crate) fn by(identity: &Identity, chain: &[CertificateDer<'_>]) -> Self {
         Self {
             identity: identity.clone(),
             certificates: keys_of(chain),

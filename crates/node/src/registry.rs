@@ -12,7 +12,9 @@ use voile_proto::proxy::RevocationLists;
 use voile_proto::type_url;
 use voile_proto::workload as proto;
 use voile_xds::client::{Rejection, ResourceUpdate, Update};
-use voile_xds::wire::{Service, WaypointAddress, Workload, parse_service_key};
+use voile_xds::wire::{
+    Entrance, Service, WaypointAddress, Workload, parse_away_address, parse_service_key,
+};
 
 use crate::policy::{Policies, Policy};
 
@@ -22,6 +24,9 @@ pub(crate) const MAX_FOLLOWED: usize = 8192;
 
 /// Waypoints followed at once, beyond which services behind others are refused.
 const MAX_WAYPOINTS: usize = 1024;
+
+/// Entrances of other networks followed at once, beyond which nobody is called through others.
+const MAX_ENTRANCES: usize = 1024;
 
 /// A workload, and what the checked type leaves out.
 #[derive(Debug)]
@@ -57,6 +62,13 @@ struct Held {
     aliases: Vec<Arc<str>>,
 }
 
+/// An address on another network.
+type Place = (Arc<str>, IpAddr);
+
+fn place_of(entrance: &Entrance) -> Place {
+    (Arc::clone(&entrance.network), entrance.at.ip())
+}
+
 /// What is known at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -64,9 +76,15 @@ pub(crate) struct View {
     services: HashMap<IpAddr, Vec<Arc<Served>>>,
     by_key: HashMap<ServiceKey, Arc<Served>>,
     behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
+    /// Who is on other networks, by these and their addresses there.
+    away: HashMap<Place, Arc<Resident>>,
     absent: HashSet<IpAddr>,
     /// Services that are not there.
     missing: HashSet<ServiceKey>,
+    /// Places on other networks where nobody is.
+    empty: HashSet<Place>,
+    /// Some workload is on another network.
+    reaches_out: bool,
     pub(crate) policies: Policies,
     /// Certificates that are taken back.
     pub(crate) revocations: Arc<Revocations>,
@@ -91,6 +109,22 @@ impl View {
             }
             WaypointAddress::Nobody(_) => true,
         }
+    }
+
+    /// Whether it is known who stands where another network is entered, if anybody.
+    pub(crate) fn knows_entrance(&self, entrance: &Entrance) -> bool {
+        let place = place_of(entrance);
+        self.away.contains_key(&place) || self.empty.contains(&place)
+    }
+
+    /// Who stands there.
+    pub(crate) fn keeper(&self, entrance: &Entrance) -> Option<&Arc<Resident>> {
+        self.away.get(&place_of(entrance))
+    }
+
+    /// Whether anybody is known to be on another network.
+    pub(crate) fn knows_others(&self) -> bool {
+        self.reaches_out
     }
 
     /// The service of this name.
@@ -134,6 +168,9 @@ pub(crate) struct Registry {
     /// Services that were asked for by name, and those of them that are not there.
     named: HashSet<ServiceKey>,
     missing: HashSet<ServiceKey>,
+    /// Entrances of other networks that were asked for, and those of them where nobody is.
+    entrances: HashSet<Place>,
+    empty: HashSet<Place>,
     /// Addresses that were asked for, the first first; and those of our own pods, which stay.
     asked: VecDeque<IpAddr>,
     own: HashSet<IpAddr>,
@@ -189,6 +226,16 @@ impl Registry {
         }
     }
 
+    /// Somebody wants to know who stands where another network is entered. Those that were gone through once are followed.
+    pub(crate) fn ask_entrance(&mut self, entrance: &Entrance) -> Wish {
+        let room = self.entrances.len() < MAX_ENTRANCES;
+        let anew = room && self.entrances.insert(place_of(entrance));
+        Wish {
+            subscribe: anew.then(|| entrance.name()),
+            unsubscribe: None,
+        }
+    }
+
     /// A pod of ours has this address: it is followed as long as it is ours.
     pub(crate) fn own(&mut self, address: IpAddr) -> Wish {
         self.asked.retain(|asked| *asked != address);
@@ -227,7 +274,10 @@ impl Registry {
         for name in &update.absent {
             match address_of(name) {
                 Some(address) => drop(self.absent.insert(address)),
-                None => self.missing.extend(parse_service_key(name)),
+                None => match self.asked_place(name) {
+                    Some(place) => drop(self.empty.insert(place)),
+                    None => self.missing.extend(parse_service_key(name)),
+                },
             }
         }
         for resource in &update.added {
@@ -237,6 +287,8 @@ impl Registry {
                     for name in aliases.iter().chain([&resource.name]) {
                         if let Some(address) = address_of(name) {
                             self.absent.remove(&address);
+                        } else if let Some(place) = self.asked_place(name) {
+                            self.empty.remove(&place);
                         }
                     }
                     if let Body::Service(served) = &body {
@@ -252,6 +304,13 @@ impl Registry {
             }
         }
         rejections
+    }
+
+    /// The entrance that was asked for by this name.
+    fn asked_place(&self, name: &str) -> Option<Place> {
+        let (network, address) = parse_away_address(name)?;
+        let place: Place = (network.into(), address);
+        self.entrances.contains(&place).then_some(place)
     }
 
     fn authorizations(&mut self, update: &Update) -> Vec<Rejection> {
@@ -307,6 +366,7 @@ impl Registry {
         let mut view = View {
             absent: self.absent.clone(),
             missing: self.missing.clone(),
+            empty: self.empty.clone(),
             policies: self.policies.clone(),
             revocations: self.revocations.clone().unwrap_or_default(),
             is_told: self.is_told,
@@ -334,10 +394,15 @@ impl Registry {
         }
         for resident in by_uid.into_values() {
             // Another network's addresses are not ours.
-            if resident.workload.network.is_empty() {
-                for address in &resident.workload.addresses {
-                    view.workloads.insert(*address, Arc::clone(resident));
-                }
+            view.reaches_out |= resident.workload.away.is_some();
+            for address in &resident.workload.addresses {
+                match &resident.workload.away {
+                    None => view.workloads.insert(*address, Arc::clone(resident)),
+                    Some(away) => {
+                        let place = (Arc::clone(&away.network), *address);
+                        view.away.insert(place, Arc::clone(resident))
+                    }
+                };
             }
             for key in resident.workload.services.keys() {
                 let behind = view.behind.entry(key.clone()).or_default();

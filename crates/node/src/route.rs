@@ -8,7 +8,7 @@ use voile_hbone::PORT;
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey};
 use voile_proto::workload::load_balancing::Scope;
-use voile_xds::wire::{Endpoint, Tunnel, WaypointAddress};
+use voile_xds::wire::{Entrance, Tunnel, WaypointAddress, Workload};
 
 use crate::registry::{Resident, Served, View};
 
@@ -28,11 +28,27 @@ pub(crate) struct Target {
     pub(crate) resident: Option<Arc<Resident>>,
     /// The service that was meant.
     pub(crate) service: Option<Arc<Served>>,
+    /// The way there, where it is on another network.
+    pub(crate) far: Option<Box<Far>>,
+}
+
+/// The way to another network: whoever is expected is behind its gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Far {
+    /// Where that network is entered.
+    pub(crate) gateway: SocketAddr,
+    /// Who must be there.
+    pub(crate) keepers: Vec<Identity>,
+    /// What is asked for, there and behind it: the service by its name. Addresses mean something else there.
+    pub(crate) called: String,
 }
 
 impl Target {
     /// Where the proxy takes tunnels that is to answer.
     pub(crate) fn proxy(&self) -> SocketAddr {
+        if let Some(far) = &self.far {
+            return far.gateway;
+        }
         let at = self.waypoint.unwrap_or_else(|| self.to.ip());
         SocketAddr::new(at, PORT)
     }
@@ -56,8 +72,8 @@ pub(crate) enum Refusal {
     #[error("{0} stands behind the waypoint {1}, of which nobody can be called")]
     NoWaypoint(String, String),
     /// It is elsewhere.
-    #[error("workload {0} is on network {1}, to which this node proxy knows no way")]
-    Network(Arc<str>, Arc<str>),
+    #[error("workload {0} is on network {1}: {2}")]
+    Network(Arc<str>, Arc<str>, String),
     /// One of the node proxy's own ports.
     #[error("port {0} is the node proxy's own")]
     OwnPort(u16),
@@ -78,7 +94,7 @@ pub(crate) fn decide(
             return through(view, source, to, (waypoint, Some(served)), random, whom);
         }
         if !served.service.passthrough {
-            return endpoint(view, source, served, to.port(), random);
+            return endpoint(view, source, served, to, random);
         }
     }
     let service = services.first().cloned();
@@ -97,6 +113,7 @@ pub(crate) fn decide(
             expected: None,
             resident: None,
             service,
+            far: None,
         }),
     }
 }
@@ -105,12 +122,102 @@ fn endpoint(
     view: &View,
     source: &Resident,
     served: &Arc<Served>,
-    number: u16,
+    to: SocketAddr,
     random: f64,
 ) -> Result<Target, Refusal> {
-    let (resident, at) = drawn(view, source, served, number, random)?;
-    let to = SocketAddr::new(at.address, at.port.get());
-    workload(resident, to, Some(Arc::clone(served)))
+    let (resident, port) = drawn(view, source, served, (to.port(), Reach::Anywhere), random)?;
+    match (&resident.workload.away, resident.workload.addresses.first()) {
+        (None, Some(address)) => {
+            let to = SocketAddr::new(*address, port.get());
+            workload(resident, to, Some(Arc::clone(served)))
+        }
+        _ => far(view, resident, served, to),
+    }
+}
+
+/// Through the gateway of the network that a workload is on. Which of its like answers there is the gateway's choice, so any of
+/// those that the service is said to be may; where nobody says who that is, or who the gateway is, nobody is called.
+fn far(
+    view: &View,
+    resident: &Arc<Resident>,
+    served: &Arc<Served>,
+    to: SocketAddr,
+) -> Result<Target, Refusal> {
+    let found = &resident.workload;
+    let refused = |why: String| {
+        let network = found.away.as_ref().map(|away| Arc::clone(&away.network));
+        let network = network.unwrap_or_default();
+        Refusal::Network(Arc::clone(&found.uid), network, why)
+    };
+    let Some(entrance) = entrance(resident) else {
+        return Err(refused("no gateway leads there".to_owned()));
+    };
+    let keeper = view.keeper(entrance).map(|keeper| &keeper.workload);
+    let keeper = keeper.filter(|keeper| keeper.tunnel == Tunnel::Hbone);
+    let Some(keeper) = keeper.and_then(|keeper| keeper.identity.clone()) else {
+        let at = entrance.at;
+        return Err(refused(format!("nobody says who its gateway {at} must be")));
+    };
+    let expected = answering(found, Some(served));
+    if expected.is_empty() {
+        return Err(refused("nobody says who must answer there".to_owned()));
+    }
+    Ok(Target {
+        to,
+        waypoint: None,
+        expected: Some(expected),
+        resident: Some(Arc::clone(resident)),
+        service: Some(Arc::clone(served)),
+        far: Some(Box::new(Far {
+            gateway: entrance.at,
+            keepers: vec![keeper],
+            called: format!("{}:{}", served.service.key.hostname, to.port()),
+        })),
+    })
+}
+
+/// Where the network of a workload is entered, if it is another than ours and that is known.
+fn entrance(resident: &Resident) -> Option<&Entrance> {
+    resident
+        .workload
+        .away
+        .as_ref()?
+        .gateway
+        .as_ref()?
+        .as_ref()
+        .ok()
+}
+
+/// The entrances of other networks of which it is to be known who stands there before a connection can be decided about.
+pub(crate) fn entrances(view: &View, source: &Resident, to: SocketAddr) -> Vec<Entrance> {
+    if !view.knows_others() {
+        return Vec::new();
+    }
+    let services = view.services(to.ip());
+    let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
+    let served = services.iter().find(ours).or(services.first());
+    let behind = served.map_or(&[][..], |served| view.behind(&served.service.key));
+    let mut found: Vec<Entrance> = Vec::new();
+    for entrance in behind.iter().filter_map(|one| entrance(one)) {
+        if !view.knows_entrance(entrance) && !found.contains(entrance) {
+            found.push(entrance.clone());
+        }
+    }
+    found
+}
+
+/// Who may answer: the workload itself, and whoever else the service is said to be.
+fn answering(workload: &Workload, service: Option<&Arc<Served>>) -> Vec<Identity> {
+    let others = service
+        .into_iter()
+        .flat_map(|served| &served.service.subject_alt_names);
+    let others = others.filter_map(|name| name.parse().ok());
+    workload
+        .identity
+        .clone()
+        .into_iter()
+        .chain(others)
+        .collect()
 }
 
 /// The waypoint that a connection goes to, if it does: whose name is to be known before anything is decided.
@@ -142,42 +249,54 @@ fn through(
         WaypointAddress::Address(address) => (view.workload(*address), None),
         WaypointAddress::Service(key) => {
             let served = view.service(key).ok_or_else(nobody)?;
-            let found = drawn(view, source, served, PORT, random);
+            let found = drawn(view, source, served, (PORT, Reach::Near), random);
             (found.ok().map(|(resident, _)| resident), Some(served))
         }
     };
     let resident = resident.ok_or_else(nobody)?;
     let found = &resident.workload;
     let at = found.addresses.first().copied().ok_or_else(nobody)?;
-    if found.tunnel != Tunnel::Hbone || !found.network.is_empty() {
+    if found.tunnel != Tunnel::Hbone || found.away.is_some() {
         return Err(nobody());
     }
-    let others = sans.iter().flat_map(|one| &one.service.subject_alt_names);
-    let others = others.filter_map(|name| name.parse().ok());
     Ok(Target {
         to,
         waypoint: Some(at),
-        expected: Some(found.identity.clone().into_iter().chain(others).collect()),
+        expected: Some(answering(found, sans)),
         resident: Some(Arc::clone(resident)),
         service: service.cloned(),
+        far: None,
     })
 }
 
-/// An endpoint of a service.
+/// How far a connection may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// On our own network.
+    Near,
+    /// Through other networks' gateways, too.
+    Anywhere,
+}
+
+/// An endpoint of a service, and the port at which it serves this one.
 fn drawn<'a>(
     view: &'a View,
     source: &Resident,
     served: &Arc<Served>,
-    number: u16,
+    (number, reach): (u16, Reach),
     random: f64,
-) -> Result<(&'a Arc<Resident>, Endpoint), Refusal> {
+) -> Result<(&'a Arc<Resident>, Port), Refusal> {
     let key = &served.service.key;
     let port = Port::new(number).filter(|port| served.service.port(*port).is_some());
     let port = port.ok_or_else(|| Refusal::NoPort(key.clone(), number))?;
     let usable = view.behind(key).iter().filter_map(|resident| {
-        let at = resident.workload.endpoint(key, port)?;
+        let at = *resident.workload.services.get(key)?.get(&port)?;
         let well = resident.workload.healthy || served.unhealthy_too;
-        (well && resident.workload.network.is_empty()).then_some((resident, at))
+        let there = match &resident.workload.away {
+            None => !resident.workload.addresses.is_empty(),
+            Some(_) => reach == Reach::Anywhere && entrance(resident).is_some(),
+        };
+        (well && there).then_some((resident, at))
     });
     let ranked = usable.filter_map(|(resident, at)| {
         let rank = rank(source, resident, &served.preference);
@@ -209,10 +328,15 @@ fn rank(source: &Resident, other: &Resident, preference: &[Scope]) -> usize {
         Scope::Subzone => part(source, 2) == part(other, 2),
         Scope::Node => source.node == other.node,
         Scope::Cluster => source.workload.labels.cluster == other.workload.labels.cluster,
-        Scope::Network => source.workload.network == other.workload.network,
+        Scope::Network => network(source) == network(other),
         Scope::UnspecifiedScope => false,
     };
     preference.iter().take_while(is_common).count()
+}
+
+/// None of our own.
+fn network(resident: &Resident) -> Option<&str> {
+    resident.workload.away.as_ref().map(|away| &*away.network)
 }
 
 fn workload(
@@ -221,9 +345,10 @@ fn workload(
     service: Option<Arc<Served>>,
 ) -> Result<Target, Refusal> {
     let found = &resident.workload;
-    if !found.network.is_empty() {
-        let (uid, network) = (Arc::clone(&found.uid), Arc::clone(&found.network));
-        return Err(Refusal::Network(uid, network));
+    if let Some(away) = &found.away {
+        let (uid, network) = (Arc::clone(&found.uid), Arc::clone(&away.network));
+        let why = "only services are called there".to_owned();
+        return Err(Refusal::Network(uid, network, why));
     }
     let expected = match found.tunnel {
         Tunnel::None => None,
@@ -231,13 +356,7 @@ fn workload(
         Tunnel::Hbone if OWN_PORTS.contains(&to.port()) => {
             return Err(Refusal::OwnPort(to.port()));
         }
-        Tunnel::Hbone => {
-            let others = service
-                .iter()
-                .flat_map(|served| &served.service.subject_alt_names);
-            let others = others.filter_map(|name| name.parse().ok());
-            Some(found.identity.clone().into_iter().chain(others).collect())
-        }
+        Tunnel::Hbone => Some(answering(found, service.as_ref())),
     };
     Ok(Target {
         to,
@@ -245,6 +364,7 @@ fn workload(
         expected,
         resident: Some(Arc::clone(resident)),
         service,
+        far: None,
     })
 }
 

@@ -131,6 +131,8 @@ pub(crate) struct Worker {
     changes: watch::Receiver<Arc<View>>,
     asker: Asker,
     pub(crate) pool: Rc<Pool>,
+    /// Connections to other networks so far, which nobody shares.
+    pub(crate) alone: Cell<u64>,
     /// Who answered us.
     pub(crate) bonds: Bonds,
     /// Our own pods, by address.
@@ -230,7 +232,7 @@ impl Worker {
     }
 
     /// What is known once it is known, too, who stands before what a pod calls; none when nobody says so in time.
-    pub(crate) async fn known_waypoint(
+    async fn known_waypoint(
         &self,
         view: &Rc<Known>,
         source: &Resident,
@@ -246,6 +248,27 @@ impl Worker {
         self.asker.follow(wish);
         self.once(ANSWER_PATIENCE, |view| view.knows_waypoint(waypoint))
             .await
+    }
+
+    /// What is known once it is known, too, who stands on the way to what a pod calls: its waypoint, and where other networks are
+    /// entered. Where nobody says who stands there, that way is not gone.
+    pub(crate) async fn known_way(
+        &self,
+        view: &Rc<Known>,
+        source: &Resident,
+        to: SocketAddr,
+    ) -> Option<Rc<Known>> {
+        let view = self.known_waypoint(view, source, to).await?;
+        let entrances = crate::route::entrances(&view, source, to);
+        if entrances.is_empty() {
+            return Some(view);
+        }
+        for entrance in &entrances {
+            let wish = self.asker.registry().ask_entrance(entrance);
+            self.asker.follow(wish);
+        }
+        let known = |view: &View| entrances.iter().all(|one| view.knows_entrance(one));
+        Some(self.once(ANSWER_PATIENCE, known).await.unwrap_or(view))
     }
 
     /// What is known of a pod of ours and, for labels alone and therefore not for long, of its caller.
@@ -413,6 +436,7 @@ pub(crate) fn run(
             changes: changes.clone(),
             asker,
             pool: Rc::default(),
+            alone: Cell::new(0),
             bonds: Bonds::default(),
             homes: RefCell::default(),
             shard: RefCell::default(),

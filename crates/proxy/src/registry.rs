@@ -170,7 +170,7 @@ impl Registry {
                 }
                 Address::Workload(value) => {
                     self.remove_workload(name);
-                    for address in &value.addresses {
+                    for address in value.near_addresses() {
                         self.workloads_by_address.insert(*address, name);
                     }
                     for service in value.services.keys() {
@@ -672,7 +672,9 @@ impl Registry {
         workload: &Workload,
         (sans, tls): (&[Identity], Option<&ClientTls>),
     ) -> Vec<EndpointPlan> {
-        let ports = workload.services.get(&wanted.key);
+        // Only node proxies know how to go through another network's gateway.
+        let called = !workload.is_behind_gateway();
+        let ports = workload.services.get(&wanted.key).filter(|_| called);
         let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {
             return Vec::new();
         };

@@ -21,6 +21,7 @@ pub mod proxy_protocol;
 mod redirected;
 mod relay;
 mod stream;
+mod within;
 
 pub use alert::refuse;
 pub use client_hello::{ClientHello, HelloError};
@@ -43,3 +44,4 @@ pub use redirected::{
 };
 pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched};
 pub use stream::{Carried, News, Stream, TcpIo};
+pub use within::{Within, connect_tls_within};

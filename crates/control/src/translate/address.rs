@@ -15,6 +15,7 @@ use voile_xds::wire::{
     CLUSTER, WaypointAddress, address_bytes, encode_labels, encode_service, encode_workload,
 };
 
+use super::network;
 use crate::snapshot::resource;
 use crate::ztunnel;
 
@@ -32,6 +33,7 @@ pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Ar
     ztunnel::name_policies(mesh, workload, &mut message);
     let waypoint = mesh.waypoint_of_workload(workload);
     message.waypoint = waypoint.as_ref().and_then(WaypointAddress::encode);
+    network::of_workload(mesh, &workload.network, &mut message);
     let made = pack(
         workload.uid.clone(),
         workload_aliases(workload),
@@ -49,10 +51,12 @@ pub(super) fn of_service(mesh: &Mesh, service: &Service, name: &Arc<str>) -> Res
         .map(|address| by_address("", *address))
         .collect();
     let waypoint = mesh.waypoint_of(service);
-    let message = wire::address::Type::Service(wire::Service {
+    let mut message = wire::Service {
         waypoint: waypoint.as_ref().and_then(WaypointAddress::encode),
         ..encode_service(service)
-    });
+    };
+    network::of_service(mesh, service, &mut message);
+    let message = wire::address::Type::Service(message);
     pack(name.clone(), aliases, message)
 }
 
@@ -76,6 +80,18 @@ pub(super) fn named_endpoints(mesh: &Mesh, service: &Service) -> Vec<Resource> {
             pack(uid, Vec::new(), wire::address::Type::Workload(workload))
         })
         .collect()
+}
+
+/// Whoever stands where other networks are entered, as Addresses.
+pub(super) fn network_gateways(mesh: &Mesh) -> Vec<Resource> {
+    let found = mesh.network_gateways();
+    let found = found.map(|gateway| {
+        let message = network::gateway(&gateway, &mesh.config.trust_domain);
+        let (uid, at) = (message.uid.as_str().into(), gateway.address);
+        let aliases = vec![by_address(&gateway.network, at)];
+        pack(uid, aliases, wire::address::Type::Workload(message))
+    });
+    found.collect()
 }
 
 fn pack(name: Arc<str>, aliases: Vec<Arc<str>>, message: wire::address::Type) -> Resource {
@@ -127,11 +143,15 @@ fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
                     // It says that it takes mutual TLS, and who it is then. Nobody outside the mesh is asked for that.
                     let inside = service.location == Location::MeshInternal;
                     let auto = inside && mesh.config.enable_auto_mtls;
-                    if auto && endpoint.labels.get(TLS_MODE) == Some("istio") {
+                    network::of_workload(mesh, &endpoint.network, &mut workload);
+                    let through_gateway = workload.network_gateway.is_some();
+                    if through_gateway || (auto && endpoint.labels.get(TLS_MODE) == Some("istio")) {
                         let account = endpoint.service_account.as_deref();
                         workload.service_account = account.unwrap_or("default").to_owned();
                         workload.trust_domain = mesh.config.trust_domain.to_string();
-                        workload.tunnel_protocol = wire::TunnelProtocol::LegacyIstioMtls.into();
+                        if !through_gateway {
+                            workload.set_tunnel_protocol(wire::TunnelProtocol::LegacyIstioMtls);
+                        }
                     }
                     Some(workload)
                 }

@@ -8,6 +8,7 @@ mod capture;
 mod gateways;
 mod listeners;
 pub(crate) mod names;
+mod network;
 mod policy;
 mod rate_limits;
 mod routes;
@@ -67,6 +68,9 @@ pub(crate) fn translate_with(
     }
     for service in mesh.services.values() {
         making.service(service);
+    }
+    for made in address::network_gateways(mesh) {
+        making.address(made);
     }
     making.routes();
     for policy in mesh.authorization_policies.values() {

@@ -14,7 +14,7 @@
 //! | a RequestAuthentication | all of them; configurations of the workloads for which it is or was |
 //! | a Telemetry, a RateLimit | configurations of the workloads for which it is or was |
 //! | where there are ambient workloads, a PeerAuthentication | everything |
-//! | where waypoints are, or are named | everything |
+//! | where waypoints are, or are named; where other networks are entered, or ours | everything |
 //! | where the mesh's addresses are | all configurations |
 //! | anything else | everything |
 
@@ -37,8 +37,10 @@ pub(crate) fn update(
     changes: &Changes,
     (keys, anew): (&Texts, bool),
 ) -> Option<MeshSnapshot> {
-    // Who stands behind a waypoint, and by what policies, is asked of all services and policies together.
-    if changes.everything || (changes.peers && previous.ambient) || mesh.has_waypoints() {
+    // Who stands behind a waypoint, and by what policies, is asked of all services and policies together; so is who is reached
+    // on other networks, or from there.
+    let together = mesh.has_waypoints() || mesh.has_networks();
+    if changes.everything || (changes.peers && previous.ambient) || together {
         return None;
     }
     if is_ambient_concerned(changes)

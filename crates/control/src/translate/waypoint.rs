@@ -1,6 +1,7 @@
 //! What a waypoint's proxy is told: for each port of each service behind it, and for each port of each workload, what tunnels ask
 //! for and which AuthorizationPolicies and RequestAuthentications hold, those that aim at the Gateway and those that aim at the service.
-//! AuthorizationPolicies with a selector hold at node proxies, and not here, as in Istio.
+//! AuthorizationPolicies with a selector hold at node proxies, and not here, as in Istio. A gateway between networks is told which
+//! services those of other networks may call, and reads nothing of what they say.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -29,9 +30,15 @@ pub(super) fn waypoint(
         bind,
         destinations: Vec::new(),
     };
+    if mesh.east_west_run_by(workload).is_some() {
+        let exported = mesh.services.values().filter(|one| mesh.is_exported(one));
+        made.destinations = exported.flat_map(|one| forwarded(one)).collect();
+        return made;
+    }
     let Some(gateway) = mesh.waypoint_run_by(workload) else {
         problems.push(format!(
-            "{}: it is a waypoint of no Gateway of the class istio-waypoint, and takes nothing",
+            "{}: it is run by no Gateway of the class istio-waypoint, nor by one of istio-east-west that is in force, and takes \
+             nothing",
             workload.key
         ));
         return made;
@@ -48,6 +55,25 @@ pub(super) fn waypoint(
             .extend(of_workload(mesh, workload, &policies, &mut taken));
     }
     made
+}
+
+/// The ports of a service that other networks may call, by its name alone: addresses mean something else there.
+fn forwarded(service: &Service) -> Vec<wire::WaypointDestination> {
+    let ports = service.ports.iter().filter_map(|port| {
+        protocol_of(port.protocol)?;
+        Some(wire::WaypointDestination {
+            name: format!("{}:{}", service.key, port.number),
+            protocol: Protocol::Tcp.to_proxy().into(),
+            service: Some(wire::ServicePort {
+                service: service.key.to_string(),
+                port: port.number.get().into(),
+                authorities: Vec::new(),
+            }),
+            forward: true,
+            ..wire::WaypointDestination::default()
+        })
+    });
+    ports.collect()
 }
 
 /// What holds for a destination.
@@ -98,6 +124,7 @@ fn of_service(
             workload: String::new(),
             authorization_policies: policies.authorization.clone(),
             request_authentications: policies.tokens.clone(),
+            forward: false,
         })
     });
     ports.collect()
@@ -126,6 +153,7 @@ fn of_workload(
             workload: workload.uid.to_string(),
             authorization_policies: policies.authorization.clone(),
             request_authentications: policies.tokens.clone(),
+            forward: false,
         }
     };
     ports.into_iter().map(destination).collect()

@@ -213,7 +213,7 @@ impl<'a> Target<'a> {
     }
 
     fn behind(&self) -> Vec<Behind> {
-        let members = self.mesh.workloads_of(self.service);
+        let members = self.mesh.near_workloads_of(self.service);
         let members = members
             .iter()
             .filter(|one| self.includes(&one.workload.labels));
@@ -234,6 +234,8 @@ impl<'a> Target<'a> {
                     let EndpointAddress::Dns(name) = &endpoint.address else {
                         return None;
                     };
+                    let near = !self.mesh.is_behind_gateway(&endpoint.network);
+                    near.then_some(())?;
                     let port = endpoint.ports.get(&self.port.name).copied();
                     let mut made = self.named(name, port.unwrap_or(self.target()));
                     made.locality = endpoint.locality.clone();

@@ -228,6 +228,36 @@ fn destinations_are_clusters_by_port_and_part_and_what_is_missing_is_a_cluster_t
 }
 
 #[test]
+fn what_is_behind_another_networks_gateway_is_nobodys_endpoint() {
+    let entry = "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: far, namespace: shop}\nspec: {address: \
+                 127.9.0.13, network: east, labels: {app: web}}\n";
+    let named = "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: far, namespace: shop}\nspec:\n  hosts: \
+                 [far.test]\n  ports: [{number: 80, name: http}]\n  resolution: DNS\n  endpoints: [{address: a.test}, {address: \
+                 b.test, network: east}]\n";
+    let gateway = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata:\n  name: east\n  namespace: edge\n  labels: \
+                   {topology.istio.io/network: east}\n  annotations: {gateway.istio.io/service-account: gate}\nspec:\n  \
+                   gatewayClassName: istio-remote\n  addresses: [{value: 192.0.2.9}]\n  listeners: [{name: mesh, port: 15008, \
+                   protocol: HBONE}]\n";
+    for (more, there) in [("", true), (gateway, false)] {
+        let made = with(
+            "[{route: [{destination: {host: web}}]}]",
+            &[entry, named, more].concat(),
+        );
+        let web = made.endpoints["outbound|80||web.shop.svc.cluster.local"].to_string();
+        assert!(web.contains("127.9.0.11"), "{web}");
+        assert_eq!(web.contains("127.9.0.13"), there, "{web}");
+        let named = made.clusters.get("outbound|80||far.test~http");
+        let named = named.map(ToString::to_string).unwrap_or_default();
+        assert!(
+            named.contains("a.test"),
+            "{named}, {:?}",
+            made.clusters.keys()
+        );
+        assert_eq!(named.contains("b.test"), there, "{named}");
+    }
+}
+
+#[test]
 fn a_part_has_the_endpoints_with_its_labels_and_expects_their_identities_only() {
     let made = made(
         "[{route: [{destination: {host: web, subset: v1}, weight: 3}, {destination: {host: web, subset: v2}, weight: 1}, {destination: {host: web, subset: v9}, weight: 1}, {destination: {host: web}}]}]",

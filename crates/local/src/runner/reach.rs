@@ -174,7 +174,8 @@ fn targets(
     let pods = pods
         .filter(|(pod, _, _)| ready.contains(pod))
         .map(|(_, address, port)| (address, port).into());
-    let others = mesh.workloads_of(service).into_iter().filter_map(|behind| {
+    let others = mesh.near_workloads_of(service).into_iter();
+    let others = others.filter_map(|behind| {
         let address = behind
             .workload
             .addresses

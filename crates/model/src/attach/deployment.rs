@@ -101,7 +101,7 @@ fn unprivileged(port: Port, taken: &BTreeSet<Port>) -> Port {
 
 /// What is made for a Gateway is called by its name and its class.
 pub(super) fn name(gateway: &Gateway) -> ResourceName {
-    if gateway.is_waypoint() {
+    if gateway.is_waypoint() || gateway.is_east_west() {
         // As Istio's are, which others name by it.
         return gateway.name.clone();
     }
@@ -240,5 +240,6 @@ fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
         visibility: Visibility::Public,
         waypoint: None,
         published: true,
+        global: false,
     })
 }

@@ -25,7 +25,8 @@ pub(super) fn said(
     said.extend(api.classes.values().filter_map(class));
     said.extend(opened.iter().map(|open| gateway(world, open)));
     let others = api.gateways.iter();
-    let others = others.filter(|one| !is_ours(world, &one.class.0) && !one.is_waypoint());
+    let of_the_mesh = |one: &Gateway| one.is_waypoint() || one.is_east_west() || one.is_remote();
+    let others = others.filter(|one| !is_ours(world, &one.class.0) && !of_the_mesh(one));
     said.extend(others.filter_map(|one| {
         // A class that is declared is somebody's; one that is not is a mistake.
         let (class, source) = &one.class;

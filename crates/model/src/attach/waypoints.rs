@@ -1,5 +1,6 @@
 //! Waypoints: Gateways of the class `istio-waypoint`. What is made for one is called as it is, and takes HBONE at one port; nothing
-//! attaches to its listener but the services and workloads that name it.
+//! attaches to its listener but the services and workloads that name it. The gateways between networks (`istio-east-west`) are the
+//! same proxies, and made alike.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::names::{Port, ServiceKey};
 
 fn all<'m>(world: &World<'m>) -> impl Iterator<Item = &'m Arc<Gateway>> {
     let all = world.mesh.gateway_api.gateways.iter();
-    all.filter(|gateway| gateway.is_waypoint())
+    all.filter(|gateway| gateway.is_waypoint() || gateway.is_east_west())
 }
 
 /// What a waypoint cannot be: each of its listeners that is not HBONE's, and what is asked of no waypoint.
@@ -29,8 +30,12 @@ fn refusals(gateway: &Gateway) -> Vec<Refusal> {
         }
         let field = format!("spec.listeners[{}]", listener.name);
         let said = format!(
-            "listener {}: a waypoint takes {HBONE} at port {HBONE_PORT}, and nothing else",
-            listener.name
+            "listener {}: a {} takes {HBONE} at port {HBONE_PORT}, and nothing else",
+            listener.name,
+            match gateway.is_waypoint() {
+                true => "waypoint",
+                false => "gateway between networks",
+            }
         );
         let reason = Reason::UnsupportedProtocol;
         refusals.push(refusal(reason, &listener.source, &field, said));
@@ -92,6 +97,7 @@ fn service(gateway: &Gateway) -> Option<Service> {
         visibility: Visibility::Public,
         waypoint: None,
         published: false,
+        global: false,
     })
 }
 
@@ -99,7 +105,11 @@ fn service(gateway: &Gateway) -> Option<Service> {
 pub(super) fn said(world: &World<'_>) -> Vec<Said> {
     let said = |gateway: &Arc<Gateway>| {
         let refusals = refusals(gateway);
-        let against = refusals.first();
+        // What it lacks is named by analysis; here it only keeps the conditions from holding.
+        let flaws = world.mesh.flaws(gateway).into_iter();
+        let mut flaws = flaws.map(|flaw| refusal(Reason::Invalid, &flaw.source, "spec", flaw.what));
+        let flaw = flaws.next();
+        let against = refusals.first().or(flaw.as_ref());
         let pending = || {
             let what = format!("{}: none of its Pods is ready", gateway.name);
             refusal(Reason::Pending, &gateway.source, "metadata.name", what)
@@ -123,7 +133,7 @@ pub(super) fn said(world: &World<'_>) -> Vec<Said> {
                 Condition::unless("ResolvedRefs", None),
             ],
         });
-        let host = waypoint_host(&gateway.name).filter(|_| refusals.is_empty());
+        let host = waypoint_host(&gateway.name).filter(|_| against.is_none());
         Said {
             conditions: vec![Condition::unless("Accepted", against), programmed],
             address: host.map(|host| host.as_str().into()),

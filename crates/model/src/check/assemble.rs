@@ -13,6 +13,7 @@ use super::{Checked, ResourceId, Resources, Stored};
 use crate::attach::attach;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
+use crate::mesh::network::NETWORK;
 use crate::mesh::{
     AuthorizationPolicy, Deployment, Mesh, Pod, PodPhase, PodTemplate, Resolution, ServiceOrigin,
     VirtualService, Workload, WorkloadKind, WorkloadType,
@@ -187,11 +188,13 @@ pub(super) fn second_round(
                 }
             }
             for workload in workloads {
-                add_workload(workload.clone(), &mut mesh.workloads, &mut clash);
+                let workload = at_home(mesh, workload);
+                add_workload(workload, &mut mesh.workloads, &mut clash);
             }
         }
         Checked::Workload(workload) => {
-            add_workload(workload.clone(), &mut mesh.workloads, &mut clash);
+            let workload = at_home(mesh, workload);
+            add_workload(workload, &mut mesh.workloads, &mut clash);
         }
         Checked::Pod(pod) => {
             let template = in_namespace(mesh, &pod.name.namespace, &pod.template);
@@ -200,7 +203,8 @@ pub(super) fn second_round(
                 ..Pod::clone(pod)
             });
             if let Some(workload) = pod_workload(&pod) {
-                add_workload(workload.into(), &mut mesh.workloads, &mut clash);
+                let workload = at_home(mesh, &workload.into());
+                add_workload(workload, &mut mesh.workloads, &mut clash);
             }
             mesh.pods.insert(pod.name.clone(), pod);
         }
@@ -280,6 +284,18 @@ fn add_workload(
         Some(first) => clash(&format!("the workload {}", workload.key), &first.source),
         None => drop(all.insert(workload.key.clone(), workload)),
     }
+}
+
+/// The workload, which is on our network too where it calls that by its name.
+fn at_home(mesh: &Mesh, workload: &Arc<Workload>) -> Arc<Workload> {
+    let own = &*workload.network == mesh.own_network();
+    if !own || workload.network.is_empty() {
+        return workload.clone();
+    }
+    Arc::new(Workload {
+        network: "".into(),
+        ..Workload::clone(workload)
+    })
 }
 
 /// The template with what its namespace says of proxies.
@@ -369,7 +385,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         container_ports: ports().map(|port| port.number).collect(),
         captured_ports: pod.template.capture.inbound_ports.clone(),
         topology: pod.template.topology,
-        network: "".into(),
+        network: pod.template.labels.get(NETWORK).unwrap_or_default().into(),
         locality: super::networking::locality(&pod.template.labels),
         weight: None,
         ready: pod.phase == PodPhase::Running,

@@ -10,6 +10,7 @@ use super::GivenAddress;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
+use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
     Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
@@ -219,6 +220,7 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         subject_alt_names: Vec::new(),
         visibility,
         published: kind == ServiceKind::Published,
+        global: meta.labels.get(GLOBAL) == Some("true"),
     })
 }
 

@@ -8,6 +8,7 @@ use super::values::{self, Meta};
 use super::{Checked, networking};
 use crate::codes;
 use crate::decode::{Fields, Report};
+use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
@@ -81,6 +82,7 @@ pub(super) fn service_entry(
             .collect(),
         visibility: values::visibility(&written.export_to, &meta.name.namespace, report),
         published: false,
+        global: meta.labels.get(GLOBAL) == Some("true"),
     };
     Some(one_a_host(&meta.name, &model, hosts))
 }

@@ -86,6 +86,10 @@ pub struct Gateway {
     pub listeners: Vec<Listener>,
     /// Where it asks for addresses of its own.
     pub addresses: Option<Source>,
+    /// These addresses, by type and value.
+    pub places: Vec<(Arc<str>, Arc<str>, Source)>,
+    /// The service account that it is said to have, where it stands for another mesh's.
+    pub account: Option<Arc<str>>,
     /// Where it asks for parameters.
     pub parameters: Option<Source>,
     /// Whose ListenerSets may add to it.

@@ -44,6 +44,8 @@ pub struct Service {
     pub waypoint: Option<WaypointChoice>,
     /// Whether it is to be reached from outside the mesh (`type: NodePort` or `LoadBalancer`).
     pub published: bool,
+    /// Whether other networks may call it (`istio.io/global`).
+    pub global: bool,
 }
 
 impl Service {

@@ -286,11 +286,11 @@ impl Mesh {
         self.waypoint(name).is_none_or(|one| one.stands(before))
     }
 
-    /// Nobody stands before a waypoint.
+    /// Nobody stands before a waypoint, nor before a gateway between networks.
     fn is_of_waypoint(&self, service: &Service) -> bool {
         let mut all = self.gateway_api.gateways.iter();
         all.any(|one| {
-            one.is_waypoint()
+            (one.is_waypoint() || one.is_east_west())
                 && one.name.namespace == service.key.namespace
                 && *one.name.name == *service.name
         })

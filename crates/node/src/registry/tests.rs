@@ -198,6 +198,34 @@ fn another_networks_addresses_are_not_ours() {
 }
 
 #[test]
+fn who_stands_where_another_network_is_entered_is_asked_once_and_may_be_nobody() {
+    let mut said = Said::asked(&["east/192.0.2.9"]);
+    let entrance = Entrance {
+        network: "east".into(),
+        at: ([192, 0, 2, 9], 15008).into(),
+    };
+    assert!(!said.registry.view().knows_entrance(&entrance));
+    let wish = said.registry.ask_entrance(&entrance);
+    assert_eq!(wish.subscribe.as_deref(), Some("east/192.0.2.9"));
+    assert_eq!(said.registry.ask_entrance(&entrance), Wish::default());
+    said.addresses(Vec::new(), &["east/192.0.2.9"]);
+    let view = said.registry.view();
+    assert!(
+        view.knows_entrance(&entrance),
+        "nobody is there: that is known"
+    );
+    assert!(view.keeper(&entrance).is_none());
+    let mut keeper = workload("keeper", 9);
+    keeper.network = "east".to_owned();
+    keeper.addresses = vec![vec![192, 0, 2, 9]];
+    let body = proto::address::Type::Workload(keeper);
+    said.addresses(vec![("keeper", &["east/192.0.2.9"], body)], &[]);
+    let view = said.registry.view();
+    assert!(view.keeper(&entrance).is_some());
+    assert!(view.workload([192, 0, 2, 9].into()).is_none());
+}
+
+#[test]
 fn what_cannot_be_used_is_named_and_what_was_there_stays() {
     use proto::address::Type;
     let mut said = Said::asked(&["/10.244.0.3"]);

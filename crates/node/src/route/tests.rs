@@ -377,3 +377,181 @@ fn the_nearest_are_called_and_others_only_where_that_is_allowed() {
         assert_eq!(found, wanted, "{preference:?} {mode:?}");
     }
 }
+
+/// Where the network `east` is entered: at 192.0.2.9, and by whom.
+fn entered() -> Option<proto::GatewayAddress> {
+    use proto::gateway_address::Destination;
+    Some(proto::GatewayAddress {
+        destination: Some(Destination::Address(proto::NetworkAddress {
+            network: "east".to_owned(),
+            address: vec![192, 0, 2, 9],
+            length: None,
+        })),
+        hbone_mtls_port: 15008,
+    })
+}
+
+fn keeper() -> proto::Workload {
+    proto::Workload {
+        network: "east".to_owned(),
+        addresses: vec![vec![192, 0, 2, 9]],
+        service_account: "gate".to_owned(),
+        services: Default::default(),
+        ..workload("keeper", 9)
+    }
+}
+
+/// Somebody there, with an address that ours have, too.
+fn eastern() -> proto::Workload {
+    proto::Workload {
+        network: "east".to_owned(),
+        network_gateway: entered(),
+        service_account: "far".to_owned(),
+        ..workload("eastern", 3)
+    }
+}
+
+#[test]
+fn a_workload_of_another_network_is_called_through_its_gateway_by_the_services_name() {
+    let mut also = service();
+    also.subject_alt_names = vec!["spiffe://cluster.local/ns/shop/sa/other".to_owned()];
+    // One that has no address of its own is called all the same.
+    let hidden = proto::Workload {
+        addresses: Vec::new(),
+        ..eastern()
+    };
+    for far in [eastern(), hidden] {
+        let view = view(also.clone(), vec![client(), far, keeper()]);
+        let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+        let target = called(&view, vip, 0.5).expect("somebody");
+        let text = |all: &[Identity]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            text(&target.expected.clone().expect("a tunnel")),
+            [
+                "spiffe://cluster.local/ns/shop/sa/far",
+                "spiffe://cluster.local/ns/shop/sa/other"
+            ]
+        );
+        assert_eq!(
+            (target.to, target.proxy(), target.waypoint),
+            (vip, ([192, 0, 2, 9], 15008).into(), None)
+        );
+        let far = target.far.expect("another network");
+        assert_eq!(
+            text(&far.keepers),
+            ["spiffe://cluster.local/ns/shop/sa/gate"]
+        );
+        assert_eq!(far.called, "web.shop.svc.cluster.local:80");
+        // Its address is nobody's of our network.
+        let target = called(&view, ([10, 244, 0, 3], 8080), 0.5).expect("passed on");
+        assert!(target.resident.is_none() && target.far.is_none());
+    }
+}
+
+#[test]
+fn nobody_of_another_network_is_called_by_a_guess() {
+    use proto::gateway_address::Destination;
+    type Change = fn(&mut proto::Workload, &mut proto::Workload);
+    let cases: [(&str, Change, &str); 7] = [
+        (
+            "no gateway",
+            |far, _| far.network_gateway = None,
+            "no endpoint",
+        ),
+        (
+            "a gateway by name",
+            |far, _| {
+                let name = proto::NamespacedHostname::default();
+                let gateway = far.network_gateway.as_mut().expect("there");
+                gateway.destination = Some(Destination::Hostname(name));
+            },
+            "no endpoint",
+        ),
+        (
+            "no port",
+            |far, _| far.network_gateway.as_mut().expect("there").hbone_mtls_port = 0,
+            "no endpoint",
+        ),
+        (
+            "ill",
+            |far, _| far.status = proto::WorkloadStatus::Unhealthy.into(),
+            "no endpoint",
+        ),
+        (
+            "a stranger at the gateway",
+            |_, keeper| keeper.addresses = vec![vec![192, 0, 2, 8]],
+            "who its gateway 192.0.2.9:15008 must be",
+        ),
+        (
+            "the same address of a third network",
+            |_, keeper| keeper.network = "north".to_owned(),
+            "who its gateway 192.0.2.9:15008 must be",
+        ),
+        (
+            "a gateway without tunnels",
+            |_, keeper| keeper.tunnel_protocol = proto::TunnelProtocol::None.into(),
+            "who its gateway 192.0.2.9:15008 must be",
+        ),
+    ];
+    for (what, change, word) in cases {
+        let (mut far, mut gate) = (eastern(), keeper());
+        change(&mut far, &mut gate);
+        let view = view(service(), vec![client(), far, gate]);
+        let refusal = called(&view, ([10, 96, 0, 10], 80), 0.5).expect_err(what);
+        assert!(refusal.to_string().contains(word), "{what}: {refusal}");
+    }
+    // Nor is a waypoint that is elsewhere, nor does one of those keep others from the near ones.
+    let far = proto::Workload {
+        network: "east".to_owned(),
+        network_gateway: entered(),
+        ..gate_pod("gate-1", 7)
+    };
+    let view = behind(gate(None), None, vec![far.clone(), keeper()]);
+    let refusal = called(&view, ([10, 96, 0, 10], 80), 0.5).expect_err("a far waypoint");
+    assert!(refusal.to_string().contains("waypoint"), "{refusal}");
+    let both = vec![far, gate_pod("gate-2", 8), keeper()];
+    let view = behind(gate(None), None, both);
+    assert_eq!(drawn(&view).len(), 100);
+}
+
+#[test]
+fn who_is_near_is_called_before_who_is_on_another_network_where_that_is_preferred() {
+    use proto::load_balancing::{Mode, Scope};
+    let mut preferring = service();
+    preferring.load_balancing = Some(proto::LoadBalancing {
+        routing_preference: vec![Scope::Network.into()],
+        mode: Mode::Failover.into(),
+        ..proto::LoadBalancing::default()
+    });
+    let far_ones = |view: &View| {
+        let all = (0..100).map(|n| called(view, ([10, 96, 0, 10], 80), f64::from(n) / 100.0));
+        all.filter(|one| one.as_ref().is_ok_and(|one| one.far.is_some()))
+            .count()
+    };
+    let near = workload("near", 4);
+    let ill = proto::Workload {
+        status: proto::WorkloadStatus::Unhealthy.into(),
+        ..near.clone()
+    };
+    let all = |near: &proto::Workload| vec![client(), near.clone(), eastern(), keeper()];
+    assert_eq!(far_ones(&view(preferring.clone(), all(&near))), 0);
+    assert_eq!(far_ones(&view(preferring, all(&ill))), 100);
+    assert_eq!(far_ones(&view(service(), all(&near))), 50, "no preference");
+}
+
+#[test]
+fn who_stands_where_another_network_is_entered_is_asked_once_it_is_called() {
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let asked = |view: &View, to: SocketAddr| {
+        let source = view.workload([10, 244, 0, 2].into()).expect("the client");
+        let all = entrances(view, source, to).into_iter();
+        all.map(|one| one.name()).collect::<Vec<_>>()
+    };
+    let unknown = view(service(), vec![client(), eastern()]);
+    assert_eq!(asked(&unknown, vip), ["east/192.0.2.9"]);
+    assert!(asked(&unknown, ([10, 244, 0, 3], 80).into()).is_empty());
+    let known = view(service(), vec![client(), eastern(), keeper()]);
+    assert!(asked(&known, vip).is_empty());
+    let near = view(service(), vec![client(), workload("near", 3)]);
+    assert!(asked(&near, vip).is_empty());
+}

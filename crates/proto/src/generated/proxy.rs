@@ -2478,6 +2478,9 @@ pub struct WaypointDestination {
     /// Every RequestAuthentication that does. The configuration's key sets are of all of them.
     #[prost(message, repeated, tag = "7")]
     pub request_authentications: ::prost::alloc::vec::Vec<PolicyReference>,
+    /// What comes is a tunnel of HBONE itself, which is led on, unread, to where a workload of the service takes tunnels.
+    #[prost(bool, tag = "8")]
+    pub forward: bool,
 }
 impl ::prost::Name for WaypointDestination {
     const NAME: &'static str = "WaypointDestination";

@@ -211,7 +211,10 @@ impl Registry {
                 let up = self
                     .behind(&service.key)
                     .filter(|workload| workload.healthy);
-                Meaning::Addresses(up.flat_map(|workload| workload.addresses.clone()).collect())
+                Meaning::Addresses(
+                    up.flat_map(|workload| workload.near_addresses().to_vec())
+                        .collect(),
+                )
             }
         }
     }

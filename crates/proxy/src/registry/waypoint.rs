@@ -10,13 +10,15 @@ use voile_model::ServiceKey;
 use voile_model::mesh::waypoint::HBONE_PORT;
 use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
 use voile_xds::wire::{
-    OutboundListener, OutboundService, PolicyReference, ProxyConfiguration, ServerKind, Service,
-    Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, Workload,
+    OutboundListener, OutboundService, PolicyReference, Protocol, ProxyConfiguration, ServerKind,
+    Service, Tunnel, Waypoint, WaypointAddress, WaypointDestination, WaypointTo, Workload,
 };
 
 use super::{Registry, peer};
 use crate::authorization::Authorization;
-use crate::plan::{DoorPlan, EndpointPlan, GatewayPlan, OutboundPlan, ServerPlan, ServicePlan};
+use crate::plan::{
+    DoorPlan, EndpointPlan, GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan,
+};
 
 /// What its listener is called.
 const NAME: &str = "waypoint";
@@ -126,7 +128,7 @@ impl Registry {
         let pods = self.members.get(key).filter(|_| there && !self.is_waypoint);
         let pods = pods.filter_map(|uid| self.workloads.get(uid));
         let endpoint = |pod: &Workload| {
-            let takes = pod.tunnel == Tunnel::Hbone && pod.network.is_empty();
+            let takes = pod.tunnel == Tunnel::Hbone && pod.away.is_none();
             let identity = pod.identity.clone().filter(|_| takes)?;
             Some(EndpointPlan {
                 address: SocketAddr::new(*pod.addresses.first()?, HBONE_PORT),
@@ -140,6 +142,53 @@ impl Registry {
             })
         };
         pods.filter_map(|held| endpoint(&held.value)).collect()
+    }
+
+    /// Tunnels inside tunnels: what another network's node proxies say to those of a service's workloads goes on to where these
+    /// take tunnels, unread. Who may call, and whom, is decided there; only workloads of our own network are led to, and none
+    /// past a waypoint.
+    fn forwarded(&self, wanted: &OutboundService, name: &Arc<str>) -> OutboundPlan {
+        let held = self.services.get(wanted.key.to_string().as_str());
+        let there = held.is_some_and(|held| held.value.waypoint.is_none());
+        let pods = self.members.get(&wanted.key).filter(|_| there);
+        let pods = pods.filter_map(|uid| self.workloads.get(uid));
+        let endpoint = |pod: &Workload| {
+            let served = pod.services.get(&wanted.key)?.contains_key(&wanted.port);
+            let takes = served && pod.tunnel == Tunnel::Hbone && pod.away.is_none();
+            let address = pod.addresses.first().filter(|_| takes)?;
+            Some(EndpointPlan {
+                address: SocketAddr::new(*address, HBONE_PORT),
+                name: None,
+                expected: None,
+                origination: None,
+                weight: pod.weight.max(1),
+                available: pod.healthy,
+                rank: Default::default(),
+                peer: peer(pod),
+            })
+        };
+        let service = ServicePlan {
+            retry: RetryPolicy::default(),
+            retry_budget: RetryBudget::default(),
+            traffic: Default::default(),
+            service: self.service_labels(&wanted.key),
+            port: wanted.port.get(),
+            subset: None,
+            protocol: Protocol::Tcp,
+            http2_upgrade: false,
+            client_protocol: true,
+            authorities: wanted.authorities.clone(),
+            endpoints: pods.filter_map(|held| endpoint(&held.value)).collect(),
+            routes: None,
+        };
+        OutboundPlan {
+            name: Arc::clone(name),
+            bind: (Ipv4Addr::UNSPECIFIED, HBONE_PORT).into(),
+            protocol: Protocol::Tcp,
+            services: vec![service],
+            otherwise: Otherwise::NoRoute,
+            by_name: false,
+        }
     }
 
     /// The workloads that tunnels may be for, by uid.
@@ -207,6 +256,11 @@ impl Registry {
         let called = destination.called.first().copied();
         let bind = called.unwrap_or((Ipv4Addr::UNSPECIFIED, HBONE_PORT).into());
         let (way, host) = match &destination.to {
+            WaypointTo::Service(service) if destination.forward => {
+                let host: Arc<str> = service.key.hostname.to_string().into();
+                let way = self.forwarded(service, &destination.name);
+                (way, Some((host, service.port.get())))
+            }
             WaypointTo::Service(service) => {
                 let listener = OutboundListener {
                     name: Arc::clone(&destination.name),

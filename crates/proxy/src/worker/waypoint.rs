@@ -121,10 +121,9 @@ fn meant(slot: &GatewaySlot, head: &Fields) -> Result<Taker, (u16, &'static str)
     let found = match authority.parse::<SocketAddr>() {
         Ok(to) => slot.behind(SocketAddr::new(to.ip().to_canonical(), to.port())),
         Err(_) => {
-            let named = authority.rsplit_once(':');
-            let named = named.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            let named = voile_hbone::named(head);
             let (host, port) = named.ok_or((BAD_REQUEST, "no address or name with a port"))?;
-            slot.named_behind(&host.to_ascii_lowercase(), port)
+            slot.named_behind(&host, port)
         }
     };
     found.ok_or((NOT_FOUND, "a tunnel for what is not behind this waypoint"))

@@ -10,7 +10,7 @@ use voile_model::{Hostname, Identity, Labels, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
 use super::{
-    Protocol, WaypointAddress, WireError, address, hostname, namespace, port, service_key,
+    Away, Protocol, WaypointAddress, WireError, address, hostname, namespace, port, service_key,
     trust_domain,
 };
 
@@ -88,8 +88,8 @@ pub struct Workload {
     pub addresses: Vec<IpAddr>,
     /// Its DNS name, when it has no address.
     pub hostname: Option<Hostname>,
-    /// Network it is in; empty is ours.
-    pub network: Arc<str>,
+    /// On which network it is, where that is not ours.
+    pub away: Option<Box<Away>>,
     /// Who it must prove to be. `None` only where the tunnel is `None`.
     pub identity: Option<Identity>,
     /// How to speak to it.
@@ -127,6 +127,25 @@ impl Workload {
         let port = *self.services.get(service)?.get(&port)?;
         let address = *self.addresses.first()?;
         Some(Endpoint { address, port })
+    }
+}
+
+impl Workload {
+    /// Whether it is on another network that is entered by a gateway: its own addresses lead nowhere then, or to somebody else.
+    #[must_use]
+    pub fn is_behind_gateway(&self) -> bool {
+        self.away
+            .as_ref()
+            .is_some_and(|away| away.gateway.is_some())
+    }
+
+    /// Its addresses, as far as they are ours to call.
+    #[must_use]
+    pub fn near_addresses(&self) -> &[IpAddr] {
+        match self.is_behind_gateway() {
+            true => &[],
+            false => &self.addresses,
+        }
     }
 }
 
@@ -212,7 +231,7 @@ impl Workload {
             namespace,
             addresses,
             hostname,
-            network: message.network.as_str().into(),
+            away: Away::read(message).map(Box::new),
             tunnel,
             services,
             weight: message.capacity.unwrap_or(1),

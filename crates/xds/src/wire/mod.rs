@@ -6,6 +6,7 @@ mod action;
 mod address;
 mod authorization;
 mod authorizer;
+mod away;
 mod capture;
 mod configuration;
 mod encode;
@@ -29,6 +30,7 @@ pub use address::{
 };
 pub use authorization::{decode_authorization, encode_authorization};
 pub use authorizer::{Authorizer, AuthorizerHttp};
+pub use away::{Away, Entrance, encode_network_gateway, parse_away_address};
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
     Connection, ForwardClientCertificate, InboundListener, Limits, MutualTls, OutboundListener,

@@ -36,6 +36,8 @@ pub struct WaypointDestination {
     pub authorization_policies: Vec<PolicyReference>,
     /// The same of RequestAuthentications.
     pub request_authentications: Vec<PolicyReference>,
+    /// What comes is a tunnel itself, and goes on unread to where a workload of the service takes tunnels.
+    pub forward: bool,
 }
 
 /// Where a tunnel leads.
@@ -95,7 +97,15 @@ impl WaypointDestination {
                 ));
             }
         };
+        // Nobody could obey a policy about what is not read, nor does anybody ask for a service of another network by address.
+        let judged = message.authorization_policies.len() + message.request_authentications.len();
+        let named = matches!(to, WaypointTo::Service(_)) && called.is_empty();
+        if message.forward && (judged > 0 || !named) {
+            let reason = "only a service without addresses and policies is forwarded to";
+            return Err(WireError::new("forward", reason));
+        }
         Ok(Self {
+            forward: message.forward,
             name: message.name.as_str().into(),
             called,
             protocol: Protocol::from_proxy("protocol", message.protocol)?,

@@ -93,6 +93,61 @@ fn good_workload() -> workload::Workload {
 }
 
 #[test]
+fn a_workload_on_another_network_is_behind_its_gateway_or_nobody_knows_where() {
+    use workload::gateway_address::Destination;
+    let at = |address: Vec<u8>| {
+        Destination::Address(workload::NetworkAddress {
+            network: "east".to_owned(),
+            address,
+            length: None,
+        })
+    };
+    let gateway = |destination, hbone_mtls_port| {
+        Some(workload::GatewayAddress {
+            destination,
+            hbone_mtls_port,
+        })
+    };
+    let name = Destination::Hostname(workload::NamespacedHostname::default());
+    let good = || gateway(Some(at(vec![192, 0, 2, 9])), 15008);
+    let read = |network: &str, network_gateway| {
+        let message = workload::Workload {
+            network: network.to_owned(),
+            network_gateway,
+            ..good_workload()
+        };
+        voile_xds::wire::Workload::check(&message).expect("good")
+    };
+    // Of our own network's gateway whoever is here has no use.
+    let near = read("", good());
+    assert!(near.away.is_none() && near.near_addresses().len() == 1);
+    for (network_gateway, wanted) in [
+        (good(), "east/192.0.2.9 at 192.0.2.9:15008"),
+        (None, "nothing"),
+        (gateway(Some(name), 15008), "network_gateway.hostname"),
+        (gateway(Some(at(vec![1])), 15008), "network_gateway.address"),
+        (
+            gateway(Some(at(vec![192, 0, 2, 9])), 0),
+            "network_gateway.hbone_mtls_port",
+        ),
+        (gateway(None, 15008), "network_gateway.destination"),
+    ] {
+        let far = read("east", network_gateway);
+        let away = far.away.as_ref().expect("elsewhere");
+        assert_eq!(&*away.network, "east");
+        let found = match &away.gateway {
+            None => "nothing".to_owned(),
+            Some(Ok(entrance)) => format!("{} at {}", entrance.name(), entrance.at),
+            Some(Err(why)) => why.to_string(),
+        };
+        assert!(found.starts_with(wanted), "{found}");
+        // A gateway that cannot be used is one all the same: nobody goes past it.
+        assert_eq!(far.is_behind_gateway(), wanted != "nothing", "{wanted}");
+        assert_eq!(far.near_addresses().is_empty(), wanted != "nothing");
+    }
+}
+
+#[test]
 fn workloads_that_make_no_sense_are_refused_by_field() {
     type Spoil = fn(&mut workload::Workload);
     let list = |service_port, target_port| workload::PortList {

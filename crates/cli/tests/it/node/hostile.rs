@@ -92,6 +92,28 @@ pub(super) async fn status(caller: &mut Caller, method: Method, target: &str) ->
     answered(caller, method, target).await.expect("an answer")
 }
 
+/// The statuses of what a client of the mesh asks at an address, one after the other.
+pub(super) fn statuses_at(mesh: &Mesh, address: Ipv4Addr, asked: &[(Method, &str)]) -> Vec<u16> {
+    calls_at(mesh, "client", address, async |mut caller| {
+        let mut found = Vec::new();
+        for (method, target) in asked {
+            let status = status(&mut caller, method.clone(), target).await;
+            found.push(status.as_u16());
+        }
+        found
+    })
+}
+
+/// Whether whoever says this without TLS hears of nothing but that TLS is wanted.
+pub(super) fn is_unheard(mesh: &Mesh, address: Ipv4Addr, said: &[u8]) -> bool {
+    let mut stream = connect(&mesh.world, (address, 15008));
+    stream.write_all(said).expect("sent");
+    let mut heard = Vec::new();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut heard);
+    heard.first().is_none_or(|first| *first == 21)
+}
+
 /// The status, or that the connection is over.
 pub(super) async fn answered(
     caller: &mut Caller,
@@ -166,22 +188,29 @@ fn a_tunnel_leads_to_the_pods_own_application_or_nowhere() {
         let mut found = Vec::new();
         for (method, target) in [
             (Method::CONNECT, "10.244.0.3:8080"),
-            // Another pod, this machine, the node proxy's own doors, a name, and no tunnel at all.
+            // Another pod, this machine, the node proxy's own doors, and no tunnel at all.
             (Method::CONNECT, "10.244.0.2:8080"),
             (Method::CONNECT, "127.0.0.1:8080"),
             (Method::CONNECT, "10.244.0.3:15008"),
             (Method::CONNECT, "10.244.0.3:15006"),
             (Method::CONNECT, "10.244.0.3:15001"),
-            (Method::CONNECT, "server.shop.svc.cluster.local:80"),
             (Method::GET, "https://10.244.0.3:8080/"),
             // Nobody listens there.
             (Method::CONNECT, "10.244.0.3:9"),
+            // The service that the pod is behind, by its name; another port of it, and services that it is not behind.
+            (Method::CONNECT, "server.shop.svc.cluster.local:80"),
+            (Method::CONNECT, "server.shop.svc.cluster.local:8080"),
+            (Method::CONNECT, "client.shop.svc.cluster.local:80"),
+            (Method::CONNECT, "localhost:15000"),
         ] {
             found.push(status(&mut caller, method, target).await.as_u16());
         }
         found
     });
-    assert_eq!(found, [200, 400, 400, 400, 400, 400, 400, 400, 503]);
+    assert_eq!(
+        found,
+        [200, 400, 400, 400, 400, 400, 400, 503, 200, 503, 503, 503]
+    );
     mesh.write("deny.yaml", DENIED);
     wait_until("the policy is known", || {
         name(&client.inside, service).is_none()

@@ -4,6 +4,7 @@
 mod beside_ztunnel;
 mod hostile;
 mod mixed;
+mod networks;
 mod revoked;
 mod up;
 mod waypoint;
@@ -37,6 +38,13 @@ pub(crate) struct Node {
 pub(crate) fn mesh(text: &str) -> Option<Mesh> {
     let account = ["--node-account", "istio-system/ztunnel"];
     Mesh::start_with(PathBuf::from(env!("CARGO_BIN_EXE_voile")), text, &account)
+}
+
+/// The same under the authority of another mesh.
+pub(crate) fn mesh_trusting(text: &str, other: &Mesh) -> Option<Mesh> {
+    let account = ["--node-account", "istio-system/ztunnel"];
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_voile"));
+    Mesh::start_trusting(program, text, &account, Some(other))
 }
 
 /// The same words for node `two`.
@@ -156,6 +164,17 @@ fn is_told(log: &str, direction: &str) -> bool {
     })
 }
 
+/// Whether the server's side counts connections of the client to `first` by that one's identity.
+fn is_counted(metrics: &str) -> bool {
+    metrics.lines().any(|line| {
+        line.starts_with("istio_tcp_connections_opened_total{")
+            && line.contains("reporter=\"destination\"")
+            && line.contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
+            && line.contains("destination_workload=\"first\"")
+            && line.contains("connection_security_policy=\"mutual_tls\"")
+    })
+}
+
 /// What pods of one node and of two must have in common.
 fn carries(mesh: &Mesh, (client, calling): (&Pod, &Node), called: &Node) {
     let service = SocketAddr::from((VIP, 80));
@@ -164,16 +183,7 @@ fn carries(mesh: &Mesh, (client, calling): (&Pod, &Node), called: &Node) {
     assert_eq!(name(&client.inside, direct).as_deref(), Some("first"));
     wait_until(
         "the server's side counts it by its client's identity",
-        || {
-            called.metrics(mesh).lines().any(|line| {
-                line.starts_with("istio_tcp_connections_opened_total{")
-                    && line.contains("reporter=\"destination\"")
-                    && line
-                        .contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
-                    && line.contains("destination_workload=\"first\"")
-                    && line.contains("connection_security_policy=\"mutual_tls\"")
-            })
-        },
+        || is_counted(&called.metrics(mesh)),
     );
     wait_until("both sides tell of both identities", || {
         is_told(&calling.log(mesh), "outbound") && is_told(&called.log(mesh), "inbound")

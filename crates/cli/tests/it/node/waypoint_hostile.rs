@@ -4,9 +4,8 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Method, Request};
 
-use super::hostile::{Caller, calls_at, status};
+use super::hostile::{Caller, calls_at, is_unheard, statuses_at};
 use super::*;
-use crate::captured::connect;
 
 pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 
@@ -72,11 +71,17 @@ pub(super) fn started_with(more: &str) -> Option<(Mesh, Node, [Pod; 3])> {
         &[(&client, "client"), (&first, "server")],
         &[],
     );
-    let token = mesh.token("shop/gate", "gate");
+    start_gate(&mut mesh, &gate, "shop/gate");
+    Some((mesh, node, [client, first, gate]))
+}
+
+/// The proxy of a waypoint, or of a gateway between networks, that is called by its account.
+pub(super) fn start_gate(mesh: &mut Mesh, gate: &Pod, workload: &str) {
+    let token = mesh.token(workload, gate.name);
     let root = mesh.folder.path().join("state/root-cert.pem");
     let start = || {
-        Process::start("gate", |voile| {
-            voile.args(["proxy", "--role", "waypoint", "--workload", "shop/gate"]);
+        Process::start(gate.name, |voile| {
+            voile.args(["proxy", "--role", "waypoint", "--workload", workload]);
             voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
             voile
                 .arg("--root-cert")
@@ -87,11 +92,10 @@ pub(super) fn started_with(more: &str) -> Option<(Mesh, Node, [Pod; 3])> {
     };
     let process = gate.inside.run(start).expect("entered");
     mesh.processes.push(process);
-    wait_until("the waypoint is ready", || {
+    wait_until("it is ready", || {
         let page = || get(local(15021), "/healthz/ready");
         matches!(gate.inside.run(page), Ok(Ok(answer)) if answer.status == 200)
     });
-    Some((mesh, node, [client, first, gate]))
 }
 
 /// An application at 8081 that answers each request with its head.
@@ -152,27 +156,22 @@ fn a_tunnel_leads_to_what_is_behind_the_waypoint_and_nowhere_else() {
     wait_until("the service is called through the waypoint", || {
         name(&client.inside, web).as_deref() == Some("first")
     });
-    let found = calls_at(&mesh, "client", GATE, async |mut caller: Caller| {
-        let mut found = Vec::new();
-        for (method, target) in [
-            (Method::CONNECT, "10.96.0.11:90"),
-            (Method::CONNECT, "web.shop.svc.cluster.local:90"),
-            // A service that is not behind it, another port, the pods themselves, this machine, the control plane, the waypoint.
-            (Method::CONNECT, "10.96.0.10:80"),
-            (Method::CONNECT, "10.96.0.11:91"),
-            (Method::CONNECT, "10.244.0.3:8080"),
-            (Method::CONNECT, "10.244.0.3:15008"),
-            (Method::CONNECT, "127.0.0.1:15000"),
-            (Method::CONNECT, "10.244.0.1:15012"),
-            (Method::CONNECT, "10.244.0.7:15008"),
-            (Method::CONNECT, "server.shop.svc.cluster.local:80"),
-            (Method::CONNECT, "example.com:443"),
-            (Method::GET, "https://10.96.0.11:80/"),
-        ] {
-            found.push(status(&mut caller, method, target).await.as_u16());
-        }
-        found
-    });
+    let asked = [
+        (Method::CONNECT, "10.96.0.11:90"),
+        (Method::CONNECT, "web.shop.svc.cluster.local:90"),
+        // A service that is not behind it, another port, the pods themselves, this machine, the control plane, the waypoint.
+        (Method::CONNECT, "10.96.0.10:80"),
+        (Method::CONNECT, "10.96.0.11:91"),
+        (Method::CONNECT, "10.244.0.3:8080"),
+        (Method::CONNECT, "10.244.0.3:15008"),
+        (Method::CONNECT, "127.0.0.1:15000"),
+        (Method::CONNECT, "10.244.0.1:15012"),
+        (Method::CONNECT, "10.244.0.7:15008"),
+        (Method::CONNECT, "server.shop.svc.cluster.local:80"),
+        (Method::CONNECT, "example.com:443"),
+        (Method::GET, "https://10.96.0.11:80/"),
+    ];
+    let found = statuses_at(&mesh, GATE, &asked);
     assert_eq!(
         found,
         [200, 200, 404, 404, 404, 404, 404, 404, 404, 404, 404, 400]
@@ -223,13 +222,10 @@ fn who_has_no_certificate_of_the_mesh_is_not_heard() {
     };
     let connect_head = b"CONNECT 10.96.0.11:90 HTTP/1.1\r\nhost: 10.96.0.11:90\r\n\r\n";
     for said in [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], connect_head] {
-        let mut stream = connect(&mesh.world, (GATE, 15008));
-        stream.write_all(said).expect("sent");
-        let mut heard = Vec::new();
-        // A reset is an end, too.
-        let _ = stream.read_to_end(&mut heard);
-        let alert = heard.first().is_none_or(|first| *first == 21);
-        assert!(alert, "TLS says no, and nobody anything else: {heard:?}");
+        assert!(
+            is_unheard(&mesh, GATE, said),
+            "TLS says no, and nobody anything else"
+        );
     }
     let web = SocketAddr::from((WEB, 90));
     assert_eq!(name(&client.inside, web).as_deref(), Some("first"));

@@ -65,6 +65,16 @@ impl Mesh {
         resources: &str,
         arguments: &[&str],
     ) -> Option<Self> {
+        Self::start_trusting(program, resources, arguments, None)
+    }
+
+    /// The same with the authority of another mesh, which is on a network of its own.
+    pub(crate) fn start_trusting(
+        program: PathBuf,
+        resources: &str,
+        arguments: &[&str],
+        other: Option<&Self>,
+    ) -> Option<Self> {
         let (world, tool) = match (Namespace::create(), Tool::find()) {
             (Ok(world), Ok(tool)) => (world, tool),
             (Err(error), _) => {
@@ -80,6 +90,15 @@ impl Mesh {
         let bridge = bridge.expect("entered").expect("a bridge");
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("config")).expect("the config folder");
+        if let Some(other) = other {
+            let state = folder.path().join("state");
+            let mut copy = std::process::Command::new("cp");
+            let copied = copy
+                .arg("-r")
+                .arg(other.folder.path().join("state"))
+                .arg(state);
+            assert!(copied.status().expect("run").success());
+        }
         let mut mesh = Self {
             folder,
             program,

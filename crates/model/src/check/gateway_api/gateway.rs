@@ -10,8 +10,10 @@ use crate::mesh::gateway_api::{
     Admission, GROUP, Gateway, GatewayClass, Grant, LabelSelector, Listener, ListenerSet,
     ListenerTls, Operator,
 };
-use crate::names::{Labels, Namespace};
+use crate::mesh::network::GATEWAY_ACCOUNT;
+use crate::names::{self, Labels, Namespace};
 use crate::source::Source;
+use crate::text::clip;
 use crate::written::Text;
 
 /// Most listeners of one Gateway or ListenerSet, by the API's schema.
@@ -44,7 +46,8 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     let class = report.required(spec.text("gatewayClassName"), spec.at(), "gatewayClassName");
     let listeners = listeners(&mut spec, &own, report);
     let addresses = spec.get("addresses");
-    let addresses = addresses.filter(|cursor| !cursor.items().is_empty());
+    let places = spec.list("addresses", |cursor| place(cursor, report));
+    let addresses = addresses.filter(|_| !places.is_empty());
     let allowed = spec.inner("allowedListeners").map(|mut allowed| {
         let read = admission(&mut allowed, Admission::Nobody, report);
         allowed.finish();
@@ -74,6 +77,8 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         class: (class.value, report.source(&class.at)),
         listeners,
         addresses: addresses.map(|cursor| report.source(cursor.at())),
+        places,
+        account: account(&meta, report),
         parameters,
         allowed_listeners: allowed.unwrap_or(Admission::Nobody),
         labels,
@@ -87,6 +92,29 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         source: meta.source,
         created: meta.created,
     })
+}
+
+/// One of `addresses`, which are by number where nothing is said.
+fn place(cursor: &Cursor<'_>, report: &Report) -> Option<(Arc<str>, Arc<str>, Source)> {
+    let mut fields = cursor.fields()?;
+    let kind = fields.text("type").map(|text| text.value);
+    let value = fields.text("value");
+    let source = report.source(cursor.at());
+    fields.finish();
+    let value = value.map(|text| text.value).unwrap_or_default();
+    Some((kind.unwrap_or_else(|| "IPAddress".into()), value, source))
+}
+
+/// As whom another network's gateway answers.
+fn account(meta: &Meta, report: &Report) -> Option<Arc<str>> {
+    let name = meta.annotations.get(GATEWAY_ACCOUNT)?;
+    if names::is_dns_subdomain(name) {
+        return Some(name.into());
+    }
+    let message = format!("`{}` is no service account", clip(name));
+    let help = "write its name alone; it is of the Gateway's namespace";
+    report.error(codes::BAD_VALUE, &meta.at, message, help);
+    None
 }
 
 pub(super) fn listener_set(

@@ -1,6 +1,6 @@
 //! Nobody but a waypoint itself calls what stands behind it.
 
-use voile_xds::wire::{WaypointAddress, parse_service_key};
+use voile_xds::wire::{Away, Entrance, WaypointAddress, parse_service_key, socket_address};
 
 use super::*;
 
@@ -24,6 +24,42 @@ fn who_is_no_waypoint_does_not_go_past_one() {
     let own = registry.workloads.get_mut("waypointed");
     own.expect("there").value.waypoint = gate();
     assert_eq!(available(&registry, direct), 0, "its own address");
+}
+
+#[test]
+fn nobody_but_a_node_proxy_calls_what_is_behind_another_networks_gateway() {
+    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
+    let endpoints = |registry: &Registry| {
+        let to: SocketAddr = "10.96.0.1:80".parse().expect("an address");
+        let plan = registry.destination(&at(to)).expect("known");
+        plan.services
+            .iter()
+            .map(|one| one.endpoints.len())
+            .sum::<usize>()
+    };
+    assert_eq!(endpoints(&registry), 5);
+    let away = |gateway| {
+        Some(Box::new(Away {
+            network: "east".into(),
+            gateway,
+        }))
+    };
+    let mut put = |gateway| {
+        let far = registry.workloads.get_mut("waypointed").expect("there");
+        far.value.away = away(gateway);
+        endpoints(&registry)
+    };
+    assert_eq!(
+        put(None),
+        5,
+        "its network has no gateway: as if it were near"
+    );
+    assert_eq!(put(Some(Err("by name".into()))), 4);
+    let entrance = Entrance {
+        network: "east".into(),
+        at: ([192, 0, 2, 9], 15008).into(),
+    };
+    assert_eq!(put(Some(Ok(entrance))), 4);
 }
 
 /// Where this leads, each endpoint with what it is told, if it is a waypoint.
@@ -81,5 +117,105 @@ fn what_stands_behind_a_waypoint_is_called_through_its_pods_once_they_are_known_
     registry.is_waypoint = true;
     for to in called {
         assert_eq!(led(&registry, to), Some(Vec::new()), "{to}");
+    }
+}
+
+/// A gateway between networks that is told of one service, and so spoilt.
+fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<u8> {
+    let mut web = proxy::WaypointDestination {
+        name: "web".to_owned(),
+        protocol: proxy::Protocol::Tcp.into(),
+        service: Some(proxy::ServicePort {
+            service: format!("{SHOP}/web.test"),
+            port: 80,
+            authorities: Vec::new(),
+        }),
+        forward: true,
+        ..proxy::WaypointDestination::default()
+    };
+    spoil(&mut web);
+    let configuration = proxy::ProxyConfiguration {
+        workload_uid: "own".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        waypoint: Some(proxy::Waypoint {
+            bind: Some(socket_address(([10, 0, 0, 7], 15008).into())),
+            destinations: vec![web],
+        }),
+        ..proxy::ProxyConfiguration::default()
+    };
+    configuration.encode_to_vec()
+}
+
+#[test]
+fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_and_past_no_waypoint() {
+    let mut registry = Registry {
+        is_waypoint: true,
+        ..Registry::default()
+    };
+    let body = between_networks(|_| {});
+    put(
+        &mut registry,
+        type_url::PROXY_CONFIGURATION,
+        "shop/own",
+        &body,
+    );
+    service(&mut registry, "web", "10.96.0.1", 80, false);
+    use workload::TunnelProtocol::{Hbone, LegacyIstioMtls, None as Plain};
+    for (uid, address, tunnel) in [
+        ("near", "10.0.0.1", Hbone),
+        ("sided", "10.0.0.2", LegacyIstioMtls),
+        ("bare", "10.0.0.3", Plain),
+        ("far", "10.0.0.4", Hbone),
+    ] {
+        pod(&mut registry, uid, address, tunnel);
+    }
+    let far = registry.workloads.get_mut("far").expect("there");
+    far.value.away = Some(Box::new(Away {
+        network: "west".into(),
+        gateway: None,
+    }));
+    let led = |registry: &Registry| {
+        let held = registry.configuration.as_ref().expect("told");
+        let plan = registry.waypoint(&held.value).expect("a gateway");
+        let server = &plan.servers[0];
+        let door = server.door.as_ref().expect("by name");
+        assert_eq!(door.host, Some(("web.test".into(), 80)));
+        assert!(door.called.is_empty() && server.way.protocol == Protocol::Tcp);
+        let all = server.way.services.iter().flat_map(|one| &one.endpoints);
+        let shown = all.map(|one| {
+            let bare = one.expected.is_none() && one.origination.is_none();
+            format!("{} {bare}", one.address)
+        });
+        shown.collect::<Vec<_>>()
+    };
+    assert_eq!(led(&registry), ["10.0.0.1:15008 true"], "as it came");
+    let web = registry.services.get_mut(&*format!("{SHOP}/web.test"));
+    let gate = WaypointAddress::Address([10, 0, 0, 99].into());
+    web.expect("there").value.waypoint = Some(gate);
+    assert!(led(&registry).is_empty(), "nobody goes past a waypoint");
+}
+
+#[test]
+fn what_goes_on_unread_has_neither_an_address_nor_a_policy() {
+    type Spoil = fn(&mut proxy::WaypointDestination);
+    let cases: [Spoil; 4] = [
+        |one| {
+            let called = socket_address(([10, 96, 0, 1], 80).into());
+            one.called.push(called);
+        },
+        |one| one.authorization_policies.push(Default::default()),
+        |one| one.request_authentications.push(Default::default()),
+        |one| (one.service, one.workload) = (None, "near".to_owned()),
+    ];
+    for spoil in cases {
+        let mut registry = Registry {
+            is_waypoint: true,
+            ..Registry::default()
+        };
+        let body = between_networks(spoil);
+        let name = "shop/own".into();
+        let kind = type_url::PROXY_CONFIGURATION;
+        let refused = registry.add(kind, &name, &"1".into(), &body);
+        assert!(refused.is_err(), "{refused:?}");
     }
 }

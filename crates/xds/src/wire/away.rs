@@ -1,0 +1,91 @@
+//! Workloads on other networks, and the gateways through which those are entered: from Istio's `Workload.network_gateway`. What
+//! cannot be read of one leaves nobody who could be called; to call the workload's own address would be a guess.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use voile_model::mesh::network::NetworkGateway;
+use voile_model::mesh::waypoint::HBONE_PORT;
+use voile_proto::workload as wire;
+
+use super::{WireError, address, address_bytes, port};
+
+/// Where a workload is that is not on our network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Away {
+    /// Its network.
+    pub network: Arc<str>,
+    /// Where that is entered, or why nobody can be called there; none where nothing is said of a gateway.
+    pub gateway: Option<Result<Entrance, Arc<str>>>,
+}
+
+/// Where a network is entered: whoever is there takes tunnels. Who that must be is said by the workload of this network and address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entrance {
+    /// The network that the address is told of with.
+    pub network: Arc<str>,
+    /// Where tunnels are taken.
+    pub at: SocketAddr,
+}
+
+impl Entrance {
+    /// The name that the control plane is asked by for who is there.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.network, self.at.ip())
+    }
+}
+
+/// The network and the address that such a name says; none of our own network's.
+#[must_use]
+pub fn parse_away_address(name: &str) -> Option<(&str, IpAddr)> {
+    let (network, address) = name.split_once('/')?;
+    Some((network, address.parse().ok()?)).filter(|_| !network.is_empty())
+}
+
+impl Away {
+    /// None of a workload on our own network, whatever gateway it is said to have.
+    pub(super) fn read(message: &wire::Workload) -> Option<Self> {
+        if message.network.is_empty() {
+            return None;
+        }
+        let gateway = message.network_gateway.as_ref();
+        let gateway = gateway.map(|one| entrance(one).map_err(|error| error.to_string().into()));
+        Some(Self {
+            network: message.network.as_str().into(),
+            gateway,
+        })
+    }
+}
+
+fn entrance(message: &wire::GatewayAddress) -> Result<Entrance, WireError> {
+    match &message.destination {
+        Some(wire::gateway_address::Destination::Address(one)) => {
+            let number = port("network_gateway.hbone_mtls_port", message.hbone_mtls_port)?;
+            let address = address("network_gateway.address", &one.address)?;
+            Ok(Entrance {
+                network: one.network.as_str().into(),
+                at: SocketAddr::new(address, number.get()),
+            })
+        }
+        Some(wire::gateway_address::Destination::Hostname(_)) => {
+            let reason = "gateways of networks are not called by name yet";
+            Err(WireError::new("network_gateway.hostname", reason))
+        }
+        None => Err(WireError::new("network_gateway.destination", "missing")),
+    }
+}
+
+/// The message for workloads that are reached through it.
+#[must_use]
+pub fn encode_network_gateway(gateway: &NetworkGateway) -> wire::GatewayAddress {
+    let at = wire::NetworkAddress {
+        network: gateway.network.to_string(),
+        address: address_bytes(gateway.address),
+        length: None,
+    };
+    wire::GatewayAddress {
+        destination: Some(wire::gateway_address::Destination::Address(at)),
+        hbone_mtls_port: HBONE_PORT.into(),
+    }
+}
