@@ -13,6 +13,7 @@ mod client_hello;
 mod close;
 mod connect;
 mod detect;
+pub mod handover;
 mod handshake;
 mod limits;
 mod listener;

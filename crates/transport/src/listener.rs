@@ -118,6 +118,20 @@ impl Listener {
         self.address
     }
 
+    /// The same socket, for another process.
+    ///
+    /// # Errors
+    /// When descriptors run out.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        self.socket.get_ref().try_clone()
+    }
+
+    /// Listens no more, whoever else holds the socket: its port is free.
+    pub fn close(&self) {
+        // What does not listen any more is as good.
+        let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
+    }
+
     /// Takes the next connection, non-blocking. Dropping the future loses nothing.
     ///
     /// # Errors

@@ -17,9 +17,9 @@ use voile_dns::{Answers, Line, Over, Resolver, Upstreams};
 use voile_model::Hostname;
 use voile_proto::type_url;
 use voile_telemetry::Family;
+use voile_transport::handover::Inherited;
 use voile_xds::client::XdsClient;
 
-use super::handover::Inherited;
 use super::state::Shared;
 use super::{Options, Outside, RunError};
 use crate::registry::names::{

@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use tokio::task::AbortHandle;
 use voile_transport::PacketListener;
+use voile_transport::handover::{Inherited, Predecessor, READY_LIMIT, offer};
 
-use super::handover::{Holder, Inherited, Predecessor, READY_LIMIT, Served, offer};
+use super::handover::{Holder, Served};
 use super::shutdown::Ending;
 use super::state::Control;
 use super::{Pages, RunError, admin, dns};

@@ -47,6 +47,7 @@ use voile_proto::type_url;
 use voile_telemetry::logging::Level;
 use voile_transport as transport;
 use voile_transport::alpn;
+use voile_transport::handover::{self as succession, HandoverError, Inherited, Predecessor};
 use voile_xds::client::{ClientConfig, Update, XdsClient};
 use voile_xds::wire::HealthProbe;
 
@@ -56,7 +57,6 @@ use crate::worker::{self, Birth, FromWorker, Ledger, Limits, Redirected, Seat, T
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
 use doors::{Doors, StartDns};
-use handover::{Inherited, Predecessor};
 use recorders::{Recorders, Remains};
 use shutdown::Ending;
 use sockets::Direction;
@@ -173,6 +173,12 @@ pub enum RunError {
     Tls(#[from] voile_identity::KeyError),
 }
 
+impl From<HandoverError> for RunError {
+    fn from(error: HandoverError) -> Self {
+        Self::Handover(error.to_string())
+    }
+}
+
 /// How long a service, a host name or a caller is followed that is not used any more, unless somebody says otherwise. Asking
 /// again costs a round trip to the control plane (milliseconds) and the handshakes of new connections; following costs some
 /// kilobytes, and each of its changes a push. Jobs that run every minute or few keep what they use, and what ran at a start,
@@ -271,7 +277,7 @@ struct Pages {
 impl Pages {
     fn bind(options: &Options) -> Result<Self, RunError> {
         let (predecessor, mut inherited) = match &options.handover {
-            Some(path) => handover::take_over(path, &options.workload)?,
+            Some(path) => succession::take_over(path, &options.workload)?,
             None => (None, Inherited::default()),
         };
         let captured = match options.capture {

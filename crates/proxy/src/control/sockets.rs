@@ -6,7 +6,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::handover::Inherited;
+use voile_transport::handover::Inherited;
+
 use crate::plan::ListenerId;
 
 /// Time between attempts at addresses that could not be bound.
