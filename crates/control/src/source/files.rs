@@ -164,8 +164,7 @@ fn tell(shared: &Shared, event: notify::Result<Event>) {
                 if hidden && !shared.links.load(Ordering::Relaxed) {
                     continue;
                 }
-                // What is hidden is never waited for.
-                let happening = if hidden { Happening::Done } else { happening };
+                let happening = awaited(path, hidden, happening);
                 told.burst.event(path, happening, now);
                 told.paths.insert(path.clone());
                 news = true;
@@ -188,6 +187,13 @@ fn tell(shared: &Shared, event: notify::Result<Event>) {
     if news {
         shared.news.notify_one();
     }
+}
+
+/// What is hidden is never waited for, nor the end of what somebody writes that nobody reads: an application's log may be open
+/// for as long as it runs.
+fn awaited(path: &Path, hidden: bool, happening: Happening) -> Happening {
+    let never = hidden || (happening == Happening::Written && !files::is_configuration(path));
+    if never { Happening::Done } else { happening }
 }
 
 /// What an event means for the path at this place in it.
@@ -374,6 +380,28 @@ impl Source for FilesSource {
                     return;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_is_read_is_waited_for_while_somebody_writes_it() {
+        use Happening::{Done, Gone, Written};
+        for (path, hidden, happening, expected) in [
+            ("/mesh/shop.yaml", false, Written, Written),
+            ("/mesh/shop.yaml", false, Gone, Gone),
+            ("/mesh/shop.yaml", true, Written, Done),
+            ("/mesh/app.log", false, Written, Done),
+            ("/mesh/result", false, Written, Done),
+            // It may have been a folder that is about to come back.
+            ("/mesh/shop", false, Gone, Gone),
+        ] {
+            let found = awaited(Path::new(path), hidden, happening);
+            assert_eq!(found, expected, "{path} {happening:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use voile_transport::News;
 use super::buffers::{Buffer, Buffers, Desk};
 use super::drain::Listening;
 use super::io::Io;
-use super::limits::{BUFFER_BYTES, MAX_LINGER_BYTES, MAX_PARKED_BYTES};
+use super::limits::{BUFFER_BYTES, LAST_WORD, MAX_LINGER_BYTES, MAX_PARKED_BYTES};
 use super::reply::Reply;
 use super::role::{Exchange, HttpRole, ResponseFlag};
 use super::timer::Timer;
@@ -235,7 +235,13 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                 };
                 let idle = self.parked.is_empty();
                 let drain = &self.worker.drain;
-                let asked = drain.closes_idle()
+                let closes = drain.closes_idle();
+                let patient = closes && idle && self.role.may_serve_application();
+                let deadline = match patient {
+                    true => deadline.min(self.rested + LAST_WORD),
+                    false => deadline,
+                };
+                let asked = (closes && !patient)
                     || drain.retirements() != self.retirements
                     || self.role.is_unwelcome();
                 let over = (idle && asked) || self.timer.passed(cx, deadline);

@@ -23,6 +23,10 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest time a downstream connection may wait for its next request. Envoy's default.
 pub const DOWNSTREAM_IDLE: Duration = Duration::from_secs(3600);
 
+/// How long a draining proxy lets a connection that may be an application's wait for one more request, whose answer then says
+/// that it is the last: closing it would cross that request. Who calls all the time has called within it.
+pub const LAST_WORD: Duration = Duration::from_secs(1);
+
 /// Longest time in which nothing moves while we wait for the client (its body, or room for the response). Envoy's default.
 /// Waiting for the server has no limit, as in Istio.
 pub const STREAM_IDLE: Duration = Duration::from_secs(300);

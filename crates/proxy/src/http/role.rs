@@ -109,6 +109,12 @@ pub trait HttpRole: Sized {
         false
     }
 
+    /// Whether the client may be an application that a node proxy brought here. It does not understand what a sidecar does, so it
+    /// is to hear of a connection's end by an answer, as long as it asks.
+    fn may_serve_application(&self) -> bool {
+        false
+    }
+
     /// Learns how an exchange ended. Called after the response was written, off the request's latency.
     fn record(&self, exchange: Exchange<'_, Self>);
 }

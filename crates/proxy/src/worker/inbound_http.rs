@@ -16,7 +16,7 @@ use voile_transport::{self as transport, Stream};
 
 use voile_xds::wire::{MutualTls, Protocol};
 
-use super::admission::Admission;
+use super::admission::{Admission, Arrival};
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave};
 use super::counted;
 use super::forwarded;
@@ -387,6 +387,10 @@ impl HttpRole for InboundRole {
 
     fn serves_sidecar(&self) -> bool {
         self.caller.arrival.peer().is_some()
+    }
+
+    fn may_serve_application(&self) -> bool {
+        matches!(self.caller.arrival, Arrival::Tunnel(_))
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
