@@ -148,6 +148,8 @@ impl TrustStore {
 #[derive(Debug, Default)]
 pub struct CertificateStore {
     certificate: RwLock<Option<Arc<WorkloadCertificate>>>,
+    /// The trust domain's aliases that hold with the first certificate.
+    aliases: Vec<TrustDomain>,
     trust: Arc<TrustStore>,
     trouble: RwLock<Option<String>>,
     renewal: Notify,
@@ -157,6 +159,14 @@ impl CertificateStore {
     /// An empty store: handshakes fail until a certificate is published.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same that believes identities of these trust domains, too, from the first certificate on.
+    pub fn believing(aliases: &[TrustDomain]) -> Self {
+        Self {
+            aliases: aliases.to_vec(),
+            ..Self::default()
+        }
     }
 
     /// The certificate of the moment.
@@ -208,7 +218,7 @@ impl CertificateStore {
             .trust
             .current()
             .map(|old| (old.aliases.clone(), Arc::clone(&old.revocations)))
-            .unwrap_or_default();
+            .unwrap_or_else(|| (self.aliases.clone(), Arc::default()));
         let own = certificate.identity().trust_domain.clone();
         let mut bundle = TrustBundle::new(own, aliases, certificate.roots().to_vec())?;
         bundle.revocations = revocations;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::Mesh;
-use voile_model::mesh::{Container, EnvValue, Probes, Question, Restart};
+use voile_model::mesh::{Container, EnvValue, MeshConfig, Probes, Question, Restart};
 
 use crate::block::ControlPlace;
 use crate::expand::PodPlan;
@@ -139,6 +139,7 @@ pub fn sidecar(
 /// The proxy of all pods, where there is one. In the mesh's own network, at loopback.
 pub(crate) fn node_proxy(
     around: &Surroundings<'_>,
+    config: &MeshConfig,
     control: &[ControlPlace],
     agent: &Path,
 ) -> Recipe {
@@ -148,7 +149,7 @@ pub(crate) fn node_proxy(
         .collect();
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let own = format!("{}/{}", node::NAMESPACE, node::NAME);
-    let args = [
+    let mut args = vec![
         ("--role", "node".to_owned()),
         ("--node", node::NODE.to_owned()),
         ("--workload", own),
@@ -156,7 +157,13 @@ pub(crate) fn node_proxy(
         ("--root-cert", text(&around.state.join("root-cert.pem"))),
         ("--token-file", text(&around.run.token(node::NAME))),
         ("--agent", text(agent)),
+        ("--trust-domain", config.trust_domain.to_string()),
     ];
+    let aliases = config.trust_domain_aliases.iter();
+    args.extend(aliases.map(|alias| ("--trust-domain-alias", alias.to_string())));
+    if let Some(path) = around.run.node_handover() {
+        args.push(("--handover", text(&path)));
+    }
     let mut recipe = ours(around, node::NAME.to_owned(), "proxy", &args);
     recipe.args.push("--keep-source".to_owned());
     recipe

@@ -20,12 +20,14 @@ use crate::node;
 /// Says which of the user's resources a generated one stands for.
 const GENERATED_FROM: &str = "voile.dev/generated-from";
 
-/// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic; those in `over` are done.
+/// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic; those in `over` are done. Those
+/// that are `going` take none, and are there: what they have begun is judged by what is known of them.
 pub fn render(
     plan: &Plan,
     layout: Layout,
     ready: &BTreeSet<ResourceName>,
     over: &BTreeSet<ResourceName>,
+    going: &[PodPlan],
 ) -> String {
     let mut text = String::new();
     if plan.by_node {
@@ -36,7 +38,7 @@ pub fn render(
         text.push_str(&given(service, address.to_string()).to_string());
         text.push('\n');
     }
-    for pod in &plan.pods {
+    for pod in plan.pods.iter().chain(going) {
         let phase = if over.contains(&pod.name) {
             "Succeeded"
         } else if ready.contains(&pod.name) {

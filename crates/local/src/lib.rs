@@ -35,4 +35,4 @@ pub mod watch;
 
 pub use block::MAX_CONTROL_PLANES;
 pub use isolation::{Wanted, start};
-pub use runner::{Options, TOKEN_TTL, UpError, Words};
+pub use runner::{Dataplane, Options, TOKEN_TTL, UpError, Words};

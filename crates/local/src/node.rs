@@ -1,11 +1,12 @@
 //! The agent of a mesh with a node proxy: tells it of the pods and their networks, as Istio's CNI agent does on a Kubernetes node,
-//! by the same protocol.
+//! by the same protocol. While one proxy takes over from another there are two: of new pods the latest alone is told, since two
+//! cannot listen in one; of those that go, both. When the latest ends, the one before it is told what it missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use voile_host::netns::Namespace;
@@ -21,24 +22,27 @@ pub(crate) const NODE: &str = "local";
 /// What a pod is called towards the node proxy: its name, and its network, so that who comes anew is somebody else.
 type Pods = BTreeMap<String, (Who, Namespace)>;
 
+/// The proxies that are talked with, by the order in which they came, and what each has said that it serves.
+type Talks = BTreeMap<u64, BTreeSet<String>>;
+
 /// See the module. It ends with its runtime.
 #[derive(Debug)]
 pub(crate) struct NodeAgent {
     pods: watch::Sender<Arc<Pods>>,
-    served: Arc<Mutex<BTreeSet<String>>>,
+    talks: Arc<watch::Sender<Talks>>,
 }
 
 impl NodeAgent {
     /// Waits for the node proxy at `path`.
     pub(crate) fn start(path: PathBuf, runtime: &tokio::runtime::Handle) -> io::Result<Self> {
         let (pods, told) = watch::channel(Arc::default());
-        let served = Arc::default();
+        let talks = Arc::default();
         let agents = {
             let _inside = runtime.enter();
             Agents::listen(&path)?
         };
-        runtime.spawn(run(agents, told, Arc::clone(&served)));
-        Ok(Self { pods, served })
+        runtime.spawn(run(agents, told, Arc::clone(&talks)));
+        Ok(Self { pods, talks })
     }
 
     /// These are the pods now.
@@ -52,10 +56,10 @@ impl NodeAgent {
         });
     }
 
-    /// Whether the node proxy has said that it serves this one.
+    /// Whether a node proxy has said that it serves this one.
     pub(crate) fn serves(&self, uid: &str) -> bool {
-        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        served.contains(uid)
+        let talks = self.talks.borrow();
+        talks.values().any(|served| served.contains(uid))
     }
 }
 
@@ -65,78 +69,93 @@ pub(crate) fn uid(pod: &voile_model::ResourceName, inside: &Namespace) -> io::Re
     Ok(format!("{pod}/{inode}"))
 }
 
-async fn run(
-    agents: Agents,
-    mut told: watch::Receiver<Arc<Pods>>,
-    served: Arc<Mutex<BTreeSet<String>>>,
-) {
-    loop {
+async fn run(agents: Agents, told: watch::Receiver<Arc<Pods>>, talks: Arc<watch::Sender<Talks>>) {
+    for number in 0.. {
         match agents.accept().await {
             Ok(channel) => {
-                let ended = converse(&channel, &mut told, &served).await;
-                served
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clear();
-                match ended {
-                    Ok(()) => return,
-                    Err(error) => tracing::debug!(%error, "the node proxy is gone"),
-                }
+                talks.send_modify(|talks| drop(talks.insert(number, BTreeSet::new())));
+                let (told, talks) = (told.clone(), Arc::clone(&talks));
+                tokio::spawn(async move {
+                    let talk = Talk {
+                        number,
+                        talks: &talks,
+                    };
+                    if let Err(error) = talk.converse(&channel, told).await {
+                        tracing::debug!(%error, "the node proxy is gone");
+                    }
+                    talks.send_modify(|talks| drop(talks.remove(&number)));
+                });
             }
             Err(error) => tracing::warn!(%error, "a node proxy is not understood"),
         }
     }
 }
 
-/// Tells one proxy of everything, and of each change; ends with the mesh.
-async fn converse(
-    channel: &Channel,
-    told: &mut watch::Receiver<Arc<Pods>>,
-    served: &Mutex<BTreeSet<String>>,
-) -> io::Result<()> {
-    let mut known: BTreeSet<String> = BTreeSet::new();
-    let mut complete = false;
-    loop {
-        let pods = Arc::clone(&told.borrow_and_update());
-        let gone: Vec<String> = known
-            .iter()
-            .filter(|uid| !pods.contains_key(*uid))
-            .cloned()
-            .collect();
-        for uid in gone {
-            known.remove(&uid);
-            served
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&uid);
-            say(channel, &Told::Remove(uid)).await?;
-        }
-        for (uid, (who, inside)) in pods.iter() {
-            if !known.insert(uid.clone()) {
-                continue;
+/// One conversation.
+struct Talk<'a> {
+    number: u64,
+    talks: &'a watch::Sender<Talks>,
+}
+
+impl Talk<'_> {
+    /// Tells one proxy of everything, and of each change; ends with the mesh.
+    async fn converse(
+        &self,
+        channel: &Channel,
+        mut told: watch::Receiver<Arc<Pods>>,
+    ) -> io::Result<()> {
+        let mut talks = self.talks.subscribe();
+        let mut known: BTreeSet<String> = BTreeSet::new();
+        let mut complete = false;
+        loop {
+            let latest = talks.borrow_and_update().keys().next_back() == Some(&self.number);
+            let pods = Arc::clone(&told.borrow_and_update());
+            let gone: Vec<String> = known
+                .extract_if(.., |uid| !pods.contains_key(uid))
+                .collect();
+            for uid in gone {
+                self.note(|served| {
+                    served.remove(&uid);
+                });
+                say(channel, &Told::Remove(uid)).await?;
             }
-            let inside = inside.as_fd().try_clone_to_owned()?;
-            let add = Told::Add {
-                uid: uid.clone(),
-                who: who.clone(),
-                inside,
-            };
-            if say(channel, &add).await? {
-                served
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(uid.clone());
+            for (uid, (who, inside)) in pods.iter().filter(|_| latest) {
+                if !known.insert(uid.clone()) {
+                    continue;
+                }
+                let inside = inside.as_fd().try_clone_to_owned()?;
+                let add = Told::Add {
+                    uid: uid.clone(),
+                    who: who.clone(),
+                    inside,
+                };
+                if say(channel, &add).await? {
+                    self.note(|served| {
+                        served.insert(uid.clone());
+                    });
+                }
+            }
+            if latest && !std::mem::replace(&mut complete, true) {
+                say(channel, &Told::Complete).await?;
+            }
+            tokio::select! {
+                changed = told.changed() => if changed.is_err() {
+                    return Ok(());
+                },
+                // We hold its sender.
+                _ = talks.changed() => {}
+                () = channel.ended() => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-        if !std::mem::replace(&mut complete, true) {
-            say(channel, &Told::Complete).await?;
-        }
-        tokio::select! {
-            changed = told.changed() => if changed.is_err() {
-                return Ok(());
-            },
-            () = channel.ended() => return Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+    }
+
+    /// Notes what this proxy serves.
+    fn note(&self, change: impl FnOnce(&mut BTreeSet<String>)) {
+        self.talks.send_modify(|talks| {
+            if let Some(served) = talks.get_mut(&self.number) {
+                change(served);
+            }
+        });
     }
 }
 
@@ -147,4 +166,71 @@ async fn say(channel: &Channel, told: &Told) -> io::Result<bool> {
         tracing::warn!(reason, "the node proxy refuses a pod");
     }
     Ok(answer.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a proxy is told next, with a yes in answer.
+    async fn hears(proxy: &Channel) -> String {
+        let told = proxy.hear().await.expect("heard").expect("a word");
+        proxy.answer(Ok(())).await.expect("answered");
+        match told {
+            Told::Add { uid, .. } => format!("add {uid}"),
+            Told::Keep(uid) => format!("keep {uid}"),
+            Told::Remove(uid) => format!("remove {uid}"),
+            Told::Complete => "complete".to_owned(),
+        }
+    }
+
+    fn pods(names: &[&str]) -> Pods {
+        let pod = |name: &&str| {
+            let who = Who {
+                name: (*name).to_owned(),
+                namespace: "shop".to_owned(),
+                service_account: "default".to_owned(),
+            };
+            let inside = Namespace::current().expect("a network");
+            ((*name).to_owned(), (who, inside))
+        };
+        names.iter().map(pod).collect()
+    }
+
+    #[test]
+    fn of_two_proxies_the_latest_hears_of_new_pods_both_of_those_that_go_and_the_first_catches_up()
+    {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("zds");
+        let agent = NodeAgent::start(path.clone(), runtime.handle()).expect("it listens");
+        runtime.block_on(async {
+            agent.tell(pods(&["a", "b"]));
+            let first = Channel::connect(&path).await.expect("an agent");
+            for word in ["add a", "add b", "complete"] {
+                assert_eq!(hears(&first).await, word);
+            }
+            let second = Channel::connect(&path).await.expect("an agent");
+            for word in ["add a", "add b", "complete"] {
+                assert_eq!(hears(&second).await, word);
+            }
+            agent.tell(pods(&["b", "c"]));
+            assert_eq!(hears(&first).await, "remove a");
+            for word in ["remove a", "add c"] {
+                assert_eq!(hears(&second).await, word);
+            }
+            agent.tell(pods(&["b"]));
+            assert_eq!(hears(&second).await, "remove c");
+            agent.tell(pods(&["b", "d"]));
+            assert_eq!(hears(&second).await, "add d");
+            drop(second);
+            assert_eq!(hears(&first).await, "add d", "of c it never heard");
+            agent.tell(pods(&["d"]));
+            assert_eq!(hears(&first).await, "remove b");
+            assert!(agent.serves("d") && !agent.serves("b") && !agent.serves("c"));
+        });
+    }
 }

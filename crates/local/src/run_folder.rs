@@ -84,6 +84,12 @@ impl RunFolder {
         (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
     }
 
+    /// The same of the node proxy.
+    pub fn node_handover(&self) -> Option<PathBuf> {
+        let path = self.path.join(HANDOVER).join("node");
+        (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
+    }
+
     /// The resolv.conf of pods of a namespace that have a sidecar, or of those of any namespace that have none.
     pub fn resolver(&self, namespace: &str, captured: bool) -> PathBuf {
         // No namespace is called like that.

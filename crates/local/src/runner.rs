@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use voile_host::enclosure::{EnclosureError, Inside};
 use voile_host::place::Place;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_model::mesh::MeshConfig;
 use voile_model::{Diagnostic, Mesh, ResourceName};
 
 use crate::addresses::{AddressError, Addresses};
@@ -74,8 +75,26 @@ pub struct Options {
     pub control: Vec<(&'static str, String)>,
     /// Whether pods in namespaces reach the host's network.
     pub egress: bool,
-    /// Whether one node proxy serves the pods, in place of their sidecars; only in namespaces.
-    pub by_node: bool,
+    /// Who serves the pods.
+    pub dataplane: Dataplane,
+}
+
+/// Who serves pods. A node proxy needs namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dataplane {
+    /// A sidecar in each that is injected.
+    Sidecars,
+    /// One node proxy in place of those sidecars.
+    Node,
+    /// Sidecars where they are injected, and a node proxy for pods that are ambient.
+    Mixed,
+}
+
+impl Dataplane {
+    /// Whether there is a node proxy.
+    pub fn has_node(self) -> bool {
+        self != Self::Sidecars
+    }
 }
 
 /// What signals say.
@@ -179,6 +198,8 @@ struct Runner {
     to_replace: BTreeSet<ResourceName>,
     /// Pods that are done, as they were published.
     over: BTreeSet<ResourceName>,
+    /// Pods of the node proxy that end, as they were published.
+    going: Vec<PodPlan>,
     /// Which pods were said to take traffic; `None` when the plan has changed since.
     published: Option<BTreeSet<ResourceName>>,
     written: String,
@@ -211,7 +232,7 @@ fn control_planes(
 ) -> (Vec<Process>, Observer) {
     let places = ground.control_planes(options.control_planes);
     let mut further = options.control.clone();
-    if options.by_node {
+    if options.dataplane.has_node() {
         let account = format!("{}/{}", node::NAMESPACE, node::NAME);
         further.push(("--node-account", account));
     }
@@ -227,13 +248,13 @@ fn beyond_pods(
     around: &Surroundings<'_>,
     ground: &Ground,
     options: &Options,
-    runtime: &tokio::runtime::Handle,
+    (config, runtime): (&MeshConfig, &tokio::runtime::Handle),
 ) -> Result<Option<ByNode>, UpError> {
     if let Some(network) = ground.network().filter(|_| options.egress) {
         network.lead_out(runtime)?;
     }
-    let node = || ByNode::start(around, ground, options, runtime);
-    options.by_node.then(node).transpose()
+    let node = || ByNode::start(around, ground, options, (config, runtime));
+    options.dataplane.has_node().then(node).transpose()
 }
 
 impl Runner {
@@ -253,7 +274,7 @@ impl Runner {
         let mut roster = Roster::default();
         let begin = (&mut roster, &Beginning);
         let (mesh, plan, problems) =
-            edits::understand(&sources, (None, options.by_node), begin, &mut addresses)?;
+            edits::understand(&sources, (None, options.dataplane), begin, &mut addresses)?;
         edits::print(&problems);
         let blocks =
             |problem: &&Diagnostic| problem.is_error() && !edits::is_answered(&mesh, problem);
@@ -261,10 +282,8 @@ impl Runner {
         if errors > 0 {
             return Err(UpError::Problems(errors));
         }
-        let state = options
-            .state
-            .clone()
-            .unwrap_or_else(|| run_folder.path().join("state"));
+        let own = || run_folder.path().join("state");
+        let state = options.state.clone().unwrap_or_else(own);
         let around = Surroundings {
             voile: &options.voile,
             folder: &options.folder,
@@ -275,7 +294,8 @@ impl Runner {
         };
         let (controls, observer) = control_planes(&around, &ground, &options);
         let reach = reach::Reach::new(RelayThread::start()?);
-        let node = beyond_pods(&around, &ground, &options, reach.runtime())?;
+        let known = (&*mesh.config, reach.runtime());
+        let node = beyond_pods(&around, &ground, &options, known)?;
         Ok(Self {
             options,
             state,
@@ -299,6 +319,7 @@ impl Runner {
             replace,
             to_replace: BTreeSet::new(),
             over: BTreeSet::new(),
+            going: Vec::new(),
             published: None,
             written: String::new(),
             reach,
@@ -431,6 +452,7 @@ impl Runner {
             let with_sidecar = self.pods.iter().filter(|(_, pod)| pod.sidecar.is_some());
             self.to_replace = with_sidecar.map(|(name, _)| name.clone()).collect();
             self.event(&format!("{} sidecars are replaced", self.to_replace.len()));
+            self.replace_node();
         }
         if self.to_replace.is_empty() {
             return;
@@ -469,11 +491,13 @@ impl Runner {
         let ready = self.ready();
         let over = self.pods.values().filter(|pod| pod.is_over());
         let over: BTreeSet<_> = over.map(|pod| pod.plan.name.clone()).collect();
-        if self.published.as_ref() == Some(&ready) && self.over == over {
+        let going = self.going();
+        let same = self.over == over && self.going == going;
+        if self.published.as_ref() == Some(&ready) && same {
             return Ok(());
         }
-        let text = render(&self.plan, self.ground.layout(), &ready, &over);
-        self.over = over;
+        let text = render(&self.plan, self.ground.layout(), &ready, &over, &going);
+        (self.over, self.going) = (over, going);
         if text != self.written {
             self.run_folder
                 .replace(&self.run_folder.config().join("mesh.json"), &text)?;
@@ -548,7 +572,7 @@ impl Runner {
         };
         let network = match self.ground.network() {
             Some(network) => {
-                let by_node = self.options.by_node && plan.is_ambient();
+                let by_node = self.plan.by_node && plan.is_ambient();
                 Some(network.add_pod(&plan, by_node)?)
             }
             None => None,
@@ -581,7 +605,7 @@ impl Runner {
         for text in wrong {
             self.event(&text);
         }
-        let unserved = self.options.by_node && plan.is_ambient();
+        let unserved = self.plan.by_node && plan.is_ambient();
         let mut pod = PodRun::new(plan, network, proxy, apps);
         pod.wait_for_node(unserved);
         Ok(pod)

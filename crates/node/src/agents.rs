@@ -1,22 +1,25 @@
 //! The pods of this node, as the agent tells of them: each gets listeners in its own network and keys of its own identity.
-//! When the agent is gone its pods are served on; when it comes back, what it no longer names is let go.
+//! When the agent is gone its pods are served on; when it comes back, what it no longer names is let go. The listeners are
+//! those of the process before us, where there was one; and nobody accepts until the doors are opened.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak as Faint};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use voile_host::netns::Namespace;
 use voile_identity::{
     CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, Revocations,
     TrustDomain, retry_delay,
 };
-use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor, bind};
+use voile_transport::handover::{Inherited, Lent};
+use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
 use voile_zds::{Channel, Told, Who};
 
 use crate::dispatch::Dispatcher;
@@ -33,14 +36,46 @@ pub(crate) struct Means {
     pub(crate) dispatcher: Rc<Dispatcher>,
     pub(crate) certificates: ClientSettings,
     pub(crate) trust_domain: TrustDomain,
+    pub(crate) aliases: Vec<TrustDomain>,
     pub(crate) keeps_source: bool,
     pub(crate) drain: Duration,
+}
+
+type Listeners = Box<[(Door, Rc<Listener>)]>;
+
+/// One pod's listeners; those who accept there, while anybody does.
+struct Served {
+    pod: Arc<Pod>,
+    listeners: Listeners,
+    accepting: Vec<AbortHandle>,
+}
+
+impl Served {
+    fn stop(&mut self) {
+        self.accepting.drain(..).for_each(|task| task.abort());
+    }
+
+    /// Listens no more, from this moment on: the agent may name the same network again in its next word, and those who accepted
+    /// let go of their sockets only when it is their turn.
+    fn close(&mut self) {
+        self.stop();
+        for (_, listener) in &self.listeners {
+            listener.close();
+        }
+    }
 }
 
 /// See the module.
 pub(crate) struct Agency {
     means: Means,
-    pods: RefCell<BTreeMap<String, Arc<Pod>>>,
+    /// The agent's socket.
+    path: PathBuf,
+    talking: RefCell<Option<AbortHandle>>,
+    pods: RefCell<BTreeMap<String, Served>>,
+    /// What the process before us gave.
+    inherited: RefCell<Inherited>,
+    /// Whether connections are accepted.
+    open: Cell<bool>,
     badges: RefCell<BTreeMap<Identity, Weak<Badge>>>,
     spare: RefCell<SpareDescriptor>,
     complete: watch::Sender<bool>,
@@ -54,10 +89,14 @@ struct Conversation {
 }
 
 impl Agency {
-    pub(crate) fn new(means: Means) -> io::Result<Rc<Self>> {
+    pub(crate) fn new(means: Means, path: PathBuf, inherited: Inherited) -> io::Result<Rc<Self>> {
         Ok(Rc::new(Self {
             means,
+            path,
+            talking: RefCell::default(),
             pods: RefCell::default(),
+            inherited: RefCell::new(inherited),
+            open: Cell::new(false),
             badges: RefCell::default(),
             spare: RefCell::new(SpareDescriptor::reserve()?),
             complete: watch::Sender::new(false),
@@ -71,14 +110,72 @@ impl Agency {
 
     /// The pods that are served.
     pub(crate) fn pods(&self) -> Vec<Arc<Pod>> {
-        self.pods.borrow().values().cloned().collect()
+        let pods = self.pods.borrow();
+        pods.values().map(|doors| Arc::clone(&doors.pod)).collect()
     }
 
-    /// Talks with whoever listens at `path`, for ever again.
-    pub(crate) async fn run(self: Rc<Self>, path: PathBuf) {
+    /// Begins to talk with the agent.
+    pub(crate) fn talk(self: &Rc<Self>) {
+        let talking = tokio::task::spawn_local(Rc::clone(self).run());
+        self.talking.replace(Some(talking.abort_handle()));
+    }
+
+    /// Hangs up: it tells us of no more pods.
+    pub(crate) fn hang_up(&self) {
+        if let Some(talking) = self.talking.take() {
+            talking.abort();
+        }
+    }
+
+    /// Accepts connections, for pods that are and for those to come.
+    pub(crate) fn open(self: &Rc<Self>) {
+        self.open.set(true);
+        for doors in self.pods.borrow_mut().values_mut() {
+            self.accept_at(doors);
+        }
+    }
+
+    /// Accepts none; who calls waits in the kernel.
+    pub(crate) fn pause(&self) {
+        self.open.set(false);
+        for doors in self.pods.borrow_mut().values_mut() {
+            doors.stop();
+        }
+    }
+
+    fn accept_at(self: &Rc<Self>, doors: &mut Served) {
+        for (door, listener) in &doors.listeners {
+            let (pod, listener) = (Arc::clone(&doors.pod), Rc::clone(listener));
+            let accepting = accept(Rc::downgrade(self), pod, *door, listener);
+            let accepting = tokio::task::spawn_local(accepting);
+            doors.accepting.push(accepting.abort_handle());
+        }
+    }
+
+    /// Every pod's listeners, for a successor.
+    pub(crate) fn lend(&self) -> io::Result<Vec<Lent>> {
+        let mut all = Vec::new();
+        for doors in self.pods.borrow().values() {
+            let place = doors.pod.inside.id()?;
+            for (door, listener) in &doors.listeners {
+                let socket = listener.try_clone()?.into();
+                all.push((role(door.name(), place), listener.address(), socket));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Closes what the process before us gave and nobody named.
+    pub(crate) fn forget_inherited(&self) {
+        self.inherited.take();
+    }
+
+    /// Talks with whoever listens at its path, for ever again.
+    async fn run(self: Rc<Self>) {
+        let path = &self.path;
         let mut failures = 0_u32;
         loop {
-            match Channel::connect(&path).await {
+            match Channel::connect(path).await {
                 Ok(channel) => {
                     failures = 0;
                     tracing::info!(path = %path.display(), "an agent tells of pods");
@@ -165,7 +262,10 @@ impl Agency {
                 &"no name of a namespace and a service account",
             )
         })?;
-        let known = self.pods.borrow().get(&uid).cloned();
+        let known = {
+            let pods = self.pods.borrow();
+            pods.get(&uid).map(|doors| Arc::clone(&doors.pod))
+        };
         if let Some(known) = known {
             let same = known.inside.id().is_ok_and(|known| known == id);
             if same && known.badge.identity == identity && *known.name == *who.name {
@@ -180,8 +280,9 @@ impl Agency {
             ));
         }
         let addresses = addresses(&inside).map_err(|error| failed("its addresses", &error))?;
+        let bind = || listeners(&mut self.inherited.borrow_mut(), id);
         let listeners = inside
-            .within(listeners)
+            .within(bind)
             .and_then(|bound| bound)
             .map_err(|error| failed("its listeners", &error))?;
         let badge = self
@@ -200,14 +301,16 @@ impl Agency {
             let wish = self.means.asker.registry().own(*address);
             self.means.asker.follow(wish);
         }
-        for (door, listener) in listeners {
-            let listener = Listener::new(listener);
-            let listener = listener.map_err(|error| failed("its listeners", &error))?;
-            let accepting = accept(Rc::downgrade(self), Arc::clone(&pod), door, listener);
-            tokio::task::spawn_local(accepting);
+        let mut doors = Served {
+            pod: Arc::clone(&pod),
+            listeners,
+            accepting: Vec::new(),
+        };
+        if self.open.get() {
+            self.accept_at(&mut doors);
         }
         tracing::info!(uid = %pod.uid, pod = %pod.name, identity = %pod.badge.identity, addresses = ?pod.addresses, "a pod is served");
-        self.pods.borrow_mut().insert(uid, pod);
+        self.pods.borrow_mut().insert(uid, doors);
         self.tell_homes();
         Ok(())
     }
@@ -219,7 +322,7 @@ impl Agency {
             let of = |address: &IpAddr| (*address, Arc::clone(pod));
             pod.addresses.iter().map(of).collect()
         };
-        let homes = pods.values().flat_map(at).collect();
+        let homes = pods.values().flat_map(|doors| at(&doors.pod)).collect();
         self.means.dispatcher.tell_homes(&Arc::new(homes));
     }
 
@@ -240,7 +343,7 @@ impl Agency {
         if let Some(badge) = badges.get(&identity).and_then(Weak::upgrade) {
             return Ok(badge);
         }
-        let store = Arc::new(CertificateStore::new());
+        let store = Arc::new(CertificateStore::believing(&self.means.aliases));
         let (server, client) = Badge::tls(&store)?;
         let certificates =
             CertificateClient::new(self.means.certificates.clone(), Arc::clone(&store))
@@ -278,13 +381,17 @@ impl Agency {
     }
 
     fn remove(&self, uid: &str) {
-        let Some(pod) = self.pods.borrow_mut().remove(uid) else {
+        let removed = self.pods.borrow_mut().remove(uid);
+        let Some(mut removed) = removed else {
             return;
         };
+        removed.close();
+        let pod = removed.pod;
         tracing::info!(uid = %pod.uid, pod = %pod.name, "a pod is served no more");
         self.tell_homes();
         for address in &pod.addresses {
-            let still_ours = self.pods.borrow().values().any(|other| other.has(*address));
+            let pods = self.pods.borrow();
+            let still_ours = pods.values().any(|other| other.pod.has(*address));
             if !still_ours {
                 let wish = self.means.asker.registry().disown(*address);
                 self.means.asker.follow(wish);
@@ -300,23 +407,30 @@ impl Agency {
 
     /// Accepts nothing more; what is open may end.
     pub(crate) fn leave(&self) {
-        for pod in self.pods.borrow().values() {
-            pod.life.send_replace(Life::Leaving);
+        self.pause();
+        for doors in self.pods.borrow_mut().values_mut() {
+            doors.listeners = Box::default();
+            doors.pod.life.send_replace(Life::Leaving);
         }
     }
 
-    /// Cuts what is still open.
+    /// Cuts what is still open, and lets go of all pods.
     pub(crate) fn cut(&self) {
-        for pod in self.pods.borrow().values() {
-            pod.life.send_replace(Life::Gone);
+        for doors in self.pods.take().into_values() {
+            doors.pod.life.send_replace(Life::Gone);
         }
+        self.tell_homes();
     }
 }
 
-type Listeners = Vec<(Door, TcpListener)>;
+/// A socket's name towards a successor: what for, and in which network.
+pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
+    format!("{name}@{device}:{inode}")
+}
 
-/// The three doors, for both families where the machine has both; of the calling thread's network.
-fn listeners() -> io::Result<Listeners> {
+/// The three doors, for both families where the machine has both: those inherited of this place, or new ones of the calling
+/// thread's network.
+fn listeners(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<Listeners> {
     let [outbound, plaintext, tunnel] = OWN_PORTS;
     let doors = [
         (Door::Outbound, outbound),
@@ -325,26 +439,29 @@ fn listeners() -> io::Result<Listeners> {
     ];
     let mut all = Vec::new();
     for (door, port) in doors {
-        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let role = role(door.name(), place);
         let named = |error: io::Error| {
             io::Error::new(
                 error.kind(),
                 format!("cannot listen on port {port}: {error}"),
             )
         };
-        all.push((door, bind(address).map_err(named)?));
-        match bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        all.push((door, inherited.bind(&role, address).map_err(named)?));
+        match inherited.bind(&role, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
             Ok(listener) => all.push((door, listener)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(named(error)),
             // A machine without IPv6 has nobody who calls by it.
             Err(error) => tracing::debug!(port, %error, "no IPv6"),
         }
     }
-    Ok(all)
+    let listening =
+        |(door, socket)| -> io::Result<_> { Ok((door, Rc::new(Listener::new(socket)?))) };
+    all.into_iter().map(listening).collect()
 }
 
 /// Takes what comes to one door of a pod, until the pod leaves.
-async fn accept(agency: Faint<Agency>, pod: Arc<Pod>, door: Door, listener: Listener) {
+async fn accept(agency: Faint<Agency>, pod: Arc<Pod>, door: Door, listener: Rc<Listener>) {
     loop {
         let Some(agency) = agency.upgrade() else {
             return;

@@ -8,6 +8,7 @@
 
 mod agents;
 mod dispatch;
+mod doors;
 mod heads;
 mod inbound;
 mod near;
@@ -42,16 +43,21 @@ use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::logging::Level;
 use voile_transport as transport;
+use voile_transport::handover::HandoverError;
 use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
 
 use agents::{Agency, Means};
 use dispatch::{Burden, Dispatcher, Handle};
-use pages::{Sockets, Told};
+use doors::{Doors, Legacy, Successor};
+use pages::Told;
 use registry::{Registry, View};
 use worker::Asker;
 
 /// How often a draining proxy looks whether everybody left.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// How long workers may take to end what is cut: one turn each, on however busy a machine.
+const CUT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Most workers anybody may ask for.
 const MAX_WORKERS: usize = 256;
@@ -67,6 +73,8 @@ pub struct Options {
     pub node: String,
     /// The trust domain of the identities that it serves.
     pub trust_domain: TrustDomain,
+    /// Its other names: whoever calls by one of them is believed, too.
+    pub trust_domain_aliases: Vec<TrustDomain>,
     /// The agent's socket.
     pub agent: PathBuf,
     /// `https://host:port` of each control plane.
@@ -87,6 +95,10 @@ pub struct Options {
     pub workers: usize,
     /// How long connections may take to end at shutdown, and when their pod is gone.
     pub drain_timeout: Duration,
+    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
+    pub handover: Option<PathBuf>,
+    /// How long connections may take to end when another process serves in our place.
+    pub handover_drain_timeout: Duration,
     /// Changes the log's level.
     pub log: Option<Level>,
 }
@@ -107,9 +119,18 @@ pub enum RunError {
     /// The option makes no sense, or the process may not do what it needs.
     #[error("{0}")]
     Option(String),
+    /// The running proxy did not hand over, or this one was not fit to take over.
+    #[error("handover: {0}")]
+    Handover(String),
     /// Threads, runtimes, descriptors.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
+}
+
+impl From<HandoverError> for RunError {
+    fn from(error: HandoverError) -> Self {
+        Self::Handover(error.to_string())
+    }
 }
 
 /// Runs a node proxy until SIGTERM, SIGINT or `/quitquitquit`.
@@ -127,10 +148,11 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let descriptors = transport::raise_descriptor_limit();
     let (workers, node) = (options.workers, &options.node);
     tracing::info!(node, workers, descriptors, "node proxy begins");
+    let legacy = Legacy::claim(&options)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let threads = LocalSet::new().block_on(&runtime, serve(options))?;
+    let threads = LocalSet::new().block_on(&runtime, serve(options, legacy))?;
     for thread in threads {
         if thread.join().is_err() {
             tracing::error!("a worker ended by a panic");
@@ -164,8 +186,8 @@ fn may(options: &Options) -> Result<(), RunError> {
 
 type Threads = Vec<std::thread::JoinHandle<()>>;
 
-async fn serve(options: Options) -> Result<Threads, RunError> {
-    let sockets = bind(&options).await?;
+async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError> {
+    let sockets = legacy.pages(&options)?;
     let (publish, view) = watch::channel(Arc::new(View::default()));
     let registry = Arc::new(Mutex::new(Registry::default()));
     let asker = Asker {
@@ -175,20 +197,8 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
     let emptied = Arc::new(Notify::new());
     let (handles, threads) = start_workers(options.workers, &view, &asker, &emptied)?;
     let dispatcher = Rc::new(Dispatcher::new(handles));
-    let agency = Agency::new(Means {
-        asker,
-        dispatcher: Rc::clone(&dispatcher),
-        certificates: ClientSettings {
-            control: options.control.clone(),
-            root_cert: options.root_cert.clone(),
-            token_file: Some(options.token_file.clone()),
-            join_token_file: None,
-            ttl: None,
-        },
-        trust_domain: options.trust_domain.clone(),
-        keeps_source: options.keeps_source,
-        drain: options.drain_timeout,
-    })?;
+    let means = means(&options, asker, &dispatcher);
+    let agency = Agency::new(means, options.agent.clone(), legacy.inherited)?;
     let told = Rc::new(Told {
         agency: Rc::clone(&agency),
         dispatcher: Rc::clone(&dispatcher),
@@ -197,52 +207,103 @@ async fn serve(options: Options) -> Result<Threads, RunError> {
         leaving: Cell::new(false),
         log: options.log.clone(),
     });
-    pages::start(&told, sockets);
-    let listening = tokio::task::spawn_local(Rc::clone(&agency).run(options.agent.clone()));
+    agency.talk();
     tokio::task::spawn_local(watch_view(
         Rc::clone(&agency),
         told.view.clone(),
         Rc::clone(&dispatcher),
     ));
     tokio::task::spawn_local(watch_emptied(emptied, Rc::clone(&dispatcher)));
-    let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-    );
+    let mut signals = Signals::install()?;
+    let doors = Doors::new(&told, legacy.who, sockets);
+    let opening = Rc::clone(&doors).open(legacy.predecessor, options.handover.clone());
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        opened = opening => opened?,
+        () = signals.next() => {
+            tracing::info!("ended before it took over: nothing was accepted");
+            dispatcher.dismiss();
+            return Ok(threads);
+        }
+    }
+    tokio::select! {
+        () = signals.next() => {}
         () = told.ending.notified() => {}
     }
-    listening.abort();
+    let successor = doors.close();
+    agency.hang_up();
     told.leaving.set(true);
     agency.leave();
-    drain(&options, &dispatcher, &mut terminate, &mut interrupt).await;
+    let limit = match successor {
+        Successor::Nobody => options.drain_timeout,
+        // Nobody waits for our end.
+        _ => options.drain_timeout.max(options.handover_drain_timeout),
+    };
+    drain(limit, &dispatcher, &mut signals).await;
     agency.cut();
+    // Each is told by a reset that it was cut; that takes its worker's turn.
+    let _ = tokio::time::timeout(CUT_LIMIT, everybody_left(&dispatcher)).await;
+    if successor == Successor::Elsewhere {
+        tracing::info!("a process of another network serves in our place: waiting to be ended");
+        signals.next().await;
+    }
     dispatcher.dismiss();
     Ok(threads)
 }
 
-/// Waits until everybody left, for as long as is allowed, or until it is said again.
-async fn drain(
-    options: &Options,
-    dispatcher: &Dispatcher,
-    terminate: &mut Signal,
-    interrupt: &mut Signal,
-) {
-    let limit = options.drain_timeout;
-    tracing::info!(connections = dispatcher.load(), ?limit, "draining");
-    let everybody_left = async {
-        while dispatcher.load() > 0 {
-            tokio::time::sleep(DRAIN_LOOK).await;
+fn means(options: &Options, asker: Asker, dispatcher: &Rc<Dispatcher>) -> Means {
+    Means {
+        asker,
+        dispatcher: Rc::clone(dispatcher),
+        certificates: ClientSettings {
+            control: options.control.clone(),
+            root_cert: options.root_cert.clone(),
+            token_file: Some(options.token_file.clone()),
+            join_token_file: None,
+            ttl: None,
+        },
+        trust_domain: options.trust_domain.clone(),
+        aliases: options.trust_domain_aliases.clone(),
+        keeps_source: options.keeps_source,
+        drain: options.drain_timeout,
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn install() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-    };
+    }
+}
+
+async fn everybody_left(dispatcher: &Dispatcher) {
+    while dispatcher.load() > 0 {
+        tokio::time::sleep(DRAIN_LOOK).await;
+    }
+}
+
+/// Waits until everybody left, for as long as is allowed, or until it is said again.
+async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) {
+    tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     tokio::select! {
-        done = tokio::time::timeout(limit, everybody_left) => if done.is_err() {
+        done = tokio::time::timeout(limit, everybody_left(dispatcher)) => if done.is_err() {
             tracing::warn!(connections = dispatcher.load(), "drain timeout: closing what is left");
         },
-        _ = terminate.recv() => tracing::warn!("second signal: ending at once"),
-        _ = interrupt.recv() => tracing::warn!("second signal: ending at once"),
+        () = signals.next() => tracing::warn!("second signal: ending at once"),
     }
 }
 
@@ -269,22 +330,6 @@ async fn watch_view(
             known = lists;
         }
     }
-}
-
-async fn bind(options: &Options) -> Result<Sockets, RunError> {
-    let bind = |address, purpose| {
-        let bound = transport::bind(address).and_then(tokio::net::TcpListener::from_std);
-        bound.map_err(|error| RunError::Bind {
-            address,
-            purpose,
-            error,
-        })
-    };
-    Ok(Sockets {
-        admin: bind(options.admin, "admin")?,
-        metrics: bind(options.metrics, "metrics")?,
-        readiness: bind(options.readiness, "readiness")?,
-    })
 }
 
 /// Starts the discovery client: every policy, and of addresses those that are asked for.

@@ -1,13 +1,15 @@
 //! The pages for people and scrapers: admin (15000), metrics (15020), readiness (15021).
 
+use std::io;
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinHandle};
 use voile_telemetry::admin::{Answer, Question, serve};
 use voile_telemetry::logging::Level;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
@@ -45,23 +47,38 @@ pub(crate) struct Sockets {
     pub(crate) readiness: TcpListener,
 }
 
-/// Starts the three servers.
-pub(crate) fn start(told: &Rc<Told>, sockets: Sockets) {
-    let shared = Rc::clone(told);
-    tokio::task::spawn_local(serve(sockets.admin, move |question| {
-        admin(Rc::clone(&shared), question)
-    }));
-    let shared = Rc::clone(told);
-    tokio::task::spawn_local(serve(sockets.metrics, move |question| {
-        metrics(Rc::clone(&shared), question)
-    }));
-    let shared = Rc::clone(told);
-    tokio::task::spawn_local(serve(sockets.readiness, move |question| {
-        std::future::ready(match question.path.as_str() {
-            "/healthz/ready" => ready(&shared),
-            path => Answer::not_found(path),
-        })
-    }));
+impl Sockets {
+    /// Each by its role, as a successor is told.
+    pub(crate) fn each(&self) -> [(&'static str, &TcpListener); 3] {
+        [
+            ("admin", &self.admin),
+            ("metrics", &self.metrics),
+            ("readiness", &self.readiness),
+        ]
+    }
+}
+
+/// Starts the three servers; the sockets stay with whoever lends them.
+pub(crate) fn start(told: &Rc<Told>, sockets: &Sockets) -> io::Result<Vec<AbortHandle>> {
+    let listen = |socket: &TcpListener| -> io::Result<_> {
+        tokio::net::TcpListener::from_std(socket.try_clone()?)
+    };
+    let (one, two, three) = (Rc::clone(told), Rc::clone(told), Rc::clone(told));
+    let servers = [
+        tokio::task::spawn_local(serve(listen(&sockets.admin)?, move |question| {
+            admin(Rc::clone(&one), question)
+        })),
+        tokio::task::spawn_local(serve(listen(&sockets.metrics)?, move |question| {
+            metrics(Rc::clone(&two), question)
+        })),
+        tokio::task::spawn_local(serve(listen(&sockets.readiness)?, move |question| {
+            std::future::ready(match question.path.as_str() {
+                "/healthz/ready" => ready(&three),
+                path => Answer::not_found(path),
+            })
+        })),
+    ];
+    Ok(servers.iter().map(JoinHandle::abort_handle).collect())
 }
 
 async fn admin(told: Rc<Told>, question: Question) -> Answer {
@@ -92,7 +109,8 @@ fn logging(told: &Told, question: &Question) -> Answer {
     }
 }
 
-fn ready(told: &Told) -> Answer {
+/// What a process still waits for that is to serve.
+pub(crate) fn unready(told: &Told) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     if !told.view.borrow().is_told {
         reasons.push("the control plane has not said which policies there are");
@@ -103,7 +121,11 @@ fn ready(told: &Told) -> Answer {
     if told.leaving.get() {
         reasons.push("draining");
     }
-    match reasons.as_slice() {
+    reasons
+}
+
+fn ready(told: &Told) -> Answer {
+    match unready(told).as_slice() {
         [] => Answer::text(StatusCode::OK, "ready\n"),
         reasons => Answer::text(
             StatusCode::SERVICE_UNAVAILABLE,

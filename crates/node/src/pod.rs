@@ -19,7 +19,7 @@ use voile_transport::{
 };
 
 /// How long a connection waits for its pod's first certificate.
-const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A peer that is gone without a word is noticed by the kernel after some four minutes: nothing here cuts a tunnel for being
 /// quiet, since databases keep theirs for days.

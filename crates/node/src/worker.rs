@@ -45,6 +45,17 @@ pub(crate) enum Door {
     Plaintext,
 }
 
+impl Door {
+    /// As a successor is told.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Outbound => "outbound",
+            Self::Tunnel => "tunnels",
+            Self::Plaintext => "plaintext",
+        }
+    }
+}
+
 /// Pods of this node by their addresses.
 pub(crate) type Homes = HashMap<IpAddr, Arc<Pod>>;
 

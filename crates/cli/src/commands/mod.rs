@@ -95,7 +95,7 @@ enum Command {
     #[command(about = "Be many proxies to a control plane, to see how soon each is told")]
     Crowd(crowd::Args),
     #[command(about = "Run a proxy")]
-    Proxy(proxy::Args),
+    Proxy(Box<proxy::Args>),
     #[command(
         about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
     )]
@@ -138,7 +138,7 @@ impl Voile {
             Command::Config(args) => config::run(&args),
             Command::Events(args) => events::run(&args),
             Command::Crowd(args) => crowd::run(args),
-            Command::Proxy(args) => proxy::run(args),
+            Command::Proxy(args) => proxy::run(*args),
             Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),
             Command::Revoke(args) => revoke::run(args),

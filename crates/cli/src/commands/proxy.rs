@@ -67,6 +67,10 @@ pub(crate) struct Args {
     /// With `--role node`: the trust domain of the pods' identities.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = trust_domain)]
     trust_domain: voile_model::TrustDomain,
+    /// With `--role node`: another name of the trust domain, whose identities are believed as callers (commas between several, or the
+    /// option again): what `trustDomainAliases` of MeshConfig says.
+    #[arg(long, value_name = "DOMAIN", value_delimiter = ',', value_parser = trust_domain)]
+    trust_domain_alias: Vec<voile_model::TrustDomain>,
     /// With `--role node`: call applications from their clients' own addresses. The pods' rules must lead the answers back, as
     /// Istio's CNI agent's do and those of `voile up`.
     #[arg(long)]

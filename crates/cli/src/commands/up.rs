@@ -17,7 +17,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Ctrl-C stops everything and leaves nothing behind.
 ///
 /// SIGUSR2 replaces every sidecar by a new process of the program that is then at this one's path, such as a newer version:
-/// each takes over the listening sockets of the one before it, and no request is lost. Applications stay as they are.
+/// each takes over the listening sockets of the one before it, and no request is lost. The node proxy is replaced so, too.
+/// Applications stay as they are.
 ///
 /// Applications find services by Kubernetes' variables (REVIEWS_SERVICE_HOST, REVIEWS_SERVICE_PORT), and themselves by
 /// POD_IP, POD_NAME and POD_NAMESPACE; VOILE is the path of this program. `$(NAME)` in command, args and env is replaced.
@@ -54,8 +55,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Egress::None)]
     egress: Egress,
 
-    /// Who serves the pods: `sidecar`, a proxy in each, or `node`, one for all of them at the level of connections (see `voile
-    /// proxy --role node`), which needs `--isolation netns`. With `node` nobody answers DNS in the pods.
+    /// Who serves the pods: `sidecar`, a proxy in each that is injected; `node`, one for all of them in place of those, at the level
+    /// of connections (see `voile proxy --role node`); or `mixed`, sidecars where they are injected and a node proxy for pods that
+    /// are ambient (`istio.io/dataplane-mode: ambient` of the pod or its namespace). An edit moves a Deployment from one to the
+    /// other, pod by pod. `node` and `mixed` need `--isolation netns`; nobody answers DNS in the node proxy's pods.
     #[arg(long, value_enum, value_name = "WHO", default_value_t = Dataplane::Sidecar)]
     dataplane: Dataplane,
 
@@ -98,6 +101,8 @@ enum Dataplane {
     Sidecar,
     /// One node proxy in place of those sidecars.
     Node,
+    /// Sidecars where they are injected, a node proxy for pods that are ambient.
+    Mixed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -122,11 +127,16 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
-    let by_node = args.dataplane == Dataplane::Node;
-    if by_node && args.isolation != Isolation::Netns {
-        return Err(
-            "--dataplane node needs --isolation netns: it enters its pods' networks".into(),
-        );
+    let dataplane = match args.dataplane {
+        Dataplane::Sidecar => voile_local::Dataplane::Sidecars,
+        Dataplane::Node => voile_local::Dataplane::Node,
+        Dataplane::Mixed => voile_local::Dataplane::Mixed,
+    };
+    if dataplane.has_node() && args.isolation != Isolation::Netns {
+        let word = args.dataplane.to_possible_value();
+        let word = word.as_ref().map_or("", |word| word.get_name());
+        let why = "the node proxy enters its pods' networks";
+        return Err(format!("--dataplane {word} needs --isolation netns: {why}").into());
     }
     let options = voile_local::Options {
         folder: args.dir,
@@ -139,7 +149,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         control_planes: args.control_planes,
         control: args.keys.words()?,
         egress: args.egress == Egress::Host,
-        by_node,
+        dataplane,
     };
     let wanted = match args.isolation {
         Isolation::Auto => voile_local::Wanted::Auto,

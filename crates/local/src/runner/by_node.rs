@@ -6,10 +6,12 @@ use std::time::Instant;
 use voile_host::netns::Namespace;
 use voile_host::place::{Place, Privileges};
 use voile_identity::TokenSubject;
+use voile_model::mesh::MeshConfig;
 use voile_zds::Who;
 
 use super::{Options, Runner, UpError};
 use crate::application::{Surroundings, node_proxy};
+use crate::expand::PodPlan;
 use crate::isolation::Ground;
 use crate::node::{self, NodeAgent, uid};
 use crate::process::Process;
@@ -36,13 +38,13 @@ impl ByNode {
         around: &Surroundings<'_>,
         ground: &Ground,
         options: &Options,
-        runtime: &tokio::runtime::Handle,
+        (config, runtime): (&MeshConfig, &tokio::runtime::Handle),
     ) -> Result<Self, UpError> {
         let socket = around.run.path().join("zds");
         let control = ground.control_planes(options.control_planes);
         // Who is not root has these privileges over the mesh's networks alone, and loses them by executing a program.
         let place = Place::new(Namespace::current()?, Privileges::NodeProxy);
-        let recipe = node_proxy(around, &control, &socket).at(Some(place));
+        let recipe = node_proxy(around, config, &control, &socket).at(Some(place));
         Ok(Self {
             agent: NodeAgent::start(socket, runtime)?,
             process: Process::new(recipe),
@@ -56,7 +58,10 @@ impl Runner {
         let node = self.node.as_mut()?;
         let said = node.process.tick(now);
         let mut pods = BTreeMap::new();
-        for pod in self.pods.values_mut().filter(|pod| pod.plan.is_ambient()) {
+        // Who is on the way out is served until it is gone: its callers do not know yet.
+        let leaving = self.leaving.iter_mut().map(|leaving| &mut leaving.pod);
+        let all = self.pods.values_mut().chain(leaving);
+        for pod in all.filter(|pod| pod.plan.is_ambient()) {
             let Some(inside) = pod.namespace().cloned() else {
                 continue;
             };
@@ -74,6 +79,23 @@ impl Runner {
         }
         node.agent.tell(pods);
         said
+    }
+
+    /// The pods on their way out that the node proxy serves. To a sidecar its pod may be gone already; a node proxy cuts what
+    /// calls a pod that nobody knows.
+    pub(super) fn going(&self) -> Vec<PodPlan> {
+        let comes_anew = |pod: &PodPlan| self.pods.contains_key(&pod.name);
+        let leaving = self.leaving.iter().map(|leaving| &leaving.pod.plan);
+        let served = leaving.filter(|pod| self.plan.by_node && pod.is_ambient());
+        served.filter(|pod| !comes_anew(pod)).cloned().collect()
+    }
+
+    /// A new node proxy takes over from the running one.
+    pub(super) fn replace_node(&mut self) {
+        let replaced = self.node.as_mut().map(|node| node.process.replace());
+        if let Some(Err(error)) = replaced {
+            self.event(&format!("the node proxy stays: {error}"));
+        }
     }
 
     /// A pod that the node proxy does not serve yet.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Mesh, Severity, SourceFile};
 
-use super::{Runner, UpError, same};
+use super::{Dataplane, Runner, UpError, same};
 use crate::addresses::{Addresses, Layout};
 use crate::expand::{Plan, expand};
 use crate::rollout::{Roster, Scene};
@@ -15,12 +15,12 @@ use crate::rollout::{Roster, Scene};
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
 pub(super) fn understand(
     sources: &[SourceFile],
-    (previous, by_node): (Option<&Mesh>, bool),
+    (previous, dataplane): (Option<&Mesh>, Dataplane),
     (roster, scene): (&mut Roster, &impl Scene),
     addresses: &mut Addresses,
 ) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
     let (mut mesh, mut problems) = voile_model::check(sources, previous);
-    if by_node {
+    if dataplane == Dataplane::Node {
         serve_by_node(&mut mesh);
     }
     problems.extend(voile_analysis::analyze(&mesh));
@@ -31,7 +31,7 @@ pub(super) fn understand(
     roster.want(&mesh);
     roster.step(scene);
     let mut plan = expand(&mesh, roster, addresses)?;
-    plan.by_node = by_node;
+    plan.by_node = dataplane.has_node();
     problems.extend(plan.problems.iter().cloned());
     Diagnostic::sort(&mut problems);
     Ok((mesh, plan, problems))
@@ -100,7 +100,7 @@ impl Runner {
         let all = (&mut roster, &self.scene(Instant::now()));
         let understood = understand(
             &sources,
-            (Some(&self.mesh), self.options.by_node),
+            (Some(&self.mesh), self.options.dataplane),
             all,
             &mut addresses,
         );
@@ -147,7 +147,11 @@ impl Runner {
         if !roster.step(&self.scene(Instant::now())) {
             return Ok(());
         }
-        self.plan = expand(&self.mesh, &roster, &mut self.addresses)?;
+        let plan = expand(&self.mesh, &roster, &mut self.addresses)?;
+        self.plan = Plan {
+            by_node: self.options.dataplane.has_node(),
+            ..plan
+        };
         self.roster = roster;
         self.apply()
     }

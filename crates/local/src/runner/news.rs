@@ -46,7 +46,8 @@ impl Runner {
     /// control plane that has.
     fn uninformed_on_demand(&self) -> Option<String> {
         let controls = self.ground.control_planes(self.options.control_planes);
-        let knows = |place: &ControlPlace| unready_workloads(place.monitoring) == Some(0);
+        let unready = Some(self.going.len() as u64);
+        let knows = |place: &ControlPlace| unready_workloads(place.monitoring) == unready;
         if !controls.iter().all(knows) {
             return Some("control to learn that all pods are ready".to_owned());
         }

@@ -132,7 +132,7 @@ fn replicas_become_pods_and_each_sees_what_its_sidecar_allows() {
 fn documents_carry_on_the_users_sidecar_and_add_a_listener_for_each_service() {
     let plan = plan(&[SHOP]);
     let ready = BTreeSet::from([plan.pods[1].name.clone()]);
-    let text = render(&plan, Layout::Loopback(1), &ready, &BTreeSet::new());
+    let text = render(&plan, Layout::Loopback(1), &ready, &BTreeSet::new(), &[]);
     let documents: Vec<serde_json::Value> = text
         .split("---\n")
         .filter(|text| !text.is_empty())
@@ -190,6 +190,7 @@ fn the_control_plane_reads_the_documents_without_a_problem_and_takes_the_pods_ow
         Layout::Loopback(1),
         &BTreeSet::new(),
         &BTreeSet::new(),
+        &[],
     );
     let mesh = mesh(&[SHOP, &text]);
     let workload = mesh

@@ -36,7 +36,6 @@ fn meaningless(args: &Args) -> Option<&'static str> {
         ("--capture", args.capture != CaptureMode::None),
         ("--dns", args.dns.0.is_some()),
         ("--resolver", args.resolver.is_some()),
-        ("--handover", args.handover.is_some()),
         ("--max-connections", args.max_connections > 0),
         ("--max-requests", args.max_requests > 0),
         (
@@ -72,6 +71,7 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
         name: name.to_owned(),
         node: args.node,
         trust_domain: args.trust_domain,
+        trust_domain_aliases: args.trust_domain_alias,
         agent: args.agent,
         control: args.control,
         root_cert: args.root_cert,
@@ -82,6 +82,8 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
         readiness: args.readiness,
         workers: args.workers,
         drain_timeout: args.drain_timeout,
+        handover: args.handover,
+        handover_drain_timeout: args.handover_drain_timeout,
         log: Some(log),
     })
 }

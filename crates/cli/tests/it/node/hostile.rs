@@ -60,32 +60,45 @@ where
         join_token_file: None,
         ttl: None,
     };
+    in_the_world(mesh, || async {
+        let store = Arc::new(CertificateStore::new());
+        let certificates = CertificateClient::new(settings, Arc::clone(&store));
+        certificates.obtain().await.expect("a certificate");
+        let serial = store.current().expect("obtained").serial().to_owned();
+        work(speak(&store, address).await, serial).await
+    })
+}
+
+/// Does this on a runtime in the world.
+pub(super) fn in_the_world<T: Send, F: Future<Output = T>>(
+    mesh: &Mesh,
+    work: impl FnOnce() -> F + Send,
+) -> T {
     let inside = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime.expect("a runtime"), async {
-            let store = Arc::new(CertificateStore::new());
-            let certificates = CertificateClient::new(settings, Arc::clone(&store));
-            certificates.obtain().await.expect("a certificate");
-            let serial = store.current().expect("obtained").serial().to_owned();
-            let config = mesh_client_config(&store, &[b"h2"]).expect("TLS");
-            let to = SocketAddr::from((address, 15008));
-            let tcp = voile_transport::connect(to, Origin::default(), TLS_HANDSHAKE_TIMEOUT);
-            let io = TcpIo::from(tcp.await.expect("a node proxy"));
-            let name = ServerName::from(to.ip());
-            let stream = connect_tls(config, name, io, TLS_HANDSHAKE_TIMEOUT).await;
-            let stream = stream.expect("a handshake");
-            let (caller, connection) = h2::client::handshake(stream).await.expect("h2");
-            tokio::task::spawn_local(async move {
-                // It may end as it likes.
-                let _ = connection.await;
-            });
-            work(caller, serial).await
-        })
+        local.block_on(&runtime.expect("a runtime"), async { work().await })
     };
     mesh.world.run(inside).expect("entered")
+}
+
+/// Calls `address:15008` with this certificate.
+pub(super) async fn speak(store: &Arc<CertificateStore>, address: Ipv4Addr) -> Caller {
+    let config = mesh_client_config(store, &[b"h2"]).expect("TLS");
+    let to = SocketAddr::from((address, 15008));
+    let tcp = voile_transport::connect(to, Origin::default(), TLS_HANDSHAKE_TIMEOUT);
+    let io = TcpIo::from(tcp.await.expect("a node proxy"));
+    let name = ServerName::from(to.ip());
+    let stream = connect_tls(config, name, io, TLS_HANDSHAKE_TIMEOUT).await;
+    let stream = stream.expect("a handshake");
+    let (caller, connection) = h2::client::handshake(stream).await.expect("h2");
+    tokio::task::spawn_local(async move {
+        // It may end as it likes.
+        let _ = connection.await;
+    });
+    caller
 }
 
 pub(super) async fn status(caller: &mut Caller, method: Method, target: &str) -> StatusCode {

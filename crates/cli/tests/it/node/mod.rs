@@ -2,10 +2,13 @@
 //! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
 
 mod beside_ztunnel;
+mod handover;
 mod hostile;
+mod migration;
 mod mixed;
 mod networks;
 mod revoked;
+mod scenarios;
 mod up;
 mod waypoint;
 mod waypoint_hostile;
@@ -16,6 +19,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use voile_host::netns::Namespace;
 use voile_host::netns::rules::{NodeCapture, Rules};
 
 use crate::captured::{listen, local};
@@ -54,6 +58,11 @@ fn second_ztunnel() -> String {
         .replace("nodeName: one", "nodeName: two")
 }
 
+/// Where the agent of this proxy listens.
+fn socket(mesh: &Mesh, process: &str) -> PathBuf {
+    mesh.folder.path().join(format!("{process}.zds"))
+}
+
 /// These servers, the first of them on node `two`, and a proxy for each node.
 fn on_two_nodes(servers: &[(&str, Ipv4Addr)]) -> String {
     let text = resources(servers) + ZTUNNEL + &second_ztunnel();
@@ -80,8 +89,35 @@ impl Node {
         pods: &[(&Pod, &str)],
         more: &[&str],
     ) -> Self {
-        let socket = mesh.folder.path().join(format!("{process}.zds"));
-        let mut agent = Agent::listen(&socket);
+        let agent = Agent::listen(&socket(mesh, process));
+        let started = Self::launch(mesh, &mesh.world, (process, higher), more);
+        mesh.processes.push(started);
+        let mut node = Self {
+            agent,
+            process,
+            higher,
+        };
+        node.tell(pods);
+        wait_until("the node proxy is ready", || node.is_ready(mesh));
+        node
+    }
+
+    /// Takes the greeting of one that was started, and tells it of these pods.
+    pub(crate) fn tell(&mut self, pods: &[(&Pod, &str)]) {
+        self.agent.greet();
+        for (pod, account) in pods {
+            self.agent.add(pod, account);
+        }
+        self.agent.complete();
+    }
+
+    /// A process, in this network.
+    pub(crate) fn launch(
+        mesh: &Mesh,
+        network: &Namespace,
+        (process, higher): (&'static str, u16),
+        more: &[&str],
+    ) -> Process {
         let token = mesh.token("istio-system/ztunnel", process);
         let root = mesh.folder.path().join("state/root-cert.pem");
         let node = process
@@ -91,7 +127,7 @@ impl Node {
             Process::start(process, |voile| {
                 voile.args(["proxy", "--role", "node", "--node", node]);
                 voile.args(["--workload", &format!("istio-system/{process}")]);
-                voile.arg("--agent").arg(&socket);
+                voile.arg("--agent").arg(socket(mesh, process));
                 voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
                 voile.arg("--root-cert").arg(&root);
                 voile.arg("--token-file").arg(&token);
@@ -106,20 +142,7 @@ impl Node {
                 voile.args(more);
             })
         };
-        let process_handle = mesh.world.run(start).expect("entered");
-        mesh.processes.push(process_handle);
-        agent.greet();
-        for (pod, account) in pods {
-            agent.add(pod, account);
-        }
-        agent.complete();
-        let node = Self {
-            agent,
-            process,
-            higher,
-        };
-        wait_until("the node proxy is ready", || node.is_ready(mesh));
-        node
+        network.run(start).expect("entered")
     }
 
     pub(crate) fn is_ready(&self, mesh: &Mesh) -> bool {

@@ -35,6 +35,8 @@ pub(crate) fn field(number: u8, content: &[u8]) -> Vec<u8> {
 pub(crate) struct Agent {
     listener: OwnedFd,
     stream: Option<OwnedFd>,
+    /// Those who greeted before, for as long as they like.
+    before: Vec<OwnedFd>,
 }
 
 impl Agent {
@@ -45,12 +47,14 @@ impl Agent {
         Self {
             listener,
             stream: None,
+            before: Vec::new(),
         }
     }
 
-    /// Waits for the ztunnel's greeting.
+    /// Waits for the ztunnel's greeting; from now on it is the one that is told.
     pub(crate) fn greet(&mut self) {
-        self.stream = Some(accept(&self.listener).expect("a ztunnel"));
+        let greeted = accept(&self.listener).expect("a ztunnel");
+        self.before.extend(self.stream.replace(greeted));
         assert_eq!(self.hear(), [0x08, 0x01], "version 1");
     }
 

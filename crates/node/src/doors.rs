@@ -1,0 +1,288 @@
+//! When the doors open, and to whom they are handed on: at once for a first process; for one that takes over, when it knows as
+//! much as the one before it and that one accepts no more. Every pod's listeners go with the pages': both processes hold the
+//! same sockets for a while, so that who calls meanwhile waits in the kernel and is not refused.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+use voile_transport::PacketListener;
+use voile_transport::handover::{
+    Incumbent, Inherited, Lent, Predecessor, READY_LIMIT, offer, take_over,
+};
+
+use crate::agents::role;
+use crate::pages::{self, Sockets, Told};
+use crate::pod::CERTIFICATE_PATIENCE;
+use crate::{Options, RunError};
+
+/// How often a process that is to take over looks whether it may.
+const FITNESS_LOOK: Duration = Duration::from_millis(20);
+
+/// As whom a node proxy asks the one before it.
+#[derive(Debug, Clone)]
+pub(crate) struct Who {
+    /// Of which node, and which trust domain: others are nobody's successor.
+    name: String,
+    /// The network of its own pages.
+    place: (u64, u64),
+}
+
+/// What came of the process before us.
+pub(crate) struct Legacy {
+    pub(crate) who: Who,
+    pub(crate) predecessor: Option<Predecessor>,
+    pub(crate) inherited: Inherited,
+}
+
+impl Legacy {
+    /// Asks for it, if there is anybody.
+    pub(crate) fn claim(options: &Options) -> Result<Self, RunError> {
+        let place = voile_host::netns::Namespace::current()?.id()?;
+        let name = format!("node {} of {}", options.node, options.trust_domain);
+        let who = Who { name, place };
+        let (predecessor, inherited) = match &options.handover {
+            Some(path) => take_over(path, &who.said())?,
+            None => (None, Inherited::default()),
+        };
+        Ok(Self {
+            who,
+            predecessor,
+            inherited,
+        })
+    }
+
+    /// The pages' sockets. Those of another network are another's.
+    pub(crate) fn pages(&mut self, options: &Options) -> Result<Sockets, RunError> {
+        let place = self.who.place;
+        let mut bind = |address, purpose| {
+            let bound = self.inherited.bind(&role(purpose, place), address);
+            bound.map_err(|error| RunError::Bind {
+                address,
+                purpose,
+                error,
+            })
+        };
+        Ok(Sockets {
+            admin: bind(options.admin, "admin")?,
+            metrics: bind(options.metrics, "metrics")?,
+            readiness: bind(options.readiness, "readiness")?,
+        })
+    }
+}
+
+impl Who {
+    fn said(&self) -> String {
+        let (device, inode) = self.place;
+        format!("{} in {device}:{inode}", self.name)
+    }
+}
+
+/// Who serves in our place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Successor {
+    /// Nobody.
+    Nobody,
+    /// A process of our own network: nobody needs us when everybody left.
+    Here,
+    /// One of another network, such as the next pod of a DaemonSet. Whoever runs us ends us, and would start us again if we did.
+    Elsewhere,
+}
+
+/// See the module.
+pub(crate) struct Doors {
+    told: Rc<Told>,
+    who: Who,
+    pages: RefCell<Option<Sockets>>,
+    serving: RefCell<Vec<AbortHandle>>,
+    offering: Cell<Option<AbortHandle>>,
+    /// Who asked last.
+    candidate: Cell<Successor>,
+    successor: Cell<Successor>,
+}
+
+impl Doors {
+    pub(crate) fn new(told: &Rc<Told>, who: Who, pages: Sockets) -> Rc<Self> {
+        Rc::new(Self {
+            told: Rc::clone(told),
+            who,
+            pages: RefCell::new(Some(pages)),
+            serving: RefCell::default(),
+            offering: Cell::default(),
+            candidate: Cell::new(Successor::Nobody),
+            successor: Cell::new(Successor::Nobody),
+        })
+    }
+
+    /// Opens them, once the process before us has stopped if there is one.
+    pub(crate) async fn open(
+        self: Rc<Self>,
+        predecessor: Option<Predecessor>,
+        path: Option<PathBuf>,
+    ) -> Result<(), RunError> {
+        let relieved = match predecessor {
+            None => None,
+            Some(predecessor) => {
+                let fit = tokio::time::timeout(READY_LIMIT, self.fit()).await;
+                fit.map_err(|_| self.late())?;
+                predecessor.relieve().await?
+            }
+        };
+        self.serve()?;
+        if let Some(path) = &path
+            && let Err(error) = self.offer(path)
+        {
+            // One that is the first says so at once; one that has taken over serves without a way to hand over.
+            match relieved {
+                None => return Err(error),
+                Some(_) => tracing::error!(%error, "serving without a way to hand over"),
+            }
+        }
+        if let Some(relieved) = relieved {
+            relieved.dismiss().await;
+        }
+        self.told.agency.forget_inherited();
+        Ok(())
+    }
+
+    fn serve(&self) -> io::Result<()> {
+        if let Some(pages) = &*self.pages.borrow() {
+            self.serving.replace(pages::start(&self.told, pages)?);
+        }
+        self.told.agency.open();
+        Ok(())
+    }
+
+    fn offer(self: &Rc<Self>, path: &Path) -> Result<(), RunError> {
+        let listener = PacketListener::bind(path).map_err(|error| {
+            RunError::Handover(format!("cannot listen at {}: {error}", path.display()))
+        })?;
+        let offering = tokio::task::spawn_local(offer(listener, Rc::clone(self)));
+        self.offering.set(Some(offering.abort_handle()));
+        Ok(())
+    }
+
+    /// Ready when we could serve as well as the process before us.
+    async fn fit(&self) {
+        let mut known_since = None;
+        loop {
+            if pages::unready(&self.told).is_empty() && self.knows_its_pods() {
+                let since = *known_since.get_or_insert_with(Instant::now);
+                let (certified, all) = self.certified();
+                if may_serve(certified, all, since.elapsed()) {
+                    return;
+                }
+            }
+            tokio::time::sleep(FITNESS_LOOK).await;
+        }
+    }
+
+    fn knows_its_pods(&self) -> bool {
+        let view = self.told.view.borrow();
+        let pods = self.told.agency.pods();
+        let mut addresses = pods.iter().flat_map(|pod| &pod.addresses);
+        addresses.all(|address| view.knows(*address))
+    }
+
+    /// How many pods have a certificate, of how many.
+    fn certified(&self) -> (usize, usize) {
+        let pods = self.told.agency.pods();
+        let has = |pod: &&std::sync::Arc<crate::pod::Pod>| pod.badge.store.current().is_some();
+        (pods.iter().filter(has).count(), pods.len())
+    }
+
+    /// Why a successor gives up.
+    fn late(&self) -> RunError {
+        let (certified, all) = self.certified();
+        let reasons = pages::unready(&self.told).join("; ");
+        RunError::Handover(format!(
+            "not ready within {READY_LIMIT:?} ({certified} of {all} pods have a certificate; {reasons}); the running proxy goes on serving"
+        ))
+    }
+
+    /// Nobody is taken on any more. Who serves in our place.
+    pub(crate) fn close(&self) -> Successor {
+        if let Some(offering) = self.offering.take() {
+            offering.abort();
+        }
+        self.successor.get()
+    }
+}
+
+/// Whether a process may take over that has certificates for so many of its pods, so long after it knew all else. One pod whose
+/// identity nobody certifies must not keep all others from a newer process; an authority that certifies nobody must.
+fn may_serve(certified: usize, all: usize, waited: Duration) -> bool {
+    certified == all || (certified > 0 && waited >= CERTIFICATE_PATIENCE)
+}
+
+impl Incumbent for Doors {
+    fn who(&self) -> String {
+        self.who.said()
+    }
+
+    fn admits(&self, who: &str) -> bool {
+        let Some((name, _)) = who.rsplit_once(" in ") else {
+            return false;
+        };
+        let admitted = name == self.who.name;
+        if admitted {
+            self.candidate.set(match who == self.who.said() {
+                true => Successor::Here,
+                false => Successor::Elsewhere,
+            });
+        }
+        admitted
+    }
+
+    fn sockets(&self) -> io::Result<Vec<Lent>> {
+        let mut all = self.told.agency.lend()?;
+        for (name, socket) in self.pages.borrow().iter().flat_map(Sockets::each) {
+            let named = role(name, self.who.place);
+            all.push((named, socket.local_addr()?, socket.try_clone()?.into()));
+        }
+        Ok(all)
+    }
+
+    /// The agent tells us of no pod either: whoever serves next listens there.
+    fn stop(&self) {
+        self.told.agency.hang_up();
+        self.told.agency.pause();
+        self.serving.take().iter().for_each(AbortHandle::abort);
+    }
+
+    fn resume(&self) {
+        self.told.agency.talk();
+        if let Err(error) = self.serve() {
+            tracing::error!(%error, "the pages stay closed");
+        }
+    }
+
+    fn succeeded(&self) {
+        self.pages.take();
+        self.successor.set(self.candidate.get());
+        self.told.ending.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_over_has_all_certificates_or_after_a_while_some() {
+        let patience = CERTIFICATE_PATIENCE;
+        for (certified, all, waited, expected) in [
+            (0, 0, Duration::ZERO, true),
+            (3, 3, Duration::ZERO, true),
+            (2, 3, Duration::ZERO, false),
+            (2, 3, patience, true),
+            (0, 3, patience, false),
+        ] {
+            let may = may_serve(certified, all, waited);
+            assert_eq!(may, expected, "{certified} of {all} after {waited:?}");
+        }
+    }
+}
