@@ -55,7 +55,10 @@ fn refusals(gateway: &Gateway) -> Vec<Refusal> {
 
 /// The Deployment, Service and account of each, but where somebody wrote its Pods.
 pub(super) fn add(world: &World<'_>, further: &mut Further) {
-    for gateway in all(world).filter(|gateway| refusals(gateway).is_empty()) {
+    let good = |gateway: &&Arc<Gateway>| {
+        refusals(gateway).is_empty() && world.mesh.flaws(gateway).is_empty()
+    };
+    for gateway in all(world).filter(good) {
         further.services.extend(service(gateway).map(Arc::new));
         if written(world, gateway).next().is_some() {
             continue;

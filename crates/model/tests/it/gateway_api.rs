@@ -360,3 +360,30 @@ fn authorities_that_are_written_anew_are_not_patched_past_their_policies() {
     let anew = "-----BEGIN CERTIFICATE-----two\n".as_bytes();
     assert_eq!(spoken(&mesh), Some(Authorities::Pem(anew.into())));
 }
+
+#[test]
+fn a_gateway_between_networks_is_made_as_a_waypoint_is_where_it_is_our_own_networks() {
+    for (network, made) in [("west", true), ("east", false)] {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: istio-system, labels: {{topology.istio.io/network: west}}}}\n---\n\
+             apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {{name: gate, namespace: edge, labels: \
+             {{topology.istio.io/network: {network}}}}}\nspec:\n  gatewayClassName: istio-east-west\n  listeners: [{{name: mesh, port: \
+             15008, protocol: HBONE}}]\n"
+        );
+        let mesh = good(&text);
+        let edge = Namespace::new("edge").expect("a name");
+        let deployment = mesh.deployments.get(&ResourceName::new(edge, "gate"));
+        assert_eq!(deployment.is_some(), made, "{network}");
+        assert!(deployment.is_none_or(|one| one.template.is_waypoint()));
+        let mut services = mesh.services.values();
+        let service =
+            services.find(|one| one.key.to_string() == "edge/gate.edge.svc.cluster.local");
+        assert_eq!(service.is_some(), made, "{network}");
+        let said = shown(&mesh);
+        let accepted = match made {
+            true => "Gateway edge/gate: Accepted Programmed=false:Pending",
+            false => "Gateway edge/gate: Accepted=false:Invalid Programmed=false:Invalid",
+        };
+        assert!(said.lines().any(|line| line == accepted), "{said}");
+    }
+}

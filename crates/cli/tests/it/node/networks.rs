@@ -9,6 +9,7 @@ use http::{Method, Request};
 use voile_host::netns::Namespace;
 
 use super::hostile::{Caller, calls_at, is_unheard, statuses_at};
+use super::revoked::{revoke, serial};
 use super::waypoint_hostile::{GATE, start_gate};
 use super::*;
 use crate::ztunnel::node::shared;
@@ -301,6 +302,33 @@ fn whoever_is_not_who_was_expected_hears_nothing() {
     wait_until("all is well again", || {
         name(client, SERVICE).as_deref() == Some("first")
     });
+}
+
+#[test]
+fn who_is_believed_no_longer_here_carries_nothing_more_from_another_network() {
+    let Some(mut east) = East::start(pod) else {
+        return;
+    };
+    let called = east.node();
+    let Some(mut west) = West::start(&east, pod) else {
+        return;
+    };
+    let _calling = west.node();
+    let (said, mut open) = answers(&west.client.inside, SERVICE).expect("the far server");
+    assert_eq!(said, "first");
+    open.set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("open");
+    // The east's own lists say nothing of it: there it goes on being shown.
+    revoke(&west.mesh, &serial(&called.log(&east.mesh), "server"));
+    let cut = open.read(&mut [0; 16]);
+    let reset = cut.expect_err("the open connection is cut, and does not look finished");
+    assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(name(&west.client.inside, SERVICE), None, "nor a new one");
+    assert_eq!(
+        name(&east.client.inside, SERVICE).as_deref(),
+        Some("first"),
+        "who is there goes on"
+    );
 }
 
 /// What is heard in a tunnel to this, in which bytes are said that are no handshake of TLS.

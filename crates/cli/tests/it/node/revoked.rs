@@ -4,7 +4,7 @@
 use super::*;
 
 /// The certificate that was issued last for this account, as the log names it.
-fn serial(log: &str, account: &str) -> String {
+pub(super) fn serial(log: &str, account: &str) -> String {
     let identity = format!("identity=spiffe://cluster.local/ns/shop/sa/{account} ");
     let mut lines = log
         .lines()
