@@ -107,6 +107,10 @@ codes! {
     TOO_MANY_LIMITS = "V0353";
     /// A RateLimit has requests counted by a service that is not there.
     UNKNOWN_LIMITER = "V0354";
+    /// No proxy asks by a HealthCheck.
+    NOBODY_CHECKS = "V0355";
+    /// A HealthCheck is for a host, or a port of it, that no service has.
+    UNKNOWN_CHECKED_HOST = "V0356";
     /// A route leads to a host that no service has.
     UNKNOWN_ROUTE_HOST = "V0401";
     /// A route leads to a subset that no DestinationRule of its host declares.

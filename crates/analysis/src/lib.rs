@@ -12,6 +12,7 @@ mod destinations;
 pub mod explain;
 pub mod explanations;
 mod gateways;
+mod health_checks;
 mod listeners;
 mod mutual_tls;
 mod networks;
@@ -48,6 +49,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     callers::check(&view, &mut found);
     telemetry::check(mesh, subjects, &mut found);
     rate_limits::check(&view, &mut found);
+    health_checks::check(&view, &mut found);
     destinations::check(&view, &mut found);
     routes::check(&view, &mut found);
     gateways::check(&view, &mut found);

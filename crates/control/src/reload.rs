@@ -281,7 +281,7 @@ impl<S: Source> Reload<S> {
                 }
                 return Ok(Checked {
                     diagnostics: None,
-                    changes: Some(changes),
+                    changes: Some(*changes),
                     held: false,
                 });
             }

@@ -52,6 +52,8 @@ pub enum LimitName {
     Locality,
     /// A RateLimit is not translated: nothing is counted.
     RateLimit,
+    /// A HealthCheck is not translated: nobody is asked.
+    HealthCheck,
     /// Routes of connections are not translated: they go to the service itself.
     ConnectionRoutes,
     /// TLS that a DestinationRule wants of clients is not made: the service is left out.
@@ -84,7 +86,7 @@ pub enum LimitName {
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -108,6 +110,7 @@ impl LimitName {
         Self::Warmup,
         Self::Locality,
         Self::RateLimit,
+        Self::HealthCheck,
         Self::ConnectionRoutes,
         Self::TlsOrigination,
         Self::GatewayServer,
@@ -151,6 +154,7 @@ impl LimitName {
             Self::Warmup => "warmup",
             Self::Locality => "locality",
             Self::RateLimit => "rate-limit",
+            Self::HealthCheck => "health-check",
             Self::ConnectionRoutes => "connection-routes",
             Self::TlsOrigination => "tls-origination",
             Self::GatewayServer => "gateway-server",

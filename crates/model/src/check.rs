@@ -13,6 +13,7 @@ mod config;
 mod destination;
 mod document;
 mod gateway_api;
+mod health_check;
 mod intents;
 mod kinds;
 mod kubernetes;
@@ -49,9 +50,9 @@ use crate::mesh::Mesh;
 use crate::mesh::gateway_api as api;
 use crate::mesh::intent::{Gateway, Intent};
 use crate::mesh::{
-    AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
-    PeerAuthentication, Pod, ProxyConfig, RateLimit, RequestAuthentication, Secret, Service,
-    ServiceAccount, Sidecar, Telemetry, VirtualService, Workload, WorkloadGroup,
+    AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, HealthCheck, MeshConfig,
+    NamespaceResource, PeerAuthentication, Pod, ProxyConfig, RateLimit, RequestAuthentication,
+    Secret, Service, ServiceAccount, Sidecar, Telemetry, VirtualService, Workload, WorkloadGroup,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -96,6 +97,7 @@ pub(crate) enum Checked {
     Gateway(Arc<Gateway>),
     Telemetry(Arc<Telemetry>),
     RateLimit(Arc<RateLimit>),
+    HealthCheck(Arc<HealthCheck>),
     MeshConfig(Arc<MeshConfig>),
     ConfigMap(Arc<ConfigMap>),
     ProxyConfig(Arc<ProxyConfig>),

@@ -9,6 +9,7 @@ mod delegate;
 mod destination;
 mod edge;
 pub mod gateway_api;
+pub mod health_check;
 pub mod intent;
 pub mod network;
 pub mod peer_authentication;
@@ -39,6 +40,7 @@ pub use config::{
 };
 pub use destination::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 pub use edge::{HostRouting, authorities, certificate, gateway_name};
+pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
 pub use rate_limit::RateLimit;
@@ -106,6 +108,8 @@ pub struct Mesh {
     pub telemetries: Vec<Arc<Telemetry>>,
     /// RateLimits.
     pub rate_limits: BTreeMap<ResourceName, Arc<RateLimit>>,
+    /// HealthChecks.
+    pub health_checks: BTreeMap<ResourceName, Arc<HealthCheck>>,
     /// ProxyConfig resources.
     pub proxy_configs: BTreeMap<ResourceName, Arc<ProxyConfig>>,
     /// WorkloadGroups: who may join by itself, and as what.

@@ -5,6 +5,7 @@ pub(crate) mod authorization;
 pub(crate) mod config;
 pub(crate) mod destination;
 pub(crate) mod header;
+pub(crate) mod health_check;
 pub(crate) mod kubernetes;
 pub(crate) mod networking;
 pub(crate) mod pod;

@@ -4,77 +4,194 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Relaxed, SeqCst},
     fence,
 };
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use voile_traffic::{Breaker, Held, Limits, Outcome, OutlierPolicy, Outliers, Resource};
+use voile_traffic::{
+    Breaker, CheckPolicy, Checked, Held, Limits, Outcome, OutlierPolicy, Outliers, Resource,
+    Standing,
+};
+use voile_xds::wire::HealthCheck;
 
-/// Who of a destination answers badly.
+/// Who of a destination is not asked for traffic: whoever answers it badly, and whoever is found unwell by asking.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    pub(crate) policy: OutlierPolicy,
+    /// None where nobody is put out for bad answers.
+    pub(crate) policy: Option<OutlierPolicy>,
     /// Who is watched, in the order of the plan.
     pub(crate) endpoints: Vec<SocketAddr>,
-    outliers: Outliers,
+    outliers: Option<Outliers>,
+    /// How they are asked; none where nobody asks.
+    pub(crate) checks: Option<Checks>,
     /// Changes whenever somebody is put out.
     changes: AtomicU64,
+}
+
+/// How a destination's endpoints are asked, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    pub(crate) said: Arc<HealthCheck>,
+    policy: CheckPolicy,
+    /// In the order of the plan. A subset's are those of the whole.
+    pub(crate) records: Vec<Arc<CheckRecord>>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// What is known of one endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct CheckRecord {
+    checked: Checked,
+    /// What was wrong the last time, while it is; for people.
+    why: Mutex<Option<Box<str>>>,
+}
+
+/// What asking a port of a service came to.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Changes whenever somebody takes traffic again, or no more.
+    changes: AtomicU64,
+    pub(crate) good: AtomicU64,
+    pub(crate) bad: AtomicU64,
+}
+
+impl CheckRecord {
+    /// The same endpoint, asked the same at other times.
+    pub(crate) fn follow(old: &Self) -> Self {
+        Self {
+            checked: Checked::follow(&old.checked),
+            why: Mutex::new(old.why()),
+        }
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.checked.standing()
+    }
+
+    /// What was wrong the last time.
+    pub(crate) fn why(&self) -> Option<Box<str>> {
+        self.said().clone()
+    }
+
+    fn said(&self) -> MutexGuard<'_, Option<Box<str>>> {
+        // Nobody panics while holding it, and a text is never half of one.
+        self.why.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Checks {
+    pub(crate) fn new(
+        said: &Arc<HealthCheck>,
+        records: Vec<Arc<CheckRecord>>,
+        tally: Arc<Tally>,
+    ) -> Self {
+        let terms = &said.terms;
+        Self {
+            policy: CheckPolicy {
+                interval: terms.interval,
+                jitter_percent: terms.jitter_percent,
+                healthy: terms.healthy_threshold,
+                unhealthy: terms.unhealthy_threshold,
+            },
+            said: Arc::clone(said),
+            records,
+            tally,
+        }
+    }
+
+    /// Whether the caller is to ask now, and nobody else; else when somebody is.
+    pub(crate) fn claim(&self, place: usize, now: Duration, lot: u64) -> Result<(), Duration> {
+        self.records[place].checked.claim(&self.policy, now, lot)
+    }
+
+    /// Takes an answer; says how it stands now, where that is news to who sends traffic.
+    pub(crate) fn heard(&self, place: usize, answer: &Result<(), Box<str>>) -> Option<Standing> {
+        let record = &self.records[place];
+        *record.said() = answer.as_ref().err().cloned();
+        let counter = match answer {
+            Ok(()) => &self.tally.good,
+            Err(_) => &self.tally.bad,
+        };
+        counter.fetch_add(1, Relaxed);
+        let news = record.checked.heard(&self.policy, answer.is_ok());
+        if news.is_some() {
+            self.tally.changes.fetch_add(1, Relaxed);
+        }
+        news
+    }
 }
 
 impl Watch {
     /// Of endpoints of which some were watched before.
     pub(crate) fn follow(
-        policy: OutlierPolicy,
+        policy: Option<OutlierPolicy>,
         endpoints: Vec<SocketAddr>,
+        checks: Option<Checks>,
         before: Option<&Self>,
     ) -> Self {
-        let outliers = match before {
-            None => Outliers::new(policy.clone(), endpoints.len()),
-            Some(before) => {
-                let places = before.endpoints.iter().enumerate();
-                let known: HashMap<_, _> =
-                    places.map(|(place, address)| (address, place)).collect();
-                let was = endpoints.iter().map(|address| known.get(address).copied());
-                let was: Vec<Option<usize>> = was.collect();
-                Outliers::follow(policy.clone(), &was, &before.outliers)
-            }
-        };
+        let outliers = policy.clone().map(|policy| {
+            let Some((before, outliers)) =
+                before.and_then(|before| Some((before, before.outliers.as_ref()?)))
+            else {
+                return Outliers::new(policy, endpoints.len());
+            };
+            let places = before.endpoints.iter().enumerate();
+            let known: HashMap<_, _> = places.map(|(place, address)| (address, place)).collect();
+            let was = endpoints.iter().map(|address| known.get(address).copied());
+            let was: Vec<Option<usize>> = was.collect();
+            Outliers::follow(policy, &was, outliers)
+        });
         Self {
             policy,
             endpoints,
             outliers,
+            checks,
             changes: AtomicU64::new(0),
         }
     }
 
     /// Whether an endpoint is not to be asked now.
     pub(crate) fn is_out(&self, place: u32, now: Duration) -> bool {
-        self.outliers.is_out(place as usize, now)
+        let place = place as usize;
+        let unwell = |checks: &Checks| checks.records[place].checked.is_unwell();
+        self.is_put_out(place, now) || self.checks.as_ref().is_some_and(unwell)
     }
 
-    /// How many are not.
-    pub(crate) fn out(&self, now: Duration) -> usize {
-        self.outliers.out(now)
+    /// Whether it is out for answering badly.
+    fn is_put_out(&self, place: usize, now: Duration) -> bool {
+        let outliers = self.outliers.as_ref();
+        outliers.is_some_and(|outliers| outliers.is_out(place, now))
+    }
+
+    /// How many are out for answering badly; none where nobody is put out for that.
+    pub(crate) fn out(&self, now: Duration) -> Option<usize> {
+        let outliers = self.outliers.as_ref();
+        outliers.map(|outliers| outliers.out(now))
     }
 
     /// Takes note of how a request ended; says whether its endpoint was put out for it.
     pub(crate) fn report(&self, place: u32, outcome: Outcome, now: Duration) -> bool {
-        let was_out = self.is_out(place, now);
-        if !self.outliers.report(place as usize, outcome, now) {
+        let Some(outliers) = &self.outliers else {
+            return false;
+        };
+        let was_out = outliers.is_out(place as usize, now);
+        if !outliers.report(place as usize, outcome, now) {
             return false;
         }
         self.changes.fetch_add(1, Relaxed);
-        !was_out && self.is_out(place, now)
+        !was_out && outliers.is_out(place as usize, now)
     }
 
-    /// Another number whenever somebody was put out.
+    /// Another number whenever somebody was put out, or was found to be otherwise than before.
     pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Relaxed)
+        let found = self.checks.as_ref();
+        let found = found.map_or(0, |checks| checks.tally.changes.load(Relaxed));
+        self.changes.load(Relaxed).wrapping_add(found)
     }
 }
 

@@ -306,8 +306,8 @@ pub(crate) struct TrafficPlan {
     pub(crate) balance: BalancePlan,
     /// By what requests keep together.
     pub(crate) key: Option<KeySource>,
-    /// Who answers badly, as all workers see it; none where nobody is put out for it.
-    pub(crate) outliers: Option<Same<Watch>>,
+    /// Who answers badly or is unwell, as all workers see it; none where nobody looks.
+    pub(crate) watch: Option<Same<Watch>>,
     /// What may be under way, of all workers; none where nothing has a limit.
     pub(crate) breaker: Option<Same<Gate>>,
     /// How long a connection may take to come about.

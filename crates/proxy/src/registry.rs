@@ -46,6 +46,7 @@ pub(crate) use destination::{is_service, outside};
 use index::Index;
 use locality::{Ranking, Words};
 use routes::{HeldBack, HeldRoutes};
+pub(crate) use traffic::Findings;
 
 /// Resources by name, last good of each.
 #[derive(Debug, Default)]
@@ -624,7 +625,8 @@ impl Registry {
         let sans: Vec<Identity> = sans.iter().filter_map(|name| name.parse().ok()).collect();
         let words = Words::of(said);
         let (own, labels) = self.whereabouts();
-        let ranking = Ranking::new(own, labels, said, &words);
+        let asked = self.health_check(wanted).is_some();
+        let ranking = Ranking::new(own, labels, (said, asked), &words);
         let past = service.is_some_and(|service| self.is_past_waypoint(service));
         let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
         // Workloads of a service that is gone are nobody's.

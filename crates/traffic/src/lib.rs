@@ -4,6 +4,7 @@
 mod authority;
 pub mod balance;
 mod breaker;
+mod check;
 mod hash;
 mod limit;
 mod outlier;
@@ -13,6 +14,7 @@ mod share;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
 pub use breaker::{Breaker, Held, Limits, Resource};
+pub use check::{CheckPolicy, Checked, FIRST_WITHIN, Standing};
 pub use hash::xxh64;
 pub use limit::{Bucket, KeyedBuckets, LimitKey, Quota, Rate, RateError, Verdict};
 pub use outlier::{Outcome, OutlierPolicy, Outliers, SuccessRate, unsuccessful};

@@ -227,3 +227,24 @@ fn nothing_is_said_by_halves() {
         assert_eq!((code, &*text), (Some(2), ""), "{wrong:?}: {said}");
     }
 }
+
+#[test]
+fn a_stock_envoy_that_would_not_ask_says_so_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled}}\n---\n\
+        apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop, labels: {app: web}}\nspec: {containers: [{name: app}]}\n\
+        status: {phase: Running, podIP: 10.0.0.1}\n---\n\
+        apiVersion: voile.dev/v1\nkind: HealthCheck\nmetadata: {name: books, namespace: shop}\n\
+        spec: {host: books.test, tcp: {}, selector: {matchLabels: {app: web}}}\n";
+    std::fs::write(folder.path().join("mesh.yaml"), text).expect("written");
+    let output = Process::output(|voile| {
+        voile.args(["export", "envoy"]).arg(folder.path());
+        voile.args(["--workload", "shop/web"]);
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(
+        said.contains("health-check: HealthCheck shop/books: "),
+        "{said}"
+    );
+}

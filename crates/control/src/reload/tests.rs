@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 36] = [
+const DOCUMENTS: [&str; 39] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -56,7 +56,10 @@ const DOCUMENTS: [&str; 36] = [
     "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: some, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, tracing: [{randomSamplingPercentage: %}]}",
     "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: all, namespace: istio-system}\nspec: {tracing: [{randomSamplingPercentage: 1%}]}",
     "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: some, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, rules: [{limits: [{requests: 1%, per: 1s}]}]}",
+    "apiVersion: voile.dev/v1\nkind: HealthCheck\nmetadata: {name: all, namespace: shop}\nspec: {host: a.test, healthyThreshold: 1%, tcp: {}}",
+    "apiVersion: voile.dev/v1\nkind: HealthCheck\nmetadata: {name: some, namespace: istio-system}\nspec: {host: a.test, selector: {matchLabels: {app: a%}}, healthyThreshold: 2%, tcp: {}}",
     "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: all, namespace: istio-system}\nspec: {rules: [{limits: [{requests: 2%, per: 1s}]}]}",
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: edge, namespace: bank, labels: {app: a%}, annotations: {inject.istio.io/templates: gateway}}\nspec: {containers: [{name: istio-proxy, image: auto}]}\nstatus: {phase: Running, podIP: 10.0.3.%}",
 ];
 /// What is wrong in one way or another.
 const WRONG: [&str; 5] = [
@@ -72,12 +75,12 @@ const NAMES: [&str; DOCUMENTS.len()] = [
     "08.yaml", "09.yaml", "10.yaml", "11.yaml", "12.yaml", "13.yaml", "14.yaml", "15.yaml",
     "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
     "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml", "30.yaml", "31.yaml",
-    "32.yaml", "33.yaml", "34.yaml", "35.yaml",
+    "32.yaml", "33.yaml", "34.yaml", "35.yaml", "36.yaml", "37.yaml", "38.yaml",
 ];
 /// Of `DOCUMENTS`, those that can be patched in.
-const PATCHED: [usize; 30] = [
+const PATCHED: [usize; 33] = [
     2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 27, 28, 29, 30,
-    31, 32, 33, 34, 35,
+    31, 32, 33, 34, 35, 36, 37, 38,
 ];
 /// A service that needs a virtual address.
 const ASKED: usize = 11;
@@ -443,7 +446,8 @@ fn check_woken(old: &MeshSnapshot, new: &MeshSnapshot, seed: u64) {
 #[test]
 fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_concerns() {
     let (mut patched, mut told) = (0, 0);
-    for seed in 0..12 {
+    // Many of these meshes have an Envoy whom something is told.
+    for seed in 24..36 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut world = World::new();
         let mut one = Loop::new(&world, false);

@@ -6,6 +6,7 @@ mod address;
 mod authorization;
 mod capture;
 mod gateways;
+mod health_checks;
 mod listeners;
 pub(crate) mod names;
 mod network;
@@ -358,6 +359,7 @@ fn configuration(
             .and_then(|group| HealthProbe::of(group, workload))
             .map(|probe| probe.encode()),
         rate_limits: rate_limits::holding(mesh, workload, problems),
+        health_checks: health_checks::asked_by(mesh, workload, problems),
         // Said by `tokens::refer`.
         request_authentications: Vec::new(),
         key_sets: Vec::new(),

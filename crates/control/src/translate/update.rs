@@ -12,7 +12,7 @@
 //! | keys of token issuers | RequestAuthentications; the configurations of the namespaces of those that say something else |
 //! | a Sidecar, a PeerAuthentication | policy and configuration of the workloads for which it is or was; policy of the services that they stand behind |
 //! | a RequestAuthentication | all of them; configurations of the workloads for which it is or was |
-//! | a Telemetry, a RateLimit | configurations of the workloads for which it is or was |
+//! | a Telemetry, a RateLimit, a HealthCheck | configurations of the workloads for which it is or was |
 //! | where there are ambient workloads, a PeerAuthentication | everything |
 //! | where waypoints are, or are named; where other networks are entered, or ours | everything |
 //! | where the mesh's addresses are | all configurations |
@@ -66,6 +66,10 @@ pub(crate) fn update(
     let obeying = changes.tokens.iter().chain(&changes.telemetry);
     let obeying = obeying.chain(&changes.rate_limits);
     obeying.for_each(|reach| following.obey(reach));
+    changes
+        .health_checks
+        .iter()
+        .for_each(|reach| following.ask(reach));
     following.places();
     Some(following.finish())
 }
@@ -225,6 +229,16 @@ impl<'a> Following<'a> {
         let reached = self.reached(reach);
         let keys = reached.into_iter().map(|workload| &workload.key);
         self.obeying.extend(keys);
+    }
+
+    /// Who asks by a HealthCheck: without a selector gateways of any namespace may, if it is for a service beside it.
+    fn ask(&mut self, reach: &Reach) {
+        if reach.selector.is_some() {
+            return self.obey(reach);
+        }
+        let gateways = self.mesh.workloads.iter();
+        let gateways = gateways.filter(|(_, workload)| workload.gateway);
+        self.obeying.extend(gateways.map(|(key, _)| key));
     }
 
     /// For whom it is. In the root namespace some kinds are for all and some for its own: all are not too many.

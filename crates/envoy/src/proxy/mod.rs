@@ -284,6 +284,11 @@ fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
         let why = "requests are not counted, and as many pass as come";
         made.limit(LimitName::RateLimit, format!("RateLimit {}", one.name), why);
     }
+    for one in mesh.health_checks_for(workload) {
+        let why = "endpoints are not asked whether they are well, and take traffic either way";
+        let about = format!("HealthCheck {}", one.name);
+        made.limit(LimitName::HealthCheck, about, why);
+    }
     if !mesh.config.default_providers.tracing.is_empty() {
         made.limit(
             LimitName::Telemetry,

@@ -243,6 +243,7 @@ fn add_configuration(checked: &Checked, mesh: &mut Mesh) {
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::VirtualService(one) => mesh.virtual_services.push(one.clone()),
         Checked::Gateway(one) => mesh.gateways.push(one.clone()),
+        Checked::HealthCheck(one) => drop(mesh.health_checks.insert(one.name.clone(), one.clone())),
         Checked::RateLimit(one) => drop(mesh.rate_limits.insert(one.name.clone(), one.clone())),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),

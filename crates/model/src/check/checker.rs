@@ -36,7 +36,7 @@ struct Known {
 #[derive(Debug)]
 pub enum Outcome {
     /// The mesh that was given was patched.
-    Patched(Patch, Changes),
+    Patched(Patch, Box<Changes>),
     /// The mesh was put together anew.
     Whole(Box<Mesh>, Vec<Diagnostic>),
 }
@@ -92,6 +92,8 @@ pub struct Changes {
     pub telemetry: Vec<Reach>,
     /// For whom RateLimits are and were.
     pub rate_limits: Vec<Reach>,
+    /// For whom HealthChecks are and were; without a selector, for gateways anywhere.
+    pub health_checks: Vec<Reach>,
 }
 
 impl Changes {
@@ -107,6 +109,7 @@ impl Changes {
             && self.tokens.is_empty()
             && self.telemetry.is_empty()
             && self.rate_limits.is_empty()
+            && self.health_checks.is_empty()
     }
 }
 
@@ -118,7 +121,7 @@ impl Checker {
         let previous = match mesh {
             Some(mesh) => {
                 if let Some((patch, changes)) = self.patch(&changed, mesh) {
-                    return Outcome::Patched(patch, changes);
+                    return Outcome::Patched(patch, changes.into());
                 }
                 Some(&*mesh)
             }
@@ -387,6 +390,7 @@ fn stands_alone(checked: &Checked) -> bool {
             | Checked::RequestAuthentication(_)
             | Checked::Telemetry(_)
             | Checked::RateLimit(_)
+            | Checked::HealthCheck(_)
             | Checked::ConfigMap(_)
             | Checked::Secret(_)
     )
@@ -447,12 +451,14 @@ impl Changes {
                 mesh.rate_limits.remove(&one.name);
                 self.note(checked);
             }
+            Checked::HealthCheck(one) => {
+                mesh.health_checks.remove(&one.name);
+                self.note(checked);
+            }
             Checked::ServiceAccount(account) => {
-                mesh.service_accounts.remove(&account.name);
+                drop(mesh.service_accounts.remove(&account.name));
             }
-            Checked::Deployment(deployment) => {
-                mesh.deployments.remove(&deployment.name);
-            }
+            Checked::Deployment(one) => drop(mesh.deployments.remove(&one.name)),
             Checked::ConfigMap(map) => {
                 mesh.config_maps.remove(&map.name);
                 self.everything = true;
@@ -498,7 +504,8 @@ impl Changes {
             | Checked::PeerAuthentication(_)
             | Checked::RequestAuthentication(_)
             | Checked::Telemetry(_)
-            | Checked::RateLimit(_) => self.note(checked),
+            | Checked::RateLimit(_)
+            | Checked::HealthCheck(_) => self.note(checked),
             Checked::ServiceAccount(_) | Checked::Deployment(_) => {}
             _ => self.everything = true,
         }
@@ -529,6 +536,10 @@ impl Changes {
             }
             Checked::RateLimit(one) => {
                 self.rate_limits
+                    .push(Reach::of(&one.name, one.selector.as_ref()));
+            }
+            Checked::HealthCheck(one) => {
+                self.health_checks
                     .push(Reach::of(&one.name, one.selector.as_ref()));
             }
             _ => {}

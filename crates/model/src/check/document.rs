@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::kinds::{API_GATEWAY, GATEWAY, KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
-    Checked, Read, ResourceId, Stored, authorization, config, destination, intents, kubernetes,
-    networking, pod, rate_limit, request_authentication, security, service_entry, sidecar,
-    telemetry, virtual_service, workload_group,
+    Checked, Read, ResourceId, Stored, authorization, config, destination, health_check, intents,
+    kubernetes, networking, pod, rate_limit, request_authentication, security, service_entry,
+    sidecar, telemetry, virtual_service, workload_group,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -291,6 +291,8 @@ fn checked(
         "ProxyConfig" => {
             networking::proxy_config(meta, fields, report).map(|p| Checked::ProxyConfig(p.into()))
         }
+        "HealthCheck" => health_check::health_check(meta, fields, report)
+            .map(|one| Checked::HealthCheck(one.into())),
         "RateLimit" => {
             rate_limit::rate_limit(meta, fields, report).map(|one| Checked::RateLimit(one.into()))
         }

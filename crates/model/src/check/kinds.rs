@@ -76,6 +76,7 @@ pub(super) const KINDS: &[Kind] = &[
         ..kind("GatewayClass", GATEWAY_API)
     },
     kind("GRPCRoute", GATEWAY_API),
+    kind("HealthCheck", &["voile.dev/v1"]),
     kind("HTTPRoute", GATEWAY_API),
     Kind {
         name: "IPAddress",

@@ -249,7 +249,7 @@ fn no_other_host(host: Option<&Text>, among: Among<'_>, report: &Report) -> Opti
     None
 }
 
-fn path(text: &Text, report: &Report) -> Option<Arc<str>> {
+pub(super) fn path(text: &Text, report: &Report) -> Option<Arc<str>> {
     let parse = |text: &str| {
         let visible = text
             .bytes()
@@ -291,17 +291,18 @@ fn grpc(written: &written::Grpc, report: &Report) -> Option<Question> {
     let port = report.required(written.port.as_ref(), &written.at, "port")?;
     let service = match &written.service {
         None => Some("".into()),
-        Some(text) => report.parsed(
-            text,
-            "a service",
-            |name| (name.len() <= MAX_SERVICE_BYTES).then(|| name.into()),
-            "at most 1024 bytes",
-        ),
+        Some(text) => service(text, report),
     };
     Some(Question::Grpc {
         port: report.port(port)?,
         service: service?,
     })
+}
+
+/// The service that is asked about.
+pub(super) fn service(text: &Text, report: &Report) -> Option<Arc<str>> {
+    let short = |name: &str| (name.len() <= MAX_SERVICE_BYTES).then(|| name.into());
+    report.parsed(text, "a service", short, "at most 1024 bytes")
 }
 
 fn exec(written: &written::Exec, report: &Report) -> Option<Question> {

@@ -8,6 +8,7 @@
 mod files;
 mod gateway_api;
 mod golden;
+mod health_checks;
 mod hostile;
 mod last_good;
 mod meaning;

@@ -70,6 +70,10 @@ pub struct ProxyConfiguration {
     /// How many requests the workload takes: every RateLimit that holds for it.
     #[prost(message, repeated, tag = "50")]
     pub rate_limits: ::prost::alloc::vec::Vec<RateLimit>,
+    /// How the endpoints of what is called are asked whether they are well: every HealthCheck by which this proxy asks. Of those that
+    /// are for one destination the first holds.
+    #[prost(message, repeated, tag = "51")]
+    pub health_checks: ::prost::alloc::vec::Vec<HealthCheck>,
     /// The workload is a waypoint: this is what it takes, and it takes nothing else. Refused by proxies of other roles, as is a
     /// configuration without it by waypoints.
     #[prost(message, optional, tag = "60")]
@@ -239,6 +243,121 @@ impl ::prost::Name for RequestLimit {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.RequestLimit".into()
+    }
+}
+/// How a proxy asks the endpoints that it balances to. Exactly one of http, grpc and tcp.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HealthCheck {
+    /// `namespace/name`.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The host whose endpoints are asked.
+    #[prost(string, tag = "2")]
+    pub host: ::prost::alloc::string::String,
+    /// Of its ports this one; 0 is each.
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+    /// For services of this namespace; empty is any.
+    #[prost(string, tag = "4")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub http: ::core::option::Option<HttpCheck>,
+    #[prost(message, optional, tag = "6")]
+    pub grpc: ::core::option::Option<GrpcCheck>,
+    #[prost(message, optional, tag = "7")]
+    pub tcp: ::core::option::Option<TcpCheck>,
+    /// Milliseconds; never 0, and the timeout never longer than the interval.
+    #[prost(uint32, tag = "8")]
+    pub interval_ms: u32,
+    #[prost(uint32, tag = "9")]
+    pub timeout_ms: u32,
+    /// In hundredths of the interval; at most 100.
+    #[prost(uint32, tag = "10")]
+    pub jitter_percent: u32,
+    /// Answers in a row; never 0.
+    #[prost(uint32, tag = "11")]
+    pub healthy_threshold: u32,
+    #[prost(uint32, tag = "12")]
+    pub unhealthy_threshold: u32,
+    /// While fewer than these in 100 are well, all take traffic; 0: never.
+    #[prost(uint32, tag = "13")]
+    pub panic_percent: u32,
+}
+impl ::prost::Name for HealthCheck {
+    const NAME: &'static str = "HealthCheck";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HealthCheck".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HealthCheck".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HttpCheck {
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// What the request names; empty is the destination's own host.
+    #[prost(string, tag = "2")]
+    pub host: ::prost::alloc::string::String,
+    /// Statuses that are good; at least one range.
+    #[prost(message, repeated, tag = "3")]
+    pub expected: ::prost::alloc::vec::Vec<StatusRange>,
+}
+impl ::prost::Name for HttpCheck {
+    const NAME: &'static str = "HttpCheck";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HttpCheck".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HttpCheck".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRange {
+    #[prost(uint32, tag = "1")]
+    pub start: u32,
+    /// Not itself among them.
+    #[prost(uint32, tag = "2")]
+    pub end: u32,
+}
+impl ::prost::Name for StatusRange {
+    const NAME: &'static str = "StatusRange";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.StatusRange".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.StatusRange".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrpcCheck {
+    /// The service that is asked about; empty is the server as a whole.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+}
+impl ::prost::Name for GrpcCheck {
+    const NAME: &'static str = "GrpcCheck";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GrpcCheck".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GrpcCheck".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TcpCheck {}
+impl ::prost::Name for TcpCheck {
+    const NAME: &'static str = "TcpCheck";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TcpCheck".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TcpCheck".into()
     }
 }
 /// The probe of a WorkloadGroup.

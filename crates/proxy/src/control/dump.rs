@@ -1,5 +1,6 @@
 //! `/config_dump` and `/certs`: what this proxy holds, in JSON, for people with a question.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
@@ -7,12 +8,13 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use voile_xds::wire::{
     AccessLog, Capture, CapturedPort, InboundListener, LogSink, OutboundListener, PortPolicy,
-    Service, Telemetry, Tracing, Workload,
+    Service, ServicePolicy, Telemetry, Tracing, Workload,
 };
 
+use super::metrics::word;
 use super::sockets::{Socket, Sockets};
 use super::state::Control;
-use crate::registry::Registry;
+use crate::registry::{Findings, Held, Registry};
 
 pub(super) fn configuration(control: &Control) -> String {
     let shared = control.shared();
@@ -43,19 +45,6 @@ pub(super) fn configuration(control: &Control) -> String {
         .iter()
         .map(|(name, held)| workload(name, &held.version, &held.value))
         .collect();
-    let policies: Vec<Value> = registry
-        .policies
-        .iter()
-        .map(|(name, held)| {
-            let ports: Vec<Value> = held
-                .value
-                .ports
-                .iter()
-                .map(|(port, policy)| port_policy(port.get(), policy))
-                .collect();
-            json!({"resource": &**name, "version": &*held.version, "ports": ports})
-        })
-        .collect();
     pretty(&json!({
         "control_plane": control_plane(control),
         "in_force": control.published.is_some(),
@@ -65,10 +54,11 @@ pub(super) fn configuration(control: &Control) -> String {
         "captured_destinations": control.destinations.dump(),
         "services": services,
         "workloads": workloads,
-        "service_policies": policies,
+        "service_policies": service_policies(registry),
         "routes": routes(registry),
         "gateway": gateway(registry),
         "files": files(registry),
+        "health_checks": health_checks(registry),
         "authorization_policies": authorization(registry),
         "request_authentications": tokens(registry),
         "key_sets": registry.tokens.key_sets().map(|name| &**name).collect::<Vec<_>>(),
@@ -90,8 +80,19 @@ fn listeners(sockets: &Sockets) -> Vec<Value> {
         .collect()
 }
 
+fn service_policies(registry: &Registry) -> Vec<Value> {
+    let one = |(name, held): (&Arc<str>, &Held<ServicePolicy>)| {
+        let ports = held.value.ports.iter();
+        let ports: Vec<Value> = ports
+            .map(|(port, policy)| port_policy(port.get(), policy))
+            .collect();
+        json!({"resource": &**name, "version": &*held.version, "ports": ports})
+    };
+    registry.policies.iter().map(one).collect()
+}
+
 fn routes(registry: &Registry) -> Vec<Value> {
-    let one = |(name, held): (&std::sync::Arc<str>, &crate::registry::routes::HeldRoutes)| {
+    let one = |(name, held): (&Arc<str>, &crate::registry::routes::HeldRoutes)| {
         let shown = held.shown().into_iter();
         let shown: Vec<Value> = shown
             .map(|(name, to)| json!({"name": name, "destinations": to}))
@@ -123,6 +124,19 @@ fn files(registry: &Registry) -> Value {
         .map(|(server, trouble)| json!({"server": server, "trouble": trouble}))
         .collect();
     json!({"read": read, "troubles": troubles})
+}
+
+fn health_checks(registry: &Registry) -> Vec<Value> {
+    let one = |shown: Findings| {
+        let endpoints = shown.endpoints.into_iter();
+        let endpoints: Vec<Value> = endpoints
+            .map(|(address, standing, why)| {
+                json!({"address": address.to_string(), "state": word(standing), "last_failure": why})
+            })
+            .collect();
+        json!({"cluster": shown.cluster, "by": &*shown.by, "endpoints": endpoints, "good": shown.good, "bad": shown.bad})
+    };
+    registry.health.asked().into_iter().map(one).collect()
 }
 
 fn authorization(registry: &Registry) -> Vec<Value> {

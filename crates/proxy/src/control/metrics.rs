@@ -6,11 +6,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
 use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
+use voile_traffic::Standing;
 
 use super::state::Control;
 use crate::moment;
 use crate::plan::Same;
 use crate::rate_limits::RateLimits;
+use crate::registry::Findings;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
 /// How long a worker may take to answer a scrape before the page goes out without it.
@@ -307,6 +309,7 @@ fn own(control: &Control) -> Vec<Family> {
             .map(|(cluster, count)| (vec![("cluster", cluster)], count as f64))
             .collect(),
     });
+    families.extend(asked(&control.shared().registry.health.asked()));
     let limits = control.published.as_ref();
     let limits = limits.and_then(|plan| plan.rate_limits.as_ref());
     families.extend(limited(limits.map(|Same(limits)| &**limits)));
@@ -345,6 +348,47 @@ fn followed(control: &Control) -> [Family; 4] {
             control.destinations.let_go() as f64,
         ),
     ]
+}
+
+/// What HealthChecks found.
+fn asked(all: &[Findings]) -> [Family; 2] {
+    let cluster = |one: &Findings| ("cluster", one.cluster.clone());
+    let standings = |one: &Findings| {
+        [Standing::Well, Standing::Unwell, Standing::Unasked].map(|standing| {
+            let like = one.endpoints.iter().filter(|(_, now, _)| *now == standing);
+            let labels = vec![cluster(one), ("state", word(standing).to_owned())];
+            (labels, like.count() as f64)
+        })
+    };
+    let answers = |one: &Findings| {
+        [("success", one.good), ("failure", one.bad)].map(|(result, count)| {
+            let labels = vec![cluster(one), ("result", result.to_owned())];
+            (labels, count as f64)
+        })
+    };
+    [
+        Family {
+            name: "voile_health_check_endpoints",
+            kind: "gauge",
+            help: "Endpoints that HealthChecks ask, by cluster and what they found.",
+            samples: all.iter().flat_map(standings).collect(),
+        },
+        Family {
+            name: "voile_health_checks_total",
+            kind: "counter",
+            help: "Answers to HealthChecks, by cluster and result.",
+            samples: all.iter().flat_map(answers).collect(),
+        },
+    ]
+}
+
+/// As Envoy calls it.
+pub(super) fn word(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Well => "healthy",
+        Standing::Unwell => "unhealthy",
+        Standing::Unasked => "unknown",
+    }
 }
 
 /// What became of requests that RateLimits count.

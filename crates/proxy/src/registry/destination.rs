@@ -462,7 +462,7 @@ fn put(plan: &mut ServicePlan, called: &EndpointPlan) {
     plan.endpoints = vec![called.clone()];
     origination::originate(plan);
     // Who is called cannot be left out for another.
-    plan.traffic.outliers = None;
+    plan.traffic.watch = None;
 }
 
 /// The services whose port this port of the workload serves.

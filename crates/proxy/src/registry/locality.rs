@@ -54,11 +54,12 @@ impl Words {
 }
 
 impl<'a> Ranking<'a> {
-    /// For a workload of this locality and with these labels. As in Istio nothing fails over where nobody is put out.
+    /// For a workload of this locality and with these labels. As in Istio nothing fails over where nobody is put out, or found unwell
+    /// by being asked.
     pub(super) fn new(
         own: &str,
         labels: &'a Labels,
-        said: Option<&'a PortTraffic>,
+        (said, asked): (Option<&'a PortTraffic>, bool),
         words: &'a Words,
     ) -> Self {
         let setting = said.and_then(|said| said.balancer.locality.as_ref());
@@ -67,7 +68,7 @@ impl<'a> Ranking<'a> {
             let mut all = setting.distribute.iter();
             all.find(|one| covers(&one.from, own))
         });
-        let ejects = said.is_some_and(|said| said.outliers.is_some());
+        let ejects = asked || said.is_some_and(|said| said.outliers.is_some());
         let enabled = setting.is_none_or(|setting| setting.enabled);
         let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
         let way = match shares {

@@ -3,19 +3,21 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
-use voile_traffic::{Limits, OutlierPolicy, RetryBudget};
+use voile_traffic::{Limits, OutlierPolicy, RetryBudget, Standing};
 use voile_transport::KeepAlive;
-use voile_xds::wire::OutboundService;
+use voile_xds::wire::{HealthCheck, OutboundService};
 
 use super::{Registry, origination, service_name};
-use crate::health::{Gate, Watch};
+use crate::health::{CheckRecord, Checks, Gate, Tally, Watch};
 use crate::http::UpstreamTerms;
 use crate::plan::{BalancePlan, EndpointPlan, Measure, Same, ServicePlan, TrafficPlan};
 
@@ -27,6 +29,40 @@ type Destination = (Arc<str>, Port, Option<Arc<str>>);
 pub(crate) struct SharedHealth {
     watches: RefCell<BTreeMap<Destination, Weak<Watch>>>,
     gates: RefCell<BTreeMap<Destination, Weak<Gate>>>,
+    asked: RefCell<BTreeMap<(Arc<str>, Port), Asked>>,
+}
+
+/// The endpoints of a port of a service, whole or in parts, as far as they are asked whether they are well.
+#[derive(Debug)]
+struct Asked {
+    said: Arc<HealthCheck>,
+    tally: Arc<Tally>,
+    records: BTreeMap<Whereabouts, Weak<CheckRecord>>,
+    /// The same, of before the last change of how they are asked, if that was not of what they are asked.
+    before: BTreeMap<Whereabouts, Weak<CheckRecord>>,
+}
+
+/// Where an endpoint is asked: its name, where only that is known, and its address.
+type Whereabouts = (Option<Arc<str>>, SocketAddr);
+
+/// How many endpoints of a port of a service stand how, and what asking came to.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    /// As access logs name it.
+    pub(crate) cluster: String,
+    /// The HealthCheck.
+    pub(crate) by: Arc<str>,
+    /// Address, how it stands, and what was wrong the last time.
+    pub(crate) endpoints: Vec<(SocketAddr, Standing, Option<Box<str>>)>,
+    pub(crate) good: u64,
+    pub(crate) bad: u64,
+}
+
+impl Asked {
+    /// Whether somebody sends traffic there.
+    fn is_used(&self) -> bool {
+        self.records.values().any(|held| held.strong_count() > 0)
+    }
 }
 
 /// Entries from which on those that nobody holds are looked for.
@@ -36,7 +72,8 @@ impl SharedHealth {
     fn watch(
         &self,
         of: &Destination,
-        policy: OutlierPolicy,
+        policy: Option<OutlierPolicy>,
+        check: Option<&Arc<HealthCheck>>,
         endpoints: &[EndpointPlan],
     ) -> Same<Watch> {
         let mut all = self.watches.borrow_mut();
@@ -45,12 +82,81 @@ impl SharedHealth {
         if let Some(same) = &before
             && same.policy == policy
             && same.endpoints == addresses
+            && same.checks.as_ref().map(|checks| &checks.said) == check
         {
             return Same(Arc::clone(same));
         }
-        let fresh = Arc::new(Watch::follow(policy, addresses, before.as_deref()));
+        let checks = check.map(|check| self.checks((&of.0, of.1), check, endpoints));
+        let before = before.as_deref();
+        let fresh = Arc::new(Watch::follow(policy, addresses, checks, before));
         insert(&mut all, of, &fresh);
         Same(fresh)
+    }
+
+    /// What is known of endpoints that are asked: the same of whoever was asked the same before, or is for another part of the service.
+    fn checks(
+        &self,
+        (service, port): (&Arc<str>, Port),
+        check: &Arc<HealthCheck>,
+        endpoints: &[EndpointPlan],
+    ) -> Checks {
+        let mut all = self.asked.borrow_mut();
+        if all.len() >= MANY {
+            all.retain(|_, asked| asked.is_used());
+        }
+        let asked = all
+            .entry((Arc::clone(service), port))
+            .or_insert_with(|| Asked {
+                said: Arc::clone(check),
+                tally: Arc::default(),
+                records: BTreeMap::new(),
+                before: BTreeMap::new(),
+            });
+        if asked.said != *check {
+            asked.before = std::mem::take(&mut asked.records);
+            if asked.said.terms.question != check.terms.question {
+                asked.before.clear();
+            }
+            asked.said = Arc::clone(check);
+        }
+        let mut record = |endpoint: &EndpointPlan| {
+            let name = endpoint.name.as_ref().map(|name| Arc::clone(&name.host));
+            let place = (name, endpoint.address);
+            if let Some(known) = asked.records.get(&place).and_then(Weak::upgrade) {
+                return known;
+            }
+            let stood = asked.before.get(&place).and_then(Weak::upgrade);
+            let fresh = stood.map_or_else(CheckRecord::default, |old| CheckRecord::follow(&old));
+            let fresh = Arc::new(fresh);
+            asked.records.insert(place, Arc::downgrade(&fresh));
+            fresh
+        };
+        let records: Vec<_> = endpoints.iter().map(&mut record).collect();
+        for known in [&mut asked.records, &mut asked.before] {
+            known.retain(|_, held| held.strong_count() > 0);
+        }
+        Checks::new(check, records, Arc::clone(&asked.tally))
+    }
+
+    /// What is known of endpoints that are asked, by the destinations that traffic goes to.
+    pub(crate) fn asked(&self) -> Vec<Findings> {
+        let all = self.asked.borrow();
+        let used = all.iter().filter(|(_, asked)| asked.is_used());
+        let one = |((service, port), asked): (&(Arc<str>, Port), &Asked)| {
+            let host = service.split_once('/').map_or(&**service, |(_, host)| host);
+            let endpoints = asked.records.iter().filter_map(|((_, address), held)| {
+                let record = held.upgrade()?;
+                Some((*address, record.standing(), record.why()))
+            });
+            Findings {
+                cluster: format!("outbound|{port}||{host}"),
+                by: Arc::clone(&asked.said.name),
+                endpoints: endpoints.collect(),
+                good: asked.tally.good.load(Relaxed),
+                bad: asked.tally.bad.load(Relaxed),
+            }
+        };
+        used.map(one).collect()
     }
 
     fn gate(&self, of: &Destination, limits: Limits) -> Same<Gate> {
@@ -73,9 +179,10 @@ impl SharedHealth {
         let one = |((service, port, subset), watch): (&Destination, Arc<Watch>)| {
             let host = service.split_once('/').map_or(&**service, |(_, host)| host);
             let subset = subset.as_deref().unwrap_or_default();
-            (format!("outbound|{port}|{subset}|{host}"), watch.out(now))
+            let out = watch.out(now)?;
+            Some((format!("outbound|{port}|{subset}|{host}"), out))
         };
-        held.map(one).collect()
+        held.filter_map(one).collect()
     }
 }
 
@@ -95,7 +202,8 @@ impl Registry {
         said: &PortTraffic,
     ) -> ServicePlan {
         let of = || (service_name(wanted), wanted.port, plan.subset.clone());
-        let mut traffic = self.traffic(of, said, &plan.endpoints);
+        let check = self.health_check(wanted);
+        let mut traffic = self.traffic(of, (said, check), &plan.endpoints);
         traffic.origination = self.origination(said.tls.as_ref(), &wanted.key);
         let budget = said.retry_budget.map(|budget| RetryBudget {
             percent: budget.percent_thousandths / 1_000,
@@ -110,10 +218,17 @@ impl Registry {
         treated
     }
 
+    /// How the endpoints of a port of a service are asked whether they are well, if they are.
+    pub(super) fn health_check(&self, wanted: &OutboundService) -> Option<&Arc<HealthCheck>> {
+        let configuration = &self.configuration.as_ref()?.value;
+        let mut all = configuration.health_checks.iter();
+        all.find(|one| one.is_for(&wanted.key, wanted.port))
+    }
+
     fn traffic(
         &self,
         of: impl Fn() -> Destination,
-        said: &PortTraffic,
+        (said, check): (&PortTraffic, Option<&Arc<HealthCheck>>),
         endpoints: &[EndpointPlan],
     ) -> TrafficPlan {
         let pool = &said.pool;
@@ -128,10 +243,11 @@ impl Registry {
             retries: pool.max_retries.filter(|_| said.retry_budget.is_none()),
         };
         let outliers = said.outliers.as_ref().map(outlier_policy);
+        let watched = outliers.is_some() || check.is_some();
         TrafficPlan {
-            balance: balance(said),
+            balance: balance(said, check),
             key: said.balancer.key.as_ref().map(key_source),
-            outliers: outliers.map(|policy| self.health.watch(&of(), policy, endpoints)),
+            watch: watched.then(|| self.health.watch(&of(), outliers, check, endpoints)),
             breaker: (limits != Limits::default()).then(|| self.health.gate(&of(), limits)),
             origination: None,
             connect_timeout: pool.connect_timeout,
@@ -152,7 +268,7 @@ impl Registry {
     }
 }
 
-fn balance(said: &PortTraffic) -> BalancePlan {
+fn balance(said: &PortTraffic, check: Option<&Arc<HealthCheck>>) -> BalancePlan {
     let (algorithm, measure) = match said.balancer.algorithm {
         said::Algorithm::LeastCost => (Algorithm::LeastCost, Measure::Latency),
         said::Algorithm::LeastRequest => (Algorithm::LeastCost, Measure::Load),
@@ -174,7 +290,8 @@ fn balance(said: &PortTraffic) -> BalancePlan {
             // Where fewer than that are well, all are asked.
             panic_percent: said
                 .outliers
-                .map_or(0, |outliers| outliers.min_health_percent),
+                .map_or(0, |outliers| outliers.min_health_percent)
+                .max(check.map_or(0, |check| check.terms.panic_percent)),
             ..Spread::default()
         },
     }

@@ -9,6 +9,7 @@ mod callee;
 mod captured;
 mod ceiling;
 mod changes;
+mod checks;
 mod counted;
 mod edge;
 mod effects;
@@ -49,7 +50,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -272,6 +273,10 @@ pub(crate) struct Worker {
     pub(crate) servers_first: ServersFirst,
     /// Connections to node proxies.
     pub(crate) tunnels: Rc<tunnels::Pool>,
+    /// Who asks endpoints whether they are well.
+    pub(crate) checkers: checks::Checkers,
+    /// For tasks of its own.
+    me: Weak<Worker>,
 }
 
 impl Worker {
@@ -282,7 +287,7 @@ impl Worker {
         capture: Redirected,
         seat: Seat,
     ) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new_cyclic(|me| Self {
             tls,
             buffers: Buffers::new(),
             shard: RefCell::default(),
@@ -318,6 +323,8 @@ impl Worker {
             capture,
             servers_first: ServersFirst::default(),
             tunnels: Rc::default(),
+            checkers: checks::Checkers::default(),
+            me: me.clone(),
         })
     }
 

@@ -17,6 +17,7 @@ use voile_xds::wire::{MutualTls, Protocol};
 use super::admission::Belief;
 use super::balance::{Among, Balance, Wish};
 use super::captured::{self, Captured};
+use super::checks::Checker;
 use super::endpoint::{Endpoint, InFlight, Known};
 use super::gateway::GatewaySlot;
 use super::inbound_http::InboundRole;
@@ -88,6 +89,8 @@ pub(crate) struct ServiceState {
     pub(crate) retry: Rc<RetryPolicy>,
     /// Where its requests go instead.
     pub(crate) routes: Option<Box<RoutesState>>,
+    /// Who asks its endpoints whether they are well.
+    checker: Option<Rc<Checker>>,
 }
 
 /// A listener's HTTP engine: its own pool, so that removing a listener empties it.
@@ -649,20 +652,23 @@ impl ServiceState {
             endpoints: &endpoints,
             watch: watch(plan),
         };
+        let cluster = match plan.service.host.as_str() {
+            "" => plan.service.name.clone(),
+            host => {
+                let subset = plan.subset.as_deref().unwrap_or_default();
+                format!("outbound|{}|{subset}|{host}", plan.port)
+            }
+        };
+        let asked = before.and_then(|before| before.checker.as_ref());
         Self {
+            checker: Checker::join(worker, asked, plan, &cluster, &endpoints),
             balance: Balance::new(worker, &plan.traffic.balance, among),
             endpoints,
             routes: routes.map(|routes| RoutesState::follow(worker, before, routes).into()),
             account: worker.seat.destination(&plan.service.host, plan.port),
             retry: Rc::new(plan.retry.clone()),
             authority: plan.service.host.as_str().into(),
-            cluster: match plan.service.host.as_str() {
-                "" => plan.service.name.clone(),
-                host => {
-                    let subset = plan.subset.as_deref().unwrap_or_default();
-                    format!("outbound|{}|{subset}|{host}", plan.port)
-                }
-            },
+            cluster,
             names: names(plan),
             names_used: Cell::new(None),
             plan: plan.clone(),
@@ -707,5 +713,5 @@ impl ServiceState {
 }
 
 fn watch(plan: &ServicePlan) -> Option<&Watch> {
-    plan.traffic.outliers.as_ref().map(|Same(watch)| &**watch)
+    plan.traffic.watch.as_ref().map(|Same(watch)| &**watch)
 }

@@ -2,6 +2,7 @@
 
 mod actions;
 mod balance;
+mod checks;
 mod cost;
 mod limits;
 mod routes;

@@ -11,8 +11,8 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Gateway, HealthProbe, Protocol, RateLimit, Telemetry, Waypoint, WireError,
-    address, labels_of, port, service_key, socket, trust_domain,
+    Authorizer, Capture, Gateway, HealthCheck, HealthProbe, Protocol, RateLimit, Telemetry,
+    Waypoint, WireError, address, labels_of, port, service_key, socket, trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -64,6 +64,8 @@ pub struct ProxyConfiguration {
     pub health_probe: Option<HealthProbe>,
     /// How many requests it takes.
     pub rate_limits: Vec<RateLimit>,
+    /// How endpoints are asked whether they are well; of those for one destination the first holds.
+    pub health_checks: Vec<Arc<HealthCheck>>,
     /// What a waypoint takes; none of others.
     pub waypoint: Option<Waypoint>,
 }
@@ -239,6 +241,7 @@ impl ProxyConfiguration {
             },
             health_probe: health_probe(message)?,
             rate_limits: rate_limits(&message.rate_limits)?,
+            health_checks: health_checks(&message.health_checks)?,
             waypoint: match &message.waypoint {
                 None => None,
                 Some(waypoint) => {
@@ -260,6 +263,14 @@ fn rate_limits(messages: &[wire::RateLimit]) -> Result<Vec<RateLimit>, WireError
     let one = |(index, message)| {
         let within = |error: WireError| error.within(&format!("rate_limits[{index}]"));
         RateLimit::check(message).map_err(within)
+    };
+    messages.iter().enumerate().map(one).collect()
+}
+
+fn health_checks(messages: &[wire::HealthCheck]) -> Result<Vec<Arc<HealthCheck>>, WireError> {
+    let one = |(index, message)| {
+        let within = |error: WireError| error.within(&format!("health_checks[{index}]"));
+        HealthCheck::check(message).map(Arc::new).map_err(within)
     };
     messages.iter().enumerate().map(one).collect()
 }

@@ -12,6 +12,7 @@ mod configuration;
 mod encode;
 mod gateway;
 mod health;
+mod health_check;
 mod policy;
 mod rate_limit;
 mod routes;
@@ -42,6 +43,7 @@ pub use gateway::{
     VirtualHost,
 };
 pub use health::HealthProbe;
+pub use health_check::HealthCheck;
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use routes::{

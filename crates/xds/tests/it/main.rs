@@ -10,6 +10,7 @@ mod conversation;
 mod explored;
 mod explorer;
 mod gateway;
+mod health_checks;
 mod order;
 mod server;
 mod sotw;

@@ -89,7 +89,7 @@ impl Edge {
     }
 
     /// What the gateway holds, for people with a question.
-    fn dump(&self) -> String {
+    pub(crate) fn dump(&self) -> String {
         body(&get(local(self.ports[0]), "/config_dump").expect("a dump"))
     }
 
@@ -99,7 +99,7 @@ impl Edge {
     }
 
     /// Asks in plaintext; `fields` are complete lines.
-    fn ask(&self, method: &str, host: &str, path: &str, fields: &str) -> Answer {
+    pub(crate) fn ask(&self, method: &str, host: &str, path: &str, fields: &str) -> Answer {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Content-Length: 0\r\nConnection: close\r\n\r\n"
         );

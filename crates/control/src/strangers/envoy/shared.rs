@@ -123,6 +123,7 @@ impl Shared {
             tokens: _,
             telemetry: _,
             rate_limits: _,
+            health_checks: _,
         } = changes;
         if *everything || !inbound.is_empty() {
             return self.forget_all();

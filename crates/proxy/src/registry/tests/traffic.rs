@@ -46,6 +46,18 @@ fn said(locality: impl Into<Option<LocalitySetting>>, ejects: bool) -> PortTraff
 }
 
 #[test]
+fn the_nearest_come_first_where_endpoints_are_asked_whether_they_are_well() {
+    let (said, labels) = (said(None, false), Labels::NONE);
+    let words = Words::of(Some(&said));
+    for (asked, expected) in [(false, [0, 0, 0]), (true, [0, 1, 3])] {
+        let ranking = Ranking::new("eu/a/1", &labels, (Some(&said), asked), &words);
+        let rank = |locality| ranking.rank(&somewhere(locality, "v1")).expect("a rank");
+        let ranks = ["eu/a/1", "eu/a/2", "us/a/1"].map(|locality| rank(locality).priority);
+        assert_eq!(ranks, expected, "{asked}");
+    }
+}
+
+#[test]
 fn the_nearest_come_first_where_somebody_is_put_out() {
     let own = "eu/a/1";
     let labels: Labels = [("version", "v2"), ("team", "x")].into_iter().collect();
@@ -89,7 +101,7 @@ fn the_nearest_come_first_where_somebody_is_put_out() {
         ),
     ] {
         let words = Words::of(Some(&said));
-        let ranking = Ranking::new(own, &labels, Some(&said), &words);
+        let ranking = Ranking::new(own, &labels, (Some(&said), false), &words);
         let found = all.map(|(locality, version)| {
             let rank = ranking.rank(&somewhere(locality, version));
             rank.expect("a place").priority
@@ -119,7 +131,7 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
     };
     let (said, labels) = (said(setting, false), Labels::NONE);
     let words = Words::of(Some(&said));
-    let ranking = Ranking::new("eu/a/1", &labels, Some(&said), &words);
+    let ranking = Ranking::new("eu/a/1", &labels, (Some(&said), false), &words);
     let plan = EndpointPlan {
         name: None,
         address: "10.0.0.1:80".parse().expect("an address"),
@@ -206,7 +218,7 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     obey(&mut registry, policy(5, 100));
     let first = web(&registry);
     assert_eq!(web(&registry).traffic, first.traffic, "asked again");
-    let watch = |plan: &ServicePlan| plan.traffic.outliers.clone().expect("a watch");
+    let watch = |plan: &ServicePlan| plan.traffic.watch.clone().expect("a watch");
     let Same(before) = watch(&first);
     let now = Duration::from_secs(5);
     let last = (first.endpoints.len() - 1) as u32;
@@ -218,7 +230,7 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     let Same(after) = watch(&second);
     let place = second.endpoints.iter().position(|one| one.address == sick);
     assert!(after.is_out(place.expect("it is there") as u32, now));
-    assert_eq!(after.out(now), 1);
+    assert_eq!(after.out(now), Some(1));
     assert_eq!(
         second.traffic.breaker, first.traffic.breaker,
         "what is under way still counts"
@@ -231,8 +243,8 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     obey(&mut registry, policy(6, 100));
     let third = web(&registry);
     assert_ne!(third.traffic.breaker, first.traffic.breaker);
-    assert_eq!(third.traffic.outliers, second.traffic.outliers);
+    assert_eq!(third.traffic.watch, second.traffic.watch);
     drop((first, second, third, before, after));
     assert_eq!(registry.health.out(now), [], "nobody calls there any more");
-    assert_eq!(watch(&web(&registry)).0.out(now), 0);
+    assert_eq!(watch(&web(&registry)).0.out(now), Some(0));
 }

@@ -6,7 +6,6 @@
 //! An answer says only what may be said, and what cannot be asked fails as its provider is configured to.
 
 mod answer;
-mod http;
 mod question;
 
 use std::rc::Rc;
@@ -14,11 +13,12 @@ use std::time::Duration;
 
 pub(crate) use answer::{Allowed, Answer};
 pub(super) use answer::{lawful_name, lawful_value};
+use question::OverHttp;
 pub(crate) use question::{About, Question};
 
 use super::Worker;
-use super::callee::{Callee, Dialer, MAX_ANSWER_BYTES, Unanswered};
-use crate::http::UpstreamHttp;
+use super::callee::{Callee, Dialer, Unanswered};
+use crate::http::{Route, UpstreamHttp};
 use crate::plan::AuthorizerPlan;
 
 /// How long an answer may take where the provider does not say: Istio's ten minutes.
@@ -103,7 +103,7 @@ impl Authorizer {
                     let called = self.callee.call((dialer, route), METHOD, &**asked);
                     called.await.map(answer::of_grpc)
                 }
-                Question::Http(asked) => http::ask(self, dialer, route, asked).await,
+                Question::Http(asked) => self.ask_over_http((dialer, route), asked).await,
             },
         );
         let answer = asked.await.unwrap_or_else(Answer::failed);
@@ -111,5 +111,20 @@ impl Authorizer {
             tracing::debug!(provider = self.name(), %why, "not decided");
         }
         answer
+    }
+
+    async fn ask_over_http<'w>(
+        &self,
+        through: (&Dialer<'w>, &Route<Dialer<'w>>),
+        asked: &OverHttp,
+    ) -> Result<Answer, Unanswered> {
+        let lines = &self.callee.lines;
+        let answered = lines.exchange(through, &asked.bytes, asked.is_head).await;
+        let mut answered = answered?;
+        let (head, body) = answered.parts();
+        Ok(match &self.plan.settings.http {
+            Some(http) => answer::of_http(http, head.status(), head.headers(), body),
+            None => Answer::failed("asked over HTTP without being so"),
+        })
     }
 }

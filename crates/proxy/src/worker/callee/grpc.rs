@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use bytes::{BufMut, Bytes, BytesMut};
 use voile_http2::{Failure, Fields, RecvStream, ResponseFuture};
 
-use super::{Callee, Dialer, MAX_ANSWER_BYTES, Unanswered};
+use super::{Callee, Dialer, Lines, MAX_ANSWER_BYTES, Unanswered};
 use crate::http::Route;
 use crate::http2::grpc::status;
 
@@ -16,7 +16,22 @@ impl Callee {
     /// Calls a method once, `/PACKAGE.SERVICE/METHOD`, with one message for one.
     pub(in super::super) async fn call<'w, A: prost::Message + Default>(
         &self,
+        through: (&Dialer<'w>, &Route<Dialer<'w>>),
+        method: &'static str,
+        question: &impl prost::Message,
+    ) -> Result<A, Unanswered> {
+        let authority = &self.service.authority;
+        let called = self.lines.call(through, authority, method, question);
+        called.await
+    }
+}
+
+impl Lines {
+    /// The same, at whatever endpoint the route leads to.
+    pub(in super::super) async fn call<'w, A: prost::Message + Default>(
+        &self,
         (dialer, route): (&Dialer<'w>, &Route<Dialer<'w>>),
+        authority: &str,
         method: &'static str,
         question: &impl prost::Message,
     ) -> Result<A, Unanswered> {
@@ -26,7 +41,7 @@ impl Callee {
         head.push(":method", b"POST");
         head.push(":scheme", b"http");
         head.push(":path", method.as_bytes());
-        head.push(":authority", self.service.authority.as_bytes());
+        head.push(":authority", authority.as_bytes());
         head.push("content-type", b"application/grpc");
         head.push("te", b"trailers");
         let Some((response, mut send)) = lease.link.send_request(head, false) else {

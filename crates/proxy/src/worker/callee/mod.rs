@@ -8,6 +8,7 @@
 //! Whoever is asked may be slow, dead or lying: an answer has a deadline and a size, and so many questions are under way.
 
 mod grpc;
+mod http;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -34,7 +35,7 @@ const MAX_QUESTIONS: usize = 8 * 1024;
 
 /// Largest body or message of an answer, in bytes: a page for people is allowed, a flood is not. Heads are bounded by the
 /// engines.
-pub(super) const MAX_ANSWER_BYTES: usize = 256 * 1024;
+const MAX_ANSWER_BYTES: usize = 256 * 1024;
 
 /// Times one question is put, where nobody has answered it: deciding twice about one request does no harm.
 const MAX_ATTEMPTS: usize = 3;
@@ -45,9 +46,34 @@ pub(crate) struct Callee {
     id: u32,
     plan: ServicePlan,
     service: Rc<ServiceState>,
-    pub(super) http1: Rc<Pool<u32, Stream>>,
-    pub(super) http2: Rc<Upstreams<u32>>,
+    pub(super) lines: Lines,
     asking: Rc<Cell<usize>>,
+}
+
+/// Connections of a worker's own, for what it asks on its own account; by the keys of endpoints.
+#[derive(Clone)]
+pub(super) struct Lines {
+    http1: Rc<Pool<u32, Stream>>,
+    http2: Rc<Upstreams<u32>>,
+}
+
+impl Lines {
+    /// None yet.
+    pub(super) fn new(worker: &Worker) -> Self {
+        let timeouts = HttpTimeouts::default();
+        let http1 = Pool::new(timeouts.upstream_idle);
+        tokio::task::spawn_local(pool::keep(Rc::downgrade(&http1)));
+        Self {
+            http1,
+            http2: Upstreams::new(worker.buffers.clone(), timeouts),
+        }
+    }
+
+    /// Closes those that carry nothing.
+    pub(super) fn clear(&self) {
+        self.http1.clear();
+        self.http2.clear();
+    }
 }
 
 /// A question under way.
@@ -68,20 +94,15 @@ impl Callee {
                 id: same.id,
                 plan: plan.clone(),
                 service,
-                http1: Rc::clone(&same.http1),
-                http2: Rc::clone(&same.http2),
+                lines: same.lines.clone(),
                 asking: Rc::clone(&same.asking),
             };
         }
-        let timeouts = HttpTimeouts::default();
-        let http1 = Pool::new(timeouts.upstream_idle);
-        tokio::task::spawn_local(pool::keep(Rc::downgrade(&http1)));
         Self {
             id: worker.fresh_key().wrapping_add(1).max(1),
             plan: plan.clone(),
             service,
-            http1,
-            http2: Upstreams::new(worker.buffers.clone(), timeouts),
+            lines: Lines::new(worker),
             asking: Rc::default(),
         }
     }
@@ -98,8 +119,7 @@ impl Callee {
 
     /// Closes connections that carry nothing.
     pub(super) fn relieve(&self) {
-        self.http1.clear();
-        self.http2.clear();
+        self.lines.clear();
     }
 
     /// Puts a question to one endpoint after another, while nobody has answered it, for as long as an answer may take. `once`
@@ -137,13 +157,12 @@ impl Callee {
             let Some((to, _)) = self.service.choose_other(worker, wish) else {
                 break;
             };
-            let endpoint = Rc::clone(&to.endpoint);
-            let mut route = Route::new(endpoint.key, to);
-            let manner = Manner::of(worker, &self.plan.traffic);
-            route.connect_timeout = manner.timeout;
-            route.to_sidecar = endpoint.plan.is_sidecar();
-            route.upstream = upstream;
-            match once(&Dialer { worker, manner }, &route).await {
+            let dialer = Dialer {
+                worker,
+                manner: Manner::of(worker, &self.plan.traffic),
+            };
+            let route = dialer.route(to, upstream);
+            match once(&dialer, &route).await {
                 Ok(answer) => return Ok(answer),
                 Err(Unanswered { why, again }) => {
                     last = why;
@@ -160,9 +179,9 @@ impl Callee {
 
 /// Why there is no answer.
 pub(super) struct Unanswered {
-    why: Box<str>,
+    pub(super) why: Box<str>,
     /// Whether the same question may be put to somebody else, or on another connection.
-    again: bool,
+    pub(super) again: bool,
 }
 
 impl Unanswered {
@@ -185,6 +204,23 @@ impl Unanswered {
 pub(super) struct Dialer<'a> {
     worker: &'a Worker,
     manner: Manner,
+}
+
+impl<'w> Dialer<'w> {
+    /// For connections that are made in this manner.
+    pub(super) fn new(worker: &'w Worker, manner: Manner) -> Self {
+        Self { worker, manner }
+    }
+
+    /// The way to an endpoint, spoken to in `upstream`.
+    pub(super) fn route(&self, to: InFlight, upstream: UpstreamHttp) -> Route<Self> {
+        let to_sidecar = to.endpoint.plan.is_sidecar();
+        let mut route = Route::new(to.endpoint.key, to);
+        route.connect_timeout = self.manner.timeout;
+        route.to_sidecar = to_sidecar;
+        route.upstream = upstream;
+        route
+    }
 }
 
 impl HttpRole for Dialer<'_> {

@@ -1,0 +1,111 @@
+//! `examples/sticky` does what its page says, asked by curl as there.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::mesh::wait_until;
+use crate::up::{Up, example};
+
+/// The head of what curl is answered.
+fn curl(at: SocketAddr, host: &str, more: &[&str]) -> String {
+    let host = format!("Host: {host}");
+    let mut command = Command::new("curl");
+    command
+        .args(["-si", "--max-time", "20", "-H", &host])
+        .args(more);
+    let output = command.arg(format!("http://{at}/")).output();
+    String::from_utf8_lossy(&output.expect("curl is there").stdout).into_owned()
+}
+
+/// The status, and the pod that answered.
+fn answer(head: &str) -> (String, String) {
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    let pod = lines.find(|(name, _)| name.eq_ignore_ascii_case("x-voile-echo"));
+    (status.to_owned(), pod.map_or("", |(_, pod)| pod).to_owned())
+}
+
+fn gives_cookie(head: &str) -> bool {
+    head.lines().any(|line| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("set-cookie: cart=")
+            && line.contains("max-age=3600")
+            && line.contains("path=/")
+    })
+}
+
+/// Who answers a session of this jar, so many times.
+fn session(at: SocketAddr, jar: &Path, times: usize) -> BTreeSet<(String, String)> {
+    let jar = jar.to_string_lossy();
+    let ask = |_| answer(&curl(at, "cart.example", &["-c", &jar, "-b", &jar]));
+    (0..times).map(ask).collect()
+}
+
+/// The pods that answer new sessions, each of which is answered.
+fn anybody(at: SocketAddr, times: usize) -> BTreeSet<String> {
+    let ask = |_| {
+        let (status, pod) = answer(&curl(at, "cart.example", &[]));
+        if status == "200" { pod } else { status }
+    };
+    (0..times).map(ask).collect()
+}
+
+#[test]
+fn sessions_stay_at_their_pod_by_cookie_and_by_header_until_it_is_ill() {
+    let mut up = Up::start(|folder| example("sticky", folder), &[]);
+    let at = up.ready()["sticky/gateway"];
+    let all = ["carts-v1-0", "carts-v1-1", "carts-v2-0"].map(str::to_owned);
+    wait_until("all pods to answer", || {
+        anybody(at, 30) == all.clone().into()
+    });
+    let folder = tempfile::tempdir().expect("a folder");
+    // A session of each pod.
+    let mut jars = Vec::new();
+    while jars.len() < all.len() {
+        let jar = folder.path().join(format!("jar-{}", jars.len()));
+        let text = jar.to_string_lossy().into_owned();
+        let first = curl(at, "cart.example", &["-c", &text]);
+        assert!(gives_cookie(&first), "{first}");
+        let (_, pod) = answer(&first);
+        if jars.iter().any(|(_, known)| *known == pod) {
+            continue;
+        }
+        let again = curl(at, "cart.example", &["-b", &text]);
+        assert!(!gives_cookie(&again), "who has one is given none: {again}");
+        assert_eq!(
+            session(at, &jar, 5),
+            BTreeSet::from([("200".to_owned(), pod.clone())])
+        );
+        jars.push((jar, pod));
+    }
+    let tenant = |name: &str| {
+        let field = format!("x-tenant: {name}");
+        answer(&curl(at, "tenant.example", &["-H", &field])).1
+    };
+    let tenants: Vec<String> = (0..12).map(|number| tenant(&number.to_string())).collect();
+    let again: Vec<String> = (0..12).map(|number| tenant(&number.to_string())).collect();
+    assert_eq!(tenants, again, "each has its pod");
+    assert!(
+        tenants.iter().collect::<BTreeSet<_>>().len() > 1,
+        "{tenants:?}"
+    );
+    up.edit("carts.yaml", "size=17", "status=503");
+    let others: BTreeSet<String> = all[..2].iter().cloned().collect();
+    wait_until("the ill pod to take nothing", || anybody(at, 15) == others);
+    for (jar, pod) in &jars {
+        let stays = *pod != all[2];
+        let seen = session(at, jar, 5);
+        let first = seen.first().expect("an answer").clone();
+        assert_eq!((seen.len(), &*first.0), (1, "200"), "{pod}: {seen:?}");
+        assert_eq!(first.1 == *pod, stays, "{pod}: {seen:?}");
+    }
+    assert!(up.log("sticky.gateway-0.sidecar").contains("found unwell"));
+    up.edit("carts.yaml", "status=503", "size=17");
+    for (jar, pod) in &jars {
+        wait_until("each session to be where it was", || {
+            session(at, jar, 3) == BTreeSet::from([("200".to_owned(), pod.clone())])
+        });
+    }
+}

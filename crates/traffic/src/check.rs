@@ -1,0 +1,121 @@
+//! Active health checks: what answers in a row make of an endpoint, and when it is asked next. Shared by the workers of a proxy
+//! through atomics: whoever comes first when a question is due puts it, and the others leave it to them. Envoy's rules (its page
+//! "Health checking"), but that an endpoint takes traffic until its first answer, and every bad answer counts alike.
+
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How often an endpoint is asked, and how many answers decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckPolicy {
+    /// From one question to the next.
+    pub interval: Duration,
+    /// Up to this part of the interval is added, in hundredths.
+    pub jitter_percent: u32,
+    /// So many good answers in a row and it is well again.
+    pub healthy: u32,
+    /// So many bad ones in a row and it is not.
+    pub unhealthy: u32,
+}
+
+/// First questions are put within this time, spread by lot: a proxy that begins does not ask everybody at once.
+pub const FIRST_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is known of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has not answered yet, and takes traffic.
+    Unasked,
+    /// It takes traffic.
+    Well,
+    /// It takes none.
+    Unwell,
+}
+
+const UNASKED: u8 = 0;
+const WELL: u8 = 1;
+const UNWELL: u8 = 2;
+
+/// One endpoint, as all workers see it. Moments are nanoseconds since a fixed one.
+#[derive(Debug, Default)]
+pub struct Checked {
+    standing: AtomicU8,
+    /// Good answers in a row, or bad ones below zero.
+    row: AtomicI32,
+    /// When it is asked next; 0: nobody has said yet.
+    next: AtomicU64,
+}
+
+fn nanos(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A part of a time, by a lot from all numbers.
+fn part(of: Duration, lot: u64) -> Duration {
+    let nanos = (u128::from(nanos(of)) * u128::from(lot)) >> 64;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+impl Checked {
+    /// The same endpoint, asked the same at other times: it stands as it stood and is asked anew.
+    #[must_use]
+    pub fn follow(old: &Self) -> Self {
+        Self {
+            standing: AtomicU8::new(old.standing.load(Relaxed)),
+            ..Self::default()
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        match self.standing.load(Relaxed) {
+            WELL => Standing::Well,
+            UNWELL => Standing::Unwell,
+            _ => Standing::Unasked,
+        }
+    }
+
+    /// Whether it takes no traffic.
+    pub fn is_unwell(&self) -> bool {
+        self.standing.load(Relaxed) == UNWELL
+    }
+
+    /// Whether the caller is to ask now, and nobody else; else when somebody is.
+    pub fn claim(&self, policy: &CheckPolicy, now: Duration, lot: u64) -> Result<(), Duration> {
+        let due = self.next.load(Relaxed);
+        let next = match due {
+            0 => now + part(policy.interval.min(FIRST_WITHIN), lot),
+            due if due > nanos(now) => return Err(Duration::from_nanos(due)),
+            _ => now + policy.interval + part(policy.interval * policy.jitter_percent / 100, lot),
+        };
+        match self
+            .next
+            .compare_exchange(due, nanos(next), Relaxed, Relaxed)
+        {
+            Ok(_) if due > 0 => Ok(()),
+            Ok(_) => Err(next),
+            Err(theirs) => Err(Duration::from_nanos(theirs)),
+        }
+    }
+
+    /// Takes an answer; says how it stands now, where that is news to who sends traffic.
+    pub fn heard(&self, policy: &CheckPolicy, good: bool) -> Option<Standing> {
+        let row = self.row.load(Relaxed);
+        let row = match good {
+            true => row.max(0).saturating_add(1),
+            false => row.min(0).saturating_sub(1),
+        };
+        self.row.store(row, Relaxed);
+        let enough = |needed: u32| row.unsigned_abs() >= needed;
+        let standing = match (self.standing(), good) {
+            // One answer is more than nothing.
+            (Standing::Unasked, true) => WELL,
+            (Standing::Unasked, false) => UNWELL,
+            (Standing::Unwell, true) if enough(policy.healthy) => WELL,
+            (Standing::Well, false) if enough(policy.unhealthy) => UNWELL,
+            _ => return None,
+        };
+        let before = self.standing.swap(standing, Relaxed);
+        (before != UNASKED || standing == UNWELL).then(|| self.standing())
+    }
+}
