@@ -7,10 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{
+    RootCertStore, ServerConfig, SignatureAlgorithm, SupportedCipherSuite, SupportedProtocolVersion,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -27,6 +31,8 @@ pub struct OutsideTls {
     pub certificates: Vec<u8>,
     /// Its key, in PEM.
     pub private_key: Vec<u8>,
+    /// Others and their keys, for clients that cannot verify this kind of key.
+    pub more: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
     pub authorities: Vec<u8>,
     /// Whether clients may come without one, where they are asked.
@@ -90,7 +96,7 @@ impl OutsideTls {
                 .into_iter()
                 .filter_map(|(spoken, version)| spoken.then_some(version))
                 .collect();
-        let certified = certified(&self.certificates, &self.private_key, &provider)?;
+        let resolver = self.resolver(&provider)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&versions)
             .map_err(|error| refused(&error))?;
@@ -107,13 +113,31 @@ impl OutsideTls {
                     .with_client_cert_verifier(verifier.build().map_err(|error| refused(&error))?)
             }
         };
-        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        let mut config = builder.with_cert_resolver(resolver);
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         // A new connection proves itself anew, so that a certificate that was taken away is of no use any more.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
         Ok(Arc::new(config))
+    }
+
+    /// Who chooses what a client is shown.
+    fn resolver(
+        &self,
+        provider: &CryptoProvider,
+    ) -> Result<Arc<dyn ResolvesServerCert>, OutsideTlsError> {
+        let first = certified(&self.certificates, &self.private_key, provider)?;
+        if self.more.is_empty() {
+            return Ok(Arc::new(SingleCertAndKey::from(first)));
+        }
+        let mut all = vec![Arc::new(first)];
+        for (chain, key) in &self.more {
+            all.push(Arc::new(certified(chain, key, provider)?));
+        }
+        // As Envoy does: what is cheaper to prove by, for whoever can verify it.
+        all.sort_by_key(|one| one.key.algorithm() == SignatureAlgorithm::RSA);
+        Ok(Arc::new(Several(all)))
     }
 
     fn provider(&self) -> Result<CryptoProvider, OutsideTlsError> {
@@ -131,6 +155,21 @@ impl OutsideTls {
         let newer = newer.filter(|suite| suite.tls13().is_some());
         provider.cipher_suites = newer.chain(chosen).collect();
         Ok(provider)
+    }
+}
+
+/// Certificates of one name with keys of several kinds, in the order in which they are preferred; never empty.
+#[derive(Debug)]
+struct Several(Vec<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Several {
+    /// The schemes that are asked about are those of which a client speaks a suite, too. Whoever can verify none of them is shown the
+    /// last, and says so.
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let mut all = self.0.iter();
+        let schemes = hello.signature_schemes();
+        let suiting = all.find(|one| one.key.choose_scheme(schemes).is_some());
+        suiting.or(self.0.last()).cloned()
     }
 }
 

@@ -13,7 +13,7 @@ use voile_model::mesh::intent::{
     Gateway, Server, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
 };
 use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, authorities, certificate};
-use voile_model::{Hostname, Port, ResourceName};
+use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
     self as checked, GatewayFiles, GatewayListener, GatewayServer, GatewayTls, PackedRoutes,
@@ -147,7 +147,7 @@ fn in_tls(
     let tls = match server.tls.as_ref().map(|tls| tls.mode) {
         Some(ServerTlsMode::Passthrough) => None,
         Some(ServerTlsMode::IstioMutual) => Some(GatewayTls::of_mesh()),
-        _ => Some(tls(mesh, workload, server)),
+        _ => Some(tls(mesh, workload, server, problems)),
     };
     if let Some(Err(missing)) = tls.as_ref().map(|tls| &tls.certificate) {
         problems.push(format!(
@@ -180,10 +180,15 @@ fn in_tls(
 }
 
 /// What is shown to clients.
-fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
+fn tls(
+    mesh: &Mesh,
+    workload: &Workload,
+    server: &Server,
+    problems: &mut Vec<String>,
+) -> GatewayTls {
     match server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
         Some(files) => of_files(server, files),
-        None => of_secret(mesh, workload, server),
+        None => of_secrets(mesh, workload, server, problems),
     }
 }
 
@@ -218,40 +223,91 @@ fn spoken(said: Option<&ServerTls>) -> GatewayTls {
     }
 }
 
-/// From a Secret of the gateway's own namespace, or where Gateway API's rules permit it of another: nobody else's is ever told it.
-fn of_secret(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
-    let said = server.tls.as_ref();
-    let named = server.credentials.first().map(|(_, name, _)| &**name);
-    let named = named.unwrap_or_default();
-    let granted = server.credentials.first().filter(|_| server.granted);
-    let granted = granted.and_then(|(namespace, ..)| namespace.as_ref());
+/// A Secret of the gateway's own namespace, or where Gateway API's rules permit it of another: nobody else's is ever told it.
+fn secret(
+    workload: &Workload,
+    server: &Server,
+    (namespace, named, _): &(Option<Namespace>, Arc<str>, Source),
+) -> Result<ResourceName, Arc<str>> {
+    let granted = namespace.as_ref().filter(|_| server.granted);
+    if server.granted && granted.is_none() {
+        return Err("its certificate cannot be shown".into());
+    }
     let own = granted.unwrap_or(&workload.key.namespace);
     let name = named.strip_prefix("kubernetes://").unwrap_or(named);
     let name = match name.split_once('/') {
         Some((namespace, name)) if namespace == own.as_str() => name,
         _ => name,
     };
-    let id = ResourceName::new(own.clone(), name);
-    let mode = said.map_or(ServerTlsMode::Simple, |tls| tls.mode);
-    let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
-    let certificate = match name.contains('/') {
-        _ if server.granted && granted.is_none() => Err("its certificate cannot be shown".into()),
+    match name.contains('/') {
         true => {
             Err(format!("the Secret {name} is not of the gateway's own namespace {own}").into())
         }
-        false => certificate(mesh, &id),
+        false => Ok(ResourceName::new(own.clone(), name)),
+    }
+}
+
+/// By the Secrets that are named. Where one of several is not there the others serve, and it is said.
+fn of_secrets(
+    mesh: &Mesh,
+    workload: &Workload,
+    server: &Server,
+    problems: &mut Vec<String>,
+) -> GatewayTls {
+    let said = server.tls.as_ref();
+    let mode = said.map_or(ServerTlsMode::Simple, |tls| tls.mode);
+    let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
+    let named = server.credentials.iter();
+    let ids: Vec<_> = named.map(|one| secret(workload, server, one)).collect();
+    let held = ids.iter().map(|id| {
+        let id = id.clone()?;
+        let (certificates, key) = certificate(mesh, &id)?;
+        Ok((Arc::from(id.to_string()), certificates, key))
+    });
+    let (shown, missing): (Vec<_>, Vec<Result<_, Arc<str>>>) = held.partition(Result::is_ok);
+    let mut shown = shown.into_iter().flatten();
+    let mut missing = missing.into_iter().filter_map(Result::err);
+    let (credential, first) = match shown.next() {
+        Some((credential, certificates, key)) => (credential, Ok((certificates, key))),
+        None => {
+            let named = ids.first().and_then(|id| id.as_ref().ok());
+            let why = missing
+                .next()
+                .unwrap_or_else(|| "its certificate cannot be shown".into());
+            (
+                named.map(ToString::to_string).unwrap_or_default().into(),
+                Err(why),
+            )
+        }
     };
-    let authorities = authorities(mesh, &id).filter(|_| asks);
-    let certificate = match asks && authorities.is_none() {
-        true => Err(format!("neither the Secret {id}-cacert nor {id} has `ca.crt`").into()),
-        false => certificate,
+    problems.extend(missing.map(|why| {
+        format!(
+            "{}: a certificate of {} is not shown: {why}",
+            server.source, workload.key
+        )
+    }));
+    let mut known = ids.iter().flatten();
+    let believed = known.find_map(|id| authorities(mesh, id)).filter(|_| asks);
+    let certificate = match asks && believed.is_none() {
+        true => Err(nobody_believed(&ids)),
+        false => first,
     };
     GatewayTls {
-        credential: id.to_string().into(),
-        anonymous: mode == ServerTlsMode::OptionalMutual && authorities.is_some(),
+        credential,
+        anonymous: mode == ServerTlsMode::OptionalMutual && believed.is_some(),
         certificate,
-        authorities: authorities.unwrap_or_default(),
+        authorities: believed.unwrap_or_default(),
+        more: shown.collect(),
         ..spoken(said)
+    }
+}
+
+/// Why nobody can be asked for a certificate.
+fn nobody_believed(ids: &[Result<ResourceName, Arc<str>>]) -> Arc<str> {
+    match ids.first() {
+        Some(Ok(id)) => format!("neither the Secret {id}-cacert nor {id} has `ca.crt`").into(),
+        Some(Err(why)) => why.clone(),
+        None => "its certificate cannot be shown".into(),
     }
 }
 

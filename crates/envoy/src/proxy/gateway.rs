@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::mesh::intent::{Gateway, Server, ServerFiles, ServerTlsMode};
 use voile_model::mesh::{HostRouting, Place, Workload, authorities, certificate};
-use voile_model::{Hostname, Port, ResourceName};
+use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 
 use super::manager::{self, Routes, Way};
 use super::names::{self, Carried};
@@ -103,7 +103,7 @@ fn asks(server: &Server) -> bool {
 }
 
 /// TLS that ends here by these secrets: what is shown, and who is believed.
-fn ended(server: &Server, (shown, believed): (&str, Option<&str>), alpn: &[&str]) -> Value {
+fn ended(server: &Server, (shown, believed): (&[String], Option<&str>), alpn: &[&str]) -> Value {
     let mode = server.tls.as_ref().map(|tls| tls.mode);
     let demands = mode == Some(ServerTlsMode::Mutual);
     let believed = believed.map(|name| (name, demands));
@@ -127,7 +127,7 @@ fn of_files(server: &Server, files: &ServerFiles, alpn: &[&str], made: &mut Made
         made.secret(&name, "validation_context", trusted);
         name
     });
-    ended(server, (&secret, believed.as_deref()), alpn)
+    ended(server, (&[secret], believed.as_deref()), alpn)
 }
 
 /// Where a file is: Envoy reads it anew when something is moved there.
@@ -278,14 +278,12 @@ impl Edge<'_> {
         })
     }
 
-    /// What is shown to clients, from a Secret of the gateway's own namespace; none where it is not there.
-    fn shown(&self, server: &Server, alpn: &[&str], made: &mut Made) -> Option<Value> {
-        let mesh = self.outbound.mesh;
-        if let Some(files) = server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
-            return Some(of_files(server, files, alpn, made));
-        }
-        let (elsewhere, named, _) = server.credentials.first()?;
-        // Of another namespace only where Gateway API's rules permit it.
+    /// A Secret of the gateway's own namespace, or of another where Gateway API's rules permit it.
+    fn secret(
+        &self,
+        server: &Server,
+        (elsewhere, named, _): &(Option<Namespace>, Arc<str>, Source),
+    ) -> Option<ResourceName> {
         let own = match server.granted {
             true => elsewhere.as_ref()?,
             false => &self.workload.key.namespace,
@@ -296,21 +294,41 @@ impl Edge<'_> {
             Some(_) => return None,
             None => named,
         };
-        let id = ResourceName::new(own.clone(), named);
-        let (chain, key) = certificate(mesh, &id).ok()?;
-        let secret = format!("kubernetes://{id}");
-        let certificate = json!({ "certificate_chain": pem(chain)?, "private_key": pem(key)? });
+        Some(ResourceName::new(own.clone(), named))
+    }
+
+    /// What is shown to clients, from those Secrets that are there; none where nothing is.
+    fn shown(&self, server: &Server, alpn: &[&str], made: &mut Made) -> Option<Value> {
+        let mesh = self.outbound.mesh;
+        if let Some(files) = server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
+            return Some(of_files(server, files, alpn, made));
+        }
+        let named = server.credentials.iter();
+        let ids: Vec<ResourceName> = named.filter_map(|one| self.secret(server, one)).collect();
+        let held = ids.iter().filter_map(|id| {
+            let (chain, key) = certificate(mesh, id).ok()?;
+            let shown = json!({ "certificate_chain": pem(chain)?, "private_key": pem(key)? });
+            Some((format!("kubernetes://{id}"), shown))
+        });
+        let held: Vec<(String, Value)> = held.collect();
+        if held.is_empty() {
+            return None;
+        }
         let believed = match asks(server) {
             true => {
-                let name = format!("{secret}-cacert");
-                let trusted = json!({ "trusted_ca": pem(authorities(mesh, &id)?)? });
-                made.secret(&name, "validation_context", trusted);
+                let mut known = ids.iter();
+                let (id, pem) = known.find_map(|id| Some((id, pem(authorities(mesh, id)?)?)))?;
+                let name = format!("kubernetes://{id}-cacert");
+                made.secret(&name, "validation_context", json!({ "trusted_ca": pem }));
                 Some(name)
             }
             false => None,
         };
-        made.secret(&secret, "tls_certificate", certificate);
-        Some(ended(server, (&secret, believed.as_deref()), alpn))
+        let names: Vec<String> = held.iter().map(|(name, _)| name.clone()).collect();
+        for (name, shown) in held {
+            made.secret(&name, "tls_certificate", shown);
+        }
+        Some(ended(server, (&names, believed.as_deref()), alpn))
     }
 
     fn manager(

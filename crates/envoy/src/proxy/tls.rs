@@ -134,7 +134,7 @@ pub fn root_secret(folder: &str, revoked: Option<&str>) -> Value {
 /// spoken with them.
 pub(super) fn edge(
     said: Option<&ServerTls>,
-    secret: &str,
+    shown: &[String],
     believed: Option<(&str, bool)>,
     alpn: &[&str],
 ) -> Value {
@@ -152,10 +152,12 @@ pub(super) fn edge(
         let suites: Vec<&str> = tls.cipher_suites.iter().map(AsRef::as_ref).collect();
         parameters["cipher_suites"] = json!(suites);
     }
+    let secret = |name: &String| json!({ "name": name, "sds_config": from_control() });
+    let shown: Vec<Value> = shown.iter().map(secret).collect();
     let mut common = json!({
         "tls_params": parameters,
         "alpn_protocols": alpn,
-        "tls_certificate_sds_secret_configs": [{ "name": secret, "sds_config": from_control() }],
+        "tls_certificate_sds_secret_configs": shown,
     });
     if let Some((name, _)) = believed {
         common["validation_context_sds_secret_config"] =

@@ -685,6 +685,34 @@ fn tokens_of_an_issuer_without_keys_are_refused_and_nothing_else_is() {
 }
 
 #[test]
+fn of_several_certificates_those_that_are_there_are_shown() {
+    for (tls, expected) in [
+        (
+            "mode: MUTUAL, credentialNames: [first, second]",
+            &["first", "second"][..],
+        ),
+        ("mode: SIMPLE, credentialNames: [half, first]", &["first"]),
+    ] {
+        let servers = gateway(&secure("a.example", tls));
+        let made = told(&(servers + &routes("shop", "all", "\"*\"", TO_WEB)));
+        let shown = &shown(&chains(&made, SECURE)[0])["common_tls_context"];
+        let names = list(&shown["tls_certificate_sds_secret_configs"]).iter();
+        let names: Vec<String> = names.map(|one| one["name"].to_string()).collect();
+        let expected: Vec<String> = expected
+            .iter()
+            .map(|name| format!("\"kubernetes://shop/{name}\""))
+            .collect();
+        assert_eq!(names, expected, "{tls}");
+        let believed = &shown["validation_context_sds_secret_config"]["name"];
+        let clients = match tls.contains("MUTUAL") {
+            true => json!("kubernetes://shop/second-cacert"),
+            false => Value::Null,
+        };
+        assert_eq!(*believed, clients, "{tls}");
+    }
+}
+
+#[test]
 fn what_is_in_files_is_read_by_envoy_itself() {
     let files = "serverCertificate: /certs/a/tls.crt, privateKey: /certs/a/tls.key";
     let servers = [

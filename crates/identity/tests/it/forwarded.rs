@@ -58,44 +58,46 @@ fn decoded(text: &str) -> String {
     String::from_utf8(out).expect("text")
 }
 
+/// Subjects, alternative names, and what is said after the subject.
+const CERTIFICATES: [(&str, Names<'static>, &str); 6] = [
+    ("/CN=known", &[], ";URI="),
+    (
+        "/C=DE/ST=Berlin/L=Berlin/O=A, B + C; D/OU=<x>/CN=he said \"no\"/emailAddress=a@b.example",
+        &[
+            ("URI", "spiffe://cluster.local/ns/shop/sa/web"),
+            ("DNS", "a.example"),
+            ("DNS", "*.b.example"),
+            ("IP", "192.0.2.1"),
+        ],
+        ";URI=spiffe://cluster.local/ns/shop/sa/web;DNS=a.example;DNS=*.b.example",
+    ),
+    (
+        "/DC=example/DC=shop/UID=#one/CN= space ",
+        &[("DNS", "a")],
+        ";URI=;DNS=a",
+    ),
+    ("/O=Größe\\\\und/CN=a+OU=b/serialNumber=7", &[], ";URI="),
+    (
+        "/O=x/businessCategory=b/postalCode=1/1.2.3.4.5=other/CN=x",
+        &[],
+        ";URI=",
+    ),
+    // Nothing that a certificate says begins another key or another element.
+    (
+        "/CN=x\",By=evil;URI=evil",
+        &[
+            ("URI", "x;URI=evil,By=evil"),
+            ("DNS", "evil;By=evil,Hash=0"),
+        ],
+        ";URI=x%3BURI%3Devil%2CBy%3Devil;DNS=evil%3BBy%3Devil%2CHash%3D0",
+    ),
+];
+
 #[test]
 fn an_element_says_of_a_certificate_what_openssl_says() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
-    let table: [(&str, Names<'_>, &str); 6] = [
-        ("/CN=known", &[], ";URI="),
-        (
-            "/C=DE/ST=Berlin/L=Berlin/O=A, B + C; D/OU=<x>/CN=he said \"no\"/emailAddress=a@b.example",
-            &[
-                ("URI", "spiffe://cluster.local/ns/shop/sa/web"),
-                ("DNS", "a.example"),
-                ("DNS", "*.b.example"),
-                ("IP", "192.0.2.1"),
-            ],
-            ";URI=spiffe://cluster.local/ns/shop/sa/web;DNS=a.example;DNS=*.b.example",
-        ),
-        (
-            "/DC=example/DC=shop/UID=#one/CN= space ",
-            &[("DNS", "a")],
-            ";URI=;DNS=a",
-        ),
-        ("/O=Größe\\\\und/CN=a+OU=b/serialNumber=7", &[], ";URI="),
-        (
-            "/O=x/businessCategory=b/postalCode=1/1.2.3.4.5=other/CN=x",
-            &[],
-            ";URI=",
-        ),
-        // Nothing that a certificate says begins another key or another element.
-        (
-            "/CN=x\",By=evil;URI=evil",
-            &[
-                ("URI", "x;URI=evil,By=evil"),
-                ("DNS", "evil;By=evil,Hash=0"),
-            ],
-            ";URI=x%3BURI%3Devil%2CBy%3Devil;DNS=evil%3BBy%3Devil%2CHash%3D0",
-        ),
-    ];
-    for (subject, names, expected) in table {
+    for (subject, names, expected) in CERTIFICATES {
         made(folder, subject, names);
         let pem = openssl(folder, &["x509", "-in", "crt.pem"]);
         let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");

@@ -11,6 +11,7 @@ fn good(mesh: &TestAuthority) -> OutsideTls {
     OutsideTls {
         certificates: certificate.chain_pem().into(),
         private_key: certificate.private_key_pem().into(),
+        more: Vec::new(),
         authorities: Vec::new(),
         anonymous: false,
         tls12: true,

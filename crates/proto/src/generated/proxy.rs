@@ -2684,8 +2684,31 @@ impl ::prost::Name for VirtualHost {
         "type.googleapis.com/voile.proxy.v1.VirtualHost".into()
     }
 }
-/// How TLS ends at a gateway. It is told to nobody but the gateway.
+/// One more certificate of a server.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GatewayCertificate {
+    /// Where it comes from, for people.
+    #[prost(string, tag = "1")]
+    pub credential: ::prost::alloc::string::String,
+    /// PEM, the server's own first.
+    #[prost(bytes = "vec", tag = "2")]
+    pub certificates: ::prost::alloc::vec::Vec<u8>,
+    /// PEM.
+    #[prost(bytes = "vec", tag = "3")]
+    pub private_key: ::prost::alloc::vec::Vec<u8>,
+}
+impl ::prost::Name for GatewayCertificate {
+    const NAME: &'static str = "GatewayCertificate";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GatewayCertificate".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GatewayCertificate".into()
+    }
+}
+/// How TLS ends at a gateway. It is told to nobody but the gateway.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatewayTls {
     /// Where the certificate comes from, for people.
     #[prost(string, tag = "1")]
@@ -2720,6 +2743,9 @@ pub struct GatewayTls {
     /// Not empty: clients are asked for a certificate.
     #[prost(string, tag = "13")]
     pub authorities_file: ::prost::alloc::string::String,
+    /// Certificates beside that one, for clients that cannot verify its kind of key.
+    #[prost(message, repeated, tag = "14")]
+    pub more: ::prost::alloc::vec::Vec<GatewayCertificate>,
     /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
     #[prost(bool, tag = "20")]
     pub mesh: bool,

@@ -105,6 +105,8 @@ pub struct GatewayTls {
     pub mesh: bool,
     /// What stands in place of certificate, key and authorities: files of the gateway's own machine.
     pub files: Option<Box<GatewayFiles>>,
+    /// Certificates and keys in PEM beside that one, with where they come from, for clients that cannot verify its kind of key.
+    pub more: Vec<(Arc<str>, Vec<u8>, Vec<u8>)>,
 }
 
 /// Files of the gateway's own machine.
@@ -126,6 +128,17 @@ impl GatewayTls {
         !self.authorities.is_empty() || self.files.as_deref().is_some_and(by_file)
     }
 
+    /// Where its certificates come from, for people.
+    #[must_use]
+    pub fn all_credentials(&self) -> String {
+        let more = self.more.iter().map(|(credential, ..)| credential);
+        let all: Vec<&str> = std::iter::once(&self.credential)
+            .chain(more)
+            .map(AsRef::as_ref)
+            .collect();
+        all.join(", ")
+    }
+
     /// The mesh's own mutual TLS.
     #[must_use]
     pub fn of_mesh() -> Self {
@@ -139,6 +152,7 @@ impl GatewayTls {
             suites: Vec::new(),
             mesh: true,
             files: None,
+            more: Vec::new(),
         }
     }
 }
@@ -328,6 +342,14 @@ impl GatewayTls {
         Ok(Self {
             mesh: false,
             files,
+            more: message
+                .more
+                .iter()
+                .map(|one| {
+                    let (certificates, key) = (one.certificates.clone(), one.private_key.clone());
+                    (one.credential.as_str().into(), certificates, key)
+                })
+                .collect(),
             credential: message.credential.as_str().into(),
             certificate: match message.missing.as_str() {
                 "" => Ok((message.certificates.clone(), message.private_key.clone())),
@@ -366,6 +388,15 @@ impl GatewayTls {
             certificate_file: file(|files| Some(&files.certificate)),
             key_file: file(|files| Some(&files.key)),
             authorities_file: file(|files| files.authorities.as_ref()),
+            more: self
+                .more
+                .iter()
+                .map(|(credential, certificates, key)| wire::GatewayCertificate {
+                    credential: credential.to_string(),
+                    certificates: certificates.clone(),
+                    private_key: key.clone(),
+                })
+                .collect(),
         }
     }
 }

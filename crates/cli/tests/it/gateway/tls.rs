@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use super::streams::shown;
 use super::{Asking, Edge, TO_SERVER, body, routes, say, servers};
 use crate::mesh::certificates::Keys;
 use crate::mesh::{application, exchange, get, wait_until};
@@ -255,5 +256,53 @@ fn a_certificate_is_renewed_without_a_lost_request_and_a_bad_one_leaves_the_last
     std::fs::remove_file(edge.mesh.config().join("secret.yaml")).expect("removed");
     wait_until("nobody to be let in", || {
         curl(&edge, "a.example", &["-k"]).is_err()
+    });
+}
+
+#[test]
+fn of_several_certificates_a_client_is_shown_one_that_it_can_verify() {
+    let keys = Keys::new();
+    keys.own("ecdsa", "a.example");
+    keys.own_rsa("rsa", "a.example");
+    let servers = |names: &str| {
+        let tls = format!("mode: SIMPLE, credentialNames: [{names}]");
+        servers(&https("a.example", &tls)) + &routes("a.example", TO_SERVER)
+    };
+    let both = keys.pair("ecdsa") + &keys.pair("rsa");
+    let edge = Edge::start("", &(both + &servers("rsa, ecdsa")));
+    application::reflect(edge.mesh.http_app());
+    let asked = |more: &str| {
+        let mut arguments = vec!["-servername", "a.example"];
+        arguments.extend(more.split_whitespace());
+        shown(edge.at(PORT), &arguments)
+    };
+    wait_until("a route", || {
+        curl(&edge, "a.example", &["-k"]).is_ok_and(|(status, _)| status == "200 2")
+    });
+    let table = [
+        ("", "ecdsa"),
+        ("-sigalgs RSA-PSS+SHA256", "rsa"),
+        ("-sigalgs ECDSA+SHA256", "ecdsa"),
+        ("-tls1_2", "ecdsa"),
+        // It would verify either, and speaks no suite for one.
+        ("-tls1_2 -cipher ECDHE-RSA-AES128-GCM-SHA256", "rsa"),
+        ("-tls1_2 -cipher ECDHE-ECDSA-AES128-GCM-SHA256", "ecdsa"),
+        ("-tls1_2 -sigalgs RSA-PSS+SHA256", "rsa"),
+    ];
+    for (arguments, expected) in table {
+        assert_eq!(asked(arguments).as_deref(), Some(expected), "{arguments}");
+    }
+    // One that is not there is missed, and the other serves.
+    say(
+        &edge.mesh,
+        "edge.yaml",
+        &(keys.pair("rsa") + &servers("ecdsa, rsa")),
+    );
+    wait_until("the one that is left", || {
+        asked("").as_deref() == Some("rsa")
+    });
+    wait_until("a line in the log", || {
+        let log = edge.mesh.control.log();
+        log.contains("the Secret shop/ecdsa is not there")
     });
 }

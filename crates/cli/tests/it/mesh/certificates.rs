@@ -49,6 +49,13 @@ impl Keys {
         ));
     }
 
+    /// The same with a key of RSA.
+    pub(crate) fn own_rsa(&self, name: &str, host: &str) {
+        self.openssl(&format!(
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -addext subjectAltName=DNS:{host} -keyout {name}.key -out {name}.crt"
+        ));
+    }
+
     /// A server's certificate by an authority, that ends on this day (`YYYYMMDD000000Z`).
     pub(crate) fn server(&self, name: &str, host: &str, authority: &str, end: &str) {
         let extensions = format!("extendedKeyUsage=serverAuth\nsubjectAltName=DNS:{host}\n");

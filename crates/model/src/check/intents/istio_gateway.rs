@@ -197,21 +197,42 @@ fn word(mode: ServerTlsMode) -> &'static str {
 
 type Credential = (Option<Namespace>, Arc<str>, Source);
 
-fn server_tls(
-    mut tls: Fields<'_>,
-    credentials: &mut Vec<Credential>,
-    report: &Report,
-) -> Option<ServerTls> {
-    let at = tls.at().clone();
-    if let Some(text) = tls.text("credentialName") {
+/// Most certificates of one server: one for each kind of key.
+const MAX_CERTIFICATES: usize = 2;
+
+/// The Secrets by which a server shows itself.
+fn named(tls: &mut Fields<'_>, report: &Report) -> Vec<Credential> {
+    let (one, several) = (tls.text("credentialName"), tls.texts("credentialNames"));
+    if let (Some(_), Some(text)) = (&one, several.first()) {
+        let message = "a certificate is named twice";
+        let help = "keep `credentialName` or `credentialNames`";
+        report.error(codes::CONTRADICTION, &text.at, message, help);
+    }
+    if let Some(text) = several.get(MAX_CERTIFICATES) {
+        let message = format!("more than {MAX_CERTIFICATES} certificates");
+        let help = "one with a key of RSA and one with a key of ECDSA";
+        report.error(codes::LIMIT, &text.at, message, help);
+    }
+    for text in one.iter().chain(&several) {
         let scheme = text.value.split_once("://").map(|(scheme, _)| scheme);
         if scheme.is_some_and(|scheme| scheme != "kubernetes") {
             let message = "only Secrets can be named here yet";
             let help = "write the name of a Secret in the namespace of the gateway's Pods";
             report.error(codes::NOT_YET, &text.at, message, help);
         }
-        credentials.push((None, text.value, report.source(&text.at)));
     }
+    let all = one.into_iter().chain(several);
+    all.map(|text| (None, text.value, report.source(&text.at)))
+        .collect()
+}
+
+fn server_tls(
+    mut tls: Fields<'_>,
+    credentials: &mut Vec<Credential>,
+    report: &Report,
+) -> Option<ServerTls> {
+    let at = tls.at().clone();
+    credentials.extend(named(&mut tls, report));
     let mode = match tls.text("mode") {
         // Istio's default.
         None => ServerTlsMode::Passthrough,
@@ -234,7 +255,6 @@ fn server_tls(
         "caCrl",
         "subjectAltNames",
         "caCertCredentialName",
-        "credentialNames",
         "tlsCertificates",
         "verifyCertificateSpki",
         "verifyCertificateHash",

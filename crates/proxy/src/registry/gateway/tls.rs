@@ -49,7 +49,7 @@ impl Tls {
             Ok(_) if said.mesh || said.files.is_some() => Err(None),
             Ok((certificates, private_key)) => {
                 let made = made(said, (certificates, private_key), &said.authorities);
-                made.map_err(|error| Some(format!("{}: {error}", said.credential)))
+                made.map_err(|error| Some(format!("{}: {error}", said.all_credentials())))
             }
         };
         let (config, trouble) = match made {
@@ -115,6 +115,7 @@ impl Tls {
                 credential: nothing.clone(),
                 certificate: Err(nothing.clone()),
                 files: authorities.map(file),
+                more: Vec::new(),
                 ..said.clone()
             }
         };
@@ -222,6 +223,11 @@ fn made(
     let tls = OutsideTls {
         certificates: certificates.to_vec(),
         private_key: private_key.to_vec(),
+        more: said
+            .more
+            .iter()
+            .map(|(_, certificates, key)| (certificates.clone(), key.clone()))
+            .collect(),
         authorities: authorities.to_vec(),
         anonymous: said.anonymous,
         tls12: said.tls12,

@@ -135,7 +135,7 @@ fn server(registry: &mut Registry, said: &[u8], files: &[(&str, &str)]) -> (Arc<
 }
 
 #[test]
-fn a_server_goes_on_with_what_was_good_and_is_another_where_its_clients_have_to_prove_more() {
+fn a_server_goes_on_with_the_certificate_that_was_good() {
     let mesh = TestAuthority::new();
     let [one, two] = [
         mesh.certificate("shop", "web"),
@@ -145,12 +145,11 @@ fn a_server_goes_on_with_what_was_good_and_is_another_where_its_clients_have_to_
         (one.chain_pem(), one.private_key_pem()),
         (two.chain_pem(), two.private_key_pem()),
     );
-    let root = mesh.authority().root_pem();
     let mut registry = Registry {
         is_gateway: true,
         ..Registry::default()
     };
-    let (open, asking) = (gateway(""), gateway("/ca.crt"));
+    let open = gateway("");
     let (name, tls) = server(&mut registry, &open, &[("/tls.crt", one.0)]);
     assert!(tls.config.is_none(), "nobody is let in");
     let troubles: Vec<_> = registry.gateway.file_troubles().collect();
@@ -183,6 +182,27 @@ fn a_server_goes_on_with_what_was_good_and_is_another_where_its_clients_have_to_
         &[("/tls.crt", two.0), ("/tls.key", two.1)],
     );
     assert!(good != newer);
+}
+
+#[test]
+fn a_server_is_another_where_its_clients_have_to_prove_more_and_keeps_each_part_that_was_good() {
+    let mesh = TestAuthority::new();
+    let [one, two] = [
+        mesh.certificate("shop", "web"),
+        mesh.certificate("shop", "db"),
+    ];
+    let (one, two) = (
+        (one.chain_pem(), one.private_key_pem()),
+        (two.chain_pem(), two.private_key_pem()),
+    );
+    let root = mesh.authority().root_pem();
+    let mut registry = Registry {
+        is_gateway: true,
+        ..Registry::default()
+    };
+    let (open, asking) = (gateway(""), gateway("/ca.crt"));
+    let pair = [("/tls.crt", one.0), ("/tls.key", one.1)];
+    let (name, _) = server(&mut registry, &open, &pair);
     // Who has to prove nothing is not let in where somebody has to, by the certificate from before either.
     let (other, asked) = server(
         &mut registry,
