@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,17 +17,17 @@ use voile_telemetry::{Reporter, Security};
 use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, reset};
 
 use crate::outbound::{CONNECT, DENY};
-use crate::plain::{Arrival, carry};
+use crate::plain::{Arrival, call, carry};
 use crate::pod::{Life, Pod};
 use crate::proven::Proven;
 use crate::records::{Parties, Record};
 use crate::registry::Resident;
 use crate::route::OWN_PORTS;
 use crate::tunnel::{self, End as TunnelEnd};
-use crate::worker::{Closed, Worker, own};
+use crate::worker::{Closed, Watched, Worker, own};
 
 /// Who calls, over one connection between proxies.
-struct Calling {
+pub(crate) struct Calling {
     pod: Arc<Pod>,
     proven: Rc<Proven>,
     peer: SocketAddr,
@@ -96,7 +97,7 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
 }
 
 /// One tunnel. Says whether it carried anything.
-async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) -> bool {
+pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) -> bool {
     let (worker, calling) = (&*worker, &*calling);
     let began = Instant::now();
     let called = match target(request.head(), calling.local, &OWN_PORTS) {
@@ -115,9 +116,10 @@ async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) 
             return false;
         }
     };
-    // Who takes the tunnel back before it is there need not wait for us, nor we for the application.
+    // Who takes the tunnel back before it is there need not wait for us, nor we for the application. Boxed: beginning takes several
+    // times what carrying does, and tunnels stay.
     let opened = tokio::select! {
-        opened = admit(worker, calling, &called, began) => opened,
+        opened = Box::pin(admit(worker, calling, &called, began)) => opened,
         _ = request.taken_back() => return false,
     };
     let (watched, record, stream) = match opened {
@@ -131,7 +133,7 @@ async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request: Request) 
         return false;
     };
     let down = Stream::Tcp(TcpIo::from(stream));
-    let done = tunnel::carry(down, halves, watched.ended()).await;
+    let done = tunnel::carry(down, halves, pin!(watched.ended())).await;
     let error = (done.end != TunnelEnd::Finished).then(|| format!("{:?}", done.end));
     record.close("-", (done.outward, done.inward), error);
     done.inward + done.outward > 0 || done.end == TunnelEnd::Finished
@@ -165,7 +167,7 @@ impl Called {
     }
 }
 
-type Admitted<'a> = (crate::worker::Watched<'a>, Record<'a>, TcpStream);
+type Admitted<'a> = (Watched<'a>, Record<'a>, TcpStream);
 
 /// Judges a tunnel and calls the application; or the status that says why not.
 async fn admit<'a>(
@@ -242,18 +244,33 @@ pub(crate) async fn plaintext(
     tcp: TcpStream,
     peer: SocketAddr,
 ) {
+    // Boxed, as a tunnel's beginning is.
+    let Some((watched, server, record)) = Box::pin(begin(worker, pod, &tcp, peer)).await else {
+        return;
+    };
+    carry(tcp, server, pin!(watched.ended()), record).await;
+}
+
+/// Judges what came in plaintext and calls the application; none where nothing comes of it, which was said.
+async fn begin<'a>(
+    worker: &'a Worker,
+    pod: &Arc<Pod>,
+    tcp: &TcpStream,
+    peer: SocketAddr,
+) -> Option<(Watched<'a>, TcpStream, Record<'a>)> {
     let began = Instant::now();
-    Arrival::prepare(&tcp);
+    Arrival::prepare(tcp);
     let arrival = Arrival {
         worker,
         pod,
         peer,
         direction: "inbound",
     };
-    let Some(to) = arrival.destination(&tcp) else {
-        return;
+    let to = arrival.destination(tcp)?;
+    let refused = |reason: &dyn std::fmt::Display| {
+        arrival.refuse(tcp, reason);
+        None
     };
-    let refused = |reason: &dyn std::fmt::Display| arrival.refuse(&tcp, reason);
     // A neighbour can send packets for any address: forwarding those would make us everybody's relay.
     let is_here = pod.has(to.ip())
         && tcp
@@ -282,12 +299,14 @@ pub(crate) async fn plaintext(
     let watched = match worker.admit(&view, pod, None, (peer.ip(), to)) {
         Ok(watched) => watched,
         Err(closed) => {
-            reset(&tcp);
-            return record.close(DENY, (0, 0), Some(closed.to_string()));
+            reset(tcp);
+            record.close(DENY, (0, 0), Some(closed.to_string()));
+            return None;
         }
     };
     let source = pod.keeps_source.then(|| peer.ip());
-    carry(pod, tcp, (to, source), watched.ended(), record).await;
+    let (server, record) = call(pod, tcp, (to, source), record).await?;
+    Some((watched, server, record))
 }
 
 #[cfg(test)]

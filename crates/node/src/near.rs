@@ -3,6 +3,7 @@
 //! when they change, and both sides are counted and told of.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,7 +65,7 @@ pub(crate) async fn carry(
         tunnelled: None,
     };
     let arriving = Record::open(worker, &parties, Instant::now());
-    let opened = open(worker, (from, there), (client, to)).await;
+    let opened = Box::pin(open(worker, (from, there), (client, to))).await;
     let (watched, server) = match opened {
         Ok(opened) => opened,
         Err((flags, reason)) => {
@@ -80,7 +81,7 @@ pub(crate) async fn carry(
             () = from.is_at(Life::Gone) => {}
         }
     };
-    let done = relay(down, up, NO_IDLE_LIMIT, ended).await;
+    let done = relay(down, up, NO_IDLE_LIMIT, pin!(ended)).await;
     let error = match done.end {
         RelayEnd::Finished => None,
         other => Some(format!("{other:?}")),

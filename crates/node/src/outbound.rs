@@ -1,6 +1,7 @@
 //! What a pod's application calls (15001): where it was going, who is there, and through a tunnel to whom that needs one.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use voile_transport::{
 };
 
 use crate::near;
-use crate::plain::{Arrival, carry};
+use crate::plain::{Arrival, call, carry};
 use crate::pod::{Life, Pod};
 use crate::proven::{Bond, Proven};
 use crate::records::{Parties, Record};
@@ -92,20 +93,69 @@ impl Owner for Of {
     }
 }
 
+/// How a connection goes on.
+enum Way {
+    /// To another pod of this node, for the resident that calls.
+    Home(Arc<Pod>, Arc<Resident>, SocketAddr),
+    /// In plaintext, to whoever answered.
+    Plain(TcpStream),
+    /// Through a tunnel.
+    Tunnel(Opened),
+}
+
 /// Serves one connection.
 pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
+    // Boxed: beginning takes several times what carrying does, and connections stay.
+    let Some((way, record)) = Box::pin(begin(worker, pod, &tcp, client)).await else {
+        return;
+    };
+    match way {
+        Way::Home(there, source, to) => {
+            let way = (client, to);
+            Box::pin(near::carry(
+                worker,
+                (pod, &source),
+                &there,
+                tcp,
+                way,
+                record,
+            ))
+            .await;
+        }
+        Way::Plain(server) => {
+            let gone = pin!(pod.is_at(Life::Gone));
+            Box::pin(carry(tcp, server, gone, record)).await;
+        }
+        Way::Tunnel((place, halves)) => {
+            let down = Stream::Tcp(TcpIo::from(tcp));
+            let done = tunnel::carry(down, halves, pin!(pod.is_at(Life::Gone))).await;
+            drop(place);
+            let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
+            record.close("-", (done.inward, done.outward), error);
+        }
+    }
+}
+
+/// Where it goes, as far as somebody there takes it; none where nothing comes of it, which was said.
+async fn begin<'a>(
+    worker: &'a Worker,
+    pod: &Arc<Pod>,
+    tcp: &TcpStream,
+    client: SocketAddr,
+) -> Option<(Way, Record<'a>)> {
     let began = Instant::now();
-    Arrival::prepare(&tcp);
+    Arrival::prepare(tcp);
     let arrival = Arrival {
         worker,
         pod,
         peer: client,
         direction: "outbound",
     };
-    let Some(to) = arrival.destination(&tcp) else {
-        return;
+    let to = arrival.destination(tcp)?;
+    let refused = |reason: &dyn std::fmt::Display| {
+        arrival.refuse(tcp, reason);
+        None
     };
-    let refused = |reason: &dyn std::fmt::Display| arrival.refuse(&tcp, reason);
     if !pod.has(client.ip()) {
         return refused(&format_args!("{} is not the pod's address", client.ip()));
     }
@@ -125,11 +175,38 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
         Ok(target) => target,
         Err(refusal) => return refused(&refusal),
     };
-    let answering = target.expected.as_ref().and_then(|all| all.first());
-    let server = match target.expected {
-        Some(_) => target.proxy(),
-        None => target.to,
+    let record = record(worker, pod, (client, source), &target, began);
+    if let Some(there) = near::home(worker, pod, &target) {
+        return Some((Way::Home(there, Arc::clone(source), target.to), record));
+    }
+    if target.expected.is_none() {
+        let (server, record) = call(pod, tcp, (target.to, None), record).await?;
+        return Some((Way::Plain(server), record));
+    }
+    let caller = (client, source);
+    let opened = match &target.far {
+        None => open_tunnel(worker, pod, caller, &target).await,
+        // Boxed: few connections leave their network.
+        Some(far) => Box::pin(open_far(worker, pod, caller, &target, far)).await,
     };
+    match opened {
+        Ok(opened) => Some((Way::Tunnel(opened), record)),
+        Err(trouble) => {
+            reset(tcp);
+            record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
+            None
+        }
+    }
+}
+
+fn record<'a>(
+    worker: &'a Worker,
+    pod: &Pod,
+    (client, source): (SocketAddr, &Arc<Resident>),
+    target: &Target,
+    began: Instant,
+) -> Record<'a> {
+    let answering = target.expected.as_ref().and_then(|all| all.first());
     let parties = Parties {
         reporter: Reporter::Source,
         source: (Some(&**source), Some(&pod.badge.identity)),
@@ -140,45 +217,13 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
             None => Security::Unknown,
         },
         client,
-        server,
+        server: match target.expected {
+            Some(_) => target.proxy(),
+            None => target.to,
+        },
         tunnelled: target.expected.as_ref().map(|_| target.to),
     };
-    let record = Record::open(worker, &parties, began);
-    if let Some(there) = near::home(worker, pod, &target) {
-        let ends = (client, target.to);
-        return near::carry(worker, (pod, source), &there, tcp, ends, record).await;
-    }
-    match &target.expected {
-        None => carry(pod, tcp, (target.to, None), pod.is_at(Life::Gone), record).await,
-        Some(_) => through(worker, pod, tcp, (client, source), &target, record).await,
-    }
-}
-
-async fn through(
-    worker: &Worker,
-    pod: &Arc<Pod>,
-    tcp: TcpStream,
-    caller: (SocketAddr, &Arc<Resident>),
-    target: &Target,
-    record: Record<'_>,
-) {
-    let opened = match &target.far {
-        None => open_tunnel(worker, pod, caller, target).await,
-        // Boxed: few connections leave their network.
-        Some(far) => Box::pin(open_far(worker, pod, caller, target, far)).await,
-    };
-    let (place, halves) = match opened {
-        Ok(opened) => opened,
-        Err(trouble) => {
-            reset(&tcp);
-            return record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
-        }
-    };
-    let down = Stream::Tcp(TcpIo::from(tcp));
-    let done = tunnel::carry(down, halves, pod.is_at(Life::Gone)).await;
-    drop(place);
-    let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
-    record.close("-", (done.inward, done.outward), error);
+    Record::open(worker, &parties, began)
 }
 
 fn trouble(flags: &'static str, reason: impl std::fmt::Display) -> Trouble {
@@ -375,4 +420,46 @@ fn verified(
         return Err(refused(&"its certificate is revoked"));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbound::{plaintext, tunnel, tunnels};
+
+    /// Bytes of what such a function makes of its arguments.
+    fn size<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    fn size_of_tunnel<A, B, C, F>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every connection holds one of these for as long as it is open.
+    #[test]
+    fn what_carries_a_connection_is_small() {
+        let table = [
+            (
+                "out of a pod",
+                size(|w: &'static Worker, p: &'static Arc<Pod>, t, c| serve(w, p, t, c)),
+                1_000,
+            ),
+            (
+                "into a pod, in plaintext",
+                size(|w: &'static Rc<Worker>, p: &'static Arc<Pod>, t, c| plaintext(w, p, t, c)),
+                1_900,
+            ),
+            (
+                "tunnels into a pod",
+                size(|w: &'static Rc<Worker>, p: &'static Arc<Pod>, t, c| tunnels(w, p, t, c)),
+                2_300,
+            ),
+            ("one of those", size_of_tunnel(tunnel), 1_400),
+        ];
+        for (what, bytes, most) in table {
+            println!("{what}: {bytes}");
+            assert!(bytes <= most, "{what}: {bytes} bytes");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
@@ -54,30 +55,38 @@ impl Arrival<'_> {
     }
 }
 
-/// Carries a connection to an address that the pod's network reaches, until either side ends it, or `ended` is.
-pub(crate) async fn carry(
+/// Calls an address that the pod's network reaches; none where nobody is there, which the caller was told.
+pub(crate) async fn call<'a>(
     pod: &Pod,
-    tcp: TcpStream,
+    tcp: &TcpStream,
     (to, source): (SocketAddr, Option<IpAddr>),
-    ended: impl Future<Output = ()>,
-    record: Record<'_>,
-) {
+    record: Record<'a>,
+) -> Option<(TcpStream, Record<'a>)> {
     match pod.connect(to, source).await {
-        Ok(server) => {
-            let (down, up) = (
-                Stream::Tcp(TcpIo::from(tcp)),
-                Stream::Tcp(TcpIo::from(server)),
-            );
-            let done = relay(down, up, NO_IDLE_LIMIT, ended).await;
-            let error = match done.end {
-                RelayEnd::Finished => None,
-                other => Some(format!("{other:?}")),
-            };
-            record.close("-", (done.received, done.sent), error);
-        }
+        Ok(server) => Some((server, record)),
         Err(error) => {
-            reset(&tcp);
+            reset(tcp);
             record.close(CONNECT, (0, 0), Some(error.to_string()));
+            None
         }
+    }
+}
+
+/// Carries between two connections until either side ends, or `ended` is.
+pub(crate) fn carry<C: Future<Output = ()>>(
+    tcp: TcpStream,
+    server: TcpStream,
+    ended: Pin<&mut C>,
+    record: Record<'_>,
+) -> impl Future<Output = ()> {
+    let [down, up] = [tcp, server].map(|tcp| Stream::Tcp(TcpIo::from(tcp)));
+    let relay = relay(down, up, NO_IDLE_LIMIT, ended);
+    async move {
+        let done = relay.await;
+        let error = match done.end {
+            RelayEnd::Finished => None,
+            other => Some(format!("{other:?}")),
+        };
+        record.close("-", (done.received, done.sent), error);
     }
 }

@@ -1,6 +1,7 @@
 //! What is told of connections: ztunnel's metrics, by Istio's labels, and one line in the access log at each one's end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use voile_identity::Identity;
@@ -67,7 +68,8 @@ pub(crate) struct Parties<'a> {
 pub(crate) struct Record<'a> {
     worker: &'a Worker,
     series: SeriesId,
-    labels: Labels,
+    /// The series' own, which connections by the thousand share.
+    labels: Arc<Labels>,
     client: SocketAddr,
     server: SocketAddr,
     tunnelled: Option<SocketAddr>,
@@ -96,7 +98,13 @@ impl<'a> Record<'a> {
         let mut shard = worker.shard.borrow_mut();
         let series = shard.series(&labels);
         shard.tcp_opened(series);
+        let shared = shard.shared_labels(series);
         drop(shard);
+        // Where there is no room for another series, the log knows who it was all the same.
+        let labels = match *shared == labels {
+            true => shared,
+            false => Arc::new(labels),
+        };
         Self {
             worker,
             series,

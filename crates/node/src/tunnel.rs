@@ -52,11 +52,13 @@ struct Tunnel {
 }
 
 /// Carries until both directions ended, one failed, or `cut` is ready.
-pub(crate) async fn carry(
+///
+/// No `async fn`, and `cut` is the caller's: the future of one holds each argument twice, and there are many tunnels.
+pub(crate) fn carry<C: Future<Output = ()>>(
     tcp: Stream,
     (receive, send): (RecvStream, SendStream),
-    cut: impl Future<Output = ()>,
-) -> Carried {
+    mut cut: Pin<&mut C>,
+) -> impl Future<Output = Carried> {
     let mut tunnel = Tunnel {
         tcp,
         receive,
@@ -72,21 +74,22 @@ pub(crate) async fn carry(
             end: End::Finished,
         },
     };
-    let mut cut = std::pin::pin!(cut);
-    let end = std::future::poll_fn(|cx| {
-        if let Poll::Ready(end) = tunnel.poll(cx) {
-            return Poll::Ready(end);
+    async move {
+        let end = std::future::poll_fn(|cx| {
+            if let Poll::Ready(end) = tunnel.poll(cx) {
+                return Poll::Ready(end);
+            }
+            cut.as_mut().poll(cx).map(|()| End::Cut)
+        });
+        let end = end.await;
+        if end != End::Finished {
+            tunnel.send.send_reset(Reason::CANCEL);
+            tunnel.tcp.reset();
         }
-        cut.as_mut().poll(cx).map(|()| End::Cut)
-    });
-    let end = end.await;
-    if end != End::Finished {
-        tunnel.send.send_reset(Reason::CANCEL);
-        tunnel.tcp.reset();
-    }
-    Carried {
-        end,
-        ..tunnel.carried
+        Carried {
+            end,
+            ..tunnel.carried
+        }
     }
 }
 

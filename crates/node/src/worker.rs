@@ -403,28 +403,29 @@ impl Worker {
                 load,
             } => {
                 let worker = Rc::clone(self);
-                tokio::task::spawn_local(async move {
-                    let stream = match tokio::net::TcpStream::from_std(stream) {
-                        Ok(stream) => stream,
-                        Err(error) => {
-                            tracing::debug!(%error, "a connection cannot be served");
-                            return;
-                        }
-                    };
-                    let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-                    match door {
-                        Door::Outbound => {
-                            crate::outbound::serve(&worker, &pod, stream, canonical).await;
-                        }
-                        Door::Tunnel => {
-                            crate::inbound::tunnels(&worker, &pod, stream, canonical).await;
-                        }
-                        Door::Plaintext => {
-                            crate::inbound::plaintext(&worker, &pod, stream, canonical).await;
-                        }
+                let stream = match tokio::net::TcpStream::from_std(stream) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection cannot be served");
+                        return;
                     }
-                    drop(load);
-                });
+                };
+                let canonical = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                // Each a task of its own kind: one for all would be as large as the largest.
+                match door {
+                    Door::Outbound => tokio::task::spawn_local(async move {
+                        crate::outbound::serve(&worker, &pod, stream, canonical).await;
+                        drop(load);
+                    }),
+                    Door::Tunnel => tokio::task::spawn_local(async move {
+                        crate::inbound::tunnels(&worker, &pod, stream, canonical).await;
+                        drop(load);
+                    }),
+                    Door::Plaintext => tokio::task::spawn_local(async move {
+                        crate::inbound::plaintext(&worker, &pod, stream, canonical).await;
+                        drop(load);
+                    }),
+                };
             }
         }
     }

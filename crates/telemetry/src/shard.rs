@@ -183,6 +183,12 @@ impl Shard {
         self.index.entry(Arc::clone(&series.labels)).or_insert(id);
     }
 
+    /// The labels of a series, to be kept by whoever counts by it.
+    #[must_use]
+    pub fn shared_labels(&self, id: SeriesId) -> Arc<Labels> {
+        Arc::clone(&self.series[id.place as usize].labels)
+    }
+
     /// The labels of a series.
     #[must_use]
     pub fn labels(&self, id: SeriesId) -> &Labels {
