@@ -21,6 +21,10 @@ struct Load {
 
 impl Load {
     fn start(what: &'static str, url: String, extra: &[&str]) -> Self {
+        Self::start_for("5s", what, url, extra)
+    }
+
+    fn start_for(duration: &'static str, what: &'static str, url: String, extra: &[&str]) -> Self {
         let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
         let thread = std::thread::spawn(move || {
             let output = Process::output(|voile| {
@@ -28,7 +32,7 @@ impl Load {
                     "load",
                     &url,
                     "--duration",
-                    "5s",
+                    duration,
                     "--timeout",
                     "20s",
                     "--json",
@@ -292,7 +296,9 @@ fn take_sockets(mesh: &Mesh) -> (Packets, Vec<std::os::fd::OwnedFd>) {
 fn a_successor_that_is_killed_at_any_word_leaves_the_old_one_serving() {
     let mut mesh = Mesh::start_as("STRICT", &lending());
     chat(&mesh);
-    let load = Load::start(
+    // Longer than the old one waits for a successor that hangs: what was due meanwhile is sent after that.
+    let load = Load::start_for(
+        "10s",
         "connections",
         format!("http://{}/", mesh.http()),
         &["--rate", "200", "--no-keepalive"],
