@@ -60,6 +60,23 @@ async fn a_resolver_that_answers_others_is_not_taken_for_silent() {
     }
 }
 
+/// A port for both kinds of transport: one that is free for TCP may be somebody else's for datagrams.
+async fn both() -> (
+    tokio::net::TcpListener,
+    tokio::net::UdpSocket,
+    std::net::SocketAddr,
+) {
+    for _ in 0..100 {
+        let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let tcp = tcp.expect("a socket");
+        let address = tcp.local_addr().expect("bound");
+        if let Ok(udp) = tokio::net::UdpSocket::bind(address).await {
+            return (tcp, udp, address);
+        }
+    }
+    panic!("no port is free for both");
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn an_answer_that_did_not_fit_is_asked_for_again_by_tcp() {
     use std::net::IpAddr;
@@ -67,12 +84,7 @@ async fn an_answer_that_did_not_fit_is_asked_for_again_by_tcp() {
     use std::rc::Rc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-    let tcp = tcp.expect("a socket");
-    let address = tcp.local_addr().expect("bound");
-    let udp = tokio::net::UdpSocket::bind(address)
-        .await
-        .expect("a socket");
+    let (tcp, udp, address) = both().await;
     let by_udp = async {
         let mut buffer = [0; 512];
         loop {
@@ -111,12 +123,7 @@ async fn an_answer_that_did_not_fit_is_asked_for_again_by_tcp() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn where_somebody_else_speaks_tcp_a_datagram_is_asked() {
-    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-    let tcp = tcp.expect("a socket");
-    let address = tcp.local_addr().expect("bound");
-    let udp = tokio::net::UdpSocket::bind(address)
-        .await
-        .expect("a socket");
+    let (tcp, udp, address) = both().await;
     let by_udp = async {
         let mut buffer = [0; 512];
         loop {
