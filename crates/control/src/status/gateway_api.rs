@@ -129,6 +129,10 @@ fn document(said: &Said) -> Value {
             let address = json!([{ "type": "Hostname", "value": &**address }]);
             status.insert("addresses".to_owned(), address);
         }
+        if said.kind == "Gateway" {
+            let sets = json!(said.listener_sets);
+            status.insert("attachedListenerSets".to_owned(), sets);
+        }
         if said.kind != "GatewayClass" {
             let listeners = said.parts.iter().map(listener);
             status.insert("listeners".to_owned(), listeners.collect());

@@ -12,10 +12,12 @@ use super::deployment::{listening, selector};
 use super::listeners::{Heard, Open};
 use super::routes::{Outcome, To, hosts};
 use super::{World, connections};
+use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::RouteKind;
 use crate::mesh::intent::{Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion};
 use crate::mesh::{
-    Criterion, HttpMatch, HttpRoute, Subject, TextMatch, VirtualService, Visibility,
+    Criterion, HttpMatch, HttpRoute, RouteDestination, Service, Subject, TextMatch, VirtualService,
+    Visibility, WeightedDestination,
 };
 use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
 use crate::source::Source;
@@ -177,7 +179,14 @@ fn virtual_hosts(
         let http = at_host(&host, attached);
         (host, http)
     };
-    all.into_iter().map(routed).collect()
+    let mut made: Vec<_> = all.into_iter().map(routed).collect();
+    if heard.in_tls() {
+        // Each listener of TLS is told apart by its name before a host is asked for: what is another's is not this one's either.
+        let others = open.listeners.iter().filter_map(Heard::host);
+        let others: BTreeSet<&Hostname> = others.filter(|host| closer(host)).collect();
+        made.extend(others.into_iter().map(|host| (host.clone(), Vec::new())));
+    }
+    made
 }
 
 /// How closely a name fits: the very name, else the longest pattern.
@@ -306,9 +315,9 @@ fn until_all_is_taken(mut routes: Vec<HttpRoute>) -> Vec<HttpRoute> {
 }
 
 /// Routes of one Service, each with the port that is meant.
-#[derive(Default)]
 struct OfService<'a> {
-    source: Option<&'a Source>,
+    service: &'a Service,
+    source: &'a Source,
     /// Of its own namespace: for everybody.
     producer: Vec<Said<'a>>,
     /// Of others: for their own clients.
@@ -322,8 +331,12 @@ fn services<'a>(outcomes: &'a [Outcome<'a>], made: &mut Made) {
             let Ok(To::Service(service, port)) = &parent.to else {
                 continue;
             };
-            let of = all.entry(&service.key).or_default();
-            of.source.get_or_insert(&one.route.source);
+            let of = all.entry(&service.key).or_insert_with(|| OfService {
+                service,
+                source: &one.route.source,
+                producer: Vec::new(),
+                consumers: BTreeMap::new(),
+            });
             let said: Said<'_> = (one, *port);
             let from = &one.route.name.namespace;
             match *from == service.key.namespace {
@@ -332,28 +345,85 @@ fn services<'a>(outcomes: &'a [Outcome<'a>], made: &mut Made) {
             }
         }
     }
-    for (key, of) in all {
-        let Some(source) = of.source else {
-            continue;
-        };
+    for of in all.into_values() {
         for (client, said) in &of.consumers {
             let only = Visibility::Namespaces(vec![(*client).clone()]);
             made.virtual_services
-                .push(of_service(key, source, only, said));
+                .push(of_service(&of, only, said, &of.producer));
         }
         if !of.producer.is_empty() {
             made.virtual_services
-                .push(of_service(key, source, Visibility::Public, &of.producer));
+                .push(of_service(&of, Visibility::Public, &of.producer, &[]));
         }
     }
 }
 
+/// Rules for requests to all ports of a Service: a port of which nothing is said is led as `otherwise` says, and else to itself.
+fn of_all_ports(of: &OfService<'_>, said: &[Said<'_>], otherwise: &[Said<'_>]) -> Vec<HttpRoute> {
+    let mut routes = ranked(said.iter().copied());
+    if routes.is_empty() {
+        return routes;
+    }
+    for port in of.service.ports.iter().map(|port| port.number) {
+        let is_meant = |(_, meant): &&Said<'_>| meant.is_none_or(|meant| meant == port);
+        let says = |(outcome, _): &Said<'_>| !outcome.rules.is_empty();
+        if said.iter().filter(is_meant).any(says) {
+            continue;
+        }
+        let theirs = otherwise.iter().filter(is_meant);
+        let theirs = ranked(theirs.map(|(outcome, _)| (*outcome, Some(port))));
+        match theirs.is_empty() {
+            true => routes.push(straight(of, port)),
+            false => routes.extend(theirs),
+        }
+    }
+    routes
+}
+
+/// From a port of a Service to itself.
+fn straight(of: &OfService<'_>, port: Port) -> HttpRoute {
+    let source = of.source;
+    HttpRoute {
+        source: source.clone(),
+        name: None,
+        matches: vec![HttpMatch {
+            source: source.clone(),
+            name: None,
+            criteria: [only(port)].into_iter().collect(),
+            any_case: false,
+        }],
+        route: vec![WeightedDestination {
+            to: RouteDestination {
+                source: source.clone(),
+                field: "spec.parentRefs".into(),
+                host: of.service.key.hostname.clone(),
+                subset: None,
+                port: Some((port, source.clone())),
+                nowhere: None,
+            },
+            weight: 1,
+            headers: HeaderRules::default(),
+        }],
+        answer: None,
+        mirrors: Vec::new(),
+        delegate: None,
+        rewrite: None,
+        headers: HeaderRules::default(),
+        fault: None,
+        cors: None,
+        timeout: None,
+        retries: None,
+        missing_status: HttpRoute::MISSING,
+    }
+}
+
 fn of_service(
-    key: &ServiceKey,
-    source: &Source,
+    of: &OfService<'_>,
     visibility: Visibility,
     said: &[Said<'_>],
+    otherwise: &[Said<'_>],
 ) -> Arc<VirtualService> {
+    let (key, source) = (&of.service.key, of.source);
     let (namespace, created) = match &visibility {
         // What clients say for themselves is before what is said for all of them.
         Visibility::Namespaces(own) => (own[0].clone(), Some(i64::MIN)),
@@ -362,7 +432,7 @@ fn of_service(
             (key.namespace.clone(), ages.min())
         }
     };
-    let http = until_all_is_taken(ranked(said.iter().copied()));
+    let http = until_all_is_taken(of_all_ports(of, said, otherwise));
     Arc::new(VirtualService {
         name: ResourceName::new(namespace, format!("{APART}{}", key.hostname)),
         source: source.clone(),

@@ -39,9 +39,10 @@ pub(super) fn requests(
         }
         if made.answer.is_some() {
             (made.route, made.mirrors, made.rewrite) = (Vec::new(), Vec::new(), None);
-            made.timeout = None;
+            (made.timeout, made.retries) = (None, None);
         } else if let Some(limit) = rule.backend_timeout {
-            let usual = world.mesh.config.default_retry.clone();
+            let usual = made.retries.take();
+            let usual = usual.or_else(|| world.mesh.config.default_retry.clone());
             let usual = usual.unwrap_or(RetryPolicy {
                 attempts: DEFAULT_ATTEMPTS,
                 on: Vec::new(),

@@ -61,6 +61,7 @@ pub(super) fn empty(kind: &'static str, name: ResourceName) -> Said {
         name,
         conditions: Vec::new(),
         address: None,
+        listener_sets: 0,
         parts: Vec::new(),
         refusals: Vec::new(),
     }
@@ -141,11 +142,16 @@ fn gateway(world: &World<'_>, open: &Open<'_>) -> Said {
         (None, true) if runs(world, gateway) => Condition::good("Programmed"),
         (None, true) => Condition::bad("Programmed", &pending()),
     };
+    let taken = open.sets.iter().filter(|set| {
+        let mut all = open.listeners.iter();
+        all.any(|heard| heard.is_open() && heard.set.is_some_and(|one| Arc::ptr_eq(one, set)))
+    });
     let host = deployment::host(gateway).filter(|_| good && open.refused.is_none());
     let refusals = own.flat_map(of_listener);
     Said {
         conditions: vec![accepted, programmed],
         address: host.map(|host| host.as_str().into()),
+        listener_sets: taken.count(),
         parts,
         refusals: open.refused.iter().cloned().chain(refusals).collect(),
         ..empty("Gateway", gateway.name.clone())
@@ -174,6 +180,10 @@ fn listener(heard: &Heard<'_>) -> Part {
     };
     let programmed = against.or(heard.unresolved.as_ref());
     let programmed = match programmed {
+        // The specification has a ListenerSet's listener say what it says of a conflict everywhere.
+        Some(why) if heard.set.is_some() && heard.conflict.is_some() => {
+            Condition::bad("Programmed", why)
+        }
         Some(why) if heard.certificate.is_none() || against.is_some() => Condition {
             reason: Reason::Invalid.word(),
             ..Condition::bad("Programmed", why)

@@ -23,7 +23,12 @@ fn shown(mesh: &Mesh) -> String {
     for said in mesh.gateway_api.said.iter() {
         let Said { kind, name, .. } = said;
         if !said.conditions.is_empty() {
-            writeln!(text, "{kind} {name}:{}", conditions(&said.conditions)).unwrap();
+            let sets = match said.listener_sets {
+                0 => String::new(),
+                count => format!(" ListenerSets={count}"),
+            };
+            let of = conditions(&said.conditions);
+            writeln!(text, "{kind} {name}:{of}{sets}").unwrap();
         }
         for part in &said.parts {
             let attached = match part.attached {
@@ -31,13 +36,20 @@ fn shown(mesh: &Mesh) -> String {
                 count => format!(" ({count})"),
             };
             let of = conditions(&part.conditions);
+            if part.name.starts_with("listener ") {
+                let kinds = match part.kinds.join(" ") {
+                    none if none.is_empty() => "nothing".to_owned(),
+                    kinds => kinds,
+                };
+                writeln!(text, "{kind} {name} {} takes {kinds}", part.name).unwrap();
+            }
             writeln!(text, "{kind} {name} {}{attached}:{of}", part.name).unwrap();
         }
     }
     text
 }
 
-/// A case: a name, resources, and lines that must be among what is said.
+/// A case: a name, resources, and lines that must be among what is said, or after `not` begin none of them.
 const CASES: &str = include_str!("gateway_api.txt");
 
 #[test]
@@ -55,8 +67,11 @@ fn every_resource_has_the_conditions_that_the_specification_wants() {
             .collect();
         let found = shown(&mesh) + &render(&errors);
         for line in wanted.lines().filter(|line| !line.trim().is_empty()) {
-            let missing = !found.lines().any(|one| one == line);
-            if missing {
+            let wrong_one = match line.strip_prefix("not ") {
+                Some(unsaid) => found.lines().any(|one| one.starts_with(unsaid)),
+                None => !found.lines().any(|one| one == line),
+            };
+            if wrong_one {
                 writeln!(wrong, "--- {name}\nwanted:\n{line}\nfound:\n{found}").unwrap();
             }
         }
@@ -88,6 +103,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 ";
 
+// The suite's GatewayInfrastructure.
 #[test]
 fn a_gateway_is_run_by_a_deployment_made_for_it_with_a_service_before_it() {
     let mesh = good(DOOR);
@@ -386,4 +402,40 @@ fn a_gateway_between_networks_is_made_as_a_waypoint_is_where_it_is_our_own_netwo
         };
         assert!(said.lines().any(|line| line == accepted), "{said}");
     }
+}
+
+#[test]
+fn a_port_of_a_service_of_which_a_consumer_says_nothing_is_led_as_the_producer_says() {
+    let route = |name: &str, namespace: &str, port: u16, to: u16| {
+        format!(
+            "---\n{{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {{name: {name}, namespace: {namespace}}}, spec: {{parentRefs: [{{group: \"\", kind: Service, name: web, namespace: shop, port: {port}}}], rules: [{{backendRefs: [{{name: web, namespace: shop, port: {to}}}]}}]}}}}\n"
+        )
+    };
+    let text = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{name: http-a, port: 80}, {name: http-b, port: 81}, {name: http-c, port: 82}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1beta1, kind: ReferenceGrant, metadata: {name: all, namespace: shop}, spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: far}], to: [{group: \"\", kind: Service}]}}
+"
+    .to_owned()
+        + &route("consumer", "far", 80, 82)
+        + &route("producer", "shop", 81, 82);
+    let mesh = good(&text);
+    let [consumer, producer] = mesh.virtual_services.as_slice() else {
+        panic!("{:?}", mesh.virtual_services);
+    };
+    // Which port leads to which.
+    let led = |one: &voile_model::mesh::VirtualService| -> Vec<(String, u16)> {
+        let routes = one.http.iter().map(|route| {
+            let called = format!("{:?}", route.matches[0].criteria[&Subject::Port]);
+            let digits = called.chars().filter(char::is_ascii_digit).collect();
+            let to = route.route[0].to.port.as_ref().expect("a port");
+            (digits, to.0.get())
+        });
+        routes.collect()
+    };
+    let pairs = |all: &[(&str, u16)]| -> Vec<(String, u16)> {
+        let owned = all.iter().map(|(called, to)| ((*called).to_owned(), *to));
+        owned.collect()
+    };
+    assert_eq!(led(consumer), pairs(&[("80", 82), ("81", 82), ("82", 82)]));
+    assert_eq!(led(producer), pairs(&[("81", 82), ("80", 80), ("82", 82)]));
 }

@@ -268,6 +268,14 @@ impl GatewaySlot {
         self.taker(self.servers.borrow().named(name)?)
     }
 
+    /// Whether who asks for this name in TLS is taken by another server than this one.
+    pub(super) fn is_of_another(&self, host: &str, own: &Rc<OutboundSlot>) -> bool {
+        let servers = self.servers.borrow();
+        let takes = servers.named(Some(host));
+        let takes = takes.and_then(|index| servers.ways.get(index));
+        takes.is_some_and(|way| !Rc::ptr_eq(way, own))
+    }
+
     fn taker(&self, index: usize) -> Option<Taker> {
         let plan = self.plan.borrow();
         let server = plan.servers.get(index)?;

@@ -73,6 +73,9 @@ const PLAIN: &str = "http";
 /// The same in TLS.
 const ENCRYPTED: &str = "https";
 
+/// What is answered to who came by another name than the host's that he asks for (RFC 9110, 15.5.20).
+const MISDIRECTED: u16 = 421;
+
 /// How a request ended, in the log, whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
 /// Why a request is refused that names no host.
@@ -189,6 +192,10 @@ impl GatewayRole {
         match self.out.routed(head, claims) {
             Ok(route) => Ok(self.sent(head, route, granted)),
             Err(mut refusal) => Err(Box::new(match refusal.pending.take() {
+                None if self.is_misdirected(head, &refusal) => {
+                    let status = MISDIRECTED;
+                    astray(Refusal { status, ..refusal })
+                }
                 None => astray(refusal),
                 // It is made to wait on purpose, by its route.
                 Some(delay) => Refusal {
@@ -200,6 +207,17 @@ impl GatewayRole {
                 },
             })),
         }
+    }
+
+    /// Whether a request that no route takes names another server's host, which its client would reach by that name in TLS: on a
+    /// connection that it opened for other hosts of the same certificate.
+    fn is_misdirected(&self, head: &Head<'_>, refusal: &Refusal<OutboundRole>) -> bool {
+        matches!(refusal.flag, ResponseFlag::NoRoute)
+            && self.edge.scheme == ENCRYPTED
+            && self.door.is_none()
+            && head
+                .authority()
+                .is_some_and(|host| self.slot.is_of_another(host, &self.server))
     }
 
     /// To the endpoint that its route leads to.

@@ -95,20 +95,21 @@ impl Cors {
             };
         }
         let mut fields = self.leave(&origin);
-        let Some(method) = preflight else {
-            push_list(
-                &mut fields,
-                "access-control-expose-headers",
-                &self.expose,
-                self.credentials,
-                None,
-            );
-            return CorsDecision::Allow(fields);
-        };
         let (asked, credentials) = (
             request.header("access-control-request-headers"),
             self.credentials,
         );
+        push_list(
+            &mut fields,
+            "access-control-expose-headers",
+            &self.expose,
+            credentials,
+            None,
+        );
+        // Browsers read it of the answer itself; that it stands in a preflight's too is what Gateway API asks, and Envoy does.
+        let Some(method) = preflight else {
+            return CorsDecision::Allow(fields);
+        };
         push_list(
             &mut fields,
             "access-control-allow-methods",

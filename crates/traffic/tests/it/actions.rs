@@ -184,7 +184,7 @@ fn browsers_are_told_what_pages_of_other_origins_may_do() {
             &some,
             "https://a.example",
             true,
-            "answer OWN allow-methods=GET,PUT allow-headers=x-a,x-b max-age=60",
+            "answer OWN expose-headers=x-c allow-methods=GET,PUT allow-headers=x-a,x-b max-age=60",
         ),
         (
             &all,
@@ -196,13 +196,13 @@ fn browsers_are_told_what_pages_of_other_origins_may_do() {
             &all,
             "https://a.example",
             true,
-            "answer allow-origin=* allow-methods=* allow-headers=*",
+            "answer allow-origin=* expose-headers=* allow-methods=* allow-headers=*",
         ),
         (
             &known,
             "https://a.example",
             true,
-            "answer OWN allow-methods=PUT allow-headers=x-asked",
+            "answer OWN expose-headers=* allow-methods=PUT allow-headers=x-asked",
         ),
     ];
     for (policy, origin, preflight, wanted) in table {

@@ -456,14 +456,6 @@ fn cors_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'st
             excuses.push("excused: star in a list");
         }
     }
-    // Envoy says in preflights' answers, too, what may be read of others.
-    const EXPOSED: &str = "access-control-expose-headers";
-    if theirs.went.is_err()
-        && !ours.fields.contains_key(EXPOSED)
-        && theirs.fields.remove(EXPOSED).is_some()
-    {
-        excuses.push("excused: exposed in a preflight");
-    }
 }
 
 /// What is written otherwise of where requests go, and means the same.

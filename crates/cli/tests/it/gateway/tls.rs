@@ -103,7 +103,7 @@ fn each_name_has_its_own_certificate_and_its_own_hosts() {
         &[&second[..], &["-H", "Host: a.example"]].concat(),
     )
     .expect("an answer");
-    assert_eq!(status, "404 2");
+    assert_eq!(status, "421 2");
     for (host, arguments) in [
         ("x.b.example", vec!["--cacert", path(&first)]),
         ("b.example", vec!["-k"]),
@@ -183,7 +183,7 @@ fn clients_show_a_certificate_where_one_is_demanded() {
     .concat();
     assert_eq!(
         ask("may.example", &by_another).expect("an answer").0,
-        "404 2"
+        "421 2"
     );
 }
 

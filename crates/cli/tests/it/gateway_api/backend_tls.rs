@@ -1,4 +1,6 @@
-//! The suite's cases of BackendTLSPolicy, replayed against one server of openssl's, which has two names and a URI.
+//! The suite's cases of BackendTLSPolicy, replayed against one server of openssl's, which has two names and a URI: BackendTLSPolicy,
+//! BackendTLSPolicyConflictResolution, BackendTLSPolicyInvalidCACertificateRef, BackendTLSPolicyInvalidKind,
+//! BackendTLSPolicySANValidation.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,8 +1,11 @@
 //! The mesh's own cases: routes whose parent is a Service hold at its callers' sidecars.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use super::{Expectation, Heard, backends};
+use super::data::replay;
+use super::{Expectation, Heard, answer, backends};
+use crate::gateway::say;
 use crate::gateway::streams::{greet, heard};
 use crate::insight::asked;
 use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, get, wait_until};
@@ -50,8 +53,7 @@ spec:
   rules: [{backendRefs: [{name: v3, namespace: infra, port: 8080}]}]
 "#;
 
-/// The suite's MeshHTTPRouteMatching, MeshHTTPRouteRequestHeaderModifier, MeshHTTPRouteRedirectHostAndStatus,
-/// MeshHTTPRouteRewritePath, MeshPorts and MeshConsumerRoute, in short.
+/// What becomes of requests of a namespace whose Service has routes of its own, and of others.
 const LINES: [&str; 9] = [
     "GET server /v1 => v1",
     "GET server /v2 => v2 req:x-set=by-rule res:x-answered=by-rule",
@@ -144,4 +146,61 @@ fn routes_of_connections_whose_parent_is_a_service_hold_at_its_callers() {
     wait_until("nobody", || heard(mesh.tcp()).is_empty());
     write(&tcp(HTTP_PORT, "plain, port: 3000"));
     wait_until("the Service itself", || heard(mesh.tcp()) == "itself");
+}
+
+/// Cases as at a gateway; what is asked stands behind the resources.
+const CASES: &str = include_str!("cases/mesh.txt");
+/// The Service's second port.
+const EXTRA: u16 = 8081;
+/// Who may be led to by routes of both namespaces.
+const GRANT: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {name: led-to, namespace: infra}
+spec:
+  from:
+  - {group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}
+  - {group: gateway.networking.k8s.io, kind: GRPCRoute, namespace: shop}
+  - {group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}
+  to: [{group: "", kind: Service}]
+"#;
+
+#[test]
+fn what_the_conformance_suite_asks_of_a_mesh_is_answered_as_it_wants() {
+    let mesh = Mesh::start("PERMISSIVE");
+    mesh.set_extra_egress(Some((EXTRA, "HTTP")));
+    let heard = Heard::default();
+    answer(mesh.http_app(), "server", Heard::clone(&heard));
+    let base = backends(&heard) + GRANT;
+    let (mut asked, mut wrong) = (0, String::new());
+    for case in CASES.split("=== ").skip(1) {
+        let (name, rest) = case.split_once('\n').expect("a name");
+        let (said, lines) = rest.split_once(">>>\n").expect("resources and lines");
+        // What the case before said must not be taken for it.
+        say(&mesh, "routes.yaml", &base);
+        wait_until("the Service itself", || {
+            replay("GET server / => server nores:x-told", mesh.http(), &heard).is_ok()
+        });
+        say(&mesh, "routes.yaml", &format!("{base}---\n{said}"));
+        let lines = lines.lines();
+        let lines = lines.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+        for (number, line) in lines.enumerate() {
+            let (at, line) = match line.split_once(' ') {
+                Some(("extra", rest)) => (mesh.address(100, EXTRA), rest),
+                Some(("pod", rest)) => (mesh.inbound(HTTP_PORT), rest),
+                _ => (mesh.http(), line),
+            };
+            if number == 0 {
+                wait_until(&format!("{name}: {line}"), || {
+                    replay(line, at, &heard).is_ok()
+                });
+            }
+            asked += 1;
+            if let Err(why) = replay(line, at, &heard) {
+                writeln!(wrong, "{name}: {line}\n    {why}").expect("written");
+            }
+        }
+    }
+    assert!(asked >= 50, "{asked}");
+    assert!(wrong.is_empty(), "of {asked}:\n{wrong}");
 }

@@ -4,8 +4,11 @@
 mod backend_tls;
 mod data;
 mod example;
+mod https;
 mod mesh;
+mod protocols;
 mod streams;
+mod table;
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
@@ -23,8 +26,10 @@ const BACKENDS: [(&str, &str); 5] = [
     ("app", "apps"),
     ("web", "web"),
 ];
-/// The port of their Services.
+/// The ports of their Services: of HTTP, of HTTP/2 alone, and of WebSocket.
 const PORT: u16 = 8080;
+const H2C_PORT: u16 = 8081;
+const WS_PORT: u16 = 8082;
 
 /// Paths of requests that came, by backend.
 type Heard = Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>;
@@ -37,12 +42,15 @@ fn backends(heard: &Heard) -> String {
         let listener = TcpListener::bind((Ipv4Addr::new(a, b, c, last), 0)).expect("a port");
         let address = listener.local_addr().expect("bound");
         answer(listener, name, Arc::clone(heard));
+        let own = address.port();
+        let h2c = protocols::h2c(address.ip());
         yaml += &format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-             spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: {PORT}, targetPort: {}}}]}}\n---\n\
+             spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: {PORT}, targetPort: {own}}}, \
+             {{port: {H2C_PORT}, targetPort: {h2c}, name: two, appProtocol: kubernetes.io/h2c}}, \
+             {{port: {WS_PORT}, targetPort: {own}, name: three, appProtocol: kubernetes.io/ws}}]}}\n---\n\
              apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
              spec: {{address: {}, labels: {{app: {name}}}}}\n---\n",
-            address.port(),
             address.ip()
         );
     }
@@ -50,19 +58,27 @@ fn backends(heard: &Heard) -> String {
 }
 
 /// Says its name and the head that came. `X-Echo-Set-Header: name:value, …` are headers of the answer; a path that holds `delay=MS` waits
-/// for the client to go, so that only who limits the time hears anything.
+/// for the client to go, so that only who limits the time hears anything; one that ends `failing=STATUS,COUNT` is answered so that often
+/// first. Who wants a WebSocket hears the name and then what he says.
 fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
     serve(listener, move |stream| {
         let mut reader = BufReader::new(stream);
         while let Some((head, _)) = read_request(&mut reader) {
             let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
             let held = path.contains("delay=forever");
-            heard
-                .lock()
-                .expect("whole")
-                .entry(name)
-                .or_default()
-                .push(path);
+            let failing = path.split_once("failing=").map(|(_, said)| {
+                let (status, count) = said.split_once(',').expect("STATUS,COUNT");
+                (status.to_owned(), count.parse().expect("a count"))
+            });
+            let times = {
+                let mut heard = heard.lock().expect("whole");
+                let paths = heard.entry(name).or_default();
+                paths.push(path.clone());
+                paths.iter().filter(|one| **one == path).count()
+            };
+            if head.to_lowercase().contains("\r\nupgrade: websocket\r\n") {
+                return protocols::echo(reader, name);
+            }
             if held {
                 // Until whoever asked has had enough.
                 let _ = read_request(&mut reader);
@@ -80,8 +96,12 @@ fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
             });
             let fields: String = fields.collect();
             let body = format!("{name}\n{head}");
+            let status = failing.filter(|(_, count)| times <= *count);
+            let status = status.map_or("200 OK".to_owned(), |(status, _)| {
+                format!("{status} failing")
+            });
             let text = format!(
-                "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n{body}",
+                "HTTP/1.1 {status}\r\n{fields}Content-Length: {}\r\n\r\n{body}",
                 body.len()
             );
             if reader.get_mut().write_all(text.as_bytes()).is_err() {
@@ -159,6 +179,7 @@ impl<'a> Expectation<'a> {
                 "noreq" => has(came, name).is_none(),
                 "res" => has(&answer.head, name).as_deref() == Some(value),
                 "nores" => has(&answer.head, name).is_none(),
+                "own" => has(came, name).as_deref() == Some(by),
                 "to" => has(&answer.head, "location").as_deref() == Some(wanted),
                 _ => panic!("no check is called {kind}"),
             }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::super::values::{self, Meta};
 use super::filters::{Filters, Reading, backend_to};
 use super::{GATEWAY, at_most, matches, port, reference, says_nothing};
+use crate::check::DEFAULT_ATTEMPTS;
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::mesh::action::HeaderRules;
 use crate::mesh::gateway_api::{Backend, Parent, Route, RouteKind, Rule};
-use crate::mesh::{Criterion, HttpMatch, HttpRoute, Subject, TextMatch};
+use crate::mesh::{Criterion, HttpMatch, HttpRoute, RetryPolicy, Subject, TextMatch};
 use crate::names::{Hostname, Namespace};
 use crate::source::Source;
 
@@ -128,7 +129,10 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
     let filters = reading.of_rule(&mut fields);
     let backends = backends(&mut fields, &reading);
     let (timeout, backend_timeout) = timeouts(&mut fields, report);
-    fields.not_yet(&["retry", "sessionPersistence"]);
+    let retries = fields
+        .inner("retry")
+        .map(|retry| self::retry(retry, report));
+    fields.not_yet(&["sessionPersistence"]);
     fields.finish();
     if filters.redirect.is_some() && !backends.is_empty() {
         let message = "a rule either redirects requests or sends them to backends";
@@ -148,12 +152,54 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
         route: HttpRoute {
             name,
             timeout,
+            retries,
             ..plain(matches, filters, at, report)
         },
         backends,
         mirrors,
         backend_timeout,
     })
+}
+
+/// What may be tried again besides answers of the `codes` that are named: only what nobody saw.
+const UNSEEN: [&str; 3] = ["connect-failure", "refused-stream", "reset-before-request"];
+/// Answers that may be tried again, by the API's schema.
+const RETRIABLE: std::ops::RangeInclusive<u16> = 400..=599;
+
+/// `retry` of a rule.
+fn retry(mut fields: Fields<'_>, report: &Report) -> RetryPolicy {
+    let codes = fields.list("codes", |cursor| {
+        let code = cursor.integer()?;
+        let number = u16::try_from(code.value).ok();
+        let number = number.filter(|number| RETRIABLE.contains(number));
+        if number.is_none() {
+            let message = format!("{} is no answer that could be tried again", code.value);
+            let help = "write a status from 400 to 599";
+            report.error(codes::BAD_VALUE, &code.at, message, help);
+        }
+        number
+    });
+    let attempts = fields.integer("attempts").and_then(|attempts| {
+        let number = u32::try_from(attempts.value).ok();
+        let number = number.filter(|number| *number > 0);
+        if number.is_none() {
+            let message = format!("{} is not a number of attempts", attempts.value);
+            let help = "write 1 or more, or leave `retry` out";
+            report.error(codes::BAD_VALUE, &attempts.at, message, help);
+        }
+        number
+    });
+    let backoff = fields.text("backoff");
+    let backoff = backoff.and_then(|text| report.duration(&text));
+    fields.finish();
+    let unseen = UNSEEN.iter().map(|&word| word.into());
+    let codes = codes.iter().map(|code| code.to_string().into());
+    RetryPolicy {
+        attempts: attempts.unwrap_or(DEFAULT_ATTEMPTS),
+        on: unseen.chain(codes).collect(),
+        per_try_timeout: None,
+        backoff: backoff.filter(|base| !base.is_zero()),
+    }
 }
 
 pub(super) fn rule_name(fields: &mut Fields<'_>, report: &Report) -> Option<Arc<str>> {

@@ -137,6 +137,8 @@ pub struct Said {
     pub conditions: Vec<Condition>,
     /// Of a Gateway, where it is found.
     pub address: Option<Arc<str>>,
+    /// Of a Gateway, how many ListenerSets have a good listener there.
+    pub listener_sets: usize,
     /// Listeners, or what a route attaches to.
     pub parts: Vec<Part>,
     /// What of it is not done.

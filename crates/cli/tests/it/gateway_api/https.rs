@@ -1,0 +1,105 @@
+//! The suite's cases of HTTPS listeners: HTTPRouteHTTPSListener and HTTPRouteHTTPSListenerDetectMisdirectedRequests. Whoever reached one
+//! listener by the name he asked in TLS, and asks for a host that is another's, is told so (421) and asks again on a connection of
+//! its own.
+
+use std::fmt::Write as _;
+
+use super::{Heard, backends};
+use crate::gateway::tls::curl_at;
+use crate::mesh::certificates::Keys;
+use crate::mesh::wait_until;
+use crate::up::Up;
+
+/// Listeners of one port, by their hosts, each with a route of its own.
+const LISTENERS: [(&str, &str, &str); 4] = [
+    ("any", "", "v1"),
+    ("second", "second.example", "v2"),
+    ("wild", "*.wild.example", "v3"),
+    ("fourth", "fourth.wild.example", "v1"),
+];
+
+/// The name in TLS, the host that is asked for, and who answers, or the status.
+const ASKED: [(&str, &str, &str); 15] = [
+    ("first.example", "first.example", "v1"),
+    ("first.example", "second.example", "421"),
+    ("first.example", "unknown.example", "404"),
+    ("second.example", "second.example", "v2"),
+    ("second.example", "first.example", "421"),
+    ("second.example", "unknown.example", "421"),
+    ("third.wild.example", "third.wild.example", "v3"),
+    ("third.wild.example", "fifth.wild.example", "v3"),
+    ("third.wild.example", "fourth.wild.example", "421"),
+    ("third.wild.example", "second.example", "421"),
+    ("third.wild.example", "unknown.example", "421"),
+    ("fourth.wild.example", "fourth.wild.example", "v1"),
+    ("fourth.wild.example", "fifth.wild.example", "421"),
+    ("unknown.example", "first.example", "v1"),
+    ("unknown.example", "unknown.example", "404"),
+];
+
+fn resources(keys: &Keys) -> String {
+    keys.own("edge", "first.example");
+    let edge = [("tls.crt", "edge.crt"), ("tls.key", "edge.key")];
+    let mut yaml = keys.secret("infra", "edge", &edge)
+        + "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: infra}\n\
+           spec:\n  gatewayClassName: voile\n  listeners:\n";
+    for (name, host, _) in LISTENERS {
+        let host = match host {
+            "" => String::new(),
+            host => format!(", hostname: \"{host}\""),
+        };
+        let listener = format!(
+            "  - {{name: {name}, port: 8443, protocol: HTTPS{host}, tls: {{certificateRefs: [{{name: edge}}]}}}}\n"
+        );
+        yaml += &listener;
+    }
+    for (name, _, backend) in LISTENERS {
+        let hosts = match name {
+            "any" => "hostnames: [first.example], ",
+            _ => "",
+        };
+        write!(
+            yaml,
+            "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {{name: {name}, namespace: infra}}\n\
+             spec: {{parentRefs: [{{name: edge, sectionName: {name}}}], {hosts}rules: [{{backendRefs: [{{name: {backend}, port: 8080}}]}}]}}\n"
+        )
+        .expect("written");
+    }
+    yaml
+}
+
+#[test]
+fn requests_that_came_to_another_hosts_listener_are_sent_away() {
+    let keys = Keys::new();
+    let heard = Heard::default();
+    let all = backends(&heard) + &resources(&keys);
+    let write = |folder: &std::path::Path| {
+        std::fs::write(folder.join("all.yaml"), &all).expect("written");
+    };
+    let mut up = Up::start(write, &["--quiet"]);
+    let at = up.ready()["infra/edge-voile"];
+    let ask = |name: &str, host: &str, version: &str| {
+        let host = format!("Host: {host}");
+        let asked = curl_at(at, name, &["-k", version, "-H", &host]);
+        let (status, body) = asked.unwrap_or_else(|error| (error, String::new()));
+        match status.split_once(' ') {
+            Some(("200", _)) => body.lines().next().unwrap_or_default().to_owned(),
+            Some((status, _)) => status.to_owned(),
+            None => status,
+        }
+    };
+    wait_until("the first route", || {
+        ask("first.example", "first.example", "--http2") == "v1"
+    });
+    for version in ["--http2", "--http1.1"] {
+        let mut wrong = String::new();
+        for (name, host, wanted) in ASKED {
+            let found = ask(name, host, version);
+            if found != wanted {
+                writeln!(wrong, "{name}, asked for {host}: {found}, not {wanted}")
+                    .expect("written");
+            }
+        }
+        assert!(wrong.is_empty(), "{version}:\n{wrong}");
+    }
+}
