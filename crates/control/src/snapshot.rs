@@ -14,7 +14,7 @@ use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
 use voile_xds::server::{DEPARTED, Resolution, Resource, Snapshot};
-use voile_xds::wire::CLUSTER;
+use voile_xds::wire::{CLUSTER, parse_search};
 
 use crate::departed::Departed;
 use crate::obeyed::{Names as Obeys, Obeyed};
@@ -22,7 +22,7 @@ use crate::shards::{Shards, Weigh};
 use crate::strangers::envoy::{Envoys, Seat};
 use crate::strangers::{self, Made};
 use crate::translate::KeySets;
-use crate::translate::names::{Names, SEARCH};
+use crate::translate::names::Names;
 use crate::ztunnel::{NodePolicy, Staff};
 
 mod recent;
@@ -382,7 +382,9 @@ impl MeshSnapshot {
     /// What the caller may see of what has an address: who has it alone first, then who has a range around it, the
     /// narrowest first. Services that are not exported to the caller are nobody there.
     fn at_address(&self, caller: &Caller, name: &str) -> Resolution {
-        let is_seen = |resource: &&Arc<Resource>| self.sees(caller, &resource.name);
+        // A node's proxy calls for pods of every namespace.
+        let all = self.serves_node(caller);
+        let is_seen = |resource: &&Arc<Resource>| all || self.sees(caller, &resource.name);
         let mut seen = self.brought(name);
         seen.retain(|resource| is_seen(&resource));
         let mut ranged = Vec::new();
@@ -456,11 +458,20 @@ impl MeshSnapshot {
         if name.starts_with('/') {
             return self.at_address(caller, name);
         }
-        let found = match name.strip_prefix(SEARCH) {
-            Some(host) => self
-                .names
-                .find(caller.namespace(), host)
-                .map(|name| &**name),
+        let found = match parse_search(name) {
+            Some((named, host)) => {
+                // Whoever serves a node asks for pods of every namespace; who calls for itself, for itself.
+                let asker = match &named {
+                    Some(_) if !self.serves_node(caller) => {
+                        return Resolution::Refused(
+                            "it asks for another namespace, and is no node's proxy".to_owned(),
+                        );
+                    }
+                    Some(_) => named.as_ref(),
+                    None => caller.namespace(),
+                };
+                self.names.find(asker, host).map(|name| &**name)
+            }
             None => Some(name),
         };
         let Some(name) = found else {
@@ -477,6 +488,10 @@ impl MeshSnapshot {
 
     fn is_node_proxy(&self, caller: &Caller) -> bool {
         matches!(caller, Caller::Known(caller) if self.staff.includes(caller))
+    }
+
+    fn serves_node(&self, caller: &Caller) -> bool {
+        matches!(caller, Caller::Known(caller) if self.staff.serves_node(caller))
     }
 
     /// Whether a policy is the caller's business: a node's proxy keeps all, a pod's those of its namespace and of the mesh.

@@ -1,9 +1,10 @@
 //! One question to one server and its answer, over UDP or TCP. Each has a socket of its own, so a random port beside a
 //! random id; only an answer from the asked server with our id and our question counts.
 
-use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use domain::base::Message;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -54,12 +55,45 @@ pub enum ExchangeError {
     NoQuestion,
 }
 
-/// Asks `server`; the answer has the id that `query` had. `mark` is set on the socket where capture must know it.
+/// Runs what it is given in the network where sockets are to be made; how a socket is used later has no network.
+pub type Within = Rc<dyn Fn(&mut dyn FnMut()) -> io::Result<()>>;
+
+/// How the sockets are made by which somebody is asked.
+#[derive(Clone, Default)]
+pub(crate) struct Outset {
+    /// Set where capture must know them.
+    pub(crate) mark: Option<u32>,
+    /// In another network than ours.
+    pub(crate) within: Option<Within>,
+}
+
+impl fmt::Debug for Outset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outset")
+            .field("mark", &self.mark)
+            .field("elsewhere", &self.within.is_some())
+            .finish()
+    }
+}
+
+impl Outset {
+    fn socket(&self, server: SocketAddr, kind: Type) -> io::Result<Socket> {
+        let make = || socket(server, kind, self.mark);
+        let Some(within) = &self.within else {
+            return make();
+        };
+        let mut made = None;
+        within(&mut || made = Some(make()))?;
+        made.unwrap_or_else(|| Err(io::Error::other("nothing was made in the other network")))
+    }
+}
+
+/// Asks `server`; the answer has the id that `query` had.
 pub(crate) async fn exchange(
     server: SocketAddr,
     query: &[u8],
     over: Over,
-    mark: Option<u32>,
+    outset: &Outset,
     limit: Duration,
 ) -> Result<Vec<u8>, ExchangeError> {
     let mut asked = query.to_vec();
@@ -70,8 +104,8 @@ pub(crate) async fn exchange(
     asked[..2].copy_from_slice(&own);
     let asking = async {
         match over {
-            Over::Udp => udp(server, &asked, mark).await,
-            Over::Tcp => tcp(server, &asked, mark).await,
+            Over::Udp => udp(server, &asked, outset).await,
+            Over::Tcp => tcp(server, &asked, outset).await,
         }
     };
     let mut answer = match tokio::time::timeout(limit, asking).await {
@@ -119,8 +153,8 @@ fn socket(server: SocketAddr, kind: Type, mark: Option<u32>) -> io::Result<Socke
     Ok(socket)
 }
 
-async fn udp(server: SocketAddr, query: &[u8], mark: Option<u32>) -> Result<Vec<u8>, Failure> {
-    let socket = socket(server, Type::DGRAM, mark)?;
+async fn udp(server: SocketAddr, query: &[u8], outset: &Outset) -> Result<Vec<u8>, Failure> {
+    let socket = outset.socket(server, Type::DGRAM)?;
     // The kernel draws the port, and lets in what comes from this server only.
     socket.connect(&server.into())?;
     let socket = UdpSocket::from_std(socket.into())?;
@@ -139,11 +173,11 @@ async fn udp(server: SocketAddr, query: &[u8], mark: Option<u32>) -> Result<Vec<
     Err(Failure::Mismatch)
 }
 
-async fn tcp(server: SocketAddr, query: &[u8], mark: Option<u32>) -> Result<Vec<u8>, Failure> {
+async fn tcp(server: SocketAddr, query: &[u8], outset: &Outset) -> Result<Vec<u8>, Failure> {
     let Ok(length) = u16::try_from(query.len()) else {
         return Err(Failure::Mismatch);
     };
-    let socket = TcpSocket::from_std_stream(socket(server, Type::STREAM, mark)?.into());
+    let socket = TcpSocket::from_std_stream(outset.socket(server, Type::STREAM)?.into());
     let mut stream = socket.connect(server).await?;
     let mut framed = Vec::with_capacity(query.len() + 2);
     framed.extend_from_slice(&length.to_be_bytes());

@@ -1,26 +1,44 @@
 //! The sockets of a DNS server: datagrams and connections in, answers out. Bounded everywhere, since whoever can reach
 //! the port may send anything; nothing runs while nobody asks.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::AbortHandle;
 
 use crate::exchange::Over;
 use crate::message;
 
-/// Datagrams being answered at once; beyond it SERVFAIL is the answer, so that a slow resolver costs bounded memory.
-const MAX_OUTSTANDING: usize = 2048;
-/// What the kernel may keep of questions that come faster than they are read, in bytes as it counts them (some 800 for a
-/// short question): an application may look up a thousand names at once, and one that is dropped waits 5 s.
-const QUEUE_BYTES: usize = 1024 * 1024;
-/// Connections at once; a pod's resolvers need a handful.
-const MAX_CONNECTIONS: usize = 64;
+/// How much a pair of sockets takes upon itself at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Datagrams being answered; beyond it SERVFAIL is the answer, so that a slow resolver costs bounded memory.
+    pub outstanding: usize,
+    /// Connections; a pod's resolvers need a handful.
+    pub connections: usize,
+    /// What the kernel may keep of questions that come faster than they are read, in bytes as it counts them (some 800 for a
+    /// short question): an application may look up a thousand names at once, and one that is dropped waits 5 s.
+    pub queue_bytes: usize,
+}
+
+impl Default for Bounds {
+    /// For one pod's own proxy.
+    fn default() -> Self {
+        Self {
+            outstanding: 2048,
+            connections: 64,
+            queue_bytes: 1024 * 1024,
+        }
+    }
+}
+
 /// How long a connection may say nothing (RFC 7766 asks for seconds).
 const CONNECTION_IDLE: Duration = Duration::from_secs(10);
 /// Largest question taken in a datagram, in bytes: the longest name with every option in use is far below.
@@ -42,21 +60,28 @@ pub fn serve<A: Answers>(
     udp: std::net::UdpSocket,
     tcp: std::net::TcpListener,
     answers: Rc<A>,
+    bounds: &Bounds,
 ) -> io::Result<Service> {
     let bound = udp.local_addr()?;
-    widen(&udp);
+    widen(&udp, bounds.queue_bytes);
     udp.set_nonblocking(true)?;
     tcp.set_nonblocking(true)?;
-    let udp = Rc::new(UdpSocket::from_std(udp)?);
-    let tcp = TcpListener::from_std(tcp)?;
+    let udp = Rc::new(Held::new(UdpSocket::from_std(udp)?));
+    let tcp = Rc::new(Held::new(TcpListener::from_std(tcp)?));
     let outstanding = Rc::new(Cell::new(0));
-    let datagrams = datagrams(udp, bound, Rc::clone(&answers), Rc::clone(&outstanding));
+    let (one, other) = (Rc::clone(&answers), Rc::clone(&outstanding));
+    let datagrams = datagrams(Rc::clone(&udp), bound, one, (other, bounds.outstanding));
+    let (one, other) = (Rc::clone(&tcp), Rc::clone(&outstanding));
+    let connections = connections(one, bound, answers, (other, bounds.connections));
     let tasks = [
         tokio::task::spawn_local(datagrams).abort_handle(),
-        tokio::task::spawn_local(connections(tcp, bound, answers, Rc::clone(&outstanding)))
-            .abort_handle(),
+        tokio::task::spawn_local(connections).abort_handle(),
     ];
-    Ok(Service { tasks, outstanding })
+    Ok(Service {
+        tasks,
+        outstanding,
+        sockets: (udp, tcp),
+    })
 }
 
 /// A pair of sockets being served.
@@ -64,6 +89,7 @@ pub fn serve<A: Answers>(
 pub struct Service {
     tasks: [AbortHandle; 2],
     outstanding: Rc<Cell<usize>>,
+    sockets: (Rc<Held<UdpSocket>>, Rc<Held<TcpListener>>),
 }
 
 impl Service {
@@ -72,17 +98,50 @@ impl Service {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 
+    /// Lets go of the sockets in this moment; what came over UDP is not answered any more.
+    pub fn close(&self) {
+        self.stop();
+        self.sockets.0.close();
+        self.sockets.1.close();
+    }
+
     /// Whether every question that came has been answered.
     pub fn is_idle(&self) -> bool {
         self.outstanding.get() == 0
     }
 }
 
+/// A socket that several tasks use and somebody may close whenever it is nobody's turn.
+#[derive(Debug)]
+struct Held<T>(RefCell<Option<T>>);
+
+impl<T> Held<T> {
+    fn new(socket: T) -> Self {
+        Self(RefCell::new(Some(socket)))
+    }
+
+    fn close(&self) {
+        self.0.take();
+    }
+
+    /// Waits for what `poll` waits for; none once it is closed.
+    async fn when<R>(
+        &self,
+        mut poll: impl FnMut(&T, &mut Context<'_>) -> Poll<io::Result<R>>,
+    ) -> Option<io::Result<R>> {
+        std::future::poll_fn(|context| match &*self.0.borrow() {
+            Some(socket) => poll(socket, context).map(Some),
+            None => Poll::Ready(None),
+        })
+        .await
+    }
+}
+
 /// As far as the privilege of a sidecar in its own namespace, or the machine's limit, allows.
-fn widen(udp: &std::net::UdpSocket) {
+fn widen(udp: &std::net::UdpSocket, bytes: usize) {
     use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
-    if set_socket_recv_buffer_size_force(udp, QUEUE_BYTES).is_err() {
-        let _ = set_socket_recv_buffer_size(udp, QUEUE_BYTES);
+    if set_socket_recv_buffer_size_force(udp, bytes).is_err() {
+        let _ = set_socket_recv_buffer_size(udp, bytes);
     }
 }
 
@@ -111,16 +170,23 @@ impl Drop for Place {
     }
 }
 
+/// A question, and whose. The space that it may need is there while it is taken, and not while one is waited for.
+fn take(socket: &UdpSocket, context: &mut Context<'_>) -> Poll<io::Result<(Vec<u8>, SocketAddr)>> {
+    let mut space = [MaybeUninit::uninit(); MAX_QUESTION + 1];
+    let mut buffer = ReadBuf::uninit(&mut space);
+    let peer = ready!(socket.poll_recv_from(context, &mut buffer))?;
+    Poll::Ready(Ok((buffer.filled().to_vec(), peer)))
+}
+
 async fn datagrams<A: Answers>(
-    socket: Rc<UdpSocket>,
+    socket: Rc<Held<UdpSocket>>,
     bound: SocketAddr,
     answers: Rc<A>,
-    outstanding: Rc<Cell<usize>>,
+    (outstanding, most): (Rc<Cell<usize>>, usize),
 ) {
-    let mut buffer = vec![0; MAX_QUESTION + 1];
-    loop {
-        let (length, peer) = match socket.recv_from(&mut buffer).await {
-            Ok(received) => received,
+    while let Some(taken) = socket.when(take).await {
+        let (packet, peer) = match taken {
+            Ok(taken) => taken,
             Err(error) => {
                 // Another's closed port comes back as an error of ours; there is nothing to do about it.
                 tracing::debug!(%error, "a datagram could not be received");
@@ -128,23 +194,26 @@ async fn datagrams<A: Answers>(
                 continue;
             }
         };
-        if length > MAX_QUESTION || !is_ours(peer.ip(), bound) {
+        if packet.len() > MAX_QUESTION || !is_ours(peer.ip(), bound) {
             continue;
         }
-        let packet = buffer[..length].to_vec();
-        let socket = Rc::clone(&socket);
-        let Some(place) = Place::take(&outstanding, MAX_OUTSTANDING) else {
-            if let Some(answer) = message::server_failure(&packet) {
+        let Some(place) = Place::take(&outstanding, most) else {
+            if let (Some(answer), Some(socket)) =
+                (message::server_failure(&packet), &*socket.0.borrow())
+            {
                 let _ = socket.try_send_to(&answer, peer);
             }
             continue;
         };
-        let answers = Rc::clone(&answers);
+        let (socket, answers) = (Rc::clone(&socket), Rc::clone(&answers));
         tokio::task::spawn_local(async move {
-            if let Some(answer) = answers.answer(&packet, Over::Udp).await
-                && let Err(error) = socket.send_to(&answer, peer).await
-            {
-                tracing::debug!(%peer, %error, "an answer could not be sent");
+            if let Some(answer) = answers.answer(&packet, Over::Udp).await {
+                let send = |socket: &UdpSocket, context: &mut Context<'_>| {
+                    socket.poll_send_to(context, &answer, peer)
+                };
+                if let Some(Err(error)) = socket.when(send).await {
+                    tracing::debug!(%peer, %error, "an answer could not be sent");
+                }
             }
             drop(place);
         });
@@ -152,14 +221,14 @@ async fn datagrams<A: Answers>(
 }
 
 async fn connections<A: Answers>(
-    listener: TcpListener,
+    listener: Rc<Held<TcpListener>>,
     bound: SocketAddr,
     answers: Rc<A>,
-    outstanding: Rc<Cell<usize>>,
+    (outstanding, most): (Rc<Cell<usize>>, usize),
 ) {
     let open = Rc::new(Cell::new(0));
-    loop {
-        let (stream, peer) = match listener.accept().await {
+    while let Some(accepted) = listener.when(TcpListener::poll_accept).await {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be accepted");
@@ -167,7 +236,7 @@ async fn connections<A: Answers>(
                 continue;
             }
         };
-        let place = Place::take(&open, MAX_CONNECTIONS).filter(|_| is_ours(peer.ip(), bound));
+        let place = Place::take(&open, most).filter(|_| is_ours(peer.ip(), bound));
         let Some(place) = place else {
             continue; // Closed: the client tries again.
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use domain::base::Message;
 use domain::base::iana::Rcode;
 
-use crate::exchange::{ExchangeError, Over, exchange};
+use crate::exchange::{ExchangeError, Outset, Over, Within, exchange};
 use crate::watched::Watched;
 
 /// How long one server may take, of several at most.
@@ -46,7 +46,7 @@ pub struct Upstreams {
     source: Source,
     /// Addresses on which we answer ourselves; to ask them would go round for ever.
     own: RefCell<Vec<SocketAddr>>,
-    mark: Cell<Option<u32>>,
+    outset: RefCell<Outset>,
     /// Index of the server that answered last.
     preferred: Cell<usize>,
     /// Answers that came, as they count: who heard none since it asked knows nothing of whether there is somebody.
@@ -88,7 +88,7 @@ impl Upstreams {
         Self {
             source,
             own: RefCell::default(),
-            mark: Cell::new(None),
+            outset: RefCell::default(),
             preferred: Cell::new(0),
             answered: Cell::new(0),
             unanswered: Cell::new(0),
@@ -103,7 +103,12 @@ impl Upstreams {
 
     /// Marks every socket from now on, so that capture lets it pass.
     pub fn set_mark(&self, mark: Option<u32>) {
-        self.mark.set(mark);
+        self.outset.borrow_mut().mark = mark;
+    }
+
+    /// Makes every socket from now on in another network.
+    pub fn ask_within(&self, within: Within) {
+        self.outset.borrow_mut().within = Some(within);
     }
 
     fn servers(&self) -> Vec<SocketAddr> {
@@ -190,11 +195,12 @@ impl Upstreams {
         over: Over,
         limit: Duration,
     ) -> Result<Vec<u8>, ExchangeError> {
-        let first = exchange(server, query, over, self.mark.get(), limit).await;
+        let outset = self.outset.borrow().clone();
+        let first = exchange(server, query, over, &outset, limit).await;
         match (over, first) {
             // Some resolvers speak no TCP, or somebody else does there; what fits a datagram is better than nothing.
             (Over::Tcp, Err(ExchangeError::Io { .. } | ExchangeError::Mismatch { .. })) => {
-                exchange(server, query, Over::Udp, self.mark.get(), limit).await
+                exchange(server, query, Over::Udp, &outset, limit).await
             }
             (_, result) => result,
         }

@@ -103,8 +103,7 @@ pub fn sidecar(
         ]);
     } else if captured {
         let keeps_source = pod.template.capture.keeps_source == Some(true);
-        let outside = outside_resolver().filter(|_| around.egress);
-        let resolver = outside.map_or_else(|| "none".to_owned(), |server| server.to_string());
+        let resolver = resolver_of(around);
         let capture = if keeps_source { "tproxy" } else { "redirect" };
         // Istio's own: alone in its namespace, it need not move a port, and administration stays within.
         args.extend([
@@ -136,6 +135,12 @@ pub fn sidecar(
     recipe
 }
 
+/// Whom a proxy asks for names that the mesh does not know.
+fn resolver_of(around: &Surroundings<'_>) -> String {
+    let outside = outside_resolver().filter(|_| around.egress);
+    outside.map_or_else(|| "none".to_owned(), |server| server.to_string())
+}
+
 /// The proxy of all pods, where there is one. In the mesh's own network, at loopback.
 pub(crate) fn node_proxy(
     around: &Surroundings<'_>,
@@ -157,6 +162,7 @@ pub(crate) fn node_proxy(
         ("--root-cert", text(&around.state.join("root-cert.pem"))),
         ("--token-file", text(&around.run.token(node::NAME))),
         ("--agent", text(agent)),
+        ("--resolver", resolver_of(around)),
         ("--trust-domain", config.trust_domain.to_string()),
     ];
     let aliases = config.trust_domain_aliases.iter();

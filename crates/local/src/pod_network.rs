@@ -40,7 +40,7 @@ const MONITORING_PORT: u16 = 15014;
 /// What the C library reads to find a name server.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The resolv.conf of a pod in this namespace: behind a sidecar, which answers DNS, as Kubernetes writes it; without one, the
+/// The resolv.conf of a pod in this namespace: behind a proxy, which answers DNS, as Kubernetes writes it; without one, the
 /// way to the host's name server, if there is one. `None`: the host's own.
 pub fn resolver(namespace: &str, captured: bool, egress: bool) -> Option<String> {
     if captured {
@@ -197,6 +197,11 @@ impl PodNetwork {
     /// To run things inside.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// Whether a proxy takes what it calls, and answers its questions for names.
+    pub fn is_captured(&self) -> bool {
+        self.captured
     }
 
     /// Where the pod's sidecar starts.

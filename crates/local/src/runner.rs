@@ -612,7 +612,7 @@ impl Runner {
     }
 
     fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<Place> {
-        let (namespace, captured) = (plan.name.namespace.as_str(), plan.is_captured());
+        let (namespace, captured) = (plan.name.namespace.as_str(), network.is_captured());
         let Some(text) = resolver(namespace, captured, self.options.egress) else {
             return network.application_place(None);
         };

@@ -1,12 +1,14 @@
 //! The names things go by. Each is checked once, when it is made, so that a `Port` is never 0, a `Hostname` is always
 //! lower case, and nobody passes a namespace where a trust domain was meant.
 
+mod cluster;
 mod identity;
 mod labels;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use cluster::{is_mesh_name, is_service_name, pod_of_service};
 pub use identity::{Identity, IdentityError};
 pub use labels::Labels;
 

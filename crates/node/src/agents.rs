@@ -18,11 +18,13 @@ use voile_identity::{
     CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, Revocations,
     TrustDomain, retry_delay,
 };
+use voile_telemetry::DnsFigures;
 use voile_transport::handover::{Inherited, Lent};
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
 use voile_zds::{Channel, Told, Who};
 
 use crate::dispatch::Dispatcher;
+use crate::dns::{Directory, PodDns, Sockets};
 use crate::pod::{Badge, Life, Pod, Renewal, addresses};
 use crate::route::OWN_PORTS;
 use crate::worker::{Asker, Door};
@@ -33,6 +35,7 @@ const MAX_PODS: usize = 4096;
 /// What serving needs beside the pods.
 pub(crate) struct Means {
     pub(crate) asker: Asker,
+    pub(crate) directory: Rc<Directory>,
     pub(crate) dispatcher: Rc<Dispatcher>,
     pub(crate) certificates: ClientSettings,
     pub(crate) trust_domain: TrustDomain,
@@ -48,16 +51,19 @@ struct Served {
     pod: Arc<Pod>,
     listeners: Listeners,
     accepting: Vec<AbortHandle>,
+    dns: PodDns,
 }
 
 impl Served {
     fn stop(&mut self) {
         self.accepting.drain(..).for_each(|task| task.abort());
+        self.dns.pause();
     }
 
     /// Listens no more, from this moment on: the agent may name the same network again in its next word, and those who accepted
     /// let go of their sockets only when it is their turn.
     fn close(&mut self) {
+        self.dns.close();
         self.stop();
         for (_, listener) in &self.listeners {
             listener.close();
@@ -114,6 +120,13 @@ impl Agency {
         pods.values().map(|doors| Arc::clone(&doors.pod)).collect()
     }
 
+    /// What pods looked up.
+    pub(crate) fn looked_up(&self) -> DnsFigures {
+        let pods = self.pods.borrow();
+        let each = pods.values().map(|doors| doors.dns.figures());
+        self.means.directory.figures(each)
+    }
+
     /// Begins to talk with the agent.
     pub(crate) fn talk(self: &Rc<Self>) {
         let talking = tokio::task::spawn_local(Rc::clone(self).run());
@@ -150,6 +163,9 @@ impl Agency {
             let accepting = tokio::task::spawn_local(accepting);
             doors.accepting.push(accepting.abort_handle());
         }
+        if let Err(error) = doors.dns.open() {
+            tracing::error!(%error, pod = %doors.pod.name, "its questions for names are not answered");
+        }
     }
 
     /// Every pod's listeners, for a successor.
@@ -161,6 +177,7 @@ impl Agency {
                 let socket = listener.try_clone()?.into();
                 all.push((role(door.name(), place), listener.address(), socket));
             }
+            all.extend(doors.dns.lend(place)?);
         }
         Ok(all)
     }
@@ -280,8 +297,8 @@ impl Agency {
             ));
         }
         let addresses = addresses(&inside).map_err(|error| failed("its addresses", &error))?;
-        let bind = || listeners(&mut self.inherited.borrow_mut(), id);
-        let listeners = inside
+        let bind = || bound(&mut self.inherited.borrow_mut(), id);
+        let (listeners, sockets) = inside
             .within(bind)
             .and_then(|bound| bound)
             .map_err(|error| failed("its listeners", &error))?;
@@ -305,6 +322,7 @@ impl Agency {
             pod: Arc::clone(&pod),
             listeners,
             accepting: Vec::new(),
+            dns: PodDns::new(&self.means.directory, &pod, sockets),
         };
         if self.open.get() {
             self.accept_at(&mut doors);
@@ -410,6 +428,7 @@ impl Agency {
         self.pause();
         for doors in self.pods.borrow_mut().values_mut() {
             doors.listeners = Box::default();
+            doors.dns.close();
             doors.pod.life.send_replace(Life::Leaving);
         }
     }
@@ -426,6 +445,12 @@ impl Agency {
 /// A socket's name towards a successor: what for, and in which network.
 pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
     format!("{name}@{device}:{inode}")
+}
+
+/// All sockets of a pod.
+fn bound(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<(Listeners, Sockets)> {
+    let listeners = listeners(inherited, place)?;
+    Ok((listeners, Sockets::bind(inherited, place)?))
 }
 
 /// The three doors, for both families where the machine has both: those inherited of this place, or new ones of the calling

@@ -8,6 +8,7 @@
 
 mod agents;
 mod dispatch;
+mod dns;
 mod doors;
 mod heads;
 mod inbound;
@@ -48,6 +49,8 @@ use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
 
 use agents::{Agency, Means};
 use dispatch::{Burden, Dispatcher, Handle};
+use dns::Directory;
+pub use dns::Outside;
 use doors::{Doors, Legacy, Successor};
 use pages::Told;
 use registry::{Registry, View};
@@ -85,6 +88,8 @@ pub struct Options {
     pub token_file: PathBuf,
     /// Whether applications are called from their clients' own addresses.
     pub keeps_source: bool,
+    /// Who knows names that the mesh does not.
+    pub outside: Outside,
     /// Admin pages (15000).
     pub admin: SocketAddr,
     /// Metrics (15020).
@@ -190,14 +195,16 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     let sockets = legacy.pages(&options)?;
     let (publish, view) = watch::channel(Arc::new(View::default()));
     let registry = Arc::new(Mutex::new(Registry::default()));
+    let heard = Arc::new(Notify::new());
     let asker = Asker {
-        client: discover(&options, Arc::clone(&registry), publish),
+        client: discover(&options, Arc::clone(&registry), publish, Arc::clone(&heard)),
         registry,
     };
+    let directory = Directory::new(asker.clone(), (view.clone(), heard), options.outside);
     let emptied = Arc::new(Notify::new());
     let (handles, threads) = start_workers(options.workers, &view, &asker, &emptied)?;
     let dispatcher = Rc::new(Dispatcher::new(handles));
-    let means = means(&options, asker, &dispatcher);
+    let means = means(&options, asker, &dispatcher, directory);
     let agency = Agency::new(means, options.agent.clone(), legacy.inherited)?;
     let told = Rc::new(Told {
         agency: Rc::clone(&agency),
@@ -250,9 +257,15 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     Ok(threads)
 }
 
-fn means(options: &Options, asker: Asker, dispatcher: &Rc<Dispatcher>) -> Means {
+fn means(
+    options: &Options,
+    asker: Asker,
+    dispatcher: &Rc<Dispatcher>,
+    directory: Rc<Directory>,
+) -> Means {
     Means {
         asker,
+        directory,
         dispatcher: Rc::clone(dispatcher),
         certificates: ClientSettings {
             control: options.control.clone(),
@@ -337,6 +350,7 @@ fn discover(
     options: &Options,
     registry: Arc<Mutex<Registry>>,
     publish: watch::Sender<Arc<View>>,
+    heard: Arc<Notify>,
 ) -> XdsClient {
     let config = ClientConfig {
         addresses: options.control.clone(),
@@ -346,7 +360,10 @@ fn discover(
     let handler: Handler = Box::new(move |update: &Update| {
         let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
         let rejections = registry.apply(update);
-        publish.send_replace(Arc::new(registry.view()));
+        if !registry.is_of_searches(update) {
+            publish.send_replace(Arc::new(registry.view()));
+        }
+        heard.notify_waiters();
         rejections
     });
     let credentials = Arc::new(TokenFile(options.token_file.clone()));

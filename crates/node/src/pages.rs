@@ -214,6 +214,8 @@ async fn metrics(told: Rc<Told>, question: Question) -> Answer {
         "Connections refused for another reason.",
         refused as f64,
     );
+    let names = told.agency.looked_up().families();
+    names.into_iter().for_each(|family| scrape.family(family));
     let process = ProcessFigures::read().families();
     process.into_iter().for_each(|family| scrape.family(family));
     Answer::metrics(scrape.render(), &question)

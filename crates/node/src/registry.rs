@@ -18,6 +18,11 @@ use voile_xds::wire::{
 
 use crate::policy::{Policies, Policy};
 
+mod searches;
+
+use searches::Searches;
+pub(crate) use searches::Sought;
+
 /// Addresses followed at once. Beyond them the one asked for first makes room, and is asked for again when it is called
 /// again: an application that scans a network must not fill the node's memory.
 pub(crate) const MAX_FOLLOWED: usize = 8192;
@@ -174,6 +179,8 @@ pub(crate) struct Registry {
     /// Addresses that were asked for, the first first; and those of our own pods, which stay.
     asked: VecDeque<IpAddr>,
     own: HashSet<IpAddr>,
+    /// Names that pods look up.
+    searches: Searches,
 }
 
 /// What to tell the discovery client.
@@ -236,6 +243,40 @@ impl Registry {
         }
     }
 
+    /// A pod looks a name up. Names are counted by who asks.
+    pub(crate) fn search(&mut self, name: &Arc<str>) -> Wish {
+        self.searches.begin(name);
+        Wish {
+            subscribe: Some(name.to_string()),
+            unsubscribe: None,
+        }
+    }
+
+    /// No pod looks it up any more.
+    pub(crate) fn search_no_more(&mut self, name: &Arc<str>) -> Wish {
+        self.searches.end(name);
+        Wish {
+            subscribe: None,
+            unsubscribe: Some(name.to_string()),
+        }
+    }
+
+    /// What came of a search, as far as anything did.
+    pub(crate) fn sought(&self, name: &str) -> Option<Sought> {
+        self.searches.result(name)
+    }
+
+    /// Whether a response says no more than that searches were in vain, which no view speaks of.
+    pub(crate) fn is_of_searches(&self, update: &Update) -> bool {
+        *update.type_url == *type_url::ADDRESS
+            && update.added.is_empty()
+            && update.removed.is_empty()
+            && update
+                .absent
+                .iter()
+                .all(|name| self.searches.includes(name))
+    }
+
     /// A pod of ours has this address: it is followed as long as it is ours.
     pub(crate) fn own(&mut self, address: IpAddr) -> Wish {
         self.asked.retain(|asked| *asked != address);
@@ -274,6 +315,7 @@ impl Registry {
         for name in &update.absent {
             match address_of(name) {
                 Some(address) => drop(self.absent.insert(address)),
+                None if self.searches.includes(name) => self.searches.vain(name),
                 None => match self.asked_place(name) {
                     Some(place) => drop(self.empty.insert(place)),
                     None => self.missing.extend(parse_service_key(name)),
@@ -293,6 +335,7 @@ impl Registry {
                     }
                     if let Body::Service(served) = &body {
                         self.missing.remove(&served.service.key);
+                        self.searches.found(&served.service.key, &aliases);
                     }
                     let held = Held { body, aliases };
                     self.held.insert(Arc::clone(&resource.name), held);

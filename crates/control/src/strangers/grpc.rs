@@ -9,7 +9,9 @@ use voile_model::{Port, ServiceKey};
 use voile_policy::authorization::{Policy, TrustDomains};
 use voile_proto::type_url;
 use voile_xds::server::Resolution;
-use voile_xds::wire::{MutualTls, ProxyConfiguration, ServicePolicy, decode_authorization};
+use voile_xds::wire::{
+    MutualTls, ProxyConfiguration, ServicePolicy, decode_authorization, search_name,
+};
 
 mod destination;
 mod routes;
@@ -17,7 +19,6 @@ mod routes;
 use destination::Destination;
 
 use crate::snapshot::{Caller, MeshSnapshot};
-use crate::translate::names::SEARCH;
 
 /// What a server's listener is called in Istio's bootstraps and ours; its address follows.
 const SERVER: &str = "xds.istio.io/grpc/lds/inbound/";
@@ -133,7 +134,7 @@ pub(super) fn rests_on(
         Some(Asked::Server(..) | Asked::Nowhere(_)) => {}
         Some(Asked::Target(host, _) | Asked::Part(_, host, ..)) => {
             // Whoever searches is told when names lead elsewhere.
-            on.push((type_url::ADDRESS, format!("{SEARCH}{host}").into()));
+            on.push((type_url::ADDRESS, search_name(host)));
             if let Some(service) = snapshot.names.find(caller.namespace(), host) {
                 on.push((type_url::ADDRESS, service.clone()));
                 on.push((type_url::SERVICE_POLICY, service.clone()));

@@ -7,9 +7,6 @@ use std::sync::Arc;
 use voile_model::mesh::{Mesh, Service, ServiceOrigin, Visibility};
 use voile_model::{Hostname, Namespace};
 
-/// What is searched by host name, not looked up by resource name.
-pub(crate) const SEARCH: &str = "*/";
-
 /// One service of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Candidate {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::UdpSocket;
 use tokio::task::LocalSet;
-use voile_dns::{Answers, Line, Over, Upstreams, message, serve};
+use voile_dns::{Answers, Bounds, Line, Over, Upstreams, message, serve};
 
 const AT_ONCE: usize = 64;
 const WAITING: usize = 1024;
@@ -106,7 +106,7 @@ async fn burst(upstream: SocketAddr) -> ([usize; 16], usize, Duration) {
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a socket");
     let server = udp.local_addr().expect("bound");
-    let service = serve(udp, tcp, Rc::clone(&forwarder)).expect("served");
+    let service = serve(udp, tcp, Rc::clone(&forwarder), &Bounds::default()).expect("served");
     let start = Instant::now();
     let clients = (0..CLIENTS).map(|client| ask_all(server, client * EACH));
     let clients: Vec<_> = clients.map(tokio::task::spawn_local).collect();

@@ -116,6 +116,8 @@ pub struct NodeCapture {
     pub outbound: u16,
     /// Where inbound connections go that are no tunnel.
     pub inbound: u16,
+    /// Where questions to name servers go.
+    pub dns: Option<u16>,
     /// Applications may be called from their clients' own addresses, and their answers come back to the node proxy.
     pub keeps_source: bool,
 }
@@ -125,6 +127,7 @@ impl Default for NodeCapture {
         Self {
             outbound: 15001,
             inbound: 15006,
+            dns: Some(15053),
             keeps_source: true,
         }
     }
@@ -256,8 +259,9 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
             rule([If::Mark(MARK_ANSWER)], Then::Leave),
             // A pod that calls itself needs nobody between.
             rule([If::ToLoopbackDevice], Then::Leave),
-            rule([If::Tcp], Then::Redirect(node.outbound)),
         ]);
+        asked_names(node.dns, &mut list);
+        list.push(rule([If::Tcp], Then::Redirect(node.outbound)));
     }
     let outside = || If::NotTo(family.loopback());
     for turn in &rules.turned_out {
@@ -284,6 +288,14 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
     list
 }
 
+/// Questions to name servers.
+fn asked_names(dns: Option<u16>, list: &mut Vec<Rule>) {
+    if let Some(dns) = dns {
+        list.push(rule([If::UdpPort(DNS_PORT)], Then::Redirect(dns)));
+        list.push(rule([If::TcpPort(DNS_PORT)], Then::Redirect(dns)));
+    }
+}
+
 fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
     let loopback = family.loopback();
     let to_us = [
@@ -307,10 +319,7 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
         ];
         list.push(rule(conditions, Then::Leave));
     }
-    if let Some(dns) = capture.dns {
-        list.push(rule([If::UdpPort(DNS_PORT)], Then::Redirect(dns)));
-        list.push(rule([If::TcpPort(DNS_PORT)], Then::Redirect(dns)));
-    }
+    asked_names(capture.dns, list);
     for port in &capture.excluded_outbound_ports {
         list.push(rule([If::TcpPort(*port)], Then::Leave));
     }

@@ -244,6 +244,8 @@ fn a_node_proxys_pod_has_the_rules_of_istios_agent() {
         "meta mark 0x539 return",
         "meta mark 0x111 return",
         "oifname \"lo\" return",
+        "udp dport 53 redirect to :15053",
+        "tcp dport 53 redirect to :15053",
         "meta l4proto tcp redirect to :15001",
         "iifname \"lo\" return",
         "tcp dport 15008 return",

@@ -11,13 +11,14 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 use voile_proto::type_url;
+use voile_xds::wire::search_name;
 
 use super::followed::Followed;
 use super::memory;
 use super::state::Control;
 use crate::plan::{OutboundPlan, Target};
 use crate::registry::address_name;
-use crate::registry::names::{Asker, search_name};
+use crate::registry::names::Asker;
 use crate::worker::{InUse, ToWorker};
 
 /// Destinations followed at once: above what any application calls but a crawler, and a few megabytes.

@@ -17,9 +17,9 @@ use voile_proto::type_url;
 use voile_telemetry as telemetry;
 use voile_xds::wire::{
     OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload, parse_service_key,
+    search_name,
 };
 
-use super::names::search_name;
 use super::{Registry, address_name, origination, peer, retry, service_name};
 use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
 

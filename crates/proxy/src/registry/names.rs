@@ -3,27 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use voile_model::{CLUSTER_DOMAIN, Hostname, ServiceKey};
+use voile_dns::{Meaning, Owner};
+use voile_model::ServiceKey;
 use voile_proto::type_url;
-use voile_xds::wire::{Service, Workload};
+use voile_xds::wire::{NameMeaning, SEARCH, Service, Workload, is_virtual};
 
 use super::Registry;
-
-/// What is asked by host name, not by resource name.
-const SEARCH: &str = "*/";
-
-/// What a name means.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// These addresses: virtual ones, or those of a service's workloads. None is an answer too.
-    Addresses(Vec<IpAddr>),
-    /// Another name for a host outside.
-    Alias(Hostname),
-    /// The mesh knows it, and has it reached where the resolver says.
-    Outside,
-    /// The mesh does not know it.
-    Nothing,
-}
 
 /// The type that a response is of, if it is one that is asked for.
 pub(super) fn known_type(url: &str) -> Option<&'static str> {
@@ -39,49 +24,6 @@ pub(super) fn known_type(url: &str) -> Option<&'static str> {
     ]
     .into_iter()
     .find(|known| *known == url)
-}
-
-/// Whether this is one of the addresses that the control plane gives to ServiceEntries: Istio's ranges, which nobody routes
-/// and no other resolver knows.
-pub(crate) fn is_virtual(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.octets()[..2] == [240, 240],
-        IpAddr::V6(v6) => v6.segments()[..3] == [0x2001, 2, 0],
-    }
-}
-
-/// What is known of an address asked for by its reverse name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// This service has it.
-    Host(Hostname),
-    /// The mesh has it, and it has no name.
-    Nameless,
-    /// Nobody we know.
-    Unknown,
-}
-
-/// The resource name that asks what a host name means.
-pub(crate) fn search_name(host: &str) -> Arc<str> {
-    format!("{SEARCH}{host}").into()
-}
-
-/// Whether only the mesh can know this name: if the mesh is silent, asking somebody else would tell a lie, or would tell
-/// somebody else whom we call.
-pub(crate) fn is_mesh_name(host: &str) -> bool {
-    !host.contains('.') || host.ends_with(".svc") || is_service_name(host)
-}
-
-/// Whether it is below `svc` of the cluster's domain, where what the mesh does not know does not exist.
-pub(crate) fn is_service_name(host: &str) -> bool {
-    host.strip_suffix(CLUSTER_DOMAIN)
-        .is_some_and(|rest| rest == "svc." || rest.ends_with(".svc."))
-}
-
-/// `web-0.db.shop.svc.cluster.local` → `web-0` and the service below which it is.
-pub(crate) fn pod_of_service(host: &str) -> Option<(&str, &str)> {
-    let (pod, service) = host.split_once('.')?;
-    is_service_name(service).then_some((pod, service))
 }
 
 /// Who asks the control plane for names. A subscription is one, whoever wants it: it begins with the first and ends with the last.
@@ -151,15 +93,14 @@ impl Registry {
         let Some(resource) = self.found.get(name) else {
             return self
                 .is_absent(type_url::ADDRESS, name)
-                .then_some(Meaning::Nothing);
+                .then_some(Meaning::Nobody);
         };
         let service = &self.services.get(resource)?.value;
-        Some(if !service.addresses.is_empty() {
-            Meaning::Addresses(service.addresses.clone())
-        } else if service.passthrough {
-            Meaning::Outside
-        } else {
-            self.headless(service)
+        let behind = || self.behind(&service.key);
+        Some(match service.meaning(behind) {
+            NameMeaning::Addresses(addresses) => Meaning::Addresses(addresses),
+            NameMeaning::Alias(alias) => Meaning::Alias(alias.to_string()),
+            NameMeaning::Outside => Meaning::Outside,
         })
     }
 
@@ -168,7 +109,7 @@ impl Registry {
         let mut services = self.services_by_address.get(&address);
         let host = services.find_map(|name| {
             let host = &self.services.get(name)?.value.key.hostname;
-            (!host.is_wildcard()).then(|| host.clone())
+            (!host.is_wildcard()).then(|| host.to_string())
         });
         match host {
             Some(host) => Owner::Host(host),
@@ -198,62 +139,8 @@ impl Registry {
             .any(|workload| workload.addresses.is_empty())
     }
 
-    fn headless(&self, service: &Service) -> Meaning {
-        let alias = self.behind(&service.key).find_map(|workload| {
-            workload
-                .hostname
-                .clone()
-                .filter(|_| workload.addresses.is_empty())
-        });
-        match alias {
-            Some(alias) => Meaning::Alias(alias),
-            None => {
-                let up = self
-                    .behind(&service.key)
-                    .filter(|workload| workload.healthy);
-                Meaning::Addresses(
-                    up.flat_map(|workload| workload.near_addresses().to_vec())
-                        .collect(),
-                )
-            }
-        }
-    }
-
     fn behind(&self, key: &ServiceKey) -> impl Iterator<Item = &Workload> {
         let names = self.members.get(key);
         names.filter_map(|name| Some(&self.workloads.get(name)?.value))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_only_the_mesh_can_know_are_told_apart() {
-        for (host, mesh, service) in [
-            ("reviews", true, false),
-            ("reviews.shop", false, false),
-            ("reviews.shop.svc", true, false),
-            ("reviews.shop.svc.cluster.local", true, true),
-            ("svc.cluster.local", true, true),
-            ("a.b.c.d.svc.cluster.local", true, true),
-            ("10-0-0-1.shop.pod.cluster.local", false, false),
-            ("cluster.local", false, false),
-            ("xsvc.cluster.local", false, false),
-            ("reviews.shop.svc.cluster.locals", false, false),
-            ("example.com", false, false),
-        ] {
-            assert_eq!(
-                (is_mesh_name(host), is_service_name(host)),
-                (mesh, service),
-                "{host}"
-            );
-        }
-        assert_eq!(
-            pod_of_service("web-0.db.shop.svc.cluster.local"),
-            Some(("web-0", "db.shop.svc.cluster.local"))
-        );
-        assert_eq!(pod_of_service("web-0.example.com"), None);
     }
 }

@@ -232,6 +232,14 @@ impl XdsClient {
     pub fn state(&self) -> watch::Receiver<ClientState> {
         self.inner.state.clone()
     }
+
+    /// Whether there was a control plane and is none now. One that was never there yet is waited for.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        let state = self.state();
+        let state = state.borrow();
+        !state.connected && state.connections > 0
+    }
 }
 
 struct Driver {

@@ -13,6 +13,7 @@ mod encode;
 mod gateway;
 mod health;
 mod health_check;
+mod named;
 mod policy;
 mod rate_limit;
 mod routes;
@@ -44,6 +45,7 @@ pub use gateway::{
 };
 pub use health::HealthProbe;
 pub use health_check::HealthCheck;
+pub use named::{NameMeaning, SEARCH, is_virtual, parse_search, search_name, search_name_of};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use rate_limit::{GlobalLimits, LimitRule, RateLimit};
 pub use routes::{

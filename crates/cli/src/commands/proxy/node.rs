@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use voile_node::RunError;
+use voile_node::{Outside, RunError};
 use voile_telemetry::logging::Level;
 
 use super::{Args, CaptureMode};
@@ -35,7 +35,6 @@ fn meaningless(args: &Args) -> Option<&'static str> {
         ("--join-token-file", args.join_token_file.is_some()),
         ("--capture", args.capture != CaptureMode::None),
         ("--dns", args.dns.0.is_some()),
-        ("--resolver", args.resolver.is_some()),
         ("--max-connections", args.max_connections > 0),
         ("--max-requests", args.max_requests > 0),
         (
@@ -77,6 +76,11 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
         root_cert: args.root_cert,
         token_file,
         keeps_source: args.keep_source,
+        outside: match args.resolver {
+            None | Some(voile_proxy::Outside::System) => Outside::System,
+            Some(voile_proxy::Outside::Server(server)) => Outside::Server(server),
+            Some(voile_proxy::Outside::Nowhere) => Outside::Nowhere,
+        },
         admin: args.admin,
         metrics: args.metrics,
         readiness: args.readiness,

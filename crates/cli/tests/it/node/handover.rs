@@ -92,7 +92,7 @@ fn path(mesh: &Mesh, process: &str) -> String {
 
 impl Node {
     /// Starts another, which is to take over and is told of nothing yet. The one before it.
-    fn challenge(&self, mesh: &mut Mesh, more: &[&str]) -> Process {
+    pub(super) fn challenge(&self, mesh: &mut Mesh, more: &[&str]) -> Process {
         let new = Self::launch(mesh, &mesh.world, (self.process, self.higher), more);
         let mut all = mesh.processes.iter_mut();
         let current = all.find(|process| process.name() == self.process);
@@ -101,7 +101,7 @@ impl Node {
 }
 
 const TAKEN: &str = "listening sockets taken over";
-const HANDED: &str = "a new process serves in our place";
+pub(super) const HANDED: &str = "a new process serves in our place";
 const KEPT: &str = "this process goes on serving";
 
 #[test]

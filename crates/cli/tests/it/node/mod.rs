@@ -6,6 +6,7 @@ mod handover;
 mod hostile;
 mod migration;
 mod mixed;
+mod names;
 mod networks;
 mod revoked;
 mod scenarios;

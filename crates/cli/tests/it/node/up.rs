@@ -8,6 +8,10 @@ use rustix::process::Signal;
 use crate::mesh::{get, wait_until};
 use crate::up_netns::{COURT, client, start_with};
 
+/// The server's pod by its name.
+const HEADS: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: heads, namespace: court}\n\
+    spec: {clusterIP: None, selector: {app: server}, ports: [{name: http, port: 8080}]}\n";
+
 /// The court without what only a sidecar obeys.
 fn court(folder: &Path) {
     let excluded = "traffic.sidecar.istio.io/excludeInboundPorts: \"8081\"";
@@ -15,7 +19,9 @@ fn court(folder: &Path) {
     let off = "sidecar.istio.io/inject: \"false\"";
     let text = [
         COURT.replace(excluded, ""),
-        client("served", "", 80),
+        // By a name that only the node proxy knows, and only with what Kubernetes writes into resolv.conf.
+        client("served", "", 80).replace("$(SERVER_SERVICE_HOST):80", "server-0.heads:8080"),
+        HEADS.to_owned(),
         client("plain", off, 80),
     ];
     fs::write(folder.join("court.yaml"), text.concat()).expect("written");

@@ -98,9 +98,14 @@ impl Agent {
     }
 
     pub(crate) fn add(&self, pod: &Pod, account: &str) {
+        self.add_of(pod, "shop", account);
+    }
+
+    /// The same in this Kubernetes namespace.
+    pub(crate) fn add_of(&self, pod: &Pod, namespace: &str, account: &str) {
         let who = [
             field(1, pod.name.as_bytes()),
-            field(2, b"shop"),
+            field(2, namespace.as_bytes()),
             field(3, account.as_bytes()),
         ];
         let workload = [field(1, pod.name.as_bytes()), field(2, &who.concat())].concat();

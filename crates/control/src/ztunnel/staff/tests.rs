@@ -163,3 +163,47 @@ fn who_is_a_node_proxy_is_what_the_mesh_declares() {
         assert_eq!(staff.includes(&caller), is, "{account} {pod:?}");
     }
 }
+
+#[test]
+fn a_nodes_proxy_asks_for_pods_of_every_namespace_and_is_told_what_each_may_see() {
+    use voile_proto::type_url::ADDRESS;
+    use voile_xds::server::{Resolution, Snapshot as _};
+
+    const ENTRY: &str = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: vault, namespace: bank}\n\
+        spec: {hosts: [vault.example.com], addresses: [10.96.0.9], exportTo: [\".\"], ports: [{number: 80, name: tcp}], resolution: STATIC}\n";
+    let files = [
+        SourceFile::new("mesh.yaml", MESH),
+        SourceFile::new("entry.yaml", ENTRY),
+    ];
+    let (mesh, found) = voile_model::check(&files, None);
+    assert!(found.iter().all(|one| !one.is_error()), "{found:?}");
+    let (mut snapshot, _) = crate::translate::translate(&mesh, None);
+    snapshot.staff = Arc::new(staff(&["istio-system/ztunnel"]));
+    let node = ("istio-system/ztunnel", Some("ztunnel-one"));
+    // One pod's own node proxy, a sidecar of the namespace that may see it, and one that may not.
+    let (pod, banker, sidecar) = (
+        ("shop/cart", Some("cart-1")),
+        ("bank/teller", None),
+        ("shop/sided", Some("sided")),
+    );
+    for ((account, bound), name, wanted) in [
+        (node, "*bank/vault.example.com", "found"),
+        (node, "*shop/vault.example.com", "unknown"),
+        (node, "*/vault.example.com", "unknown"),
+        (node, "/10.96.0.9", "found"),
+        (pod, "*bank/vault.example.com", "refused"),
+        (banker, "*bank/vault.example.com", "refused"),
+        (banker, "*/vault.example.com", "found"),
+        (banker, "/10.96.0.9", "found"),
+        (sidecar, "*/vault.example.com", "unknown"),
+        (sidecar, "/10.96.0.9", "unknown"),
+    ] {
+        let caller = crate::snapshot::Caller::Known(caller(account, bound, Proof::Token));
+        let found = match snapshot.resolve(&caller, ADDRESS, name) {
+            Resolution::Found(_) => "found",
+            Resolution::Unknown => "unknown",
+            Resolution::Refused(_) => "refused",
+        };
+        assert_eq!(found, wanted, "{account} asks for {name}");
+    }
+}

@@ -12,9 +12,8 @@ use std::net::SocketAddr;
 
 use prost::Message;
 use voile_proto::{proxy, type_url, workload};
-use voile_xds::wire::{Protocol, address_bytes};
+use voile_xds::wire::{Protocol, address_bytes, search_name};
 
-use super::names::search_name;
 use super::{Registry, address_name};
 use crate::plan::{Origination, Otherwise, OutboundPlan, Same, Target};
 

@@ -1,0 +1,211 @@
+//! What becomes of a question: those who know names are asked first, and what they do not know is passed on to a resolver as it
+//! came. How many are passed on at once is bounded; the rest waits a moment or is told at once.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::exchange::Over;
+use crate::line::Line;
+use crate::message::{self, Query, QueryKind, Received};
+use crate::resolver::Resolver;
+use crate::server::Answers;
+use crate::upstream::Upstreams;
+
+/// How long clients may keep our answers, in seconds; Istio's.
+pub const TTL_SECONDS: u32 = 30;
+
+/// What a name means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meaning {
+    /// These addresses; none is an answer too.
+    Addresses(Vec<IpAddr>),
+    /// Another name, which the resolver knows.
+    Alias(String),
+    /// Whatever the resolver says.
+    Outside,
+    /// There is no such name, whatever the resolver says.
+    Nobody,
+    /// Who must say it has not said it.
+    Unsaid,
+}
+
+/// What is known of an address asked for by its reverse name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// It has this name.
+    Host(String),
+    /// It is known, and has no name.
+    Nameless,
+    /// Nobody we know.
+    Unknown,
+}
+
+/// Who knows names.
+pub trait Names: 'static {
+    /// What a name means, in lower case and without a dot at its end.
+    fn meaning(&self, host: &str) -> impl Future<Output = Meaning>;
+
+    /// Who has an address.
+    fn owner(&self, address: IpAddr) -> Owner;
+}
+
+/// What was asked so far.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Figures {
+    /// Questions received.
+    pub requests: u64,
+    /// Passed on to the resolver.
+    pub upstream_requests: u64,
+    /// Of those, the ones that nobody answered, and those for which there was no turn.
+    pub upstream_failures: u64,
+    /// Time spent waiting for the resolver.
+    pub upstream_time: Duration,
+}
+
+impl Figures {
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.upstream_requests += other.upstream_requests;
+        self.upstream_failures += other.upstream_failures;
+        self.upstream_time += other.upstream_time;
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Responder<N> {
+    names: N,
+    upstreams: Rc<Upstreams>,
+    resolver: Rc<Resolver>,
+    /// Questions that the resolver is being asked.
+    line: Line,
+    figures: Cell<Figures>,
+}
+
+impl<N: Names> Responder<N> {
+    /// Asks `names` first; `resolver`, which knows what the names stand for that they say, and `upstreams` as `line` allows.
+    pub fn new(names: N, (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>), line: Line) -> Self {
+        Self {
+            names,
+            upstreams,
+            resolver,
+            line,
+            figures: Cell::default(),
+        }
+    }
+
+    /// What was asked so far.
+    pub fn figures(&self) -> Figures {
+        self.figures.get()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut Figures)) {
+        let mut figures = self.figures.get();
+        add(&mut figures);
+        self.figures.set(figures);
+    }
+
+    async fn query(&self, query: &Query<'_>, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+        let host = query.name.as_str();
+        let udp = over == Over::Udp;
+        if host == "localhost" || host.ends_with(".localhost") {
+            let local = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            return Some(query.addresses(&local, None, TTL_SECONDS, udp));
+        }
+        if host.ends_with(".arpa") {
+            let owner = message::reverse_address(host).map_or(Owner::Unknown, |ip| self.owner(ip));
+            return match owner {
+                Owner::Host(host) => Some(query.pointer(&host, TTL_SECONDS)),
+                Owner::Nameless => Some(query.no_such_name()),
+                Owner::Unknown => self.forward(packet, over).await,
+            };
+        }
+        match self.names.meaning(host).await {
+            Meaning::Addresses(mut addresses) => {
+                if !addresses.is_empty() {
+                    // Clients take the first; it should not be the same for all of them.
+                    let turn = fastrand::usize(..addresses.len());
+                    addresses.rotate_left(turn);
+                }
+                Some(query.addresses(&addresses, None, TTL_SECONDS, udp))
+            }
+            Meaning::Alias(target) => self.alias(query, &target, packet, udp).await,
+            Meaning::Outside => self.forward(packet, over).await,
+            Meaning::Nobody => Some(query.no_such_name()),
+            Meaning::Unsaid => {
+                tracing::debug!(
+                    host,
+                    "nobody has said what this name means; the answer is SERVFAIL"
+                );
+                message::server_failure(packet)
+            }
+        }
+    }
+
+    fn owner(&self, address: IpAddr) -> Owner {
+        match address.is_loopback() {
+            true => Owner::Host("localhost".to_owned()),
+            false => self.names.owner(address),
+        }
+    }
+
+    /// Another name: it and what the resolver knows of it, since clients do not follow by themselves.
+    async fn alias(
+        &self,
+        query: &Query<'_>,
+        target: &str,
+        packet: &[u8],
+        udp: bool,
+    ) -> Option<Vec<u8>> {
+        if let QueryKind::Other(_) = query.kind {
+            return Some(query.addresses(&[], Some(target), TTL_SECONDS, udp));
+        }
+        match self.resolver.lookup(target).await {
+            Ok(found) => Some(query.addresses(&found.addresses, Some(target), TTL_SECONDS, udp)),
+            Err(error) => {
+                tracing::debug!(host = query.name, target, %error, "the name it stands for cannot be resolved");
+                message::server_failure(packet)
+            }
+        }
+    }
+
+    async fn forward(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+        if self.upstreams.is_nobody() {
+            return message::no_such_name(packet);
+        }
+        let Some(_turn) = self.line.turn().await else {
+            self.count(|figures| figures.upstream_failures += 1);
+            return message::server_failure(packet);
+        };
+        let started = Instant::now();
+        self.count(|figures| figures.upstream_requests += 1);
+        let result = self.upstreams.forward(packet, over).await;
+        self.count(|figures| figures.upstream_time += started.elapsed());
+        match result {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                self.count(|figures| figures.upstream_failures += 1);
+                tracing::debug!(question = message::shown(packet), %error, "no resolver answers; the answer is SERVFAIL");
+                message::server_failure(packet)
+            }
+        }
+    }
+}
+
+impl<N: Names> Answers for Responder<N> {
+    async fn answer(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+        self.count(|figures| figures.requests += 1);
+        match message::receive(packet) {
+            Received::Query(query) => Box::pin(self.query(&query, packet, over)).await,
+            Received::Foreign => self.forward(packet, over).await,
+            Received::Refuse(answer) => Some(answer),
+            Received::Ignore(reason) => {
+                tracing::debug!(reason, "a packet on the DNS port is ignored");
+                None
+            }
+        }
+    }
+}

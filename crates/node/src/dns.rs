@@ -1,0 +1,351 @@
+//! DNS in the pods (15053): what an application looks up is answered by what the mesh tells its namespace, and passed on, from
+//! inside the pod, where the mesh does not know it or does not say. Each pod has its own sockets, its own turns and its own
+//! judgement of its resolvers, so that one whose resolver is silent costs its neighbours nothing.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+use voile_dns::{
+    Asked, Bounds, Figures, Line, Meaning, Names, Owner, Resolver, Responder, Service, Upstreams,
+};
+use voile_model::Namespace;
+use voile_model::names::{is_service_name, pod_of_service};
+use voile_telemetry::DnsFigures;
+use voile_transport::OUTWARD_MARK;
+use voile_transport::handover::{Inherited, Lent};
+use voile_xds::wire::{NameMeaning, search_name_of};
+
+use crate::agents::role;
+use crate::pod::Pod;
+use crate::registry::{Served, Sought, View};
+use crate::worker::Asker;
+
+/// Where a pod's questions are redirected to, at its loopback addresses.
+const PORT: u16 = 15053;
+/// How the sockets are called towards a successor.
+const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
+/// How long to wait for the control plane's word on a name nobody asked for before. Clients ask again after 5 s.
+const CONTROL_WAIT: Duration = Duration::from_secs(2);
+/// A name that no pod looked up for so long is let go: many times what clients may keep an answer.
+const UNUSED_FOR: Duration = Duration::from_mins(10);
+/// Questions of one pod that are passed on at once; each has a socket, and a node's pods share its descriptors.
+const MAX_FORWARDED: usize = 32;
+/// Questions of one pod that wait for their turn: with those passed on fewer than are answered at once.
+const MAX_WAITING: usize = 128;
+/// How long they do: together with the resolver's time (4 s) less than a client's patience (5 s).
+const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
+/// What one pod may have at once: less than a pod's own proxy allows, since there are a hundred.
+const BOUNDS: Bounds = Bounds {
+    outstanding: 256,
+    connections: 16,
+    queue_bytes: 256 * 1024,
+};
+/// The servers that the node proxy itself asks.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// No hosts file is the pod's that we could read.
+const NO_HOSTS: &str = "";
+
+/// Who knows names that the mesh does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outside {
+    /// The servers of our own resolv.conf.
+    System,
+    /// This one.
+    Server(SocketAddr),
+    /// Nobody: such names do not exist.
+    Nowhere,
+}
+
+/// What the mesh says of names, as far as the pods of this node asked.
+pub(crate) struct Directory {
+    asker: Asker,
+    view: watch::Receiver<Arc<View>>,
+    /// Told after every response of the control plane.
+    heard: Arc<Notify>,
+    outside: Outside,
+    /// Names asked of the control plane, as pods last looked for each.
+    asked: RefCell<Asked>,
+    sweeping: Cell<bool>,
+    /// What pods asked that are gone.
+    gone: Cell<Figures>,
+}
+
+impl Directory {
+    pub(crate) fn new(
+        asker: Asker,
+        (view, heard): (watch::Receiver<Arc<View>>, Arc<Notify>),
+        outside: Outside,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            asker,
+            view,
+            heard,
+            outside,
+            asked: RefCell::default(),
+            sweeping: Cell::new(false),
+            gone: Cell::default(),
+        })
+    }
+
+    /// What a name means to a namespace's pods, by what `say` makes of its service; asks the control plane if nobody did yet.
+    /// None when it does not say in time.
+    async fn meaning(
+        self: &Rc<Self>,
+        namespace: &Namespace,
+        host: &str,
+        say: impl Fn(&View, &Served) -> Option<Meaning>,
+    ) -> Option<Meaning> {
+        let name = search_name_of(namespace, host);
+        self.ask(&name);
+        let deadline = tokio::time::Instant::now() + CONTROL_WAIT;
+        loop {
+            let heard = self.heard.notified();
+            tokio::pin!(heard);
+            heard.as_mut().enable();
+            let sought = self.asker.registry().sought(&name);
+            match sought {
+                Some(Sought::Nobody) => return Some(Meaning::Outside),
+                Some(Sought::Service(key)) => {
+                    let view = Arc::clone(&self.view.borrow());
+                    if let Some(served) = view.service(&key) {
+                        return say(&view, served);
+                    }
+                }
+                None => {}
+            }
+            if self.asker.client.is_lost()
+                || tokio::time::timeout_at(deadline, heard).await.is_err()
+            {
+                return None;
+            }
+        }
+    }
+
+    fn ask(self: &Rc<Self>, name: &Arc<str>) {
+        let asking = self.asked.borrow_mut().used(name, Instant::now());
+        asking.let_go.iter().for_each(|name| self.let_go(name));
+        if !asking.anew {
+            return;
+        }
+        let wish = self.asker.registry().search(name);
+        self.asker.follow(wish);
+        if !self.sweeping.replace(true) {
+            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        }
+    }
+
+    fn let_go(&self, name: &Arc<str>) {
+        let wish = self.asker.registry().search_no_more(name);
+        self.asker.follow(wish);
+    }
+
+    fn let_go_of_unused(&self) -> Option<Instant> {
+        let (unused, next) = self.asked.borrow_mut().unused(Instant::now(), UNUSED_FOR);
+        unused.iter().for_each(|name| self.let_go(name));
+        next
+    }
+
+    /// What was asked so far, by these pods and by those that are gone.
+    pub(crate) fn figures(&self, pods: impl Iterator<Item = Figures>) -> DnsFigures {
+        let mut all = self.gone.get();
+        pods.for_each(|one| all.add(&one));
+        DnsFigures {
+            requests: all.requests,
+            upstream_requests: all.upstream_requests,
+            upstream_failures: all.upstream_failures,
+            upstream_time: all.upstream_time,
+            names: self.asked.borrow().count(),
+        }
+    }
+}
+
+/// Runs while there are names, sleeps until the oldest may be let go.
+async fn sweep(directory: Weak<Directory>) {
+    loop {
+        let Some(directory) = directory.upgrade() else {
+            return;
+        };
+        let Some(next) = directory.let_go_of_unused() else {
+            return directory.sweeping.set(false);
+        };
+        drop(directory);
+        tokio::time::sleep_until(next.into()).await;
+    }
+}
+
+/// What the mesh says to one pod.
+struct Desk {
+    directory: Rc<Directory>,
+    namespace: Namespace,
+}
+
+impl Desk {
+    /// A pod by its name below a service that has no address of its own.
+    async fn pod(&self, host: &str) -> Option<Meaning> {
+        let (pod, service) = pod_of_service(host)?;
+        let found = |view: &View, served: &Served| {
+            let mut behind = view.behind(&served.service.key).iter();
+            served.service.addresses.is_empty().then_some(())?;
+            let found = behind.find(|resident| *resident.workload.name == *pod)?;
+            Some(Meaning::Addresses(found.workload.addresses.clone()))
+        };
+        let found = self.directory.meaning(&self.namespace, service, found);
+        found.await.filter(|found| *found != Meaning::Outside)
+    }
+}
+
+impl Names for Desk {
+    /// What nobody says is the resolver's to say: names of the cluster it may know by itself, and whoever is called is asked of
+    /// the control plane once more.
+    async fn meaning(&self, host: &str) -> Meaning {
+        let found = self.directory.meaning(&self.namespace, host, said).await;
+        match found {
+            Some(Meaning::Outside) if is_service_name(host) => {
+                self.pod(host).await.unwrap_or(Meaning::Outside)
+            }
+            found => found.unwrap_or(Meaning::Outside),
+        }
+    }
+
+    /// Which pod has an address is nobody else's business.
+    fn owner(&self, _: IpAddr) -> Owner {
+        Owner::Unknown
+    }
+}
+
+/// What a service's name means to a pod that calls through us.
+fn said(view: &View, served: &Served) -> Option<Meaning> {
+    let service = &served.service;
+    let behind = || view.behind(&service.key).iter().map(|one| &one.workload);
+    // We call addresses alone: what is known by names is left to the resolver, and then called as a stranger.
+    let named = |one: &voile_xds::wire::Workload| one.addresses.is_empty();
+    if !service.addresses.is_empty() && behind().any(named) {
+        return Some(Meaning::Outside);
+    }
+    Some(match service.meaning(behind) {
+        NameMeaning::Addresses(addresses) => Meaning::Addresses(addresses),
+        NameMeaning::Alias(alias) => Meaning::Alias(alias.to_string()),
+        NameMeaning::Outside => Meaning::Outside,
+    })
+}
+
+/// The sockets of one pod.
+pub(crate) struct Sockets(Vec<(UdpSocket, TcpListener)>);
+
+impl Sockets {
+    /// Those inherited of this place, or new ones of the calling thread's network.
+    pub(crate) fn bind(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<Self> {
+        let mut bind = |ip: IpAddr| -> io::Result<_> {
+            let address = SocketAddr::new(ip, PORT);
+            let named = |error: io::Error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot answer DNS at {address}: {error}"),
+                )
+            };
+            let udp = inherited.bind_udp(&role(ROLES[0], place), address);
+            let tcp = inherited.bind(&role(ROLES[1], place), address);
+            Ok((udp.map_err(named)?, tcp.map_err(named)?))
+        };
+        let mut all = vec![bind(Ipv4Addr::LOCALHOST.into())?];
+        match bind(Ipv6Addr::LOCALHOST.into()) {
+            Ok(sixth) => all.push(sixth),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
+            // A machine without IPv6 has nobody who asks by it.
+            Err(error) => tracing::debug!(%error, "no DNS over IPv6"),
+        }
+        Ok(Self(all))
+    }
+}
+
+/// DNS of one pod.
+pub(crate) struct PodDns {
+    sockets: Sockets,
+    directory: Rc<Directory>,
+    responder: Rc<Responder<Desk>>,
+    serving: Vec<Service>,
+}
+
+impl PodDns {
+    pub(crate) fn new(directory: &Rc<Directory>, pod: &Arc<Pod>, sockets: Sockets) -> Self {
+        let upstreams = match directory.outside {
+            Outside::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+            Outside::Server(server) => Upstreams::fixed(server),
+            Outside::Nowhere => Upstreams::nobody(),
+        };
+        let inside = Arc::clone(pod);
+        upstreams.set_mark(Some(OUTWARD_MARK));
+        upstreams.ask_within(Rc::new(move |make| inside.inside.within(make)));
+        for ip in [
+            IpAddr::from(Ipv4Addr::LOCALHOST),
+            Ipv6Addr::LOCALHOST.into(),
+        ] {
+            upstreams.avoid(SocketAddr::new(ip, PORT));
+        }
+        let upstreams = Rc::new(upstreams);
+        let resolver = Resolver::new(Path::new(NO_HOSTS), Rc::clone(&upstreams));
+        let desk = Desk {
+            directory: Rc::clone(directory),
+            namespace: pod.badge.identity.namespace.clone(),
+        };
+        let line = Line::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
+        let responder = Responder::new(desk, (upstreams, Rc::new(resolver)), line);
+        Self {
+            sockets,
+            directory: Rc::clone(directory),
+            responder: Rc::new(responder),
+            serving: Vec::new(),
+        }
+    }
+
+    /// Takes questions from now on.
+    pub(crate) fn open(&mut self) -> io::Result<()> {
+        for (udp, tcp) in &self.sockets.0 {
+            let responder = Rc::clone(&self.responder);
+            let (udp, tcp) = (udp.try_clone()?, tcp.try_clone()?);
+            let service = voile_dns::serve(udp, tcp, responder, &BOUNDS)?;
+            self.serving.push(service);
+        }
+        Ok(())
+    }
+
+    /// Takes none; what came is still answered, and who asks meanwhile waits in the kernel.
+    pub(crate) fn pause(&mut self) {
+        self.serving.drain(..).for_each(|service| service.stop());
+    }
+
+    /// Lets go of the sockets in this moment.
+    pub(crate) fn close(&mut self) {
+        self.serving.drain(..).for_each(|service| service.close());
+        self.sockets.0.clear();
+    }
+
+    /// The sockets, for a successor.
+    pub(crate) fn lend(&self, place: (u64, u64)) -> io::Result<Vec<Lent>> {
+        let mut all = Vec::new();
+        for (udp, tcp) in &self.sockets.0 {
+            let at = udp.local_addr()?;
+            all.push((role(ROLES[0], place), at, udp.try_clone()?.into()));
+            all.push((role(ROLES[1], place), at, tcp.try_clone()?.into()));
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        self.responder.figures()
+    }
+}
+
+impl Drop for PodDns {
+    fn drop(&mut self) {
+        let mut gone = self.directory.gone.get();
+        gone.add(&self.responder.figures());
+        self.directory.gone.set(gone);
+    }
+}

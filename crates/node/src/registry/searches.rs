@@ -1,0 +1,134 @@
+//! Which services were found for the names that pods look up. Each search is for one namespace, so that nobody hears of what
+//! only others may see.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use voile_model::ServiceKey;
+
+/// What came of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// This service.
+    Service(ServiceKey),
+    /// Nobody that the asker may see.
+    Nobody,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Searches {
+    asked: HashMap<Arc<str>, Option<Sought>>,
+    /// The searches that each service answers.
+    answering: HashMap<ServiceKey, HashSet<Arc<str>>>,
+}
+
+impl Searches {
+    pub(super) fn begin(&mut self, name: &Arc<str>) {
+        self.asked.entry(Arc::clone(name)).or_default();
+    }
+
+    pub(super) fn end(&mut self, name: &str) {
+        if let Some(Some(Sought::Service(key))) = self.asked.remove(name) {
+            self.answers_no_more(&key, name);
+        }
+    }
+
+    pub(super) fn result(&self, name: &str) -> Option<Sought> {
+        self.asked.get(name).cloned().flatten()
+    }
+
+    pub(super) fn includes(&self, name: &str) -> bool {
+        self.asked.contains_key(name)
+    }
+
+    /// Nobody was found.
+    pub(super) fn vain(&mut self, name: &str) {
+        let Some(slot) = self.asked.get_mut(name) else {
+            return;
+        };
+        if let Some(Sought::Service(key)) = slot.replace(Sought::Nobody) {
+            self.answers_no_more(&key, name);
+        }
+    }
+
+    /// This service came, under these names; what it answered before and is not among them leads elsewhere.
+    pub(super) fn found(&mut self, key: &ServiceKey, names: &[Arc<str>]) {
+        let mut ours = HashSet::new();
+        for name in names {
+            let Some(slot) = self.asked.get_mut(name) else {
+                continue;
+            };
+            ours.insert(Arc::clone(name));
+            let before = slot.replace(Sought::Service(key.clone()));
+            if let Some(Sought::Service(other)) = before
+                && other != *key
+            {
+                self.answers_no_more(&other, name);
+            }
+        }
+        let before = self.answering.remove(key).unwrap_or_default();
+        for name in before.difference(&ours) {
+            if let Some(slot) = self.asked.get_mut(name) {
+                *slot = None;
+            }
+        }
+        if !ours.is_empty() {
+            self.answering.insert(key.clone(), ours);
+        }
+    }
+
+    fn answers_no_more(&mut self, key: &ServiceKey, name: &str) {
+        if let Some(names) = self.answering.get_mut(key) {
+            names.remove(name);
+            if names.is_empty() {
+                self.answering.remove(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voile_model::{Hostname, Namespace};
+
+    fn key(namespace: &str) -> ServiceKey {
+        ServiceKey {
+            namespace: Namespace::new(namespace).expect("a namespace"),
+            hostname: Hostname::new("web.example.com").expect("a host"),
+        }
+    }
+
+    #[test]
+    fn a_search_leads_to_whoever_answered_it_last_and_is_forgotten_when_nobody_asks() {
+        let mut searches = Searches::default();
+        let (shop, blog): (Arc<str>, Arc<str>) = ("*shop/web".into(), "*blog/web".into());
+        let both = [Arc::clone(&shop), Arc::clone(&blog)];
+        searches.found(&key("shop"), &both);
+        assert_eq!(searches.result(&shop), None, "nobody asked");
+        both.iter().for_each(|name| searches.begin(name));
+        assert_eq!(searches.result(&shop), None, "nobody answered");
+        searches.found(&key("shop"), &both);
+        let found = |searches: &Searches, name: &str| match searches.result(name) {
+            Some(Sought::Service(key)) => key.namespace.to_string(),
+            Some(Sought::Nobody) => "nobody".to_owned(),
+            None => "unsaid".to_owned(),
+        };
+        assert_eq!(found(&searches, &shop), "shop");
+        // Another is nearer to one of them.
+        searches.found(&key("blog"), &both[1..]);
+        assert_eq!(found(&searches, &shop), "shop");
+        assert_eq!(found(&searches, &blog), "blog");
+        // The first answers to nothing any more: who asks waits for the next word.
+        searches.found(&key("shop"), &[]);
+        assert_eq!(found(&searches, &shop), "unsaid");
+        assert_eq!(found(&searches, &blog), "blog");
+        searches.vain(&blog);
+        assert_eq!(found(&searches, &blog), "nobody");
+        searches.found(&key("blog"), &both[1..]);
+        assert_eq!(found(&searches, &blog), "blog");
+        both.iter().for_each(|name| searches.end(name));
+        assert!(searches.asked.is_empty() && searches.answering.is_empty());
+    }
+}
