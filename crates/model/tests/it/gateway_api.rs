@@ -227,6 +227,43 @@ fn a_service_that_comes_later_is_led_to_and_one_that_goes_is_not() {
     }
 }
 
+// The suite's GatewayModifyListeners.
+#[test]
+fn listeners_that_are_added_and_taken_away_are_said_and_counted() {
+    let listener = "  - {name: other, port: 8080, protocol: HTTP}\n";
+    let hosted = "  - {name: other, port: 8080, protocol: HTTP, hostname: data.example}\n";
+    let fewer = DOOR.replace(listener, "");
+    let renamed = DOOR.replace(listener, hosted);
+    let mut checker = check::Checker::default();
+    let file = |text: &str| Arc::new(SourceFile::new("mesh.yaml", text));
+    let mut mesh = None;
+    for (text, other) in [
+        (&*fewer, None),
+        (DOOR, Some("*")),
+        (&*renamed, Some("data.example")),
+        (&*fewer, None),
+    ] {
+        let outcome = checker.check(&[file(text)], mesh.as_mut());
+        if let check::Outcome::Whole(whole, _) = outcome {
+            mesh = Some(*whole);
+        }
+        let mesh = mesh.as_ref().expect("a mesh");
+        let said = shown(mesh);
+        let line = |name: &str| {
+            let good = "Accepted Programmed ResolvedRefs Conflicted=false:NoConflicts";
+            let wanted = format!("Gateway shop/door listener {name} (1): {good}");
+            said.lines().any(|line| line == wanted)
+        };
+        assert!(line("http"), "{said}");
+        assert_eq!(line("other"), other.is_some(), "{said}");
+        // What is said is what listens.
+        let servers = mesh.gateways.iter().map(|one| &one.servers[0]);
+        let found = servers.filter(|server| server.port.get() == 8080);
+        let found: Vec<_> = found.map(|server| server.hosts[0].host.as_str()).collect();
+        assert_eq!(found, other.as_slice());
+    }
+}
+
 #[test]
 fn routes_of_connections_of_a_service_are_for_their_names_and_port() {
     let route = |kind: &str, name: &str, namespace: &str, rest: &str| {

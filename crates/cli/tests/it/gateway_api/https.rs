@@ -1,4 +1,5 @@
-//! The suite's cases of HTTPS listeners: HTTPRouteHTTPSListener and HTTPRouteHTTPSListenerDetectMisdirectedRequests. Whoever reached one
+//! The suite's cases of HTTPS listeners: HTTPRouteHTTPSListener, HTTPRouteHTTPSListenerDetectMisdirectedRequests, and of
+//! HTTPRouteRedirectPortAndScheme what is asked in TLS. Whoever reached one
 //! listener by the name he asked in TLS, and asks for a host that is another's, is told so (421) and asks again on a connection of
 //! its own.
 
@@ -37,6 +38,45 @@ const ASKED: [(&str, &str, &str); 15] = [
     ("unknown.example", "unknown.example", "404"),
 ];
 
+/// Where requests to `second.example` are sent by the fields of a redirect; the listener's port is 8443.
+const REDIRECTS: [(&str, &str, &str); 8] = [
+    ("/nothing", "", "https://example.org:8443/nothing"),
+    ("/port-443", ", port: 443", "https://example.org/port-443"),
+    ("/port-80", ", port: 80", "https://example.org:80/port-80"),
+    (
+        "/port-8080",
+        ", port: 8080",
+        "https://example.org:8080/port-8080",
+    ),
+    ("/http", ", scheme: http", "http://example.org/http"),
+    (
+        "/http-80",
+        ", scheme: http, port: 80",
+        "http://example.org/http-80",
+    ),
+    (
+        "/http-443",
+        ", scheme: http, port: 443",
+        "http://example.org:443/http-443",
+    ),
+    ("/https", ", scheme: https", "https://example.org/https"),
+];
+
+/// A route of these.
+fn redirects() -> String {
+    let mut yaml = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: redirects, namespace: infra}\n\
+                    spec:\n  parentRefs: [{name: edge, sectionName: second}]\n  rules:\n"
+        .to_owned();
+    for (path, fields, _) in REDIRECTS {
+        writeln!(
+            yaml,
+            "  - {{matches: [{{path: {{type: Exact, value: {path}}}}}], filters: [{{type: RequestRedirect, requestRedirect: {{hostname: example.org{fields}}}}}]}}"
+        )
+        .expect("written");
+    }
+    yaml
+}
+
 fn resources(keys: &Keys) -> String {
     keys.own("edge", "first.example");
     let edge = [("tls.crt", "edge.crt"), ("tls.key", "edge.key")];
@@ -65,7 +105,7 @@ fn resources(keys: &Keys) -> String {
         )
         .expect("written");
     }
-    yaml
+    yaml + &redirects()
 }
 
 #[test]
@@ -101,5 +141,13 @@ fn requests_that_came_to_another_hosts_listener_are_sent_away() {
             }
         }
         assert!(wrong.is_empty(), "{version}:\n{wrong}");
+    }
+    for (path, _, wanted) in REDIRECTS {
+        let target = ["-k", "-D", "-", "--request-target", path];
+        let (status, told) = curl_at(at, "second.example", &target).expect("an answer");
+        assert_eq!(status, "302 2", "{path}");
+        let mut lines = told.lines().map(str::trim_end);
+        let to = lines.find_map(|line| line.strip_prefix("location: "));
+        assert_eq!(to, Some(wanted), "{path}");
     }
 }
