@@ -48,7 +48,7 @@ codes! {
     TWO_TELEMETRIES = "V0318";
     /// A Telemetry selects no workload.
     TELEMETRY_SELECTS_NOTHING = "V0319";
-    /// A DestinationRule is for no service of its namespace, or another holds for all of its services.
+    /// A DestinationRule is for no service of its namespace, or no client obeys it.
     DESTINATION_WITHOUT_SERVICE = "V0320";
     /// `h2UpgradePolicy` of a DestinationRule is for a port that is not declared `http`.
     UPGRADE_OF_OTHERS = "V0321";

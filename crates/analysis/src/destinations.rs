@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use voile_model::mesh::intent::Destination;
-use voile_model::mesh::{DestinationRule, Mesh, Protocol, Service};
+use voile_model::mesh::{Client, DestinationRule, Mesh, Protocol, Service, Visibility};
 use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
@@ -17,7 +17,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     let mut held: HashMap<&ResourceName, Vec<&Arc<Service>>> = HashMap::new();
     for service in mesh.services.values() {
-        if let Some(rule) = mesh.destination_rule(service) {
+        for rule in mesh.destination_rules_of(service) {
             held.entry(&rule.name).or_default().push(service);
         }
     }
@@ -105,6 +105,18 @@ fn idle(mesh: &Mesh, rule: &DestinationRule) -> Vec<Diagnostic> {
         .collect()
 }
 
+/// One of the clients that a rule is meant for.
+fn wanted<'a>(mesh: &'a Mesh, rule: &'a DestinationRule) -> Client<'a> {
+    let home = &rule.name.namespace;
+    let namespace = match &rule.visibility {
+        Visibility::Namespaces(list) => list.first(),
+        // Of the root namespace it is for clients that nobody names.
+        Visibility::Public => Some(home).filter(|home| **home != mesh.config.root_namespace),
+    };
+    let labels = rule.selector.as_ref();
+    Client { namespace, labels }
+}
+
 /// The same of one of them.
 fn idle_as(
     mesh: &Mesh,
@@ -120,7 +132,7 @@ fn idle_as(
             no_host(name, host),
             OWN_NAMESPACE.to_owned(),
         ),
-        Some(service) => match mesh.destination_rule(service) {
+        Some(service) => match mesh.destination_rule(service, wanted(mesh, rule)) {
             Some(other) => (
                 format!(
                     "DestinationRule {name} is ignored: {} in {} holds for {}",
@@ -129,8 +141,8 @@ fn idle_as(
                 "keep one of them, or give both the same host: rules of one namespace for one host are one".to_owned(),
             ),
             None => (
-                format!("DestinationRule {name} is ignored: it is not in the namespace of {}", service.key),
-                "rules of clients' own namespaces are not yet supported: move it to the service's namespace, or to the root namespace"
+                format!("DestinationRule {name} is ignored: none of those to whom it is exported looks into its namespace for {}", service.key),
+                "clients obey rules of their own namespace, of the service's and of the root namespace: export it to its own namespace, or move it to the service's"
                     .to_owned(),
             ),
         },

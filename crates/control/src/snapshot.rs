@@ -83,16 +83,16 @@ pub(crate) struct Private {
     pub(crate) problems: Arc<[String]>,
 }
 
-/// Where requests to a service go.
+/// What clients are told of a service that not all of them are told alike: where requests to it go, or how it is called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Routed {
-    /// As clients are told whom nobody names; `None`: no VirtualService is for them.
+pub(crate) struct ByNamespace {
+    /// As clients are told whom nobody names; `None`: nothing is for them.
     pub(crate) general: Option<Arc<Resource>>,
     /// As clients of these namespaces are told.
     pub(crate) apart: BTreeMap<Namespace, Option<Arc<Resource>>>,
 }
 
-impl Routed {
+impl ByNamespace {
     /// Shares with `old` what says the same.
     pub(crate) fn share(&mut self, old: &Self) {
         let known = || old.apart.values().chain([&old.general]).flatten();
@@ -111,7 +111,7 @@ impl Routed {
     }
 }
 
-impl Weigh for Routed {
+impl Weigh for ByNamespace {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         let told = |one: &Option<Arc<Resource>>| match one {
             Some(one) => one.version.to_string(),
@@ -183,8 +183,10 @@ pub struct MeshSnapshot {
     /// Where the mesh's workloads and virtual addresses are, as every sidecar is told.
     pub(crate) mesh_ranges: Arc<[AddressRange]>,
     pub(crate) policies: Shards<Arc<Resource>>,
+    /// Of services that clients of some namespaces call otherwise: what `policies` has, and what these are told.
+    pub(crate) policies_apart: Shards<ByNamespace>,
     /// By the name of the service that is called.
-    pub(crate) routes: Shards<Routed>,
+    pub(crate) routes: Shards<ByNamespace>,
     pub(crate) authorization: Shards<Arc<Resource>>,
     pub(crate) tokens: Shards<Arc<Resource>>,
     /// Public keys of token issuers, by a hash of what they say.
@@ -252,6 +254,7 @@ impl MeshSnapshot {
         for sum in [
             self.all_addresses.sum(),
             self.policies.sum(),
+            self.policies_apart.sum(),
             self.routes.sum(),
             self.authorization.sum(),
             self.tokens.sum(),
@@ -442,6 +445,14 @@ impl MeshSnapshot {
         Some(&resource.body)
     }
 
+    /// How a service, or a workload, is called by the caller.
+    pub(crate) fn policy_of(&self, caller: &Caller, name: &str) -> Option<&Arc<Resource>> {
+        match self.policies_apart.get(name) {
+            Some(apart) => apart.for_clients_of(caller.namespace()),
+            None => self.policies.get(name),
+        }
+    }
+
     /// Where a service's requests go, as the caller's namespace is told.
     fn routes_of(&self, caller: &Caller, name: &str) -> Resolution {
         if let Some(reason) = self.withheld(caller, name) {
@@ -581,7 +592,10 @@ impl Snapshot<Caller> for MeshSnapshot {
             }
             type_url::SERVICE_POLICY => match self.withheld(caller, name) {
                 Some(reason) => Resolution::Refused(reason),
-                None => found(&self.policies, name),
+                None => match self.policy_of(caller, name) {
+                    Some(policy) => Resolution::Found(vec![policy.clone()]),
+                    None => Resolution::Unknown,
+                },
             },
             type_url::SERVICE_ROUTES => self.routes_of(caller, name),
             type_url::AUTHORIZATION_POLICY => {
@@ -691,13 +705,6 @@ impl Snapshot<Caller> for MeshSnapshot {
                 Status::permission_denied(DEPARTED)
             }
         }
-    }
-}
-
-fn found(resources: &Shards<Arc<Resource>>, name: &str) -> Resolution {
-    match resources.get(name) {
-        Some(found) => Resolution::Found(vec![found.clone()]),
-        None => Resolution::Unknown,
     }
 }
 

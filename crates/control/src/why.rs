@@ -123,7 +123,7 @@ impl<'a> Why<'a> {
         }
         if let Some(service) = self.service(name) {
             found.insert(of_service(service));
-            if let Some(rule) = self.mesh.destination_rule(service) {
+            for rule in self.mesh.destination_rules_of(service) {
                 found.insert(document("DestinationRule", &rule.name, &rule.source));
                 for (name, source) in &rule.merged {
                     found.insert(document("DestinationRule", name, source));

@@ -38,7 +38,7 @@ pub use config::{
     ProviderHeader, ProviderService, ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing,
     RetryPolicy,
 };
-pub use destination::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
+pub use destination::{Client, DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 pub use edge::{HostRouting, authorities, certificate, gateway_name};
 pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};

@@ -1,6 +1,7 @@
 //! What the control plane said, as it said it, and how that becomes a [`Plan`]. Pure: no socket, no clock.
 
 mod authorization;
+mod clients;
 mod destination;
 pub(crate) mod files;
 mod gateway;
@@ -55,6 +56,8 @@ pub(crate) struct Registry {
     pub(crate) services: BTreeMap<Arc<str>, Held<Service>>,
     pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
+    /// Those of `policies` that tell clients apart by labels, as they came.
+    policies_told: BTreeMap<Arc<str>, Held<ServicePolicy>>,
     /// By the name of the service that is called.
     pub(crate) routes: BTreeMap<Arc<str>, HeldRoutes>,
     /// Routes that name what is not there, where others serve.
@@ -180,11 +183,7 @@ impl Registry {
                     self.workloads.insert(name.clone(), Held { version, value });
                 }
             },
-            type_url::SERVICE_POLICY => {
-                let mut value = ServicePolicy::decode(body).map_err(|e| e.to_string())?;
-                self.keep_parts(name, &mut value);
-                self.policies.insert(name.clone(), Held { version, value });
-            }
+            type_url::SERVICE_POLICY => self.add_policy(name, version, body)?,
             type_url::SERVICE_ROUTES => self.add_routes(name, version, body)?,
             type_url::AUTHORIZATION_POLICY => self.authorization.add(name, version, body)?,
             type_url::REQUEST_AUTHENTICATION => self.tokens.add(name, version, body)?,
@@ -203,6 +202,9 @@ impl Registry {
                 }
                 self.gateway.turn_into(gateway, relabelled);
                 self.configuration = Some(Held { version, value });
+                if relabelled {
+                    self.choose_policies();
+                }
             }
         }
         Ok(())
@@ -216,9 +218,7 @@ impl Registry {
                 self.found.remove(name);
                 self.answers(name, &[]);
             }
-            type_url::SERVICE_POLICY => {
-                self.policies.remove(name);
-            }
+            type_url::SERVICE_POLICY => self.remove_policy(name),
             type_url::SERVICE_ROUTES => self.remove_routes(name),
             type_url::AUTHORIZATION_POLICY => self.authorization.remove(name),
             type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET => self.tokens.remove(kind, name),
@@ -269,13 +269,6 @@ impl Registry {
                 self.members.remove(service, name);
             }
         }
-    }
-
-    /// Forgets a policy nobody asks for any more.
-    pub(crate) fn forget_policy(&mut self, name: &Arc<str>) {
-        self.policies.remove(name);
-        self.absent
-            .remove(&(type_url::SERVICE_POLICY, name.clone()));
     }
 
     /// Forgets a policy or keys that the configuration names no longer.

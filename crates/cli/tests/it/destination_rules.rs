@@ -1,7 +1,11 @@
-//! DestinationRules through a control plane and two sidecars with mutual TLS: which protocol HTTP/1.1 travels in between
+//! DestinationRules through a control plane and sidecars with mutual TLS: which protocol HTTP/1.1 travels in between
 //! them is seen by what the application is told, since names of fields are in lower case where they crossed HTTP/2.
 
-use crate::mesh::{Mesh, application, exchange, wait_until};
+use std::net::SocketAddr;
+
+use crate::mesh::{
+    Client, HTTP_PORT, Mesh, Process, application, exchange, get, local, wait_until,
+};
 
 const UPGRADE: &str = "  trafficPolicy:\n    connectionPool: {http: {h2UpgradePolicy: UPGRADE}}\n";
 
@@ -14,11 +18,19 @@ fn rule(policy: &str) -> String {
 
 /// Whether a request crosses HTTP/2 on its way.
 fn crosses_http2(mesh: &Mesh) -> bool {
-    let request = b"GET / HTTP/1.1\r\nHost: server\r\nX-Case: 1\r\nConnection: close\r\n\r\n";
-    let answer = exchange(mesh.http(), request).expect("an answer");
+    crosses_from(mesh.http()).expect("an answer of the application")
+}
+
+/// The same of a client's whose sidecar listens there; the status where the application does not answer.
+fn crosses_from(sidecar: SocketAddr) -> Result<bool, u16> {
+    let request = b"GET / HTTP/1.1\r\nHost: server.shop.svc.cluster.local\r\nX-Case: 1\r\nConnection: close\r\n\r\n";
+    let answer = exchange(sidecar, request).expect("an answer");
+    if answer.status != 200 {
+        return Err(answer.status);
+    }
     let head = String::from_utf8_lossy(&answer.body).into_owned();
     assert!(head.to_lowercase().contains("x-case: 1"), "{head}");
-    head.contains("x-case: 1")
+    Ok(head.contains("x-case: 1"))
 }
 
 #[test]
@@ -54,4 +66,161 @@ fn a_rule_decides_between_the_mesh_and_its_ports_what_http1_travels_as() {
     let against = rule(&UPGRADE.replace("UPGRADE}", "DO_NOT_UPGRADE}"));
     std::fs::write(mesh.config().join("rule.yaml"), against).expect("the rule");
     wait_until("a rule against the mesh", || !crosses_http2(&mesh));
+}
+
+/// One more client: its pod, where its sidecar listens for the service, and what says so.
+fn one_more(mesh: &Mesh, pod: (&str, &str), app: &str, last: u8) -> (SocketAddr, String) {
+    let (namespace, name) = pod;
+    let (own, sidecar) = (
+        mesh.address(last, 0).ip(),
+        mesh.address(last + 100, HTTP_PORT),
+    );
+    let text = format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{istio-injection: enabled}}}}\n\
+         ---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{app: {app}, pod: {name}}}}}\n\
+         spec: {{serviceAccountName: {name}, containers: [{{name: app}}]}}\nstatus: {{phase: Running, podIP: {own}}}\n\
+         ---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{workloadSelector: {{labels: {{pod: {name}}}}}, egress: [{{port: {{number: {HTTP_PORT}, protocol: HTTP, name: http}}, \
+         bind: {}, captureMode: NONE, hosts: [shop/server.shop.svc.cluster.local]}}]}}\n",
+        sidecar.ip()
+    );
+    // The mesh's own file has the namespace.
+    let text = match namespace {
+        "shop" => text.split_once("---\n").expect("documents").1.to_owned(),
+        _ => text,
+    };
+    (sidecar, text)
+}
+
+/// Three clients of the one service: `client` and `job` of its namespace, and `teller` of another.
+struct Clients {
+    mesh: Mesh,
+    /// Where their sidecars listen.
+    at: [SocketAddr; 3],
+    /// The documents of `job`.
+    job: String,
+    _sidecars: [Process; 2],
+}
+
+impl Clients {
+    fn start() -> Self {
+        let mesh = Mesh::start("STRICT");
+        application::reflect(mesh.http_app());
+        let (job, documents) = one_more(&mesh, ("shop", "job"), "job", 11);
+        let (teller, theirs) = one_more(&mesh, ("bank", "teller"), "job", 12);
+        for (file, text) in [("job.yaml", &documents), ("teller.yaml", &theirs)] {
+            std::fs::write(mesh.config().join(file), text).expect("a file");
+        }
+        let (first, ports) = mesh.start_beside("job", &Client::default());
+        let (second, others) = mesh.start_beside("bank/teller", &Client::default());
+        for port in [ports[2], others[2]] {
+            wait_until("one more is ready", || {
+                get(local(port), "/healthz/ready").is_ok_and(|answer| answer.status == 200)
+            });
+        }
+        Self {
+            at: [mesh.http(), job, teller],
+            mesh,
+            job: documents,
+            _sidecars: [first, second],
+        }
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.mesh.config().join(file), text).expect("a file");
+    }
+
+    /// Whether the requests of each cross HTTP/2.
+    fn each(&self) -> [Result<bool, u16>; 3] {
+        self.at.map(crosses_from)
+    }
+}
+
+const ASKED: &str = "trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}";
+const SELECTED: &str = "workloadSelector: {matchLabels: {app: job}}";
+
+/// A rule for the service, of `NAMESPACE/NAME`.
+fn rule_of(name: &str, spec: &str) -> String {
+    let (namespace, name) = name.split_once('/').expect("a namespace");
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{host: server.shop.svc.cluster.local, {spec}}}\n"
+    )
+}
+
+#[test]
+fn each_client_obeys_the_rule_for_its_namespace_and_its_labels() {
+    let clients = Clients::start();
+    let keep = ASKED.replace("UPGRADE}", "DO_NOT_UPGRADE}");
+    let with = |more: &str| format!("{ASKED}, {more}");
+    let selected = with(SELECTED);
+    // Each is another answer than the one before for somebody, and of those whom it does not concern the same.
+    for (what, rules, expected) in [
+        ("all", rule_of("shop/all", ASKED), [true, true, true]),
+        (
+            "its own",
+            rule_of("shop/all", &with("exportTo: [.]")),
+            [true, true, false],
+        ),
+        (
+            "another",
+            rule_of("shop/all", &with("exportTo: [bank]")),
+            [false, false, true],
+        ),
+        (
+            "clients' own",
+            rule_of("shop/all", ASKED) + &rule_of("bank/own", &keep),
+            [true, true, false],
+        ),
+        (
+            "selected",
+            rule_of("shop/job", &selected),
+            [false, true, false],
+        ),
+        (
+            "selected elsewhere",
+            rule_of("bank/job", &selected),
+            [false, false, true],
+        ),
+        (
+            "but for the selected",
+            rule_of("shop/all", &keep) + &rule_of("shop/job", &selected),
+            [false, true, false],
+        ),
+        (
+            "the root's own",
+            rule_of("istio-system/all", &with("exportTo: [shop]")),
+            [true, true, false],
+        ),
+        (
+            "nobody",
+            rule_of("shop/all", &with("exportTo: [\"~\"]")),
+            [false, false, false],
+        ),
+    ] {
+        clients.write("rule.yaml", &rules);
+        wait_until(what, || clients.each() == expected.map(Ok));
+    }
+}
+
+#[test]
+fn other_labels_are_other_rules_and_a_part_that_others_have_is_not_waited_for() {
+    let clients = Clients::start();
+    let selected = rule_of("shop/job", &format!("{ASKED}, {SELECTED}"));
+    clients.write("rule.yaml", &selected);
+    wait_until("selected", || {
+        clients.each() == [Ok(false), Ok(true), Ok(false)]
+    });
+    clients.write("job.yaml", &clients.job.replace("app: job", "app: idle"));
+    wait_until("selected no more", || clients.each() == [Ok(false); 3]);
+    clients.write("job.yaml", &clients.job);
+    // A part that only some clients' rules have is not there for the others, who are told so and do not wait.
+    let part = format!("{ASKED}, {SELECTED}, subsets: [{{name: one, labels: {{version: v1}}}}]");
+    let route = "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: server, namespace: shop}\n\
+                 spec: {hosts: [server], http: [{route: [{destination: {host: server, subset: one}}]}]}\n";
+    clients.write("rule.yaml", &(rule_of("shop/job", &part) + route));
+    wait_until("a part", || {
+        clients.each() == [Err(503), Ok(true), Err(503)]
+    });
 }

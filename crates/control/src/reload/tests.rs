@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 39] = [
+const DOCUMENTS: [&str; 42] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -60,6 +60,9 @@ const DOCUMENTS: [&str; 39] = [
     "apiVersion: voile.dev/v1\nkind: HealthCheck\nmetadata: {name: some, namespace: istio-system}\nspec: {host: a.test, selector: {matchLabels: {app: a%}}, healthyThreshold: 2%, tcp: {}}",
     "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {name: all, namespace: istio-system}\nspec: {rules: [{limits: [{requests: 2%, per: 1s}]}]}",
     "apiVersion: v1\nkind: Pod\nmetadata: {name: edge, namespace: bank, labels: {app: a%}, annotations: {inject.istio.io/templates: gateway}}\nspec: {containers: [{name: istio-proxy, image: auto}]}\nstatus: {phase: Running, podIP: 10.0.3.%}",
+    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: own, namespace: bank}\nspec: {host: a.shop.svc.cluster.local, subsets: [{name: s2, labels: {version: v%}}], trafficPolicy: {outlierDetection: {consecutive5xxErrors: %}}}",
+    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: lent, namespace: shop}\nspec: {host: \"*.shop.svc.cluster.local\", exportTo: [bank], subsets: [{name: v1, labels: {version: v%}}]}",
+    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: picked, namespace: shop}\nspec: {host: a, workloadSelector: {matchLabels: {version: v%}}, subsets: [{name: s2, labels: {version: v1}}], trafficPolicy: {loadBalancer: {simple: RANDOM}}}",
 ];
 /// What is wrong in one way or another.
 const WRONG: [&str; 5] = [
@@ -75,7 +78,8 @@ const NAMES: [&str; DOCUMENTS.len()] = [
     "08.yaml", "09.yaml", "10.yaml", "11.yaml", "12.yaml", "13.yaml", "14.yaml", "15.yaml",
     "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
     "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml", "30.yaml", "31.yaml",
-    "32.yaml", "33.yaml", "34.yaml", "35.yaml", "36.yaml", "37.yaml", "38.yaml",
+    "32.yaml", "33.yaml", "34.yaml", "35.yaml", "36.yaml", "37.yaml", "38.yaml", "39.yaml",
+    "40.yaml", "41.yaml",
 ];
 /// Of `DOCUMENTS`, those that can be patched in.
 const PATCHED: [usize; 33] = [

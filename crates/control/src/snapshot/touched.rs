@@ -6,7 +6,7 @@ use voile_proto::type_url;
 use voile_xds::server::{CALLER, Resource, Touched};
 use voile_xds::wire::CLUSTER;
 
-use super::{BY_CERTIFICATE, MeshSnapshot, Routed};
+use super::{BY_CERTIFICATE, ByNamespace, MeshSnapshot};
 use crate::obeyed::Names as Obeys;
 use crate::shards::Shards;
 use crate::strangers::envoy::TYPES;
@@ -20,7 +20,10 @@ impl MeshSnapshot {
         for name in self.policies.differences(&old.policies, Arc::ptr_eq) {
             touched.touch(type_url::SERVICE_POLICY, name);
         }
-        let same = |one: &Routed, other: &Routed| one == other;
+        let same = |one: &ByNamespace, other: &ByNamespace| one == other;
+        for name in self.policies_apart.differences(&old.policies_apart, same) {
+            touched.touch(type_url::SERVICE_POLICY, name);
+        }
         for name in self.routes.differences(&old.routes, same) {
             touched.touch(type_url::SERVICE_ROUTES, name);
         }

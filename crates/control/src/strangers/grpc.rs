@@ -80,7 +80,7 @@ pub(super) fn resolve(
             };
             // Short names differ from caller to caller in what they stand for; the parts do not.
             let routes = name_of(service, host, port, None);
-            let whole = Destination::of(snapshot, service, port, None);
+            let whole = Destination::of(snapshot, caller, (service, port, None));
             // Routes that cannot be said are not taken back from a client that has others, a listener is.
             let said = || routes::of(snapshot, caller, ((service, port, None), host), &routes);
             whole
@@ -99,13 +99,14 @@ pub(super) fn resolve(
             let make = || match part {
                 type_url::ROUTES => routes::of(snapshot, caller, (at, host), name),
                 _ => {
-                    let made = Destination::of(snapshot, service, port, subset)?;
+                    let made = Destination::of(snapshot, caller, at)?;
                     made.say(snapshot, at);
                     Ok(made.message(part, name))
                 }
             };
             // Only what everybody is told and calls the same is kept: other spellings have no end.
-            let is_everybodys = part != type_url::ROUTES || snapshot.routes.get(service).is_none();
+            let is_everybodys = snapshot.policies_apart.get(service).is_none()
+                && (part != type_url::ROUTES || snapshot.routes.get(service).is_none());
             match is_everybodys && is_host_of(service, host) {
                 true => {
                     let of = format!("{service}:{port}|{}", subset.unwrap_or_default());
@@ -212,13 +213,24 @@ fn key_of(service: &str) -> Option<ServiceKey> {
 /// Which port of which service, or of which part of it.
 type At<'a> = (&'a Arc<str>, Port, Option<&'a str>);
 
-/// What is said of how a service is called.
-fn policy_of(snapshot: &MeshSnapshot, name: &Arc<str>) -> Result<Option<ServicePolicy>, String> {
-    let policy = snapshot.policies.get(name);
+/// What is said of how the caller calls a service.
+fn policy_of(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    name: &Arc<str>,
+) -> Result<Option<ServicePolicy>, String> {
+    let policy = snapshot.policy_of(caller, name);
     let policy = policy.map(|one| ServicePolicy::decode(&one.body));
-    policy
-        .transpose()
-        .map_err(|error| format!("{name}: {error}"))
+    let policy = policy.transpose();
+    let policy = policy.map_err(|error| format!("{name}: {error}"))?;
+    let Some(policy) = policy else {
+        return Ok(None);
+    };
+    if policy.for_clients.is_empty() {
+        return Ok(Some(policy));
+    }
+    let own = configuration(snapshot, caller).map(|own| own.labels);
+    Ok(Some(policy.for_client(&own.unwrap_or_default()).clone()))
 }
 
 /// The listener of the caller's own server.

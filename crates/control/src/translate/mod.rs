@@ -18,7 +18,7 @@ mod tokens;
 mod update;
 mod waypoint;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use prost::Message;
@@ -33,7 +33,7 @@ use voile_xds::wire::{HealthProbe, address_bytes, encode_authorization, labels_o
 use crate::keys::Texts;
 use crate::obeyed::{Gathering, Names};
 use crate::shards::Shards;
-use crate::snapshot::{MeshSnapshot, Private, resource};
+use crate::snapshot::{ByNamespace, MeshSnapshot, Private, resource};
 use crate::ztunnel::{self, NodePolicy};
 pub(crate) use tokens::KeySets;
 pub(crate) use update::update;
@@ -172,14 +172,44 @@ impl<'a> Making<'a> {
         let uids = members.iter().map(|member| member.workload.uid.clone());
         let behind = uids.chain(named.into_iter().map(|one| one.name)).collect();
         put(&mut self.snapshot.behind, &name, behind);
-        let body = policy::service_policy(self.mesh, service).encode_to_vec();
-        self.policy(name, body);
+        let body = policy::told(self.mesh, service, None).encode_to_vec();
+        let general = self.policy(name.clone(), body);
+        self.policies_apart(service, name, general);
     }
 
-    fn policy(&mut self, name: Arc<str>, body: Vec<u8>) {
-        let made = resource(name.clone(), Vec::new(), body);
+    /// What clients of some namespaces are told otherwise of how a service is called.
+    fn policies_apart(&mut self, service: &Service, name: Arc<str>, general: Arc<Resource>) {
+        let named = self.mesh.namespaces_apart(service).into_iter();
+        let told = named.filter_map(|namespace| {
+            let body = policy::told(self.mesh, service, Some(namespace)).encode_to_vec();
+            let made =
+                (*body != *general.body).then(|| resource(name.clone(), Vec::new(), body))?;
+            Some((namespace.clone(), Some(Arc::new(made))))
+        });
+        let apart: BTreeMap<_, _> = told.collect();
+        let all = &mut self.snapshot.policies_apart;
+        if apart.is_empty() {
+            all.remove(&name);
+            return;
+        }
+        let mut made = ByNamespace {
+            general: Some(general),
+            apart,
+        };
+        let old = self.previous.and_then(|old| old.policies_apart.get(&name));
+        if let Some(old) = old {
+            made.share(old);
+        }
+        if all.get(&name) != Some(&made) {
+            all.insert(name, made);
+        }
+    }
+
+    fn policy(&mut self, name: Arc<str>, body: Vec<u8>) -> Arc<Resource> {
+        let made = resource(name, Vec::new(), body);
         let made = self.kept(|snapshot| &snapshot.policies, made);
-        put_resource(&mut self.snapshot.policies, made);
+        put_resource(&mut self.snapshot.policies, made.clone());
+        made
     }
 
     fn authorization(&mut self, policy: &AuthorizationPolicy) {

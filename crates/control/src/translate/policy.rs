@@ -2,24 +2,46 @@
 
 use std::sync::Arc;
 
-use voile_model::Port;
 use voile_model::mesh::{
-    ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution, Scope,
-    Service, Subset, Workload,
+    Client, ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution,
+    Scope, Service, Subset, Workload,
 };
+use voile_model::{Namespace, Port};
 use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, encode_traffic, labels_on_wire, protocol_of};
 
-/// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar.
-pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePolicy {
+/// What clients of a namespace are told of a service (`None`: those that nobody names).
+pub(super) fn told(
+    mesh: &Mesh,
+    service: &Service,
+    namespace: Option<&Namespace>,
+) -> wire::ServicePolicy {
+    let rule = mesh.destination_rule(service, Client::within(namespace));
+    let mut told = service_policy(mesh, service, rule.map(|rule| &**rule));
+    let selecting = namespace.map(|namespace| mesh.selecting_rules(service, namespace));
+    let selecting = selecting.into_iter().flatten();
+    told.for_clients = selecting
+        .map(|rule| wire::ClientPolicy {
+            labels: rule.selector.as_ref().map_or_else(Vec::new, labels_on_wire),
+            policy: Some(service_policy(mesh, service, Some(rule))),
+        })
+        .collect();
+    told
+}
+
+/// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar; of those who obey a rule.
+fn service_policy(
+    mesh: &Mesh,
+    service: &Service,
+    rule: Option<&DestinationRule>,
+) -> wire::ServicePolicy {
     // Nobody in the mesh stands behind it, or nobody is to speak mutual TLS unasked.
     let never = service.location == Location::MeshExternal || !mesh.config.enable_auto_mtls;
     let workloads = mesh.workloads_of(service);
-    let rule = mesh.destination_rule(service);
     let port_policy = |port: &voile_model::mesh::ServicePort| {
         let protocol = protocol_of(port.protocol)?;
-        let traffic = mesh.traffic(service, port.number, None);
+        let traffic = mesh.traffic_by(rule, port.number, None);
         let pool = traffic.pool;
         let plaintext = workloads.iter().filter(|member| {
             let disabled = || {
@@ -47,6 +69,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
         plaintext: false,
         first_address_only: service.resolution == Resolution::DnsRoundRobin,
         subsets: rule.map_or_else(Vec::new, |rule| subsets(mesh, service, rule)),
+        for_clients: Vec::new(),
     }
 }
 
@@ -55,7 +78,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
 fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::Subset> {
     let port = |port: &voile_model::mesh::ServicePort, name: &str| {
         let protocol = protocol_of(port.protocol)?.to_proxy();
-        let traffic = mesh.traffic(service, port.number, Some(name));
+        let traffic = mesh.traffic_by(Some(rule), port.number, Some(name));
         let pool = traffic.pool;
         Some(wire::SubsetPort {
             port: port.number.get().into(),
@@ -143,6 +166,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
             || matches!(workload.captured_ports, Scope::Only(_)),
         first_address_only: false,
         subsets: Vec::new(),
+        for_clients: Vec::new(),
     }
 }
 
@@ -189,7 +213,7 @@ spec:
         let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
         assert!(!wrong, "{problems:?}");
         let service = mesh.services.values().next().expect("a service");
-        let ports = super::service_policy(&mesh, service).ports.into_iter();
+        let ports = super::told(&mesh, service, None).ports.into_iter();
         let by_service = ports.filter(|port| !port.plaintext_workloads.is_empty());
         let workload = mesh.workloads.values().next().expect("a workload");
         let own = super::workload_policy(&mesh, workload);
@@ -206,6 +230,25 @@ spec:
             by_service.map(|port| port.port).collect(),
             by_address.chain(others).collect(),
         )
+    }
+
+    #[test]
+    fn what_some_clients_are_told_is_part_of_what_a_version_is_of() {
+        let version = |rule: &str| {
+            let rule = format!(
+                "{MESH}---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: web, namespace: bank}}\n\
+                 spec: {{host: web.shop.svc.cluster.local, {rule}}}\n"
+            );
+            let text = rule.replace("ANNOTATIONS", "");
+            let files = [voile_model::SourceFile::new("mesh.yaml", text)];
+            let (mesh, problems) = voile_model::check(&files, None);
+            assert_eq!(problems, []);
+            super::super::translate(&mesh, None).0.version
+        };
+        let one = version("subsets: [{name: one, labels: {a: b}}]");
+        assert_eq!(one, version("subsets: [{name: one, labels: {a: b}}]"));
+        assert_ne!(one, version("subsets: [{name: one, labels: {a: c}}]"));
+        assert_ne!(one, version("exportTo: [\"~\"]"));
     }
 
     #[test]

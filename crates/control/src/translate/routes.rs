@@ -7,9 +7,9 @@ use std::sync::Arc;
 use prost::Message;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{
-    AddressRange, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, Leads, Mesh, Place,
-    RouteDestination as Written, Routing, Service, Subject, TextMatch, VirtualService, Visibility,
-    holding,
+    AddressRange, Client, Criteria, Criterion, HttpMatch, HttpRoute, LayerFourRoute, Leads, Mesh,
+    Place, RouteDestination as Written, Routing, Service, Subject, TextMatch, VirtualService,
+    Visibility, holding,
 };
 use voile_model::{Labels, Namespace, Port};
 use voile_xds::server::Resource;
@@ -20,7 +20,7 @@ use voile_xds::wire::{
 
 use super::Making;
 use crate::shards::Shards;
-use crate::snapshot::{Routed, resource};
+use crate::snapshot::{ByNamespace, resource};
 
 impl Making<'_> {
     /// Routes of all services that have any.
@@ -31,7 +31,7 @@ impl Making<'_> {
             return;
         }
         let answers = Answers::new(self.mesh);
-        let mut made: BTreeMap<Arc<str>, Routed> = BTreeMap::new();
+        let mut made: BTreeMap<Arc<str>, ByNamespace> = BTreeMap::new();
         for service in self.mesh.services.values() {
             let holding = routing.of(service);
             if !holding.is_empty() {
@@ -58,19 +58,26 @@ impl Making<'_> {
 }
 
 pub(super) struct Answers<'a> {
+    mesh: &'a Mesh,
     leads: Leads<'a>,
 }
 
 impl<'a> Answers<'a> {
     pub(super) fn new(mesh: &'a Mesh) -> Self {
         Self {
+            mesh,
             leads: Leads::new(mesh),
         }
     }
 }
 
 impl Answers<'_> {
-    fn routed(&self, service: &Service, name: &Arc<str>, all: &[&Arc<VirtualService>]) -> Routed {
+    fn routed(
+        &self,
+        service: &Service,
+        name: &Arc<str>,
+        all: &[&Arc<VirtualService>],
+    ) -> ByNamespace {
         let answer = |namespace: Option<&Namespace>| {
             let one = holding(all, service, namespace)?;
             let routes = Routes {
@@ -87,7 +94,7 @@ impl Answers<'_> {
         let apart = apart.map(|namespace| (answer(Some(&namespace)), namespace));
         // Who is told what all are told is nobody apart.
         let apart = apart.filter(|(told, _)| *told != general);
-        Routed {
+        ByNamespace {
             apart: apart.map(|(told, namespace)| (namespace, told)).collect(),
             general,
         }
@@ -102,6 +109,11 @@ impl Answers<'_> {
                 for service in self.leads.services(&to.host) {
                     if let Visibility::Namespaces(list) = &service.visibility {
                         named.extend(list.iter().cloned());
+                    }
+                    // Whether a service has a part is a matter of the rule that a client obeys.
+                    if to.subset.is_some() {
+                        let apart = self.mesh.namespaces_apart(service).into_iter();
+                        named.extend(apart.cloned());
                     }
                 }
             }
@@ -195,7 +207,7 @@ impl Answers<'_> {
         to: &Written,
         namespace: Option<&Namespace>,
     ) -> Result<RouteTarget, Arc<str>> {
-        let lead = self.leads.of(one, to, namespace)?;
+        let lead = self.leads.of(one, to, Client::within(namespace))?;
         Ok(RouteTarget {
             service: lead.service.key.clone(),
             subset: lead.subset,

@@ -356,6 +356,7 @@ impl Making<'_> {
                 self.snapshot.plain.remove(&name);
                 self.snapshot.behind.remove(&name);
                 self.snapshot.policies.remove(&name);
+                self.snapshot.policies_apart.remove(&name);
             }
             if new.is_none_or(|new| new.visibility == Visibility::Public) {
                 self.snapshot.kept_close.remove(&name);

@@ -392,6 +392,57 @@ async fn a_route_keeps_calls_together_as_where_it_leads_says_and_hears_of_its_ch
     );
 }
 
+/// Whether the cluster of the service's part `one` is there for a client, asked anew.
+async fn has_part(mesh: &Mesh, account: &str) -> bool {
+    let mut client = Stranger::start(mesh, Some(mesh.token(account, None))).await;
+    let name = format!("grpc|80|one|{HOST}");
+    let whole = name.replace("|one|", "||");
+    client.ask(CLUSTER, &[&name, &whole], &format!("{account}-1"));
+    let told = client.told(&[&name, &whole], None).await;
+    assert!(told.contains_key(&whole), "{told:?}");
+    told.contains_key(&name)
+}
+
+#[tokio::test]
+async fn a_client_is_told_by_the_rule_for_its_namespace_and_its_labels() {
+    let mesh = Mesh::start(SHOP).await;
+    let rule = |clients: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: echo, namespace: shop}}\n\
+             spec: {{host: echo, subsets: [{{name: one, labels: {{app: echo}}}}], {clients}}}\n"
+        )
+    };
+    for (clients, expected) in [
+        ("exportTo: [shop]", [true, true]),
+        (
+            "workloadSelector: {matchLabels: {app: client}}",
+            [true, false],
+        ),
+        (
+            "workloadSelector: {matchLabels: {app: echo}}",
+            [false, true],
+        ),
+        ("exportTo: [bank]", [false, false]),
+        ("exportTo: [\"*\"]", [true, true]),
+    ] {
+        mesh.edit("rule.yaml", &rule(clients));
+        let begun = std::time::Instant::now();
+        loop {
+            let mut found = [Vec::new(), Vec::new()];
+            // Whoever asks first, the answer is not the other's.
+            for _ in 0..2 {
+                for (account, found) in ["client", "echo"].iter().zip(&mut found) {
+                    found.push(has_part(&mesh, account).await);
+                }
+            }
+            if found == expected.map(|one| vec![one; 2]) {
+                break;
+            }
+            assert!(begun.elapsed() < DEADLINE, "{clients}: {found:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_rule_decides_whether_calls_are_in_mutual_tls_and_who_else_is_not_called() {
     let bare = SECOND_ECHO.replace(", sidecar.istio.io/inject: \"true\"", "");

@@ -1,5 +1,5 @@
-//! A service's port as clusters, and who is behind it as endpoints. Neither says anything of who asks, so that every Envoy of the
-//! mesh gets the same ones.
+//! A service's port as clusters, and who is behind it as endpoints. Of who asks they say the DestinationRule that it obeys and nothing
+//! else, so that every Envoy of the mesh that obeys it gets the same ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::mesh::traffic::{ClientTls, PortTraffic};
 use voile_model::mesh::{
-    EndpointAddress, Location, Mesh, Resolution, Service, ServicePort, ServiceWorkload, TargetPort,
+    DestinationRule, EndpointAddress, Location, Mesh, Resolution, Service, ServicePort,
+    ServiceWorkload, TargetPort,
 };
 use voile_model::{Hostname, Labels, Port};
 use voile_policy::speaks_mutual_tls;
@@ -71,16 +72,16 @@ impl<'a> Target<'a> {
     /// None for UDP, which no proxy touches, and for a part that is not there.
     pub(crate) fn new(
         mesh: &'a Mesh,
-        service: &'a Service,
+        (service, rule): (&'a Service, Option<&'a DestinationRule>),
         port: &'a ServicePort,
         subset: Option<&str>,
     ) -> Option<Self> {
         let part = |name: &str| {
-            let rule = mesh.destination_rule(service)?;
-            let (name, subset) = rule.subsets.get_key_value(name)?;
+            let (name, subset) = rule?.subsets.get_key_value(name)?;
             let labels = &subset.labels;
             Some(Part { name, labels })
         };
+        let traffic = mesh.traffic_by(rule, port.number, subset);
         Some(Self {
             mesh,
             service,
@@ -89,8 +90,8 @@ impl<'a> Target<'a> {
                 Some(name) => Some(part(name)?),
                 None => None,
             },
-            traffic: traffic::of(mesh, service, port.number, subset),
-            spoken: Spoken::to(mesh, service, port, subset)?,
+            spoken: Spoken::to(mesh, port, &traffic.pool)?,
+            traffic,
         })
     }
 

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use voile_model::mesh::{
-    KeySource, Leads, Mesh, RequestAuthentication, Routing, Service, Subject, TokenRule, Workload,
+    Client, DestinationRule, KeySource, Leads, Mesh, RequestAuthentication, Routing, Service,
+    Subject, TokenRule, Workload,
 };
 use voile_model::{Labels, Namespace, Port, ResourceName, ServiceKey};
 
@@ -70,11 +71,19 @@ pub struct Scope {
     sidecar: Option<ResourceName>,
     capture: Capture,
     ipv6: bool,
-    /// Of its labels those that some route asks for.
+    /// Of its labels those that some route or DestinationRule asks for.
     labels: Labels,
 }
 
 impl Scope {
+    /// Who calls from there.
+    fn client(&self) -> Client<'_> {
+        Client {
+            namespace: Some(&self.namespace),
+            labels: Some(&self.labels),
+        }
+    }
+
     /// Any address of its family.
     fn any(&self) -> &'static str {
         if self.ipv6 { "::" } else { "0.0.0.0" }
@@ -90,14 +99,22 @@ pub struct Callee {
     pub port: Port,
     /// The part; `None` is the whole.
     pub subset: Option<Arc<str>>,
+    /// The DestinationRule by which it is called.
+    pub rule: Option<ResourceName>,
 }
 
 impl Callee {
-    fn new(service: &Service, port: Port, subset: Option<&Arc<str>>) -> Self {
+    fn new(
+        service: &Service,
+        port: Port,
+        subset: Option<&Arc<str>>,
+        rule: Option<&DestinationRule>,
+    ) -> Self {
         Self {
             service: service.key.clone(),
             port,
             subset: subset.cloned(),
+            rule: rule.map(|rule| rule.name.clone()),
         }
     }
 }
@@ -166,7 +183,7 @@ pub struct Translator<'m> {
     routing: Routing<'m>,
     /// Made when first asked for: who is told what was made before needs none.
     leads: OnceCell<Leads<'m>>,
-    /// Labels that some route asks its callers for.
+    /// Labels that some route or DestinationRule asks callers for.
     asked_labels: BTreeSet<&'m str>,
 }
 
@@ -181,11 +198,14 @@ impl<'m> Translator<'m> {
             Subject::SourceLabel(name) => Some(&**name),
             _ => None,
         };
+        let rules = mesh.destination_rules.iter();
+        let selectors = rules.filter_map(|rule| rule.selector.as_ref());
+        let selected = selectors.flat_map(Labels::iter).map(|(name, _)| &**name);
         Self {
             mesh,
             routing: Routing::new(mesh),
             leads: OnceCell::new(),
-            asked_labels: subjects.filter_map(label).collect(),
+            asked_labels: subjects.filter_map(label).chain(selected).collect(),
         }
     }
 
@@ -226,13 +246,19 @@ impl<'m> Translator<'m> {
         }
     }
 
-    /// The clusters and endpoints of one who is called; nothing where it is not there. They are the same for all callers.
+    /// The clusters and endpoints of one who is called; nothing where it is not there. They are the same for all who obey its rule.
     #[must_use]
     pub fn callee(&self, callee: &Callee) -> Configuration {
         let mut made = Made::default();
         if let Some(service) = self.mesh.services.get(&callee.service)
             && let Some(port) = service.port(callee.port)
-            && let Some(target) = Target::new(self.mesh, service, port, callee.subset.as_deref())
+            && let Some(target) = {
+                let rule = callee.rule.as_ref();
+                let mut rules = self.mesh.destination_rules.iter();
+                let rule = rule.and_then(|name| rules.find(|one| one.name == *name));
+                let rule = rule.map(|rule| &**rule);
+                Target::new(self.mesh, (service, rule), port, callee.subset.as_deref())
+            }
         {
             made.clusters = target.clusters(&mut made.limits);
             made.endpoints.extend(target.endpoints());
@@ -253,8 +279,11 @@ impl<'m> Translator<'m> {
         };
         let security = security::of(mesh, (workload, peer), keys, &mut made.limits);
         if let Some(asked) = &security.asked {
-            made.clusters.extend(asked.clusters(mesh, &mut made.limits));
-            let target = Target::new(mesh, &asked.service, &asked.port, None);
+            let rule = mesh.destination_rule(&asked.service, Client::of(workload));
+            let rule = rule.map(|rule| &**rule);
+            let clusters = asked.clusters(mesh, rule, &mut made.limits);
+            made.clusters.extend(clusters);
+            let target = Target::new(mesh, (&asked.service, rule), &asked.port, None);
             made.endpoints
                 .extend(target.and_then(|target| target.endpoints()));
         }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use voile_model::mesh::{Mesh, Protocol, Service, ServicePort};
+use voile_model::mesh::{ConnectionPool, Mesh, Protocol, ServicePort};
 use voile_model::{Hostname, Port};
 
 /// What one cluster carries.
@@ -39,14 +39,8 @@ pub(crate) enum Spoken {
 }
 
 impl Spoken {
-    /// To a service's port or a part of it, after DestinationRules.
-    pub(crate) fn to(
-        mesh: &Mesh,
-        service: &Service,
-        port: &ServicePort,
-        subset: Option<&str>,
-    ) -> Option<Self> {
-        let pool = super::traffic::of(mesh, service, port.number, subset).pool;
+    /// To a service's port or a part of it, of which a DestinationRule says this.
+    pub(crate) fn to(mesh: &Mesh, port: &ServicePort, pool: &ConnectionPool) -> Option<Self> {
         Some(match port.protocol {
             Protocol::Udp => return None,
             Protocol::Auto => Self::Anything,

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{
-    CaptureMode, Leads, Mesh, OutboundPolicy, Protocol, Resolution, Routing, Service, ServicePort,
-    Sidecar,
+    CaptureMode, DestinationRule, Leads, Mesh, OutboundPolicy, Protocol, Resolution, Routing,
+    Service, ServicePort, Sidecar,
 };
 
 use super::cluster::domains;
@@ -33,6 +33,8 @@ pub(super) struct Hop {
     pub(super) port: ServicePort,
     names: Vec<String>,
     spoken: Spoken,
+    /// The DestinationRule that its callers obey.
+    rule: Option<Arc<DestinationRule>>,
 }
 
 /// What becomes of calls that name no service.
@@ -77,7 +79,8 @@ pub(super) fn translate(outbound: Outbound<'_>, made: &mut Made) {
     made.clusters.insert(BLACK_HOLE.to_owned(), black_hole());
     for exit in exits {
         for hop in &exit.hops {
-            let callee = Callee::new(&hop.service, hop.port.number, None);
+            let rule = hop.rule.as_deref();
+            let callee = Callee::new(&hop.service, hop.port.number, None, rule);
             made.callees.insert(callee);
             outbound.unrouted(hop, made);
         }
@@ -94,8 +97,13 @@ impl<'a> Outbound<'a> {
 
     fn hop(&self, service: &Arc<Service>, port: Port, names: Vec<String>) -> Option<Hop> {
         let port = service.port(port)?;
+        let rule = self.mesh.destination_rule(service, self.scope.client());
+        let said = self
+            .mesh
+            .traffic_by(rule.map(|rule| &**rule), port.number, None);
         Some(Hop {
-            spoken: Spoken::to(self.mesh, service, port, None)?,
+            spoken: Spoken::to(self.mesh, port, &said.pool)?,
+            rule: rule.cloned(),
             service: service.clone(),
             port: port.clone(),
             names,
@@ -517,7 +525,7 @@ pub(super) fn black_hole() -> Value {
 impl Hop {
     /// What is said of calls to it.
     fn traffic(&self, mesh: &Mesh) -> PortTraffic {
-        traffic::of(mesh, &self.service, self.port.number, None)
+        mesh.traffic_by(self.rule.as_deref(), self.port.number, None)
     }
 
     /// What its clusters' names begin with.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::traffic::HashKey;
 use voile_model::mesh::{
-    Criterion, HttpMatch, HttpRoute, Lead, Place, RouteDestination, ServicePort, Subject,
-    TextMatch, VirtualService, holding,
+    Criterion, DestinationRule, HttpMatch, HttpRoute, Lead, Place, RouteDestination, ServicePort,
+    Subject, TextMatch, VirtualService, holding,
 };
 
 use super::names::{self, Carried, Spoken};
@@ -73,7 +73,7 @@ impl<'a> Outbound<'a> {
         let mut all = one.http.iter().flat_map(HttpRoute::destinations);
         all.any(|to| {
             let found = self.lead(one, to, called);
-            found.is_some_and(|(_, _, spoken)| !matches!(spoken, Spoken::One(_)))
+            found.is_some_and(|(_, _, spoken, _)| !matches!(spoken, Spoken::One(_)))
         })
     }
 
@@ -232,17 +232,27 @@ impl<'a> Outbound<'a> {
         action
     }
 
-    /// Who a destination is, and what travels there.
+    /// Who a destination is, what travels there, and by what rule.
     fn lead(
         &self,
         one: &VirtualService,
         to: &RouteDestination,
         called: Port,
-    ) -> Option<(Lead<'a>, &'a ServicePort, Spoken)> {
-        let lead = self.leads.of(one, to, Some(&self.scope.namespace)).ok()?;
+    ) -> Option<(
+        Lead<'a>,
+        &'a ServicePort,
+        Spoken,
+        Option<&'a DestinationRule>,
+    )> {
+        let client = self.scope.client();
+        let lead = self.leads.of(one, to, client).ok()?;
         let port = lead.service.port(lead.port.unwrap_or(called))?;
-        let spoken = Spoken::to(self.mesh, lead.service, port, lead.subset.as_deref())?;
-        Some((lead, port, spoken))
+        let rule = self.mesh.destination_rule(lead.service, client);
+        let rule = rule.map(|rule| &**rule);
+        let subset = lead.subset.as_deref();
+        let said = self.mesh.traffic_by(rule, port.number, subset);
+        let spoken = Spoken::to(self.mesh, port, &said.pool)?;
+        Some((lead, port, spoken, rule))
     }
 
     /// The cluster that a destination is. What is not there has the name of one that is not there either: as in Istio, whoever
@@ -255,12 +265,12 @@ impl<'a> Outbound<'a> {
         made: &mut Made,
     ) -> Way {
         let lead = self.lead(one, to, called);
-        let found = lead.and_then(|(lead, port, spoken)| {
+        let found = lead.and_then(|(lead, port, spoken, rule)| {
             let subset = lead.subset.as_deref();
             let base = names::outbound(port.number, subset, &lead.service.key.hostname);
             let cluster = spoken.cluster(base, carried)?;
-            let callee = Callee::new(lead.service, port.number, lead.subset.as_ref());
-            let said = traffic::of(self.mesh, lead.service, port.number, subset);
+            let callee = Callee::new(lead.service, port.number, lead.subset.as_ref(), rule);
+            let said = self.mesh.traffic_by(rule, port.number, subset);
             let key = said.balancer.key;
             Some((Way { cluster, key }, callee))
         });

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::mesh::{
-    ExtAuthzProvider, ExtAuthzTransport, Mesh, Provider, ProviderService, RequestAuthentication,
-    Service, ServicePort, TokenRule, Workload, token_rules,
+    DestinationRule, ExtAuthzProvider, ExtAuthzTransport, Mesh, Provider, ProviderService,
+    RequestAuthentication, Service, ServicePort, TokenRule, Workload, token_rules,
 };
 use voile_policy::authorization::{Action, Policy, TrustDomains};
 use voile_policy::tokens::KeySet;
@@ -257,9 +257,10 @@ impl Asked {
     pub(crate) fn clusters(
         &self,
         mesh: &Mesh,
+        rule: Option<&DestinationRule>,
         limits: &mut BTreeSet<Limit>,
     ) -> Vec<(String, Value)> {
-        let Some(target) = Target::new(mesh, &self.service, &self.port, None) else {
+        let Some(target) = Target::new(mesh, (&self.service, rule), &self.port, None) else {
             return Vec::new();
         };
         let base = super::names::outbound(self.port.number, None, &self.service.key.hostname);

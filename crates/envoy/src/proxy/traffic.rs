@@ -5,12 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use voile_model::Port;
 use voile_model::mesh::traffic::{
     Algorithm, ConnectionPool, HashKey, LoadBalancer, OutlierDetection, PortTraffic, RetryBudget,
     TcpKeepAlive, Warmup,
 };
-use voile_model::mesh::{Mesh, Service};
 
 use super::names::Carried;
 use crate::json::duration;
@@ -25,11 +23,6 @@ const BUDGET_MIN: u32 = 3;
 const SOMEBODY: u32 = 1;
 /// Seconds of a duration that the kernel takes at least.
 const SECOND: Duration = Duration::from_secs(1);
-
-/// What is said of calls to a port of a service, or of a part of it.
-pub(super) fn of(mesh: &Mesh, service: &Service, port: Port, subset: Option<&str>) -> PortTraffic {
-    mesh.traffic(service, port, subset)
-}
 
 /// Puts into a cluster what is said of calls to it. `balanced`: whether Envoy chooses among its endpoints at all.
 pub(super) fn treat(

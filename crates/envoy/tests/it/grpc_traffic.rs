@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use voile_envoy::LimitName;
 use voile_envoy::grpc::{Crowd, Discovery, Route, cluster, routes, untold};
 use voile_model::SourceFile;
+use voile_model::mesh::Client;
 use voile_model::mesh::traffic::PortTraffic;
 
 /// What a DestinationRule with this policy says of calls.
@@ -19,7 +20,9 @@ fn traffic(policy: &str) -> PortTraffic {
     let error = diagnostics.iter().find(|one| one.is_error());
     assert!(error.is_none(), "{policy}: {error:?}");
     let service = mesh.services.values().next().expect("a service");
-    let rule = mesh.destination_rule(service).expect("a rule");
+    let rule = mesh
+        .destination_rule(service, Client::default())
+        .expect("a rule");
     rule.traffic(service.ports[0].number, None)
 }
 

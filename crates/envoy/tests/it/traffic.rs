@@ -322,3 +322,62 @@ fn ports_and_parts_have_policies_of_their_own() {
     };
     assert_eq!([most(WEB), most(part)], [json!(u32::MAX), json!(3)]);
 }
+
+/// What the Envoy of a client is told of its cluster's connections and of the parts of the service: by namespace and label.
+fn told_to(namespace: &str, app: &str, rules: &str) -> (Option<u64>, bool) {
+    let client = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {app}, namespace: {namespace}, labels: {{app: {app}, sidecar.istio.io/inject: \"true\"}}}}\n\
+         spec: {{containers: [{{name: app}}]}}\nstatus: {{phase: Running, podIP: 127.9.0.9}}\n---\n{rules}"
+    );
+    let files = [("mesh.yaml", MESH), ("rules.yaml", &client)];
+    let files = files.map(|(name, text)| SourceFile::new(name, text.to_owned()));
+    let (mesh, diagnostics) = voile_model::check(&files, None);
+    let error = diagnostics.iter().find(|one| one.is_error());
+    assert!(error.is_none(), "{error:?}");
+    let key = WorkloadKey::new(Namespace::new(namespace).expect("a name"), app);
+    let made = translate(
+        &mesh,
+        &mesh.workloads[&key],
+        Capture::Redirect,
+        &WrittenKeys,
+    );
+    let limit = "/circuit_breakers/thresholds/0/max_connections";
+    let limit = made.clusters[WEB].pointer(limit).and_then(Value::as_u64);
+    let part = "outbound|80|new|web.shop.svc.cluster.local";
+    (
+        limit.filter(|limit| *limit < 100),
+        made.clusters.contains_key(part),
+    )
+}
+
+#[test]
+fn envoys_are_told_by_the_rule_that_their_workload_obeys() {
+    let rule = |name: &str, namespace: &str, limit: u32, more: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+             spec: {{host: web.shop.svc.cluster.local, trafficPolicy: {{connectionPool: {{tcp: {{maxConnections: {limit}}}}}}}, {more}}}\n"
+        )
+    };
+    let route = "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: web, namespace: shop}\n\
+                 spec: {hosts: [web], http: [{route: [{destination: {host: web, subset: new}}]}]}\n";
+    let rules = [
+        route.to_owned(),
+        rule("all", "shop", 1, "exportTo: [shop, far]"),
+        rule("job", "shop", 2, "workloadSelector: {matchLabels: {app: job}}, subsets: [{name: new, labels: {version: v2}}]"),
+        rule("bank", "bank", 3, "subsets: [{name: new, labels: {version: v2}}]"),
+    ]
+    .concat();
+    for (namespace, app, expected) in [
+        ("shop", "other", (Some(1), false)),
+        ("far", "job", (Some(1), false)),
+        ("shop", "job", (Some(2), true)),
+        ("bank", "other", (Some(3), true)),
+        ("else", "job", (None, false)),
+    ] {
+        assert_eq!(
+            told_to(namespace, app, &rules),
+            expected,
+            "{namespace} {app}"
+        );
+    }
+}

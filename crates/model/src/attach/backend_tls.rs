@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::{World, refusal};
 use crate::mesh::gateway_api::{BackendAuthorities, BackendTls, Reason, Reference, Refusal};
 use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
-use crate::mesh::{DestinationRule, Mesh, Service};
-use crate::names::{Port, ResourceName, ServiceKey};
+use crate::mesh::{Client, DestinationRule, Mesh, Service, TrafficPolicy, Visibility};
+use crate::names::{Hostname, Port, ResourceName, ServiceKey};
 use crate::source::Source;
 
 /// A policy, and what became of it.
@@ -189,34 +189,49 @@ pub(super) fn spoken(policies: &[Policy<'_>]) -> Spoken {
     spoken
 }
 
-/// Puts that into force, before all DestinationRules of the same Services and with all else that those say.
+/// Puts that into force, before all DestinationRules of the same Services and with all else that those say to whom.
 pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
     for (key, (source, ports)) in spoken {
         let Some(service) = mesh.services.get(&key) else {
             continue;
         };
-        let name = ResourceName::new(key.namespace.clone(), format!("~{}", key.hostname));
-        let said = mesh.destination_rule(service);
-        let mut rule = said.map_or_else(
-            || DestinationRule {
-                name: name.clone(),
-                source: source.clone(),
-                created: None,
-                host: key.hostname.clone(),
-                policy: Default::default(),
-                subsets: BTreeMap::new(),
-                merged: Vec::new(),
-            },
-            |rule| DestinationRule::clone(rule),
-        );
-        rule.name = name;
-        rule.source = source;
-        rule.created = Some(i64::MIN);
-        rule.host = key.hostname.clone();
-        for (port, origin) in ports {
-            rule.speak(port, &ClientTls::Originate(origin));
+        let host = &key.hostname;
+        let holding = mesh.destination_rules_of(service).into_iter();
+        let mut rules: Vec<DestinationRule> = holding.map(|rule| (**rule).clone()).collect();
+        // Those for whom there is no rule; whoever has one of the service's namespace keeps to that.
+        if mesh.destination_rule(service, Client::default()).is_none() {
+            let name = ResourceName::new(mesh.config.root_namespace.clone(), "");
+            rules.push(of_all(name, host, &source));
         }
-        mesh.destination_rules.insert(0, rule.into());
+        for rule in rules.into_iter().rev() {
+            let name = format!("~{host}~{}", rule.name.name);
+            let mut laid = DestinationRule {
+                name: ResourceName::new(rule.name.namespace.clone(), name),
+                source: source.clone(),
+                created: Some(i64::MIN),
+                host: host.clone(),
+                ..rule
+            };
+            for (port, origin) in &ports {
+                laid.speak(*port, &ClientTls::Originate(Arc::clone(origin)));
+            }
+            mesh.destination_rules.insert(0, laid.into());
+        }
+    }
+}
+
+/// A rule that says nothing yet, to everybody.
+fn of_all(name: ResourceName, host: &Hostname, source: &Source) -> DestinationRule {
+    DestinationRule {
+        name,
+        source: source.clone(),
+        created: None,
+        host: host.clone(),
+        visibility: Visibility::Public,
+        selector: None,
+        policy: TrafficPolicy::default(),
+        subsets: BTreeMap::new(),
+        merged: Vec::new(),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Check of DestinationRule. Policies are told to clients by service, the same to all of them; what only some clients are
-//! to obey (a rule in a namespace that is not the service's, `exportTo`) is refused by name and not widened.
+//! Check of DestinationRule: how a service is called, and by which of its clients (`exportTo`, `workloadSelector`).
 
 mod origin;
 
@@ -11,8 +10,8 @@ use super::{intents, traffic};
 use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::intent::Intent;
-use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy};
-use crate::names::{CLUSTER_DOMAIN, Hostname, ResourceName};
+use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy, Visibility};
+use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, ResourceName};
 use crate::written::traffic::Level;
 use crate::written::{Text, destination as written};
 
@@ -28,14 +27,7 @@ pub(super) fn destination_rule(
     let host = report
         .required(written.host.as_ref(), &written.at, "host")
         .and_then(|host| whole(host, &meta.name, report));
-    for text in written.export_to.iter().filter(|text| &*text.value != "*") {
-        report.error(
-            codes::NOT_YET,
-            &text.at,
-            "`exportTo` is not yet supported in a DestinationRule, and would not be in force",
-            "a rule holds for all clients of its service",
-        );
-    }
+    let visibility = clients(&written, &meta.name.namespace, report);
     let policy = policy(&written.policy, report);
     let mut subsets = BTreeMap::new();
     for subset in &written.subsets {
@@ -57,10 +49,38 @@ pub(super) fn destination_rule(
         source: meta.source,
         created: meta.created,
         host: host?,
+        visibility,
+        selector: values::selector(written.selector.as_ref(), report),
         policy,
         subsets,
         merged: Vec::new(),
     })
+}
+
+/// Whose clients it is for. A selector is of workloads of the rule's own namespace, which Istio says by leaving out what `exportTo`
+/// says besides.
+fn clients(written: &written::DestinationRule, own: &Namespace, report: &Report) -> Visibility {
+    if written.selector.is_none() {
+        let mut visibility = values::visibility(&written.export_to, own, report);
+        if let Visibility::Namespaces(list) = &mut visibility {
+            list.sort_unstable();
+            list.dedup();
+        }
+        return visibility;
+    }
+    let others = written.export_to.iter();
+    for text in others.filter(|text| !["*", ".", own.as_str()].contains(&&*text.value)) {
+        report.error(
+            codes::CONTRADICTION,
+            &text.at,
+            format!(
+                "`{}` in `exportTo` means nothing beside `workloadSelector`",
+                text.value
+            ),
+            "remove one of the two: what is selected are workloads of the rule's own namespace",
+        );
+    }
+    Visibility::Namespaces(vec![own.clone()])
 }
 
 /// A name without a dot is a Service of the rule's namespace, as in Istio.

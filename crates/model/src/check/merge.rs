@@ -1,21 +1,23 @@
-//! Several DestinationRules of one namespace for one host are one, as in Istio: the subsets of all, and the oldest `trafficPolicy`.
-//! What Istio leaves out there without a word (a subset of a name that an older rule has, a second policy) is an error with its
-//! place.
+//! Several DestinationRules of one namespace for one host and the same clients are one, as in Istio: the subsets of all, and the oldest
+//! `trafficPolicy`. What Istio leaves out there without a word (a subset of a name that an older rule has, a second policy, clients
+//! for whom there are two) is an error with its place.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::codes;
 use crate::diagnostic::Diagnostic;
-use crate::mesh::{DestinationRule, TrafficPolicy};
-use crate::names::{Hostname, Namespace};
+use crate::mesh::{DestinationRule, TrafficPolicy, Visibility};
+use crate::names::{Hostname, Labels, Namespace};
 
 /// Puts them together. `rules` are in order of age, and stay so.
 pub(super) fn merge(rules: &mut Vec<Arc<DestinationRule>>, diagnostics: &mut Vec<Diagnostic>) {
-    let mut places: HashMap<(Namespace, Hostname), usize> = HashMap::new();
+    type Clients = (Visibility, Option<Labels>);
+    let mut places: HashMap<(Namespace, Hostname, Clients), usize> = HashMap::new();
     let mut groups: Vec<Vec<Arc<DestinationRule>>> = Vec::new();
     for rule in rules.drain(..) {
-        let key = (rule.name.namespace.clone(), rule.host.clone());
+        let clients = (rule.visibility.clone(), rule.selector.clone());
+        let key = (rule.name.namespace.clone(), rule.host.clone(), clients);
         let place = *places.entry(key).or_insert(groups.len());
         match groups.get_mut(place) {
             Some(group) => group.push(rule),
@@ -27,6 +29,34 @@ pub(super) fn merge(rules: &mut Vec<Arc<DestinationRule>>, diagnostics: &mut Vec
         several => together(several, diagnostics).into(),
     };
     rules.extend(groups.into_iter().map(one));
+    // A rule for all is no rival of one that names some.
+    let mut naming: HashMap<(&Namespace, &Hostname), Vec<&DestinationRule>> = HashMap::new();
+    for rule in rules.iter() {
+        if rule.visibility == Visibility::Public || rule.selector.is_some() {
+            continue;
+        }
+        let of_host = naming.entry((&rule.name.namespace, &rule.host));
+        let of_host = of_host.or_default();
+        diagnostics.extend(of_host.iter().find_map(|older| rivals(older, rule)));
+        of_host.push(rule);
+    }
+}
+
+/// Says what of a rule is not in force since an older one for the same host names the same clients.
+fn rivals(older: &DestinationRule, rule: &DestinationRule) -> Option<Diagnostic> {
+    let (Visibility::Namespaces(known), Visibility::Namespaces(named)) =
+        (&older.visibility, &rule.visibility)
+    else {
+        return None;
+    };
+    let both = named.iter().find(|namespace| known.contains(namespace))?;
+    let message = format!(
+        "DestinationRule {} is not in force for clients of namespace {both}: {} in {} is older and is exported to it, too",
+        rule.name, older.name, older.source
+    );
+    let diagnostic = Diagnostic::error(codes::CLASH, rule.source.clone(), message);
+    let help = "export each of the rules for one host to other namespaces, or all to the same: those are one rule";
+    Some(diagnostic.field("spec.exportTo").help(help))
 }
 
 /// The one that several make, the oldest first.

@@ -1,6 +1,8 @@
 //! Istio's DestinationRule, as far as it is obeyed: how a service is called. Istio's precedence holds: a level that
 //! writes a block (`loadBalancer`, `outlierDetection`, `connectionPool`) replaces the wider one's as a whole, and a port's
-//! level replaces all of them, those that it does not write included.
+//! level replaces all of them, those that it does not write included. Who of several callers obeys which rule: `client`.
+
+mod client;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +10,10 @@ use std::sync::Arc;
 use super::traffic::{
     ClientTls, ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic, RetryBudget,
 };
-use super::{Mesh, Service};
-use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
+use super::{Mesh, Visibility};
+use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
+pub use client::Client;
 
 /// One resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +26,10 @@ pub struct DestinationRule {
     pub created: Option<i64>,
     /// Services it is for; a short name is made whole by its own namespace.
     pub host: Hostname,
+    /// Whose clients it is for, by namespace (`exportTo`). Of one that selects clients: its own namespace's alone.
+    pub visibility: Visibility,
+    /// The clients of its namespace that it is for (`workloadSelector`); `None` is all.
+    pub selector: Option<Labels>,
     /// For the whole service.
     pub policy: TrafficPolicy,
     /// Named parts of the service, with policies of their own.
@@ -126,37 +133,18 @@ impl DestinationRule {
 }
 
 impl Mesh {
-    /// What is said of calls to a port of a service, or to one of a subset: by its rule, and of localities by the mesh where that
-    /// says nothing.
-    pub fn traffic(&self, service: &Service, port: Port, subset: Option<&str>) -> PortTraffic {
-        let rule = self.destination_rule(service);
+    /// What a rule says of calls to a port of its service, or to one of a subset, and the mesh of localities where it says nothing.
+    pub fn traffic_by(
+        &self,
+        rule: Option<&DestinationRule>,
+        port: Port,
+        subset: Option<&str>,
+    ) -> PortTraffic {
         let mut said = rule.map_or_else(PortTraffic::default, |rule| rule.traffic(port, subset));
         let locality = &mut said.balancer.locality;
         if locality.is_none() {
             locality.clone_from(&self.config.locality);
         }
         said
-    }
-
-    /// The rule for a service: of its own namespace, else of the root namespace; the one for its very name, else the
-    /// longest pattern. Several for one host are one.
-    pub fn destination_rule(&self, service: &Service) -> Option<&Arc<DestinationRule>> {
-        let in_namespace = |namespace: &Namespace| {
-            let covering = self.destination_rules.iter().filter(|rule| {
-                rule.name.namespace == *namespace && rule.host.covers(&service.key.hostname)
-            });
-            covering.reduce(|best, rule| match rule.is_narrower(best) {
-                true => rule,
-                false => best,
-            })
-        };
-        in_namespace(&service.key.namespace).or_else(|| in_namespace(&self.config.root_namespace))
-    }
-}
-
-impl DestinationRule {
-    fn is_narrower(&self, than: &Self) -> bool {
-        let rank = |host: &Hostname| (!host.is_wildcard(), host.as_str().len());
-        rank(&self.host) > rank(&than.host)
     }
 }

@@ -71,7 +71,6 @@ impl DestinationRule {
             export_to: spec.texts("exportTo"),
             selector: Selector::read(&mut spec, "workloadSelector", "matchLabels"),
         };
-        spec.not_yet(&["workloadSelector"]);
         spec.finish();
         Some(rule)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::gateway_api::{Condition, GATEWAY_NAME, Said};
 use voile_model::mesh::traffic::{Authorities, ClientTls};
-use voile_model::mesh::{Mesh, Subject, TargetPort, Visibility};
+use voile_model::mesh::{Client, Mesh, Subject, TargetPort, Visibility};
 use voile_model::{Namespace, Port, ResourceName, SourceFile, check};
 
 use crate::{good, render};
@@ -313,7 +313,9 @@ fn a_policy_of_tls_to_backends_leaves_what_else_is_said_of_the_service() {
 ";
     let mesh = good(text);
     let service = mesh.services.values().next().expect("a service");
-    let rule = mesh.destination_rule(service).expect("a rule");
+    let rule = mesh
+        .destination_rule(service, Client::default())
+        .expect("a rule");
     let port = |number: u16| Port::new(number).expect("a port");
     for part in [None, Some("new")] {
         let traffic = rule.traffic(port(443), part);
@@ -346,7 +348,11 @@ fn believed(policy: &str, map: &str) -> Option<Authorities> {
 fn spoken(mesh: &Mesh) -> Option<Authorities> {
     let service = mesh.services.values().next().expect("a service");
     let port = Port::new(443).expect("a port");
-    match mesh.destination_rule(service)?.traffic(port, None).tls? {
+    match mesh
+        .destination_rule(service, Client::default())?
+        .traffic(port, None)
+        .tls?
+    {
         ClientTls::Originate(origin) => Some(origin.authorities.clone()),
         other => panic!("{other:?}"),
     }

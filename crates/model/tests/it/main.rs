@@ -5,6 +5,7 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
+mod clients;
 mod files;
 mod gateway_api;
 mod golden;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::traffic::Algorithm;
-use voile_model::mesh::{OutboundPolicy, Probe, Protocol, Question, Service, WorkloadType};
+use voile_model::mesh::{Client, OutboundPolicy, Probe, Protocol, Question, Service, WorkloadType};
 use voile_model::{Hostname, Identity, Mesh, Port, SourceFile, WorkloadKey, check};
 
 use crate::{check_text, good, render};
@@ -76,7 +76,10 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
     let mut mesh = good(RULES);
     let service = mesh.services.values().next().unwrap().clone();
     // Whoever has a time is older than whoever has none; rules for one host are one.
-    let rule = mesh.destination_rule(&service).unwrap().clone();
+    let rule = mesh
+        .destination_rule(&service, Client::default())
+        .unwrap()
+        .clone();
     assert_eq!(&*rule.name.name, "younger");
     let merged: Vec<&str> = rule.merged.iter().map(|(one, _)| &*one.name).collect();
     assert_eq!(merged, ["narrow"]);
@@ -100,7 +103,7 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
     mesh.destination_rules
         .retain(|rule| &*rule.name.name != "younger");
     let name = |mesh: &Mesh| {
-        mesh.destination_rule(&service)
+        mesh.destination_rule(&service, Client::default())
             .map(|rule| rule.name.to_string())
     };
     assert_eq!(name(&mesh).as_deref(), Some("shop/wide"));
@@ -149,7 +152,7 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
     .concat();
     let (mesh, problems) = check_text(&text);
     let service = mesh.services.values().next().unwrap();
-    let rule = mesh.destination_rule(service).unwrap();
+    let rule = mesh.destination_rule(service, Client::default()).unwrap();
     let subsets: Vec<String> = rule
         .subsets
         .iter()
@@ -163,7 +166,7 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
         (Some("two"), Algorithm::RoundRobin),
         (Some("three"), Algorithm::LeastRequest),
     ] {
-        let said = mesh.traffic(service, Port::new(80).unwrap(), subset);
+        let said = mesh.traffic_by(Some(rule), Port::new(80).unwrap(), subset);
         assert_eq!(said.balancer.algorithm, expected, "{subset:?}");
     }
     // What Istio leaves out without a word.
@@ -206,7 +209,8 @@ fn localities_are_as_the_mesh_says_where_no_rule_says_it() {
     .concat();
     let ranked = |mesh: &Mesh| {
         let ranks = |service: &&Arc<Service>| {
-            let said = mesh.traffic(service, Port::new(80).unwrap(), None);
+            let rule = mesh.destination_rule(service, Client::default());
+            let said = mesh.traffic_by(rule.map(|rule| &**rule), Port::new(80).unwrap(), None);
             said.ranks_localities()
         };
         let services = mesh.services.values().filter(ranks);

@@ -1421,6 +1421,9 @@ pub struct ServicePolicy {
     /// Parts of the service that routes may lead to.
     #[prost(message, repeated, tag = "4")]
     pub subsets: ::prost::alloc::vec::Vec<Subset>,
+    /// What some clients of the namespace that is told obey in the place of all the rest. The first whose labels a client has counts.
+    #[prost(message, repeated, tag = "5")]
+    pub for_clients: ::prost::alloc::vec::Vec<ClientPolicy>,
 }
 impl ::prost::Name for ServicePolicy {
     const NAME: &'static str = "ServicePolicy";
@@ -1430,6 +1433,26 @@ impl ::prost::Name for ServicePolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ServicePolicy".into()
+    }
+}
+/// How a service is called by workloads that a DestinationRule selects.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ClientPolicy {
+    /// Its clients have all of these.
+    #[prost(message, repeated, tag = "1")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
+    /// Refused if unset, or if it tells clients apart in turn.
+    #[prost(message, optional, tag = "2")]
+    pub policy: ::core::option::Option<ServicePolicy>,
+}
+impl ::prost::Name for ClientPolicy {
+    const NAME: &'static str = "ClientPolicy";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ClientPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ClientPolicy".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

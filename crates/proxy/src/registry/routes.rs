@@ -578,7 +578,9 @@ impl Registry {
             // Of a service that is gone nothing more will come.
             let policy = self.policies.get(&name)?;
             let subset = to.subset.as_ref()?;
-            let known = policy.value.subsets.contains_key(subset);
+            // A part that other clients have and we have not is known not to be there.
+            let known =
+                policy.value.subsets.contains_key(subset) || self.others_have(&name, subset);
             (!known).then(|| format!("subset {subset} of {name}").into())
         })
     }

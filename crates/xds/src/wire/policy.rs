@@ -23,6 +23,8 @@ pub struct ServicePolicy {
     pub first_address_only: bool,
     /// Parts of the service that routes may lead to, by name.
     pub subsets: BTreeMap<Arc<str>, Subset>,
+    /// What clients with these labels obey instead; the first that selects a client counts.
+    pub for_clients: Vec<(Labels, Self)>,
 }
 
 /// A part of a service.
@@ -119,6 +121,40 @@ impl ServicePolicy {
 
     /// Checks a message.
     pub fn check(message: &wire::ServicePolicy) -> Result<Self, WireError> {
+        let mut checked = Self::check_own(message)?;
+        for (index, entry) in message.for_clients.iter().enumerate() {
+            let field = format!("for_clients[{index}].policy");
+            let Some(policy) = &entry.policy else {
+                return Err(WireError::new(field, "it is not there".to_owned()));
+            };
+            if !policy.for_clients.is_empty() {
+                let reason = "clients are told apart within".to_owned();
+                return Err(WireError::new(field, reason));
+            }
+            let policy = Self::check_own(policy).map_err(|error| error.within(&field))?;
+            let of = (labels_of(&entry.labels), policy);
+            checked.for_clients.push(of);
+        }
+        Ok(checked)
+    }
+
+    /// What a client with these labels obeys.
+    #[must_use]
+    pub fn for_client(&self, labels: &Labels) -> &Self {
+        let mut all = self.for_clients.iter();
+        let selecting = all.find(|(selector, _)| selector.selects(labels));
+        selecting.map_or(self, |(_, policy)| policy)
+    }
+
+    /// Whether the service has a part of this name for some client.
+    #[must_use]
+    pub fn has_subset(&self, name: &str) -> bool {
+        let others = self.for_clients.iter().map(|(_, policy)| policy);
+        let mut all = std::iter::once(self).chain(others);
+        all.any(|policy| policy.subsets.contains_key(name))
+    }
+
+    fn check_own(message: &wire::ServicePolicy) -> Result<Self, WireError> {
         let mut ports = BTreeMap::new();
         for (index, entry) in message.ports.iter().enumerate() {
             let field = format!("ports[{index}]");
@@ -155,6 +191,7 @@ impl ServicePolicy {
             plaintext: message.plaintext,
             first_address_only: message.first_address_only,
             subsets,
+            for_clients: Vec::new(),
         })
     }
 }

@@ -216,6 +216,35 @@ fn bytes_that_are_no_message_are_refused() {
     assert!(ServicePolicy::decode(b"\x0a\x7f").is_err());
 }
 
+#[test]
+fn a_policy_tells_clients_apart_by_labels_and_not_twice() {
+    let client = |policy| proxy::ClientPolicy {
+        labels: Vec::new(),
+        policy,
+    };
+    let with = |all| proxy::ServicePolicy {
+        for_clients: all,
+        ..proxy::ServicePolicy::default()
+    };
+    let own = proxy::ServicePolicy {
+        plaintext: true,
+        ..proxy::ServicePolicy::default()
+    };
+    let good = ServicePolicy::check(&with(vec![client(Some(own.clone()))])).expect("a policy");
+    assert!(good.for_client(&Labels::NONE).plaintext && !good.plaintext);
+    let twice = with(vec![client(Some(own))]);
+    for (message, reason) in [
+        (with(vec![client(None)]), "for_clients[0].policy"),
+        (
+            with(vec![client(Some(twice))]),
+            "clients are told apart within",
+        ),
+    ] {
+        let error = ServicePolicy::check(&message).expect_err(reason);
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
 fn socket(port: u32) -> Option<proxy::SocketAddress> {
     Some(proxy::SocketAddress {
         address: vec![127, 0, 0, 1],

@@ -161,7 +161,12 @@ fn a_gateway_shows_its_certificate_where_a_server_demands_one() {
             ("ca.crt", "authority.crt"),
         ],
     );
-    let mutual = credential.clone() + &rule("strict", "mode: MUTUAL, credentialName: client");
+    // A gateway is a client that can be selected.
+    let mutual = rule("strict", "mode: MUTUAL, credentialName: client").replace(
+        "spec:\n",
+        "spec:\n  workloadSelector: {matchLabels: {app: gateway}}\n",
+    );
+    let mutual = credential.clone() + &mutual;
     let (edge, _servers) = outside(&keys, &mutual, &[("strict", &demands)]);
     wait_until("a proof", || edge.status("strict.test", "/") == 200);
     let base = servers(&http_server("\"*.test\"")) + &routes(&["strict"]) + &credential;

@@ -111,8 +111,8 @@ impl Mesh {
         mesh
     }
 
-    /// Starts the proxy of one more pod of the namespace, of which the configuration speaks; gives it with its ports (admin, metrics,
-    /// readiness).
+    /// Starts the proxy of one more pod of which the configuration speaks (`NAME`, or `NAMESPACE/NAME`); gives it with its ports (admin,
+    /// metrics, readiness).
     pub(crate) fn start_beside(&self, pod: &str, how: &Client) -> (Process, [u16; 3]) {
         let ports = [free_port(), free_port(), free_port()];
         let process = start_proxy(self.folder.path(), self.control_ports[0], pod, ports, how);
@@ -359,6 +359,7 @@ pub(crate) fn start_proxy(
     [admin, metrics, readiness]: [u16; 3],
     how: &Client,
 ) -> Process {
+    let (namespace, pod) = pod.split_once('/').unwrap_or(("shop", pod));
     let state = folder.join("state");
     let token = folder.join(format!("{pod}.token"));
     let printed = Process::output(|voile| {
@@ -367,7 +368,7 @@ pub(crate) fn start_proxy(
                 "token",
                 "create",
                 "--service-account",
-                &format!("shop/{pod}"),
+                &format!("{namespace}/{pod}"),
                 "--pod",
                 pod,
             ])
@@ -384,7 +385,7 @@ pub(crate) fn start_proxy(
         voile.args([
             "proxy",
             "--workload",
-            &format!("shop/{pod}"),
+            &format!("{namespace}/{pod}"),
             "--control",
             &format!("https://127.0.0.1:{xds}"),
         ]);

@@ -15,7 +15,7 @@ use voile_proto::{type_url, workload as wire};
 use voile_xds::wire::{Address, PortPolicy, ServicePolicy, Tunnel, WireError, Workload};
 
 use super::{At, policy_of};
-use crate::snapshot::MeshSnapshot;
+use crate::snapshot::{Caller, MeshSnapshot};
 
 /// See the module.
 #[derive(Default)]
@@ -40,9 +40,8 @@ impl Destination {
 
     pub(super) fn of(
         snapshot: &MeshSnapshot,
-        name: &Arc<str>,
-        port: Port,
-        subset: Option<&str>,
+        caller: &Caller,
+        (name, port, subset): At<'_>,
     ) -> Result<Self, String> {
         let unreadable = |error: &dyn std::fmt::Display| format!("{name}: {error}");
         let address = snapshot
@@ -60,7 +59,7 @@ impl Destination {
                 "clients of {name} go to the address that they named: gRPC names none"
             ));
         }
-        let policy = policy_of(snapshot, name)?;
+        let policy = policy_of(snapshot, caller, name)?;
         let part = match subset {
             Some(subset) => {
                 let part = policy.as_ref().and_then(|all| all.subsets.get(subset));

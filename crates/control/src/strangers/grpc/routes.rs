@@ -40,7 +40,7 @@ pub(super) fn of(
     if let Some(subset) = subset {
         return Err(format!("routes are of {service}, not of its part {subset}"));
     }
-    let policy = policy_of(snapshot, service)?.and_then(|mut all| all.ports.remove(&port));
+    let policy = policy_of(snapshot, caller, service)?.and_then(|mut all| all.ports.remove(&port));
     let usual = policy.as_ref().and_then(|policy| policy.retry.as_ref());
     let about = format!("routes of port {port}");
     let mut limits = BTreeSet::new();
@@ -82,7 +82,7 @@ pub(super) fn of(
         let retried = route.retry.as_ref().or(usual);
         let about = format!("{about}, route {}", route.name);
         limits.extend(retried.and_then(|policy| unheard(&about, policy)));
-        let keys = keys(snapshot, route, port)?;
+        let keys = keys(snapshot, caller, route, port)?;
         if keys.len() > 1 {
             let why = "its destinations keep calls together by different values: all values of them together decide";
             limits.insert(Limit::new(LimitName::ConsistentHash, &about, why));
@@ -133,13 +133,14 @@ pub(super) fn led_to(
 /// By what the destinations of a route keep calls together.
 fn keys(
     snapshot: &MeshSnapshot,
+    caller: &Caller,
     route: &voile_xds::wire::Route,
     port: Port,
 ) -> Result<Vec<HashKey>, String> {
     let mut keys = Vec::new();
     for to in route.destinations.iter().filter(|to| to.weight > 0) {
         let Ok(target) = &to.to else { continue };
-        let policy = policy_of(snapshot, &target.service.to_string().into())?;
+        let policy = policy_of(snapshot, caller, &target.service.to_string().into())?;
         let port = target.port.unwrap_or(port);
         let traffic = traffic_of(policy.as_ref(), port, target.subset.as_deref());
         let key = traffic.and_then(|traffic| traffic.balancer.key.clone());

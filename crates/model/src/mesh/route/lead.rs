@@ -1,11 +1,11 @@
-//! Where routes lead: a destination as it is written, as the service, part and port that clients in one namespace are sent to.
+//! Where routes lead: a destination as it is written, as the service, part and port that a client is sent to.
 //! Whoever tells somebody of routes asks here, so that all are told the same.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{HttpMatch, HttpRoute, RouteDestination, VirtualService, WeightedDestination};
-use crate::mesh::{Mesh, Service, Visibility};
+use crate::mesh::{Client, Mesh, Service, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 
 /// The services of a mesh by host.
@@ -45,7 +45,7 @@ impl<'m> Leads<'m> {
         self.hosts.get(host).into_iter().flatten().copied()
     }
 
-    /// What a destination of a VirtualService is for clients in a namespace (`None`: one that nobody names).
+    /// What a destination of a VirtualService is for a client.
     ///
     /// # Errors
     /// What of it is not there. As in Istio, that is 503 for those who come by this route, and for nobody else.
@@ -53,13 +53,13 @@ impl<'m> Leads<'m> {
         &self,
         one: &VirtualService,
         to: &RouteDestination,
-        client: Option<&Namespace>,
+        client: Client<'_>,
     ) -> Result<Lead<'m>, String> {
         if let Some(why) = &to.nowhere {
             return Err(why.to_string());
         }
         let service = self
-            .service(&to.host, &one.name.namespace, client)
+            .service(&to.host, &one.name.namespace, client.namespace)
             .ok_or_else(|| format!("no service {} can be seen", to.host))?;
         let port = match (&to.port, service.ports.as_slice()) {
             (Some((port, _)), _) if service.port(*port).is_none() => {
@@ -70,11 +70,10 @@ impl<'m> Leads<'m> {
             (None, _) => None,
         };
         let subset = to.subset.as_ref().map(|(name, _)| name.clone());
-        if let Some(name) = &subset {
-            let rule = self.mesh.destination_rule(service);
-            if !rule.is_some_and(|rule| rule.subsets.contains_key(name)) {
-                return Err(format!("{} has no subset {name}", service.key));
-            }
+        if let Some(name) = &subset
+            && !self.mesh.has_subset(service, name, client)
+        {
+            return Err(format!("{} has no subset {name}", service.key));
         }
         Ok(Lead {
             service,

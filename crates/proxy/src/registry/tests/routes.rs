@@ -51,6 +51,17 @@ fn put_routes(registry: &mut Registry, body: &[u8]) -> Result<(), String> {
 }
 
 fn subsets(registry: &mut Registry, service: &str, of: &[(&str, &str)]) {
+    put_policy(registry, service, &parts(of));
+}
+
+fn put_policy(registry: &mut Registry, service: &str, policy: &proxy::ServicePolicy) {
+    let name = format!("{SHOP}/{service}.test");
+    let body = policy.encode_to_vec();
+    put(registry, type_url::SERVICE_POLICY, &name, &body);
+}
+
+/// A policy with these parts: (name, version).
+fn parts(of: &[(&str, &str)]) -> proxy::ServicePolicy {
     let subset = |(name, version): &(&str, &str)| proxy::Subset {
         name: (*name).to_owned(),
         labels: vec![proxy::Label {
@@ -59,7 +70,7 @@ fn subsets(registry: &mut Registry, service: &str, of: &[(&str, &str)]) {
         }],
         ports: Vec::new(),
     };
-    let body = proxy::ServicePolicy {
+    proxy::ServicePolicy {
         ports: vec![proxy::PortPolicy {
             port: 80,
             protocol: proxy::Protocol::Http.into(),
@@ -67,14 +78,7 @@ fn subsets(registry: &mut Registry, service: &str, of: &[(&str, &str)]) {
         }],
         subsets: of.iter().map(subset).collect(),
         ..proxy::ServicePolicy::default()
-    };
-    let name = format!("{SHOP}/{service}.test");
-    put(
-        registry,
-        type_url::SERVICE_POLICY,
-        &name,
-        &body.encode_to_vec(),
-    );
+    }
 }
 
 fn pod(registry: &mut Registry, uid: &str, address: &str, version: &str) {
@@ -186,6 +190,67 @@ fn others(registry: &Registry) -> String {
         .map(|held| held.value.addresses[0].to_string())
         .collect();
     all.join("+")
+}
+
+/// Our own workload has this label.
+fn labelled(registry: &mut Registry, app: &str) {
+    let configuration = proxy::ProxyConfiguration {
+        workload_uid: "own".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        outbound_policy: proxy::OutboundPolicy::AllowAny.into(),
+        labels: vec![label("app", app)],
+        ..proxy::ProxyConfiguration::default()
+    };
+    let body = configuration.encode_to_vec();
+    put(registry, type_url::PROXY_CONFIGURATION, "shop/own", &body);
+}
+
+fn label(name: &str, value: &str) -> proxy::Label {
+    proxy::Label {
+        name: name.to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+#[test]
+fn of_a_policy_that_tells_clients_apart_the_first_for_our_labels_is_obeyed() {
+    let mut registry = web();
+    labelled(&mut registry, "web");
+    let of = |labels: Vec<proxy::Label>, all: &[(&str, &str)]| proxy::ClientPolicy {
+        labels,
+        policy: Some(parts(all)),
+    };
+    let told = proxy::ServicePolicy {
+        for_clients: vec![
+            of(
+                vec![label("app", "job"), label("tier", "back")],
+                &[("one", "v9")],
+            ),
+            of(vec![label("app", "job")], &[("one", "v1")]),
+            of(Vec::new(), &[("one", "v2"), ("two", "v1")]),
+        ],
+        ..parts(&[("one", "v9")])
+    };
+    routes(&mut registry, &[("web", "one", 1)]);
+    put_policy(&mut registry, "web", &told);
+    assert_eq!(led(&registry), "10.1.0.2+10.1.0.3");
+    labelled(&mut registry, "job");
+    assert_eq!(led(&registry), "10.1.0.1", "other labels choose anew");
+    // What is for others alone is not waited for.
+    routes(&mut registry, &[("web", "two", 1)]);
+    assert_eq!(led(&registry), "!shop/web.test has no subset two");
+    labelled(&mut registry, "web");
+    assert_eq!(led(&registry), "10.1.0.1");
+    // Nobody is told apart any more: neither is what was told before.
+    subsets(&mut registry, "web", &[("two", "v2")]);
+    labelled(&mut registry, "job");
+    assert_eq!(led(&registry), "10.1.0.2+10.1.0.3");
+    // What is gone does not come back with other labels.
+    put_policy(&mut registry, "web", &told);
+    let name: Arc<str> = format!("{SHOP}/web.test").into();
+    registry.remove(type_url::SERVICE_POLICY, &name);
+    labelled(&mut registry, "web");
+    assert!(!registry.policies.contains_key(&name));
 }
 
 #[test]

@@ -1,0 +1,159 @@
+//! Which DestinationRule a client obeys: of its own namespace, else of the service's, else of the root namespace, of those that are
+//! exported to it. What is not for a client is not there for it, so that it never hides what is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::DestinationRule;
+use crate::mesh::{Mesh, Service, Visibility, Workload};
+use crate::names::{Labels, Namespace};
+
+/// Who calls, as far as rules tell clients apart. The default is one that no rule names.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Client<'a> {
+    /// Where it is.
+    pub namespace: Option<&'a Namespace>,
+    /// What it has; no rule selects one of which that is not said.
+    pub labels: Option<&'a Labels>,
+}
+
+impl<'a> Client<'a> {
+    /// A workload.
+    #[must_use]
+    pub fn of(workload: &'a Workload) -> Self {
+        Self {
+            namespace: Some(&workload.key.namespace),
+            labels: Some(&workload.labels),
+        }
+    }
+
+    /// One of a namespace that nobody selects.
+    #[must_use]
+    pub fn within(namespace: Option<&'a Namespace>) -> Self {
+        Self {
+            namespace,
+            labels: None,
+        }
+    }
+}
+
+impl Mesh {
+    /// The rule that a client obeys when it calls a service. In each namespace that is the one for its very name, else the longest
+    /// pattern; of one host one that selects the client, else one that names its namespace, and then the oldest.
+    pub fn destination_rule(
+        &self,
+        service: &Service,
+        client: Client<'_>,
+    ) -> Option<&Arc<DestinationRule>> {
+        let root = &self.config.root_namespace;
+        let of = |namespace: &Namespace, kept_in: bool| {
+            let mut holding = self.destination_rules.iter().filter(|rule| {
+                rule.name.namespace == *namespace
+                    && (!kept_in || rule.visibility != Visibility::Public)
+                    && rule.is_for(client)
+                    && rule.host.covers(&service.key.hostname)
+            });
+            let first = holding.next()?;
+            Some(
+                holding.fold(first, |best, rule| match rule.rank() > best.rank() {
+                    true => rule,
+                    false => best,
+                }),
+            )
+        };
+        // What the root namespace says to everybody is no word of its own clients: it comes last for them, too.
+        let own = client.namespace;
+        let own = own.and_then(|namespace| of(namespace, namespace == root));
+        let of_service = || of(&service.key.namespace, false);
+        own.or_else(of_service).or_else(|| of(root, false))
+    }
+
+    /// The namespaces whose clients may obey another rule than clients that nobody names.
+    pub fn namespaces_apart(&self, service: &Service) -> BTreeSet<&Namespace> {
+        let own = [&service.key.namespace, &self.config.root_namespace];
+        let mut apart = BTreeSet::new();
+        for rule in &self.destination_rules {
+            let home = &rule.name.namespace;
+            let for_all = rule.visibility == Visibility::Public && own.contains(&home);
+            if for_all || !rule.host.covers(&service.key.hostname) {
+                continue;
+            }
+            apart.insert(home);
+            if let Visibility::Namespaces(list) = &rule.visibility {
+                apart.extend(list);
+            }
+        }
+        apart
+    }
+
+    /// The rules that some clients of a namespace obey because they are selected, the first that selects a client first.
+    pub fn selecting_rules(
+        &self,
+        service: &Service,
+        namespace: &Namespace,
+    ) -> Vec<&Arc<DestinationRule>> {
+        let holds = |rule: &&Arc<DestinationRule>| {
+            let of = rule.name.namespace == *namespace && rule.selector.is_some();
+            let client = Client {
+                namespace: Some(namespace),
+                labels: rule.selector.as_ref(),
+            };
+            let holding = || self.destination_rule(service, client);
+            of && holding().is_some_and(|one| Arc::ptr_eq(one, rule))
+        };
+        let mut all: Vec<_> = self.destination_rules.iter().filter(holds).collect();
+        all.sort_by_key(|rule| std::cmp::Reverse(rule.rank()));
+        all
+    }
+
+    /// All rules that some client obeys when it calls a service, in the order in which they go before each other.
+    pub fn destination_rules_of(&self, service: &Service) -> Vec<&Arc<DestinationRule>> {
+        let apart = self.namespaces_apart(service).into_iter();
+        let apart = apart.flat_map(|namespace| {
+            let mut all = self.selecting_rules(service, namespace);
+            all.extend(self.destination_rule(service, Client::within(Some(namespace))));
+            all
+        });
+        let general = self.destination_rule(service, Client::default());
+        let obeyed: Vec<_> = apart.chain(general).collect();
+        let is_obeyed =
+            |rule: &&Arc<DestinationRule>| obeyed.iter().any(|one| Arc::ptr_eq(one, rule));
+        let mut all: Vec<_> = self.destination_rules.iter().filter(is_obeyed).collect();
+        all.sort_by_key(|rule| std::cmp::Reverse(rule.rank()));
+        all
+    }
+
+    /// Whether a service has a part of this name for a client, or for some client of its namespace where its labels are not said.
+    pub fn has_subset(&self, service: &Service, name: &str, client: Client<'_>) -> bool {
+        let has = |rule: &Arc<DestinationRule>| rule.subsets.contains_key(name);
+        if self.destination_rule(service, client).is_some_and(has) {
+            return true;
+        }
+        let unsaid = client.namespace.filter(|_| client.labels.is_none());
+        unsaid.is_some_and(|namespace| {
+            let mut all = self.selecting_rules(service, namespace).into_iter();
+            all.any(has)
+        })
+    }
+}
+
+impl DestinationRule {
+    /// Whether a client may obey it.
+    fn is_for(&self, client: Client<'_>) -> bool {
+        let seen = match (&self.visibility, client.namespace) {
+            (Visibility::Public, _) => true,
+            (visibility, Some(namespace)) => visibility.includes(namespace),
+            (Visibility::Namespaces(_), None) => false,
+        };
+        let selects = |selector: &Labels| client.labels.is_some_and(|own| selector.selects(own));
+        seen && self.selector.as_ref().is_none_or(selects)
+    }
+
+    /// What makes it go before others of its namespace.
+    fn rank(&self) -> (bool, usize, bool, bool) {
+        let names_clients = self.visibility != Visibility::Public;
+        let (host, selects) = (&self.host, self.selector.is_some());
+        let length = host.as_str().len();
+        (!host.is_wildcard(), length, selects, names_clients)
+    }
+}
