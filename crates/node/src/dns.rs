@@ -19,7 +19,7 @@ use voile_model::names::{is_service_name, pod_of_service};
 use voile_telemetry::DnsFigures;
 use voile_transport::OUTWARD_MARK;
 use voile_transport::handover::{Inherited, Lent};
-use voile_xds::wire::{NameMeaning, search_name_of};
+use voile_xds::wire::{NameMeaning, Workload, search_name_of};
 
 use crate::agents::role;
 use crate::pod::Pod;
@@ -223,9 +223,10 @@ impl Names for Desk {
 fn said(view: &View, served: &Served) -> Option<Meaning> {
     let service = &served.service;
     let behind = || view.behind(&service.key).iter().map(|one| &one.workload);
-    // We call addresses alone: what is known by names is left to the resolver, and then called as a stranger.
-    let named = |one: &voile_xds::wire::Workload| one.addresses.is_empty();
-    if !service.addresses.is_empty() && behind().any(named) {
+    // We call addresses alone: what is known by names is left to the resolver, and then called as a stranger. Not so what stands
+    // behind a waypoint, which nobody goes past; it asks for the names by itself.
+    let named = |one: &Workload| one.addresses.is_empty();
+    if service.waypoint.is_none() && !service.addresses.is_empty() && behind().any(named) {
         return Some(Meaning::Outside);
     }
     Some(match service.meaning(behind) {

@@ -359,8 +359,9 @@ fn discover(
     };
     let handler: Handler = Box::new(move |update: &Update| {
         let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_vain = registry.is_of_searches(update);
         let rejections = registry.apply(update);
-        if !registry.is_of_searches(update) {
+        if !in_vain {
             publish.send_replace(Arc::new(registry.view()));
         }
         heard.notify_waiters();

@@ -266,11 +266,14 @@ impl Registry {
         self.searches.result(name)
     }
 
-    /// Whether a response says no more than that searches were in vain, which no view speaks of.
+    /// Whether a response that comes says no more than that searches were in vain, which no view speaks of.
     pub(crate) fn is_of_searches(&self, update: &Update) -> bool {
         *update.type_url == *type_url::ADDRESS
             && update.added.is_empty()
-            && update.removed.is_empty()
+            && update
+                .removed
+                .iter()
+                .all(|name| !self.held.contains_key(name))
             && update
                 .absent
                 .iter()

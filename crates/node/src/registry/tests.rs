@@ -315,3 +315,23 @@ fn the_address_asked_for_first_makes_room_but_our_own_stay() {
         Some("/10.244.0.3")
     );
 }
+
+#[test]
+fn a_search_in_vain_makes_no_new_view_and_whatever_else_comes_does() {
+    let search = "*shop/web.example.com";
+    let mut said = Said::asked(&[search, "/10.0.0.9"]);
+    let _ = said.registry.search(&search.into());
+    for (gone, quiet) in [
+        (&[search][..], true),
+        (&["/10.0.0.9"], false),
+        (&[search, "/10.0.0.9"], false),
+    ] {
+        let update = said.wanted.receive(DeltaDiscoveryResponse {
+            type_url: type_url::ADDRESS.to_owned(),
+            removed_resources: gone.iter().map(|name| (*name).to_owned()).collect(),
+            ..DeltaDiscoveryResponse::default()
+        });
+        assert_eq!(said.registry.is_of_searches(&update), quiet, "{gone:?}");
+        said.wanted.finish(update, Vec::new());
+    }
+}

@@ -28,6 +28,11 @@ const ENTRIES: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: 
     ---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: secret, namespace: blog}\n\
     spec: {hosts: [secret.example.com], exportTo: [\".\"], location: MESH_EXTERNAL, ports: [{number: 80, name: tcp, targetPort: 8080}],\n  \
     resolution: STATIC, endpoints: [{address: 10.244.0.1}]}\n\
+    ---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: named, namespace: shop}\n\
+    spec: {hosts: [named.example.com], location: MESH_EXTERNAL, ports: [{number: 80, name: tcp}], resolution: DNS}\n\
+    ---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\n\
+    metadata: {name: gated, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
+    spec: {hosts: [gated.example.com], location: MESH_EXTERNAL, ports: [{number: 80, name: tcp}], resolution: DNS}\n\
     ---\napiVersion: v1\nkind: Service\nmetadata: {name: heads, namespace: shop}\n\
     spec: {clusterIP: None, selector: {app: server}, ports: [{name: tcp, port: 8080}]}\n\
     ---\napiVersion: v1\nkind: Service\nmetadata: {name: alias, namespace: shop}\n\
@@ -78,7 +83,13 @@ fn town() -> Option<(Mesh, [Pod; 3], Resolver)> {
     ];
     let socket = mesh.world.run(|| UdpSocket::bind(RESOLVER));
     let socket = socket.expect("entered").expect("a socket");
-    let known = ["www.elsewhere.test", "secret.example.com", "kept.shop"];
+    let known = [
+        "www.elsewhere.test",
+        "secret.example.com",
+        "named.example.com",
+        "gated.example.com",
+        "kept.shop",
+    ];
     let zone = known.map(|name| (name, vec![OUTSIDE]));
     let resolver = Resolver::start_on(socket, BTreeMap::from(zone));
     Some((mesh, pods, resolver))
@@ -128,6 +139,8 @@ fn names_mean_what_the_mesh_tells_a_pods_namespace_and_the_rest_is_the_resolvers
         (client, "www.elsewhere.test", "A", &outside),
         (client, "kept.shop", "A", &outside),
         (client, "nobody.shop.svc.cluster.local", "A", "NXDOMAIN"),
+        // And what the mesh knows by names alone, which a node proxy does not call.
+        (client, "named.example.com", "A", &outside),
         // What it keeps from the shop, too.
         (client, "secret.example.com", "A", &outside),
     ] {
@@ -174,6 +187,15 @@ fn addresses_that_the_control_plane_gives_lead_to_whom_they_stand_for_and_names_
     }
     let sixth = answered(client, "outer.example.com", "AAAA");
     assert!(sixth.starts_with("NOERROR 2001:2:"), "{sixth}");
+
+    // What stands behind a waypoint has its own address still, lest anybody go past: this one is not there.
+    let gated = answered(client, "gated.example.com", "A");
+    assert!(gated.starts_with("NOERROR 240.240."), "{gated}");
+    let address: Ipv4Addr = gated["NOERROR ".len()..].parse().expect("one address");
+    assert_eq!(name(&client.inside, (address, 80)), None);
+    wait_until("it says why", || {
+        node.log(&mesh).contains("stands behind the waypoint")
+    });
 
     // Who changes is told otherwise, and the same network may be named again at once.
     mesh.write(
