@@ -52,6 +52,8 @@ pub struct Fields {
     lines: Vec<Line>,
     /// See [`Fields::is_cut`].
     cut: bool,
+    /// See [`Fields::is_http3`].
+    http3: bool,
 }
 
 /// What is kept of a head that is too large, in bytes: enough to say who asked for what in a log.
@@ -69,6 +71,7 @@ impl Fields {
             text: Vec::with_capacity(bytes),
             lines: Vec::with_capacity(lines),
             cut: false,
+            http3: false,
         }
     }
 
@@ -90,6 +93,16 @@ impl Fields {
     pub fn push(&mut self, name: &str, value: &[u8]) {
         let number = known::number(name.as_bytes());
         self.add(name.as_bytes(), value, Origin::new(number));
+    }
+
+    /// The same of a field that no table may keep (RFC 7541 section 7.1.3), wherever it goes.
+    pub fn push_never(&mut self, name: &str, value: &[u8]) {
+        let number = known::number(name.as_bytes());
+        let origin = Origin {
+            never: true,
+            ..Origin::new(number)
+        };
+        self.add(name.as_bytes(), value, origin);
     }
 
     /// Adds a field whose name may be in any case, if it is one that may travel. Says whether it was.
@@ -131,6 +144,17 @@ impl Fields {
         self.text.clear();
         self.lines.clear();
         self.cut = false;
+        self.http3 = false;
+    }
+
+    /// Whether this is the head of a request that was made in HTTP/3 and carried here.
+    pub fn is_http3(&self) -> bool {
+        self.http3
+    }
+
+    /// Notes that it is.
+    pub fn mark_http3(&mut self) {
+        self.http3 = true;
     }
 
     /// Whether this is what was kept of a request's head that is too large: it is to be refused (431), and to nobody else's

@@ -18,4 +18,5 @@ pub use connection::{Config, Connection, End, Failure};
 pub use fields::Fields;
 pub use frame::{PREFACE, Reason};
 pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
+pub use hpack::unhuffman;
 pub use pool::Pool;

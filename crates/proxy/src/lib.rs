@@ -17,6 +17,7 @@ mod foretold;
 mod health;
 pub mod http;
 pub mod http2;
+mod http3;
 mod moment;
 mod plan;
 mod rate_limits;

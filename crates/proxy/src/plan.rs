@@ -21,7 +21,7 @@ use voile_xds::wire::{
 
 use crate::authorization::Authorization;
 use crate::health::{Gate, Watch};
-use crate::http::UpstreamTerms;
+use crate::http::{Amendment, Manner, UpstreamTerms};
 use crate::rate_limits::RateLimits;
 use crate::registry::outside;
 use crate::registry::routes::CompiledRoutes;
@@ -156,6 +156,31 @@ pub(crate) struct GatewayPlan {
     pub(crate) servers: Vec<ServerPlan>,
     /// Whether it takes tunnels, each for one of the servers.
     pub(crate) waypoint: bool,
+    /// Whether servers of HTTPS are served in HTTP/3 as well.
+    pub(crate) http3: Option<Arc<Http3Plan>>,
+}
+
+/// How a listener is served over UDP.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Http3Plan {
+    /// What clients that came over TCP are told.
+    pub(crate) offered: Amendment,
+}
+
+/// How long a client may remember that it is offered, in seconds. Envoy's value.
+const OFFERED_FOR: u32 = 86_400;
+
+impl Http3Plan {
+    /// Clients call this port.
+    pub(crate) fn new(port: Port) -> Self {
+        let value = format!("h3=\":{port}\"; ma={OFFERED_FOR}");
+        let offered = Amendment {
+            name: "alt-svc".into(),
+            value: value.into_bytes().into(),
+            manner: Manner::Overwrite,
+        };
+        Self { offered }
+    }
 }
 
 /// How TLS ends at a gateway.

@@ -87,8 +87,11 @@ fn record(bytes: &[u8]) -> Result<(&[u8], bool, &[u8]), HelloError> {
     }
 }
 
-/// The handshake message, perhaps not all here.
-fn message(bytes: &[u8]) -> Result<ClientHello, HelloError> {
+/// Reads a ClientHello as QUIC carries it: the handshake message without records, perhaps not all here.
+///
+/// # Errors
+/// As [`HelloError`] says.
+pub fn message(bytes: &[u8]) -> Result<ClientHello, HelloError> {
     if bytes.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
         return Err(HelloError::Malformed);
     }

@@ -25,7 +25,7 @@ mod stream;
 mod within;
 
 pub use alert::refuse;
-pub use client_hello::{ClientHello, HelloError};
+pub use client_hello::{ClientHello, HelloError, message as client_hello};
 pub use close::{linger, reset};
 pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{

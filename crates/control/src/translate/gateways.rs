@@ -4,6 +4,7 @@
 
 mod connections;
 mod credentials;
+mod http3;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -43,14 +44,16 @@ pub(super) fn gateway(
             }
         }
     }
-    let listeners = listeners
-        .into_iter()
-        .map(|(bind, (port, servers))| GatewayListener {
+    let listeners = listeners.into_iter().map(|(bind, (port, servers))| {
+        let servers = told_apart(mesh, workload, &answers, servers, problems);
+        GatewayListener {
             name: format!("gateway/{bind}").into(),
             bind,
             port,
-            servers: told_apart(mesh, workload, &answers, servers, problems),
-        });
+            http3: http3::called(mesh, workload, bind, &servers),
+            servers,
+        }
+    });
     let gateway = checked::Gateway {
         listeners: listeners.collect(),
         credentials: credentials::for_servers(mesh, workload, problems),

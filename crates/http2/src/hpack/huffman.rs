@@ -67,7 +67,7 @@ const fn tables() -> Tables {
 }
 
 /// Appends the decoded text; false when it is not valid.
-pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> bool {
+pub fn decode(coded: &[u8], out: &mut Vec<u8>) -> bool {
     // The next bits stand at the left end of `window`.
     let (mut window, mut bits) = (0_u64, 0_usize);
     let mut rest = coded.iter();

@@ -539,6 +539,7 @@ pub enum HttpVersion {
     Http10 = 1,
     Http11 = 2,
     Http2 = 3,
+    Http3 = 4,
 }
 impl HttpVersion {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -551,6 +552,7 @@ impl HttpVersion {
             Self::Http10 => "HTTP10",
             Self::Http11 => "HTTP11",
             Self::Http2 => "HTTP2",
+            Self::Http3 => "HTTP3",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -560,6 +562,7 @@ impl HttpVersion {
             "HTTP10" => Some(Self::Http10),
             "HTTP11" => Some(Self::Http11),
             "HTTP2" => Some(Self::Http2),
+            "HTTP3" => Some(Self::Http3),
             _ => None,
         }
     }

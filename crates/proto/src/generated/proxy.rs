@@ -2647,6 +2647,9 @@ pub struct GatewayListener {
     /// In plaintext there is one; of several, all speak TLS and are told apart by the name that clients ask for. Never empty.
     #[prost(message, repeated, tag = "4")]
     pub servers: ::prost::alloc::vec::Vec<GatewayServer>,
+    /// Not 0: servers of HTTPS are served in HTTP/3 as well, over UDP at the same address, and this is the port that clients call for it.
+    #[prost(uint32, tag = "25")]
+    pub http3: u32,
 }
 impl ::prost::Name for GatewayListener {
     const NAME: &'static str = "GatewayListener";

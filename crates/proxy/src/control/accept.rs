@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use quinn::Incoming;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use voile_memory::Settling;
 use voile_transport::{
@@ -16,7 +17,7 @@ use voile_transport::{
 };
 
 use crate::plan::ListenerId;
-use crate::worker::{Ledger, Level, ToWorker};
+use crate::worker::{Handshaking, Ledger, Level, ToWorker};
 
 /// The way to a worker.
 #[derive(Debug)]
@@ -115,8 +116,31 @@ impl Dispatcher {
     }
 
     fn hand_over(&self, listener: ListenerId, stream: TcpStream, peer: SocketAddr) {
+        let accepted = ToWorker::Accepted {
+            listener,
+            stream,
+            peer,
+        };
+        self.give(accepted);
+    }
+
+    /// The same of a connection of HTTP/3; where there is no room it is refused.
+    pub(super) fn hand_over_http3(
+        &self,
+        listener: ListenerId,
+        incoming: Incoming,
+        handshaking: Handshaking,
+    ) {
+        self.give(ToWorker::Http3 {
+            listener,
+            incoming: Box::new((incoming, handshaking)),
+        });
+    }
+
+    /// To the least loaded worker; what finds no room ends here.
+    fn give(&self, accepted: ToWorker) {
         if let Some(reason) = self.full() {
-            drop(stream);
+            drop(accepted);
             self.count_shed(reason);
             return;
         }
@@ -134,16 +158,12 @@ impl Dispatcher {
             return;
         };
         if load(&least) >= MAX_CONNECTIONS {
-            drop(stream);
+            drop(accepted);
             self.count_shed("every worker holds MAX_CONNECTIONS connections");
             return;
         }
         workers[least].load.fetch_add(1, Ordering::Relaxed);
-        let _ = workers[least].sender.send(ToWorker::Accepted {
-            listener,
-            stream,
-            peer,
-        });
+        let _ = workers[least].sender.send(accepted);
     }
 
     /// The proxy has begun: what that took is let go once whoever waited for it has been told.

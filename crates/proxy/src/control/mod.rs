@@ -6,6 +6,7 @@ mod admin;
 mod collector;
 mod compiler;
 mod credentials;
+mod datagrams;
 mod destinations;
 mod dns;
 mod doors;

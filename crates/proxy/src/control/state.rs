@@ -18,6 +18,7 @@ use voile_xds::client::{Rejection, Update, XdsClient};
 
 use super::accept::{self, Dispatcher};
 use super::compiler::Compiler;
+use super::datagrams::Datagrams;
 use super::destinations::Destinations;
 use super::dns::Dns;
 use super::names::Lookups;
@@ -96,6 +97,7 @@ pub(super) struct Control {
     /// When it was last said that memory is short.
     pub(super) said_short: Option<Instant>,
     accepting: BTreeMap<Key, watch::Sender<()>>,
+    datagrams: Datagrams,
     subscribed: BTreeSet<Arc<str>>,
     workload_uid: Option<Arc<str>>,
     pub(super) destinations: Destinations,
@@ -157,6 +159,7 @@ impl Control {
             giving_back: false,
             said_short: None,
             accepting: BTreeMap::new(),
+            datagrams: Datagrams::default(),
             subscribed: BTreeSet::new(),
             workload_uid: None,
             destinations: Destinations::default(),
@@ -453,6 +456,10 @@ impl Control {
             gateway = plan.gateway.len(),
             "configuration in force"
         );
+        if !self.draining {
+            let dispatcher = &self.dispatcher;
+            self.datagrams.follow(&plan.gateway, &gateway, dispatcher);
+        }
         self.published = Some(plan);
     }
 
@@ -593,6 +600,7 @@ impl Control {
     pub(super) fn stop_accepting(&mut self) {
         self.draining = true;
         self.accepting.clear();
+        self.datagrams.pause(true);
     }
 
     /// Lets go of the sockets that were kept for a successor.
@@ -618,6 +626,7 @@ impl Control {
     /// Accepts again after a successor failed.
     pub(super) fn accept_again(&mut self) {
         self.draining = false;
+        self.datagrams.pause(false);
         for entry in self.shared().sockets.entries.values_mut() {
             if let Some(socket) = entry.kept.take() {
                 entry.socket = Socket::Bound(socket);

@@ -14,6 +14,8 @@ pub enum HttpVersion {
     Http11,
     /// HTTP/2.
     Http2,
+    /// HTTP/3, carried to the HTTP/2 engine.
+    Http3,
 }
 
 impl HttpVersion {
@@ -23,6 +25,7 @@ impl HttpVersion {
             Self::Http10 => "HTTP/1.0",
             Self::Http11 => "HTTP/1.1",
             Self::Http2 => "HTTP/2",
+            Self::Http3 => "HTTP/3",
         }
     }
 }
@@ -102,6 +105,7 @@ impl<'a> Head<'a> {
                 Version::Http10 => HttpVersion::Http10,
                 Version::Http11 => HttpVersion::Http11,
             },
+            Self::Http2(head) if head.is_http3() => HttpVersion::Http3,
             Self::Http2(_) => HttpVersion::Http2,
         }
     }

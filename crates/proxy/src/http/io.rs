@@ -42,6 +42,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         1
     }
 
+    /// Whether what the HTTP/2 engine reads from it was said in HTTP/3.
+    fn is_http3(&self) -> bool {
+        false
+    }
+
     /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].
     fn written(&self) -> u64 {
         0

@@ -23,7 +23,7 @@ mod trailers;
 pub(crate) mod upgrade;
 pub(crate) mod upstream;
 pub(crate) mod websocket;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use headers::{IDENTITY_FIELDS, is_idempotent, travels};
 pub use server::serve_connection;

@@ -220,7 +220,10 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
 
     /// Every new stream gets a task of its own.
     fn accept(&self) {
-        while let Some((head, body, respond)) = self.link.accept() {
+        while let Some((mut head, body, respond)) = self.link.accept() {
+            if self.wire.is_http3() {
+                head.mark_http3();
+            }
             let live = Live::begin(&self.session);
             self.worker.runners.serve(Work {
                 worker: Rc::clone(self.worker),

@@ -37,6 +37,11 @@ impl<S: Io> Wire<S> {
         }
     }
 
+    /// Whether what comes was said in HTTP/3.
+    pub(super) fn is_http3(&self) -> bool {
+        self.stream.is_http3()
+    }
+
     /// Moves bytes both ways until neither goes on. Ready when everything was written.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {

@@ -19,7 +19,9 @@ use super::files::Files;
 use super::routes::HeldRoutes;
 use tls::Tls;
 
-use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan};
+use crate::plan::{
+    GatewayPlan, Http3Plan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan,
+};
 
 /// What stands for every host.
 const ANY: &str = "*";
@@ -40,6 +42,8 @@ struct Listener {
     bind: SocketAddr,
     port: Port,
     servers: Vec<Server>,
+    /// Where clients call for HTTP/3.
+    http3: Option<Port>,
 }
 
 #[derive(Debug)]
@@ -124,6 +128,7 @@ impl Listener {
             bind: said.bind,
             port: said.port,
             servers: servers.collect::<Result<_, String>>()?,
+            http3: said.http3,
         })
     }
 }
@@ -293,6 +298,11 @@ impl Registry {
                 .map(|server| self.server(listener, server))
                 .collect(),
             waypoint: false,
+            // Nobody can say in UDP for whom he calls.
+            http3: listener
+                .http3
+                .filter(|_| !configuration.proxy_protocol)
+                .map(|port| Http3Plan::new(port).into()),
         };
         let listeners = self.gateway.listeners.iter().map(plan);
         listeners.chain(self.waypoint(configuration)).collect()

@@ -244,6 +244,7 @@ impl Registry {
             normalization: configuration.path_normalization,
             servers,
             waypoint: true,
+            http3: None,
         })
     }
 

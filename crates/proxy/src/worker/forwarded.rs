@@ -1,6 +1,7 @@
 //! `x-forwarded-client-cert`: what a server is told of the certificates of clients. What becomes of the field is decided when a
 //! connection opens; the engines take off whatever came, so that nothing is believed that is not written here again.
 
+use rustls::pki_types::CertificateDer;
 use voile_identity::forwarded_certificate;
 use voile_transport::Stream;
 use voile_xds::wire::ForwardClientCertificate::{
@@ -26,11 +27,21 @@ pub(crate) struct Forwarded {
 
 /// Notes of a new connection what its requests may go on with; nothing where nothing is told.
 pub(super) fn note(worker: &Worker, stream: &Stream, caller: &mut Caller, whole: bool) {
+    note_shown(worker, || stream.peer_certificates(), caller, whole);
+}
+
+/// The same of what a client showed otherwise.
+pub(super) fn note_shown<'c>(
+    worker: &Worker,
+    shown: impl FnOnce() -> &'c [CertificateDer<'static>],
+    caller: &mut Caller,
+    whole: bool,
+) {
     let mode = worker.settings.borrow().forwards;
     if mode == Sanitize || !(can_show(caller) || mode == AlwaysForwardOnly) {
         return;
     }
-    let certificate = stream.peer_certificates().first();
+    let certificate = shown().first();
     let told = certificate.filter(|_| matches!(mode, AppendForward | SanitizeSet));
     let own = told.map(|certificate| {
         let principal = worker.principal.borrow();

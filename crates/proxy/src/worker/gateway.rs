@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rustls::AlertDescription;
+use rustls::{AlertDescription, ServerConfig};
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
 use voile_identity::revocation::keys_of;
@@ -264,7 +264,7 @@ impl GatewaySlot {
     }
 
     /// Who takes what a client of TLS says that asks for this name.
-    fn named(&self, name: Option<&str>) -> Option<Taker> {
+    pub(super) fn named(&self, name: Option<&str>) -> Option<Taker> {
         self.taker(self.servers.borrow().named(name)?)
     }
 
@@ -313,6 +313,13 @@ pub(super) struct Taker {
 }
 
 impl Taker {
+    /// Whether it takes requests over TLS that was made by these terms.
+    pub(super) fn takes_requests_by(&self, terms: &Arc<ServerConfig>) -> bool {
+        let tls = self.tls.as_ref().filter(|tls| !tls.mesh);
+        let own = tls.and_then(|tls| tls.config.as_ref());
+        self.kind == ServerKind::Requests && own.is_some_and(|own| Arc::ptr_eq(own, terms))
+    }
+
     /// Ready when a connection that carries nothing yet is to close.
     pub(super) async fn idle_unwelcome(&self) {
         match &self.door {

@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
@@ -31,9 +32,10 @@ use super::rate_limits::{self, Counting, Limited, TooMany};
 use super::slots::{InboundSlot, OutboundSlot};
 use super::{Admitted, Worker, counted};
 use crate::http::{
-    Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal,
-    ResponseFlag, Route, Shown, Told,
+    Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Pending,
+    Refusal, ResponseFlag, Route, Shown, Told,
 };
+use crate::plan::Http3Plan;
 
 /// One connection from outside.
 pub(crate) struct GatewayRole {
@@ -263,7 +265,18 @@ impl GatewayRole {
         if let Some(forwarded) = self.caller.forwarded() {
             forwarded.write(&self.worker, head, &mut changes);
         }
+        if let Some(http3) = self.offers_http3(head) {
+            changes.amend(http3.offered.clone());
+        }
         changes
+    }
+
+    /// How a client that came over TCP is told that there is HTTP/3 as well.
+    fn offers_http3(&self, head: &Head<'_>) -> Option<Arc<Http3Plan>> {
+        let plan = self.slot.plan.borrow();
+        let http3 = plan.http3.as_ref()?;
+        let over_tcp = self.edge.scheme == ENCRYPTED && head.version() != HttpVersion::Http3;
+        over_tcp.then(|| Arc::clone(http3))
     }
 
     /// Where the request is to come again, if its host is served in TLS only.

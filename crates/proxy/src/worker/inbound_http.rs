@@ -218,7 +218,9 @@ impl InboundRole {
 pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     match (declared, head.version()) {
         (Protocol::Http, _) => UpstreamHttp::Http1,
-        (Protocol::Http2 | Protocol::Grpc, _) | (_, HttpVersion::Http2) => UpstreamHttp::Http2,
+        (Protocol::Http2 | Protocol::Grpc, _) | (_, HttpVersion::Http2 | HttpVersion::Http3) => {
+            UpstreamHttp::Http2
+        }
         (_, HttpVersion::Http10 | HttpVersion::Http11) => UpstreamHttp::Http1,
     }
 }

@@ -17,6 +17,7 @@ mod endpoint;
 mod forwarded;
 mod gateway;
 mod gateway_http;
+mod gateway_http3;
 mod gateway_tcp;
 mod inbound;
 mod inbound_http;
@@ -56,6 +57,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) use authorization::Figures as AuthorizationFigures;
+use quinn::Incoming;
 use rustls::{ClientConfig, ServerConfig};
 pub(crate) use tokens::Figures as TokenFigures;
 use tokio::runtime::LocalOptions;
@@ -72,6 +74,7 @@ use admission::Belief;
 use authorizer::Authorizer;
 pub(crate) use ceiling::Level;
 pub(crate) use endpoint::verify;
+pub(crate) use gateway_http3::Handshaking;
 pub use ledger::Limits;
 use ledger::{Account, Begun};
 pub(crate) use ledger::{Ledger, Overload, Seat};
@@ -101,6 +104,11 @@ pub(crate) enum ToWorker {
         listener: ListenerId,
         stream: TcpStream,
         peer: SocketAddr,
+    },
+    /// Somebody asks for a connection of HTTP/3.
+    Http3 {
+        listener: ListenerId,
+        incoming: Box<(Incoming, Handshaking)>,
     },
     /// Obey this from now on; listeners are named in the order of the plan.
     Plan {
@@ -555,6 +563,10 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 stream,
                 peer,
             } => accepted(&worker, &slots, listener, stream, peer),
+            ToWorker::Http3 { listener, incoming } => {
+                let place = placed(&worker);
+                slots.serve_http3(&worker, listener, incoming, place);
+            }
             ToWorker::Plan {
                 plan,
                 inbound,
@@ -637,6 +649,14 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
     }
 }
 
+/// A connection that was handed over.
+fn placed(worker: &Rc<Worker>) -> Place {
+    let held = worker.load.load(Ordering::Relaxed);
+    worker.peak.set(worker.peak.get().max(held));
+    count(&worker.counters.accepted);
+    Place(Rc::clone(worker))
+}
+
 fn accepted(
     worker: &Rc<Worker>,
     slots: &Slots,
@@ -644,10 +664,7 @@ fn accepted(
     stream: TcpStream,
     peer: SocketAddr,
 ) {
-    let place = Place(Rc::clone(worker));
-    let held = worker.load.load(Ordering::Relaxed);
-    worker.peak.set(worker.peak.get().max(held));
-    count(&worker.counters.accepted);
+    let place = placed(worker);
     let captured = [ListenerId::CAPTURED_OUTBOUND, ListenerId::CAPTURED_INBOUND];
     let redirected = match listener {
         ListenerId::TUNNELS => Some(None),

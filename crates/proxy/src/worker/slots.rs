@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quinn::Incoming;
 use tokio::net::TcpStream;
 use voile_identity::Revocations;
 use voile_policy::Trust;
@@ -27,7 +28,10 @@ use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
 use super::tokens::Tokens;
-use super::{FromWorker, Place, Worker, count, gateway, inbound, outbound, tunnels};
+use super::{
+    FromWorker, Handshaking, Place, Worker, count, gateway, gateway_http3, inbound, outbound,
+    tunnels,
+};
 use crate::authorization::Authorization;
 use crate::health::Watch;
 use crate::http::limits::UPSTREAM_IDLE;
@@ -344,6 +348,23 @@ impl Slots {
             });
         }
         // Otherwise the listener was removed while the connection was handed over; it closes.
+    }
+
+    /// The same of a connection of HTTP/3, which gateways alone have.
+    pub(crate) fn serve_http3(
+        &self,
+        worker: &Rc<Worker>,
+        id: ListenerId,
+        incoming: Box<(Incoming, Handshaking)>,
+        place: Place,
+    ) {
+        if let Some(slot) = self.gateway.get(&id).cloned() {
+            let worker = Rc::clone(worker);
+            tokio::task::spawn_local(async move {
+                gateway_http3::serve(worker, slot, incoming).await;
+                drop(place);
+            });
+        }
     }
 
     /// Closes what is idle, on both sides.

@@ -106,6 +106,7 @@ impl AlsLog {
                 "HTTP/1.0" => wire::HttpVersion::Http10,
                 "HTTP/1.1" => wire::HttpVersion::Http11,
                 "HTTP/2" => wire::HttpVersion::Http2,
+                "HTTP/3" => wire::HttpVersion::Http3,
                 _ => wire::HttpVersion::ProtocolUnspecified,
             }
             .into(),

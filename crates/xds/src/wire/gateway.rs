@@ -67,6 +67,8 @@ pub struct GatewayListener {
     pub port: Port,
     /// Never empty.
     pub servers: Vec<GatewayServer>,
+    /// Where clients call for HTTP/3, which is served over UDP at the same address; `None` where it is not.
+    pub http3: Option<Port>,
 }
 
 /// What takes some of a listener's connections.
@@ -241,6 +243,10 @@ impl GatewayListener {
             bind: socket("bind", message.bind.as_ref())?,
             port: port("port", message.port)?,
             servers,
+            http3: match message.http3 {
+                0 => None,
+                number => Some(port("http3", number)?),
+            },
         })
     }
 
@@ -250,6 +256,7 @@ impl GatewayListener {
             bind: Some(socket_address(self.bind)),
             port: self.port.get().into(),
             servers: self.servers.iter().map(GatewayServer::encode).collect(),
+            http3: self.http3.map_or(0, |port| port.get().into()),
         }
     }
 }

@@ -54,6 +54,7 @@ fn gateway(tls: Option<proxy::GatewayTls>) -> proxy::Gateway {
             name: "gateway/127.0.0.1:8080".to_owned(),
             port: 80,
             servers: vec![server],
+            http3: 443,
         }],
         credentials: vec![proxy::Credential {
             name: "out".to_owned(),

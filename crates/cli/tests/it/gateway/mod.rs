@@ -2,8 +2,11 @@
 
 mod files;
 mod forwarded;
+mod http3;
+mod http3_streams;
 mod origination;
 mod plain;
+mod quic;
 pub(crate) mod streams;
 pub(crate) mod tls;
 
@@ -84,7 +87,7 @@ impl Edge {
     }
 
     /// Where it listens.
-    fn at(&self, port: u16) -> SocketAddr {
+    pub(crate) fn at(&self, port: u16) -> SocketAddr {
         self.mesh.address(POD, port)
     }
 

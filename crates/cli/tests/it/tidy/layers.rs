@@ -13,6 +13,7 @@ const PURE: &[&str] = &[
     "voile-analysis",
     "voile-http1",
     "voile-http2",
+    "voile-http3",
     "voile-report",
     "voile-graph",
 ];

@@ -104,6 +104,7 @@ fn gateway(authorities: &str) -> Vec<u8> {
                 bind: Some(bind),
                 port: 443,
                 servers: vec![server],
+                http3: 0,
             }],
             credentials: Vec::new(),
         }),

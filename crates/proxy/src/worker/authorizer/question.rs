@@ -209,7 +209,8 @@ fn headers(head: &Head<'_>, changes: &Changes) -> BTreeMap<String, String> {
 fn size(head: &Head<'_>) -> i64 {
     let said = head.header("content-length");
     let said = said.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-    let open = head.version() == HttpVersion::Http2 || head.header("transfer-encoding").is_some();
+    let streamed = matches!(head.version(), HttpVersion::Http2 | HttpVersion::Http3);
+    let open = streamed || head.header("transfer-encoding").is_some();
     said.unwrap_or(if open { -1 } else { 0 })
 }
 

@@ -1,0 +1,359 @@
+//! HTTP/3 at a gateway: on where the Service asks for it, and then the same in everything as what comes over TCP.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+
+use super::quic::{self, Answer, Dialed, dial, head};
+use super::tls::{PORT, curl, https};
+use super::{Edge, TO_SERVER, routes, say, servers};
+use crate::mesh::certificates::Keys;
+use crate::mesh::{application, wait_until};
+
+/// The Service in front of the gateway, with this port beside that of TCP.
+fn service(more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: gateway, namespace: shop}}\nspec:\n  selector: {{istio: ingress}}\n  ports: [{{name: https, port: 443, targetPort: {PORT}}}{more}]\n---\n"
+    )
+}
+
+const ASKED: &str = ", {name: http3, port: 443, targetPort: 8443, protocol: UDP}";
+
+/// Believes everybody, and remembers who that was.
+#[derive(Debug, Default)]
+pub(super) struct Everybody(Mutex<Vec<u8>>);
+
+impl ServerCertVerifier for Everybody {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        *self.0.lock().expect("nobody panics") = end_entity.to_vec();
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = aws_lc_rs::default_provider().signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, &known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = aws_lc_rs::default_provider().signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, &known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let known = aws_lc_rs::default_provider().signature_verification_algorithms;
+        known.supported_schemes()
+    }
+}
+
+/// A client that speaks this, and shows this certificate.
+pub(super) fn client(
+    alpn: &[u8],
+    shows: Option<(&Keys, &str)>,
+) -> (Arc<ClientConfig>, Arc<Everybody>) {
+    let seen = Arc::new(Everybody::default());
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&seen) as Arc<dyn ServerCertVerifier>);
+    let mut config = match shows {
+        None => config.with_no_client_auth(),
+        Some((keys, name)) => {
+            let [crt, key] = ["crt", "key"].map(|kind| keys.path(&format!("{name}.{kind}")));
+            let crt = CertificateDer::from_pem_file(crt).expect("a certificate");
+            let key = PrivateKeyDer::from_pem_file(key).expect("a key");
+            config
+                .with_client_auth_cert(vec![crt], key)
+                .expect("a pair")
+        }
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    (Arc::new(config), seen)
+}
+
+pub(super) async fn as_anybody(edge: &Edge, name: &str) -> Result<Dialed, String> {
+    dial(edge.at(PORT), name, &client(b"h3", None).0).await
+}
+
+/// Whether nobody listens there; the socket is closed again.
+fn is_free(address: SocketAddr) -> bool {
+    UdpSocket::bind(address).is_ok()
+}
+
+/// `alt-svc` as a client over TCP is told.
+fn offered(edge: &Edge, host: &str) -> Option<String> {
+    let (_, text) = curl(edge, host, &["-k", "-i"]).ok()?;
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("alt-svc: "))?;
+    Some(line.trim().to_owned())
+}
+
+/// A gateway that is asked for HTTP/3.
+pub(super) fn start(keys: &Keys, list: &str, hosts: &str, http: &str) -> Edge {
+    let resources = keys.pair("server") + &servers(list) + &routes(hosts, http) + &service(ASKED);
+    let edge = Edge::start("", &resources);
+    wait_until("HTTP/3", || !is_free(edge.at(PORT)));
+    edge
+}
+
+/// A gateway for a.example, which reflects.
+pub(super) fn simple() -> Edge {
+    let keys = Keys::new();
+    keys.own("server", "a.example");
+    let server = https("a.example", "mode: SIMPLE, credentialName: server");
+    let edge = start(&keys, &server, "a.example", TO_SERVER);
+    application::reflect(edge.mesh.http_app());
+    wait_until("a route", || {
+        curl(&edge, "a.example", &["-k"]).is_ok_and(|(status, _)| status == "200 2")
+    });
+    edge
+}
+
+pub(super) async fn get_at(to: &Dialed, host: &str, path: &str) -> Result<Answer, String> {
+    to.ask(&head("GET", host, path, &[]), None).await
+}
+
+#[test]
+fn http3_is_there_where_the_service_asks_for_it_and_clients_over_tcp_are_told() {
+    let keys = Keys::new();
+    keys.own("server", "a.example");
+    let server = https("a.example", "mode: SIMPLE, credentialName: server");
+    let all = keys.pair("server") + &servers(&server) + &routes("a.example", TO_SERVER);
+    let edge = Edge::start("", &(all.clone() + &service("")));
+    application::reflect(edge.mesh.http_app());
+    wait_until("a route", || {
+        curl(&edge, "a.example", &["-k"]).is_ok_and(|(status, _)| status == "200 2")
+    });
+    assert_eq!(offered(&edge, "a.example"), None);
+    assert!(is_free(edge.at(PORT)));
+    // A port that leads elsewhere asks for nothing.
+    let elsewhere = ASKED.replace("8443", "8444");
+    say(
+        &edge.mesh,
+        "edge.yaml",
+        &(all.clone() + &service(&elsewhere)),
+    );
+    say(&edge.mesh, "edge.yaml", &(all.clone() + &service(ASKED)));
+    let told = Some(r#"h3=":443"; ma=86400"#.to_owned());
+    wait_until("the offer", || offered(&edge, "a.example") == told);
+    wait_until("HTTP/3", || !is_free(edge.at(PORT)));
+    quic::run(async {
+        let to = as_anybody(&edge, "a.example").await.expect("a connection");
+        let answer = get_at(&to, "a.example", "/x?y=z").await.expect("an answer");
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.field("alt-svc"), None);
+        let seen = answer.text().to_ascii_lowercase();
+        for line in [
+            "get /x?y=z http/1.1\r\n",
+            "host: a.example\r\n",
+            "x-forwarded-proto: https\r\n",
+            "x-forwarded-for: 127.0.0.1\r\n",
+        ] {
+            assert!(seen.contains(line), "{line:?} of\n{seen}");
+        }
+        // It lasts beyond the wish.
+        say(&edge.mesh, "edge.yaml", &(all.clone() + &service("")));
+        wait_until("the offer to end", || offered(&edge, "a.example").is_none());
+        let answer = get_at(&to, "a.example", "/").await.expect("an answer");
+        assert_eq!(answer.status, 200);
+        to.leave().await;
+    });
+    wait_until("the socket to close", || is_free(edge.at(PORT)));
+}
+
+/// A connection on which this host is served; its certificate may be on its way.
+async fn answered(to: SocketAddr, host: &str, tls: &Arc<ClientConfig>) -> Dialed {
+    loop {
+        if let Ok(dialed) = dial(to, host, tls).await
+            && get_at(&dialed, host, "/").await.is_ok()
+        {
+            return dialed;
+        }
+    }
+}
+
+#[test]
+fn each_name_has_its_own_certificate_terms_and_hosts_over_quic_too() {
+    let keys = Keys::new();
+    for (name, host) in [
+        ("server", "a.example"),
+        ("second", "*.b.example"),
+        ("clients", "c"),
+    ] {
+        keys.own(name, host);
+    }
+    keys.client("known", "clients");
+    let list = [
+        https("a.example", "mode: SIMPLE, credentialName: server"),
+        https("\"*.b.example\"", "mode: MUTUAL, credentialName: second"),
+        https(
+            "old.example",
+            "mode: SIMPLE, credentialName: server, maxProtocolVersion: TLSV1_2",
+        ),
+    ]
+    .join(", ");
+    let edge = start(&keys, &list, "\"*\"", TO_SERVER);
+    let clients = keys.secret("shop", "second-cacert", &[("ca.crt", "clients.crt")]);
+    say(&edge.mesh, "secret.yaml", &(keys.pair("second") + &clients));
+    application::reflect(edge.mesh.http_app());
+    wait_until("a route", || {
+        curl(&edge, "a.example", &["-k"]).is_ok_and(|(status, _)| status == "200 2")
+    });
+    let to = edge.at(PORT);
+    let shown = |name: &str| CertificateDer::from_pem_file(keys.path(name)).expect("a certificate");
+    quic::run(async {
+        let (known, seen) = client(b"h3", Some((&keys, "known")));
+        let mutual = answered(to, "x.b.example", &known).await;
+        assert_eq!(
+            *seen.0.lock().expect("nobody panics"),
+            shown("second.crt").to_vec()
+        );
+        let answer = get_at(&mutual, "x.b.example", "/")
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status, 200);
+        let (anybody, seen) = client(b"h3", None);
+        let simple = dial(to, "a.example", &anybody).await.expect("a connection");
+        let answer = get_at(&simple, "a.example", "/").await.expect("an answer");
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            *seen.0.lock().expect("nobody panics"),
+            shown("server.crt").to_vec()
+        );
+        // By one certificate nobody gets to what is behind another.
+        let answer = get_at(&simple, "x.b.example", "/")
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status, 421);
+        for (name, tls) in [
+            ("b.example", &known),
+            ("nobody.example", &known),
+            ("old.example", &anybody),
+            ("a.example", &client(b"h2", None).0),
+        ] {
+            assert!(dial(to, name, tls).await.is_err(), "{name}");
+        }
+        // Whoever must prove who he is, and does not, gets no answer, whenever it is that he learns of it.
+        let answered = match dial(to, "x.b.example", &anybody).await {
+            Ok(dialed) => get_at(&dialed, "x.b.example", "/").await.is_ok(),
+            Err(_) => false,
+        };
+        assert!(!answered);
+    });
+}
+
+#[test]
+fn requests_of_all_sizes_are_answered_and_those_that_are_none_are_refused() {
+    let edge = simple();
+    quic::run(async {
+        let to = as_anybody(&edge, "a.example").await.expect("a connection");
+        let body = "0123456789".repeat(100_000);
+        let length = body.len().to_string();
+        let more = [("content-length", &*length), ("cookie", "a=b")];
+        let post = head("POST", "a.example", "/up", &more);
+        let answer = to
+            .ask(&post, Some(body.as_bytes()))
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status, 200);
+        assert!(answer.text().ends_with(&body), "{}", answer.body.len());
+        let value = "v".repeat(59 * 1024);
+        for (more, status) in [(&value[..], 200), (&"v".repeat(61 * 1024), 431)] {
+            let get = head("GET", "a.example", "/", &[("x-large", more)]);
+            let answer = to.ask(&get, None).await.expect("an answer");
+            assert_eq!(answer.status, status, "{}", more.len());
+        }
+        let get = head(
+            "GET",
+            "a.example",
+            "/",
+            &[("x-large", &"v".repeat(300_000))],
+        );
+        assert_eq!(to.ask(&get, None).await.expect("an answer").status, 431);
+        let tunnel = head("CONNECT", "a.example:443", "", &[]);
+        assert_eq!(to.ask(&tunnel, None).await.expect("an answer").status, 501);
+        // What is no request ends its stream, and no more.
+        for (more, why) in [
+            (("Upper", "x"), "upper case"),
+            (("connection", "close"), "of a connection"),
+            (("transfer-encoding", "chunked"), "framed twice"),
+            (("x-line", "a\r\nb"), "two lines"),
+            (("content-length", "5"), "a body that is not there"),
+        ] {
+            let answer = to.ask(&head("GET", "a.example", "/", &[more]), None).await;
+            assert!(
+                answer.as_ref().is_err_and(|error| error.contains("reset"))
+                    || answer.as_ref().is_ok_and(|answer| answer.status == 400),
+                "{why}: {answer:?}"
+            );
+        }
+        let answer = to.ask(&head("GET", "a.example", "/", &[]), None).await;
+        assert_eq!(answer.expect("an answer").status, 200);
+    });
+}
+
+#[test]
+fn logs_and_metrics_tell_of_http3() {
+    let edge = simple();
+    let log = edge.mesh.config().with_file_name("access.log");
+    let config = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  mesh: |\n    accessLogFile: {}\n",
+        log.display()
+    );
+    say(&edge.mesh, "istio.yaml", &config);
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    wait_until("a line of HTTP/2", || {
+        let _ = curl(&edge, "a.example", &["-k"]);
+        lines().contains("\"GET /a HTTP/2\" 200")
+    });
+    quic::run(async {
+        let to = as_anybody(&edge, "a.example").await.expect("a connection");
+        assert_eq!(
+            get_at(&to, "a.example", "/three")
+                .await
+                .expect("one")
+                .status,
+            200
+        );
+        assert_eq!(
+            get_at(&to, "b.example", "/none").await.expect("one").status,
+            404
+        );
+    });
+    wait_until("lines of HTTP/3", || {
+        let lines = lines();
+        let said = |part| lines.lines().any(|line| line.contains(part));
+        said("\"GET /three HTTP/3\" 200 - via_upstream") && said("\"GET /none HTTP/3\" 404 NR")
+    });
+    let metrics = edge.metrics();
+    let labels = [
+        "reporter=\"source\"",
+        "response_code=\"200\"",
+        "request_protocol=\"http\"",
+    ];
+    let found = crate::mesh::series(&metrics, "istio_requests_total", &labels);
+    assert!(found.is_some(), "{metrics}");
+}

@@ -1,0 +1,413 @@
+//! HTTP/3's streams: calls that talk both ways, ends and resets, slow readers, a gateway that leaves; and clients that mean no good.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{ConnectionError, RecvStream, SendStream};
+use voile_http3::{Code, Event, Frames, data_head};
+
+use super::http3::{as_anybody, client, get_at, simple, start};
+use super::quic::{self, Dialed, head, read};
+use super::tls::{PORT, https};
+use super::{Edge, TO_SERVER};
+use crate::http2::{message, play, serve};
+use crate::mesh::application;
+use crate::mesh::certificates::Keys;
+
+/// Everything to the mesh's server of gRPC.
+const TO_CALLS: &str = "{route: [{destination: {host: server, port: {number: 7070}}}]}";
+
+/// A gateway for calls of a.example.
+fn calls() -> Edge {
+    let keys = Keys::new();
+    keys.own("server", "a.example");
+    let server = https("a.example", "mode: SIMPLE, credentialName: server");
+    start(&keys, &server, "a.example", TO_CALLS)
+}
+
+/// What is said on a stream, piece by piece.
+struct Listening {
+    stream: RecvStream,
+    frames: Frames,
+    chunk: Bytes,
+}
+
+impl Listening {
+    fn to(stream: RecvStream) -> Self {
+        Self {
+            stream,
+            frames: Frames::of_request(100_000),
+            chunk: Bytes::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.frames.next(&mut self.chunk).expect("frames") {
+                return Some(event);
+            }
+            let chunk = self.stream.read_chunk(100_000, true).await;
+            self.chunk = chunk.expect("a stream")?.bytes;
+        }
+    }
+}
+
+async fn begin(to: &Dialed, path: &str) -> (SendStream, RecvStream) {
+    let (mut send, recv) = to.connection.open_bi().await.expect("a stream");
+    let more = [("content-type", "application/grpc"), ("te", "trailers")];
+    let said = head("POST", "a.example", path, &more);
+    send.write_all(&said).await.expect("sent");
+    (send, recv)
+}
+
+async fn say(send: &mut SendStream, text: &str) {
+    let said = message(text);
+    let said = [&data_head(said.len())[..], &said].concat();
+    send.write_all(&said).await.expect("sent");
+}
+
+/// Says something, and hears it.
+async fn echoed(send: &mut SendStream, heard: &mut Listening, text: &str) {
+    say(send, text).await;
+    let expected = message(text);
+    let mut got = Vec::new();
+    while got.len() < expected.len() {
+        match heard.next().await {
+            Some(Event::Data(data)) => got.extend_from_slice(&data),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(got, expected);
+}
+
+/// What was said before has arrived, as has this.
+async fn heard_of(to: &Dialed) {
+    let answer = get_at(to, "a.example", "/unknown").await;
+    assert_eq!(answer.expect("an answer").status, 200);
+}
+
+/// Connects once the gateway leads there.
+async fn dialed(edge: &Edge) -> Dialed {
+    loop {
+        if let Ok(to) = as_anybody(edge, "a.example").await
+            && let Ok(answer) = get_at(&to, "a.example", "/unknown").await
+            && answer.status == 200
+        {
+            return to;
+        }
+    }
+}
+
+#[test]
+fn calls_talk_both_ways_over_http3_and_whoever_gives_one_up_is_heard() {
+    let edge = calls();
+    play(|| async {
+        let (given_up, mut was_given_up) = tokio::sync::mpsc::unbounded_channel();
+        serve(edge.mesh.grpc_app(), given_up).await;
+        let to = dialed(&edge).await;
+        let (mut send, recv) = begin(&to, "/echo").await;
+        let mut heard = Listening::to(recv);
+        say(&mut send, "one").await;
+        assert!(matches!(heard.next().await, Some(Event::Block { .. })));
+        assert_eq!(heard.next().await, Some(Event::Data(message("one"))));
+        for text in ["two", "three"] {
+            echoed(&mut send, &mut heard, text).await;
+        }
+        send.finish().expect("finished");
+        let Some(Event::Block { bytes, .. }) = heard.next().await else {
+            panic!("no trailers");
+        };
+        let trailers = voile_http3::decode(&bytes, true, 10_000).expect("trailers");
+        assert_eq!(trailers.fields.get("grpc-status"), Some(&b"0"[..]));
+        assert_eq!(heard.next().await, None);
+        // By a reset of what is sent, and by a word that no answer is wanted.
+        let cancelled = quic::code(Code::REQUEST_CANCELLED.0);
+        let (mut send, _recv) = begin(&to, "/late").await;
+        heard_of(&to).await;
+        send.reset(cancelled).expect("reset");
+        assert_eq!(was_given_up.recv().await, Some(h2::Reason::CANCEL));
+        let (_send, mut recv) = begin(&to, "/late").await;
+        heard_of(&to).await;
+        recv.stop(cancelled).expect("stopped");
+        assert_eq!(was_given_up.recv().await, Some(h2::Reason::CANCEL));
+        // With the connection all of its calls are given up.
+        let _late = begin(&to, "/late").await;
+        let (mut send, recv) = begin(&to, "/echo").await;
+        let mut heard = Listening::to(recv);
+        say(&mut send, "here").await;
+        assert!(heard.next().await.is_some());
+        to.connection.close(quic::code(Code::NO_ERROR.0), b"");
+        assert!(was_given_up.recv().await.is_some());
+    });
+}
+
+#[test]
+fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
+    let mut edge = calls();
+    play(|| async {
+        let (given_up, _) = tokio::sync::mpsc::unbounded_channel();
+        serve(edge.mesh.grpc_app(), given_up).await;
+        let to = dialed(&edge).await;
+        let (mut send, recv) = begin(&to, "/echo").await;
+        let mut heard = Listening::to(recv);
+        say(&mut send, "one").await;
+        assert!(heard.next().await.is_some() && heard.next().await.is_some());
+        edge.gateway.terminate();
+        let mut control = to.connection.accept_uni().await.expect("its settings");
+        let mut kind = [0];
+        control.read_exact(&mut kind).await.expect("a kind");
+        assert_eq!(kind, [0]);
+        let mut said = Listening {
+            stream: control,
+            frames: Frames::of_control(),
+            chunk: Bytes::new(),
+        };
+        assert_eq!(said.next().await, Some(Event::Settings));
+        assert_eq!(said.next().await, Some(Event::Goaway));
+        assert!(as_anybody(&edge, "a.example").await.is_err());
+        let refused = get_at(&to, "a.example", "/unknown").await;
+        assert!(refused.is_err(), "{refused:?}");
+        echoed(&mut send, &mut heard, "two").await;
+        send.finish().expect("finished");
+        assert!(matches!(heard.next().await, Some(Event::Block { .. })));
+        assert_eq!(heard.next().await, None);
+        assert_eq!(ended(&to).await, Some(Code::NO_ERROR));
+    });
+    assert!(edge.gateway.wait().success());
+}
+
+/// The code by which the gateway ended a connection.
+async fn ended(to: &Dialed) -> Option<Code> {
+    match to.connection.closed().await {
+        ConnectionError::ApplicationClosed(close) => Some(Code(
+            u64::from(close.error_code).try_into().expect("one of ours"),
+        )),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_nobody_reads_is_not_taken_from_the_server() {
+    const BYTES: u64 = 64 * 1024 * 1024;
+    let edge = {
+        let keys = Keys::new();
+        keys.own("server", "a.example");
+        let server = https("a.example", "mode: SIMPLE, credentialName: server");
+        start(&keys, &server, "a.example", TO_SERVER)
+    };
+    let sent = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&sent);
+    application::serve(edge.mesh.http_app(), move |stream| {
+        use std::io::Write;
+        let mut reader = std::io::BufReader::new(stream);
+        while let Some((head, _)) = application::read_request(&mut reader) {
+            let stream = reader.get_mut();
+            if head.starts_with("GET /unknown ") {
+                let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(ok).expect("sent");
+                continue;
+            }
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {BYTES}\r\n\r\n");
+            stream.write_all(head.as_bytes()).expect("sent");
+            for _ in 0..BYTES / 65_536 {
+                if stream.write_all(&[b'x'; 65_536]).is_err() {
+                    return;
+                }
+                counting.fetch_add(65_536, Ordering::Relaxed);
+            }
+        }
+    });
+    quic::run(async {
+        let to = dialed(&edge).await;
+        let (mut send, mut recv) = to.connection.open_bi().await.expect("a stream");
+        let get = head("GET", "a.example", "/much", &[]);
+        send.write_all(&get).await.expect("sent");
+        send.finish().expect("finished");
+        // The client's own windows are large; nothing more goes once they are full, nor comes.
+        let (mut last, mut same) = (0, 0);
+        while same < 20 {
+            let now = sent.load(Ordering::Relaxed);
+            same = if now == last && now > 0 { same + 1 } else { 0 };
+            last = now;
+            let _ = tokio::time::timeout(Duration::from_millis(20), to.connection.closed()).await;
+        }
+        assert!(
+            last < BYTES / 2,
+            "{last} bytes were taken that nobody reads"
+        );
+        let answer = read(&mut recv).await.expect("an answer");
+        assert_eq!((answer.status, answer.body.len() as u64), (200, BYTES));
+    });
+}
+
+/// What a client may not do, as bytes on streams, and the code by which its connection ends.
+async fn misbehaves(to: &Dialed, how: &str) {
+    let uni = async |bytes: &[u8]| {
+        let mut stream = to.connection.open_uni().await.expect("a stream");
+        stream.write_all(bytes).await.expect("sent");
+        stream
+    };
+    let bi = async |bytes: &[u8]| {
+        let (mut send, recv) = to.connection.open_bi().await.expect("a stream");
+        send.write_all(bytes).await.expect("sent");
+        (send, recv)
+    };
+    let mut kept = Vec::new();
+    match how {
+        "a second control stream" => kept.push(uni(&[0, 4, 0]).await),
+        "a push" => kept.push(uni(&[1, 0]).await),
+        "an entry of a table that has no room" => kept.push(uni(&[2, 0x3f, 0xe1, 0x1f]).await),
+        "an encoder that leaves" => uni(&[2]).await.finish().expect("finished"),
+        "data before a head" => drop(bi(&[0, 1, 9]).await),
+        "settings where a request is" => drop(bi(&[4, 0]).await),
+        "a head that needs the table" => drop(bi(&[1, 2, 1, 0]).await),
+        "a frame that ends early" => {
+            let (mut send, _recv) = bi(&[1, 9, 0]).await;
+            send.finish().expect("finished");
+        }
+        "requests given up" | "streams given up" => {
+            let get = head("GET", "a.example", "/", &[]);
+            let get = &get[..get.len() - usize::from(how == "streams given up")];
+            for _ in 0..5000 {
+                let Ok((mut send, _recv)) = to.connection.open_bi().await else {
+                    break;
+                };
+                if send.write_all(get).await.is_err() {
+                    break;
+                }
+                // What is written goes out before the reset does.
+                tokio::task::yield_now().await;
+                let _ = send.reset(quic::code(Code::REQUEST_CANCELLED.0));
+            }
+        }
+        other => panic!("{other}"),
+    }
+    to.connection.closed().await;
+}
+
+#[test]
+fn whoever_breaks_the_rules_loses_his_connection_and_nobody_else_does() {
+    let edge = simple();
+    quic::run(async {
+        let honest = as_anybody(&edge, "a.example").await.expect("a connection");
+        for (how, code) in [
+            ("a second control stream", Code::STREAM_CREATION_ERROR),
+            ("a push", Code::STREAM_CREATION_ERROR),
+            (
+                "an entry of a table that has no room",
+                Code::ENCODER_STREAM_ERROR,
+            ),
+            ("an encoder that leaves", Code::CLOSED_CRITICAL_STREAM),
+            ("data before a head", Code::FRAME_UNEXPECTED),
+            ("settings where a request is", Code::FRAME_UNEXPECTED),
+            ("a head that needs the table", Code::DECOMPRESSION_FAILED),
+            ("a frame that ends early", Code::FRAME_ERROR),
+            ("requests given up", Code::EXCESSIVE_LOAD),
+            ("streams given up", Code::EXCESSIVE_LOAD),
+        ] {
+            let to = as_anybody(&edge, "a.example").await.expect("a connection");
+            misbehaves(&to, how).await;
+            let why = to.connection.close_reason();
+            assert_eq!(ended(&to).await, Some(code), "{how}: {why:?}");
+        }
+        // A head of a gibibyte is refused by its beginning.
+        let (mut send, mut recv) = honest.connection.open_bi().await.expect("a stream");
+        let mut said = head("GET", "a.example", "/", &[("x-large", &"v".repeat(70_000))]);
+        said.splice(1..5, [0xc0, 0, 0, 0, 0x40, 0, 0, 0]);
+        send.write_all(&said).await.expect("sent");
+        assert_eq!(read(&mut recv).await.expect("an answer").status, 431);
+        // One that nobody knows is nobody's to obey.
+        let mut stream = honest.connection.open_uni().await.expect("a stream");
+        stream.write_all(&[0x21, 1, 2, 3]).await.expect("sent");
+        let answer = get_at(&honest, "a.example", "/").await.expect("an answer");
+        assert_eq!(answer.status, 200);
+    });
+}
+
+/// First packets of so many clients, which none of them follows up.
+async fn first_packets(count: usize) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        // Each has its own, since a ClientHello may take two packets.
+        let sink = tokio::net::UdpSocket::bind("127.0.0.1:0").await;
+        let sink = sink.expect("a socket");
+        let to = sink.local_addr().expect("an address");
+        let tls = client(b"h3", None).0;
+        let mut dialing = std::pin::pin!(quic::dial(to, "a.example", &tls));
+        let mut packet = vec![0; 2000];
+        let length = tokio::select! {
+            received = sink.recv(&mut packet) => received.expect("a packet"),
+            _ = &mut dialing => panic!("nobody answers there"),
+        };
+        packet.truncate(length);
+        all.push(packet);
+    }
+    all
+}
+
+/// What comes back within a moment.
+fn answers(socket: &UdpSocket, to: SocketAddr, packet: &[u8]) -> Option<Vec<u8>> {
+    socket.send_to(packet, to).expect("sent");
+    let mut answer = vec![0; 2000];
+    let length = socket.recv(&mut answer).ok()?;
+    answer.truncate(length);
+    Some(answer)
+}
+
+#[test]
+fn packets_that_lead_nowhere_cost_little_and_who_comes_meanwhile_shows_where_he_is() {
+    let edge = simple();
+    let to = edge.at(PORT);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .expect("patience");
+    // Noise gets no answer, of which it could make use; another version the one that is spoken.
+    for noise in [&b""[..], b"x", &[0x40; 1200], &[0xff; 1199], &[0; 1472]] {
+        assert_eq!(
+            answers(&socket, to, noise).map(|answer| answer.len()),
+            None,
+            "{noise:x?}"
+        );
+    }
+    let mut other = vec![0xc0, 0xba, 0xba, 0xba, 0xba, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
+    assert_eq!(
+        answers(&socket, to, &other),
+        None,
+        "too short to be answered"
+    );
+    other.resize(1200, 0);
+    let answer = answers(&socket, to, &other).expect("an answer");
+    assert_eq!(answer[1..5], [0; 4], "version negotiation");
+    assert!(
+        answer.windows(4).any(|version| version == [0, 0, 0, 1]),
+        "{answer:x?}"
+    );
+    quic::run(async {
+        let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let packets = first_packets(80).await;
+        let (last, others) = packets.split_last().expect("80");
+        let patience = Some(Duration::from_secs(20));
+        socket.set_read_timeout(patience).expect("patience");
+        for packets in others.chunks(8) {
+            for packet in packets {
+                sender.send_to(packet, to).expect("sent");
+            }
+            // What came before this was looked at, so that no buffer of the kernel's runs over.
+            answers(&socket, to, &other).expect("an answer");
+        }
+        // A Retry has its own kind of head.
+        let answer = answers(&socket, to, last).expect("an answer");
+        assert_eq!(
+            (answer[0] & 0xf0, answer.len() < 200),
+            (0xf0, true),
+            "{answer:x?}"
+        );
+        let honest = as_anybody(&edge, "a.example").await.expect("a connection");
+        let answer = get_at(&honest, "a.example", "/").await.expect("an answer");
+        assert_eq!(answer.status, 200);
+    });
+}

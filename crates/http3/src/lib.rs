@@ -1,0 +1,30 @@
+//! HTTP/3 (RFC 9114) without I/O: what the bytes of a QUIC stream say in frames, and blocks of fields by QPACK (RFC 9204) without a
+//! dynamic table, so that no stream waits for another and no client chooses what we remember.
+//!
+//! ```text
+//! bytes of a stream ─► Frames ─► block of a head ─► decode ─► Fields
+//!                        └────► data
+//! ```
+
+pub mod code;
+mod frame;
+mod integer;
+mod known;
+mod qpack;
+
+pub use code::Code;
+pub use frame::{Event, Frames, data_head, goaway, head_frame, settings};
+pub use integer::{put as put_integer, take as take_integer};
+pub use qpack::{BadBlock, Decoded, decode, encode};
+
+/// What a unidirectional stream is for (RFC 9114 section 6.2, RFC 9204 section 4.2).
+pub mod purpose {
+    /// Settings, and that the end is near.
+    pub const CONTROL: u64 = 0;
+    /// What a server wishes to send unasked; of a client's an error.
+    pub const PUSH: u64 = 1;
+    /// Changes of the dynamic table, of which there are none.
+    pub const ENCODER: u64 = 2;
+    /// What was understood by that table.
+    pub const DECODER: u64 = 3;
+}

@@ -1,0 +1,220 @@
+//! One QUIC connection on its worker: its requests are streams of an HTTP/2 connection in memory. What that connection's engine says
+//! of all of them (no more, too much) is said to the client in HTTP/3's words.
+
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use quinn::{Connection, Incoming, SendStream};
+use rustls::pki_types::CertificateDer;
+use tokio::task::JoinSet;
+use voile_http2::{Connection as Wires, Link};
+use voile_http3::{Code, goaway, purpose, put_integer, settings};
+
+use super::crypto::Shown;
+use super::pipe::{Pipe, pipe};
+use super::quic;
+use super::request;
+use super::streams::{self, Seen};
+use crate::http::{ConnectionEnd, HttpRole, HttpTimeouts, HttpWorker};
+use crate::http2;
+use crate::http2::limits::{CONFIG, MAX_HEADER_LIST, MAX_PREMATURE_RESETS};
+use crate::http2::wire::Wire;
+
+/// A connection whose handshake is done.
+pub(crate) struct Carried {
+    pub(crate) connection: Connection,
+    pub(crate) shown: Shown,
+    /// What its client showed of itself.
+    pub(crate) certificates: Vec<CertificateDer<'static>>,
+}
+
+/// Why there is none.
+pub(crate) type Failed = String;
+
+impl Carried {
+    /// Shakes hands.
+    pub(crate) async fn accept(incoming: Incoming, patience: Duration) -> Result<Self, Failed> {
+        let connecting = incoming.accept().map_err(|error| error.to_string())?;
+        let connection = tokio::time::timeout(patience, connecting).await;
+        let connection = connection
+            .map_err(|_| "the handshake took too long".to_owned())?
+            .map_err(|error| error.to_string())?;
+        let shown = connection.handshake_data();
+        let shown = shown.and_then(|shown| shown.downcast::<Shown>().ok());
+        let shown = *shown.ok_or("the handshake showed nothing")?;
+        let certificates = connection.peer_identity();
+        let certificates = certificates.and_then(|shown| shown.downcast::<Vec<_>>().ok());
+        Ok(Self {
+            certificates: certificates.map(|shown| *shown).unwrap_or_default(),
+            connection,
+            shown,
+        })
+    }
+
+    /// Ends it without a word about requests.
+    pub(crate) fn refuse(&self) {
+        let code = quic(Code::REQUEST_REJECTED);
+        self.connection.close(code, b"connect again");
+    }
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve<R: HttpRole + 'static>(
+    worker: Rc<HttpWorker<R>>,
+    role: Rc<R>,
+    connection: Connection,
+) {
+    let (ours, theirs) = pipe();
+    let link = Link::new(Wires::client(&CONFIG, worker.buffers.http2.clone()));
+    let mut carrier = Carrier {
+        wire: Wire::new(ours, link.clone(), worker.buffers.clone()),
+        link,
+        connection: connection.clone(),
+        timeouts: worker.timeouts,
+        requests: JoinSet::new(),
+        streams: JoinSet::new(),
+        seen: Seen::default(),
+        control: None,
+        next: 0,
+        unseen: 0,
+        leaving: false,
+    };
+    let serving = http2::serve_connection(&worker, role, theirs);
+    let (end, carried) = tokio::join!(serving, async move { carrier.carry().await });
+    let code = match (carried, end) {
+        (Err(code), _) => code,
+        (Ok(()), ConnectionEnd::Aborted) => Code::EXCESSIVE_LOAD,
+        (Ok(()), _) => Code::NO_ERROR,
+    };
+    connection.close(quic(code), b"");
+}
+
+struct Carrier {
+    wire: Wire<Pipe>,
+    link: Link,
+    connection: Connection,
+    timeouts: HttpTimeouts,
+    requests: JoinSet<Result<request::Seen, Code>>,
+    streams: JoinSet<Result<(), Code>>,
+    seen: Seen,
+    /// Where our settings went.
+    control: Option<SendStream>,
+    /// The first stream that nobody has looked at.
+    next: u64,
+    /// Requests that were given up before they were any.
+    unseen: u64,
+    /// The client was told that no more is taken.
+    leaving: bool,
+}
+
+/// What the connection in memory says.
+enum Said {
+    /// It takes no more requests.
+    Leaves,
+    /// It is over.
+    Over,
+}
+
+impl Carrier {
+    async fn carry(&mut self) -> Result<(), Code> {
+        let patience = self.timeouts.header;
+        let opening = tokio::time::timeout(patience, self.introduce());
+        opening.await.map_err(|_| Code::STREAM_CREATION_ERROR)??;
+        loop {
+            tokio::select! {
+                said = said(&mut self.wire, &self.link, self.leaving) => match said {
+                    Said::Leaves => self.leave().await,
+                    Said::Over => break,
+                },
+                stream = self.connection.accept_bi() => {
+                    // A connection that is gone takes its requests along.
+                    let Ok(stream) = stream else { return Ok(()) };
+                    self.next = stream.0.id().index() + 1;
+                    let link = self.link.clone();
+                    self.requests.spawn_local(request::serve(link, stream, patience));
+                }
+                stream = self.connection.accept_uni() => {
+                    let Ok(stream) = stream else { return Ok(()) };
+                    let seen = Rc::clone(&self.seen);
+                    self.streams.spawn_local(streams::serve(stream, seen));
+                }
+                Some(done) = self.requests.join_next() => {
+                    self.unseen += u64::from(judged(done)? == request::Seen::Nothing);
+                    if self.is_abused() {
+                        return Err(Code::EXCESSIVE_LOAD);
+                    }
+                }
+                Some(done) = self.streams.join_next() => judged(done)?,
+            }
+        }
+        // What was answered is to arrive.
+        let arriving = async { while self.requests.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(self.timeouts.linger, arriving).await;
+        Ok(())
+    }
+
+    /// Whether the client makes streams without asking anything on them. Those that ask are the engine's to judge, by the same figure.
+    fn is_abused(&self) -> bool {
+        self.unseen >= MAX_PREMATURE_RESETS.into() && self.unseen > self.next / 2
+    }
+
+    /// Says our settings.
+    async fn introduce(&mut self) -> Result<(), Code> {
+        let lost = |_| Code::NO_ERROR;
+        let mut control = self.connection.open_uni().await.map_err(lost)?;
+        let mut said = Vec::new();
+        put_integer(&mut said, purpose::CONTROL);
+        said.extend(settings(MAX_HEADER_LIST.into()));
+        let written = control.write_all(&said).await;
+        written.map_err(|_| Code::CLOSED_CRITICAL_STREAM)?;
+        self.control = Some(control);
+        Ok(())
+    }
+
+    /// Says that requests that nobody has looked at never will be.
+    async fn leave(&mut self) {
+        self.leaving = true;
+        /// A client's requests are every fourth stream.
+        const EVERY: u64 = 4;
+        if let Some(control) = &mut self.control {
+            let said = goaway(self.next * EVERY);
+            // A client that takes nothing hears of it when the connection closes.
+            let writing = control.write_all(&said);
+            let _ = tokio::time::timeout(self.timeouts.linger, writing).await;
+        }
+    }
+}
+
+/// How a task of the connection ended.
+fn judged<T>(done: Result<Result<T, Code>, tokio::task::JoinError>) -> Result<T, Code> {
+    done.unwrap_or(Err(Code::INTERNAL_ERROR))
+}
+
+/// Moves the frames of the connection in memory until it says something.
+fn said<'a>(
+    wire: &'a mut Wire<Pipe>,
+    link: &'a Link,
+    leaving: bool,
+) -> impl Future<Output = Said> + 'a {
+    poll_fn(move |cx| {
+        loop {
+            let moved = wire.poll(cx);
+            let mut state = link.borrow();
+            if matches!(moved, Poll::Ready(Err(_))) {
+                state.closed();
+            }
+            if state.end().is_some() {
+                return Poll::Ready(Said::Over);
+            }
+            if moved.is_ready() && !state.output().is_empty() {
+                continue;
+            }
+            if !leaving && !state.takes_streams() {
+                return Poll::Ready(Said::Leaves);
+            }
+            return Poll::Pending;
+        }
+    })
+}

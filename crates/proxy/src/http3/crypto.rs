@@ -1,0 +1,406 @@
+//! TLS inside QUIC, by rustls: quinn brings no cryptography of its own. As over TCP the name that a client asks for chooses whose
+//! certificate is shown and what the client has to prove, so nothing is begun before its ClientHello is there.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use bytes::BytesMut;
+use quinn_proto::crypto::{
+    self, CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, PacketKey, Session,
+    UnsupportedVersion,
+};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::quic::{self, KeyChange, Secrets, ServerConnection, Suite, Version};
+use rustls::{AlertDescription, CipherSuite, ServerConfig};
+use voile_traffic::AuthorityTable;
+use voile_transport::{HelloError, client_hello};
+
+/// What stands for every name.
+const ANY: &str = "*";
+
+/// One server's TLS, as QUIC shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    /// The server's own, by which it is known again.
+    pub(crate) of: Arc<ServerConfig>,
+    /// The same for HTTP/3 alone.
+    shown: Arc<ServerConfig>,
+}
+
+impl Offer {
+    /// None where TLS 1.3 is not to be spoken.
+    pub(crate) fn new(of: &Arc<ServerConfig>) -> Option<Self> {
+        let mut shown = ServerConfig::clone(of);
+        shown.alpn_protocols = vec![super::ALPN.to_vec()];
+        // A request that may be played again by whoever heard it is not taken.
+        shown.max_early_data_size = 0;
+        let shown = Arc::new(shown);
+        // Of a configuration without TLS 1.3 there is no connection.
+        ServerConnection::new(Arc::clone(&shown), Version::V1, Vec::new()).ok()?;
+        Some(Self {
+            of: Arc::clone(of),
+            shown,
+        })
+    }
+}
+
+/// Whom clients may ask for: the closest name counts, and one whose server is not served here is nobody's else.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    by_name: AuthorityTable<Option<Offer>>,
+    any: Option<Option<Offer>>,
+}
+
+impl Names {
+    pub(crate) fn insert(&mut self, name: &str, offer: Option<Offer>) {
+        match name {
+            ANY => drop(self.any.get_or_insert(offer)),
+            name => drop(self.by_name.insert(name, offer)),
+        }
+    }
+
+    fn find(&self, name: Option<&str>) -> Option<&Offer> {
+        let named = name.and_then(|name| self.by_name.get(name.as_bytes()));
+        named.or(self.any.as_ref())?.as_ref()
+    }
+}
+
+/// What a handshake showed.
+pub(crate) struct Shown {
+    /// The server that was asked for.
+    pub(crate) of: Arc<ServerConfig>,
+    /// In lower case.
+    pub(crate) server_name: Option<String>,
+    pub(crate) suite: Option<CipherSuite>,
+    pub(crate) is_http3: bool,
+}
+
+/// See the module.
+pub(super) struct Choice {
+    names: Arc<Names>,
+    /// Of first packets, whose keys everybody knows.
+    initial: Suite,
+}
+
+impl Choice {
+    pub(super) fn of(names: Names) -> Self {
+        let first = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+        let initial = first.tls13().and_then(rustls::Tls13CipherSuite::quic_suite);
+        Self {
+            names: Arc::new(names),
+            initial: initial.expect("invariant: first packets have a suite"),
+        }
+    }
+}
+
+/// Key and nonce of a Retry's tag, which proves that it is no noise (RFC 9001 section 5.8).
+const RETRY_KEY: [u8; 16] = [
+    0xbe, 0x0c, 0x69, 0x0b, 0x9f, 0x66, 0x57, 0x5a, 0x1d, 0x76, 0x6b, 0x54, 0xe3, 0x68, 0xc8, 0x4e,
+];
+const RETRY_NONCE: [u8; 12] = [
+    0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb,
+];
+
+impl crypto::ServerConfig for Choice {
+    fn initial_keys(
+        &self,
+        version: u32,
+        dst_cid: &ConnectionId,
+    ) -> Result<crypto::Keys, UnsupportedVersion> {
+        match version {
+            1 => Ok(initial(&self.initial, dst_cid, Side::Server)),
+            _ => Err(UnsupportedVersion),
+        }
+    }
+
+    fn retry_tag(&self, _version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        let key = UnboundKey::new(&AES_128_GCM, &RETRY_KEY)
+            .expect("invariant: the key is as long as its cipher's");
+        let whole = [&[orig_dst_cid.len() as u8], &orig_dst_cid[..], packet].concat();
+        let nonce = Nonce::assume_unique_for_key(RETRY_NONCE);
+        let tag = LessSafeKey::new(key)
+            .seal_in_place_separate_tag(nonce, Aad::from(whole), &mut [])
+            .expect("invariant: nothing is short enough to be sealed");
+        let mut out = [0; 16];
+        out.copy_from_slice(tag.as_ref());
+        out
+    }
+
+    fn start_session(
+        self: Arc<Self>,
+        _version: u32,
+        params: &TransportParameters,
+    ) -> Box<dyn Session> {
+        let mut own = Vec::new();
+        params.write(&mut own);
+        Box::new(Handshake {
+            initial: self.initial,
+            names: Arc::clone(&self.names),
+            own,
+            heard: Vec::new(),
+            begun: None,
+            told: false,
+            next: None,
+        })
+    }
+}
+
+fn initial(suite: &Suite, dst_cid: &ConnectionId, side: Side) -> crypto::Keys {
+    let side = match side {
+        Side::Client => rustls::Side::Client,
+        Side::Server => rustls::Side::Server,
+    };
+    keys(suite.keys(dst_cid, side, Version::V1))
+}
+
+fn keys(keys: quic::Keys) -> crypto::Keys {
+    crypto::Keys {
+        header: KeyPair {
+            local: Box::new(Header(keys.local.header)),
+            remote: Box::new(Header(keys.remote.header)),
+        },
+        packet: packets(quic::PacketKeySet {
+            local: keys.local.packet,
+            remote: keys.remote.packet,
+        }),
+    }
+}
+
+fn packets(keys: quic::PacketKeySet) -> KeyPair<Box<dyn PacketKey>> {
+    KeyPair {
+        local: Box::new(Packet(keys.local)),
+        remote: Box::new(Packet(keys.remote)),
+    }
+}
+
+/// One connection's TLS.
+struct Handshake {
+    initial: Suite,
+    names: Arc<Names>,
+    /// Our transport parameters, as they travel.
+    own: Vec<u8>,
+    /// The ClientHello, until it is whole.
+    heard: Vec<u8>,
+    begun: Option<Begun>,
+    /// It was said what the handshake shows.
+    told: bool,
+    next: Option<Secrets>,
+}
+
+/// The same once it is known who was asked for.
+struct Begun {
+    of: Arc<ServerConfig>,
+    tls: ServerConnection,
+}
+
+fn refused(alert: AlertDescription, reason: impl Into<String>) -> TransportError {
+    TransportError {
+        code: TransportErrorCode::crypto(alert.into()),
+        frame: None,
+        reason: reason.into(),
+    }
+}
+
+impl Handshake {
+    /// Begins TLS as whoever was asked for wants it, once that is known.
+    fn begin(&mut self, bytes: &[u8]) -> Result<Option<&mut Begun>, TransportError> {
+        if self.begun.is_none() {
+            self.heard.extend_from_slice(bytes);
+            let hello = match client_hello(&self.heard) {
+                Err(HelloError::NeedMore) => return Ok(None),
+                Err(HelloError::Malformed) => {
+                    return Err(refused(AlertDescription::DecodeError, "no ClientHello"));
+                }
+                Ok(hello) => hello,
+            };
+            let name = hello.server_name.map(|name| name.to_ascii_lowercase());
+            let Some(offer) = self.names.find(name.as_deref()) else {
+                let why = "no server has the name that was asked for";
+                return Err(refused(AlertDescription::UnrecognisedName, why));
+            };
+            let own = std::mem::take(&mut self.own);
+            let tls = ServerConnection::new(Arc::clone(&offer.shown), Version::V1, own);
+            let tls =
+                tls.map_err(|error| refused(AlertDescription::InternalError, error.to_string()))?;
+            let of = Arc::clone(&offer.of);
+            self.begun = Some(Begun { of, tls });
+            let heard = std::mem::take(&mut self.heard);
+            self.take(&heard)?;
+            return Ok(self.begun.as_mut());
+        }
+        self.take(bytes)?;
+        Ok(self.begun.as_mut())
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
+        let Some(begun) = &mut self.begun else {
+            return Ok(());
+        };
+        begun.tls.read_hs(bytes).map_err(|error| {
+            let alert = begun.tls.alert();
+            refused(
+                alert.unwrap_or(AlertDescription::InternalError),
+                error.to_string(),
+            )
+        })
+    }
+}
+
+impl Session for Handshake {
+    fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> crypto::Keys {
+        initial(&self.initial, dst_cid, side)
+    }
+
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        let begun = self.begun.as_ref()?;
+        Some(Box::new(Shown {
+            of: Arc::clone(&begun.of),
+            server_name: begun.tls.server_name().map(str::to_ascii_lowercase),
+            suite: begun
+                .tls
+                .negotiated_cipher_suite()
+                .map(|suite| suite.suite()),
+            is_http3: begun.tls.alpn_protocol() == Some(super::ALPN),
+        }))
+    }
+
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        let shown = self.begun.as_ref()?.tls.peer_certificates()?;
+        let shown = shown.iter().map(|one| one.clone().into_owned());
+        Some(Box::new(shown.collect::<Vec<_>>()))
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        None
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        None
+    }
+
+    fn is_handshaking(&self) -> bool {
+        let begun = self.begun.as_ref();
+        begun.is_none_or(|begun| begun.tls.is_handshaking())
+    }
+
+    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
+        let begun = self.begin(buf)?.is_some();
+        Ok(begun && !std::mem::replace(&mut self.told, begun))
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        let begun = self.begun.as_ref();
+        let Some(mut said) = begun.and_then(|begun| begun.tls.quic_transport_parameters()) else {
+            return Ok(None);
+        };
+        Ok(Some(TransportParameters::read(Side::Server, &mut said)?))
+    }
+
+    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<crypto::Keys> {
+        match self.begun.as_mut()?.tls.write_hs(buf)? {
+            KeyChange::Handshake { keys: change } => Some(keys(change)),
+            KeyChange::OneRtt { keys: change, next } => {
+                self.next = Some(next);
+                Some(keys(change))
+            }
+        }
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        Some(packets(self.next.as_mut()?.next_packet_keys()))
+    }
+
+    fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {
+        // Servers are sent none.
+        false
+    }
+
+    fn export_keying_material(
+        &self,
+        _output: &mut [u8],
+        _label: &[u8],
+        _context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        // Nothing is bound to a connection's keys.
+        Err(ExportKeyingMaterialError)
+    }
+}
+
+struct Packet(Box<dyn quic::PacketKey>);
+
+impl PacketKey for Packet {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        let (header, rest) = buf.split_at_mut(header_len);
+        let (payload, room) = rest.split_at_mut(rest.len() - self.0.tag_len());
+        let tag = self.0.encrypt_in_place(packet, header, payload);
+        room.copy_from_slice(
+            tag.expect("invariant: a packet is short enough to be sealed")
+                .as_ref(),
+        );
+    }
+
+    fn decrypt(
+        &self,
+        packet: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        let opened = self.0.decrypt_in_place(packet, header, payload);
+        let length = opened.map_err(|_| CryptoError)?.len();
+        payload.truncate(length);
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        self.0.tag_len()
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.0.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.0.integrity_limit()
+    }
+}
+
+struct Header(Box<dyn quic::HeaderProtectionKey>);
+
+/// Longest packet number, in bytes: the sample begins behind that much.
+const LONGEST_NUMBER: usize = 4;
+
+impl Header {
+    /// The sample, the first byte and the packet number of a packet.
+    fn parts<'p>(&self, at: usize, packet: &'p mut [u8]) -> (&'p [u8], &'p mut u8, &'p mut [u8]) {
+        let (head, rest) = packet.split_at_mut(at + LONGEST_NUMBER);
+        let (first, head) = head.split_at_mut(1);
+        (
+            &rest[..self.0.sample_len()],
+            &mut first[0],
+            &mut head[at - 1..],
+        )
+    }
+}
+
+/// What quinn makes sure of before it asks.
+const LONG_ENOUGH: &str = "invariant: a packet is long enough for its sample";
+
+impl HeaderKey for Header {
+    fn decrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        let (sample, first, number) = self.parts(pn_offset, packet);
+        let opened = self.0.decrypt_in_place(sample, first, number);
+        opened.expect(LONG_ENOUGH);
+    }
+
+    fn encrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        let (sample, first, number) = self.parts(pn_offset, packet);
+        let sealed = self.0.encrypt_in_place(sample, first, number);
+        sealed.expect(LONG_ENOUGH);
+    }
+
+    fn sample_size(&self) -> usize {
+        self.0.sample_len()
+    }
+}

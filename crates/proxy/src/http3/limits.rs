@@ -1,0 +1,76 @@
+//! What a QUIC endpoint and its connections may cost, by name, with unit and reason. What HTTP/2 bounds already is the same here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+
+use super::crypto::{Choice, Names};
+use super::tokens::Keys;
+use crate::http2::limits::{
+    CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADER_LIST, STREAM_WINDOW,
+};
+
+/// QUIC as RFC 9000 has it; drafts are answered with what is spoken.
+const VERSION_1: u32 = 1;
+
+/// Unidirectional streams of a client at a time: one for settings, two of QPACK's, and a few that nobody knows.
+const MAX_UNIDIRECTIONAL: u32 = 8;
+
+/// How long a connection may be without a packet: then its client is gone, or has nothing to ask. Envoy's value. Clients that wait for
+/// an answer for longer than that ask meanwhile whether we are there.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Bytes of a handshake that are kept out of order: twice a large ClientHello, and as much as a chain of certificates of a client.
+const MAX_HANDSHAKE_BYTES: usize = 16 * 1024;
+
+/// Connections that are asked for and not yet given to a worker, which takes one turn of the control thread.
+const MAX_WAITING: usize = 256;
+
+/// Bytes kept of one of these, and of all.
+const MAX_WAITING_BYTES: u64 = 16 * 1024;
+const MAX_ALL_WAITING_BYTES: u64 = 1024 * 1024;
+
+/// Handshakes under way on a port from which on whoever comes has to show first that he is where he says (Retry): a round trip more
+/// for honest clients, and a forged address costs us one small packet and nothing to remember.
+pub(crate) const RETRY_FROM: usize = 64;
+
+/// Handshakes under way on a port; others are refused, and may come over TCP.
+pub(crate) const MAX_HANDSHAKES: usize = 1024;
+
+/// Bytes of a block of fields that are read: what the largest head may take, and its beginning is enough to say 431.
+pub(crate) const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
+
+/// Bytes that are taken of a stream at once.
+pub(crate) const MAX_CHUNK: usize = 16 * 1024;
+
+/// What holds for every packet of a process.
+pub(crate) fn endpoint() -> EndpointConfig {
+    let mut config = EndpointConfig::new(Arc::new(Keys::fresh()));
+    config.supported_versions(vec![VERSION_1]);
+    config
+}
+
+/// What holds for the connections of a port, whose clients may ask for these names.
+pub(crate) fn terms(names: Names) -> ServerConfig {
+    let mut transport = TransportConfig::default();
+    let idle = IdleTimeout::try_from(IDLE).expect("invariant: it is a number of milliseconds");
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(MAX_DOWNSTREAM_STREAMS))
+        .max_concurrent_uni_streams(VarInt::from_u32(MAX_UNIDIRECTIONAL))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+        .send_window(CONNECTION_WINDOW.into())
+        .max_idle_timeout(Some(idle))
+        .crypto_buffer_size(MAX_HANDSHAKE_BYTES)
+        .datagram_receive_buffer_size(None);
+    let mut config = ServerConfig::new(Arc::new(Choice::of(names)), Arc::new(Keys::fresh()));
+    config
+        .transport_config(Arc::new(transport))
+        // Policies were asked about the address that a client came from.
+        .migration(false)
+        .max_incoming(MAX_WAITING)
+        .incoming_buffer_size(MAX_WAITING_BYTES)
+        .incoming_buffer_size_total(MAX_ALL_WAITING_BYTES);
+    config
+}

@@ -1,0 +1,28 @@
+//! HTTP/3 at gateways. QUIC is quinn's, its cryptography rustls' as everywhere; frames and QPACK are `voile_http3`'s. A request
+//! becomes a stream of an HTTP/2 connection in memory, whose other end is the HTTP/2 engine, so that it is judged, routed, counted
+//! and bounded by the same code as one that came over TCP.
+//!
+//! ```text
+//! UDP ═ endpoint (control thread) ─ connection ─► worker: carry.rs ═╤═ request.rs ─ stream of HTTP/2 ═ pipe.rs ═ the engine
+//!        version, Retry, whose packet                               └─ streams.rs: settings, QPACK's
+//! ```
+
+mod carry;
+mod crypto;
+pub(crate) mod limits;
+mod pipe;
+mod request;
+mod streams;
+mod tokens;
+
+pub(crate) use carry::{Carried, serve};
+pub(crate) use crypto::{Names, Offer};
+pub(crate) use limits::{endpoint, terms};
+
+/// What is spoken, by ALPN.
+pub(crate) const ALPN: &[u8] = b"h3";
+
+/// A code as QUIC carries it.
+fn quic(code: voile_http3::Code) -> quinn::VarInt {
+    quinn::VarInt::from_u32(code.0)
+}

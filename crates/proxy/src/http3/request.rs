@@ -1,0 +1,300 @@
+//! One request: a stream of QUIC on one side, a stream of the HTTP/2 connection in memory on the other. Bodies go both ways at once,
+//! piece by piece, each taken when the last one went on, so that a slow reader slows its writer and nobody else.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{ReadError, RecvStream, SendStream as QuicSend, StoppedError, VarInt, WriteError};
+use voile_http2::{
+    Failure, Fields, Link, Reason, RecvStream as Body, ResponseFuture, SendStream as Sink,
+};
+use voile_http3::{Code, Decoded, Event, Frames, data_head, decode, encode, head_frame};
+
+use super::limits::{MAX_BLOCK, MAX_CHUNK};
+use super::quic;
+
+/// Why a request goes no further.
+enum Over {
+    /// The stream ends with this.
+    Stream(Code),
+    /// The connection does.
+    Connection(Code),
+    /// There is nobody to be told.
+    Gone,
+}
+
+/// What a client sends, frame by frame.
+struct Asked {
+    stream: RecvStream,
+    frames: Frames,
+    chunk: Bytes,
+    seen: Seen,
+}
+
+/// Makes a head that is too large for the engine to say so: it looks at no more of it than who asked for what.
+const FILLER: &str = "x-voile-too-large";
+
+/// How much of a request there was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It was given up before it was one, so that the engine never heard of it.
+    Nothing,
+    /// A head.
+    Head,
+}
+
+/// Serves one request to its end.
+///
+/// # Errors
+/// What ends the connection.
+pub(super) async fn serve(
+    link: Link,
+    (mut send, recv): (QuicSend, RecvStream),
+    patience: Duration,
+) -> Result<Seen, Code> {
+    let mut asked = Asked {
+        stream: recv,
+        frames: Frames::of_request(MAX_BLOCK),
+        chunk: Bytes::new(),
+        seen: Seen::Nothing,
+    };
+    let code = match answer(&link, &mut send, &mut asked, patience).await {
+        Ok(()) => Code::NO_ERROR,
+        Err(Over::Stream(code)) => {
+            // One that is closed already needs no more.
+            let _ = send.reset(quic(code));
+            code
+        }
+        Err(Over::Connection(code)) => return Err(code),
+        Err(Over::Gone) => return Ok(Seen::Head),
+    };
+    let _ = asked.stream.stop(quic(code));
+    Ok(asked.seen)
+}
+
+async fn answer(
+    link: &Link,
+    send: &mut QuicSend,
+    asked: &mut Asked,
+    patience: Duration,
+) -> Result<(), Over> {
+    let head = tokio::time::timeout(patience, asked.head()).await;
+    let head = head.map_err(|_| Over::Stream(Code::REQUEST_INCOMPLETE))??;
+    let mut stopped = pin!(send.stopped());
+    if head.method() == "CONNECT" {
+        return refuse_tunnel(send).await;
+    }
+    let end = asked.is_over().await?;
+    let Some((response, sink)) = link.send_request(head, end) else {
+        return Err(Over::Stream(Code::REQUEST_REJECTED));
+    };
+    let mut up = pin!(async {
+        match end {
+            true => Ok(()),
+            false => upload(asked, sink).await,
+        }
+    });
+    let mut down = pin!(download(response, send, patience, stopped.as_mut()));
+    let mut sent = false;
+    poll_fn(|cx| {
+        if !sent && let Poll::Ready(done) = up.as_mut().poll(cx) {
+            done?;
+            sent = true;
+        }
+        down.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// A proxy in front of others is no way to anywhere else.
+async fn refuse_tunnel(send: &mut QuicSend) -> Result<(), Over> {
+    write(
+        send,
+        &mut [head_frame(&encode(&Fields::response(501))).into()],
+    )
+    .await?;
+    let _ = send.finish();
+    Ok(())
+}
+
+impl Asked {
+    /// Bytes; none at the end.
+    async fn more(&mut self) -> Result<Option<()>, Over> {
+        let chunk = self.stream.read_chunk(MAX_CHUNK, true).await;
+        let Some(chunk) = chunk.map_err(|error| unread(&error))? else {
+            return match self.frames.is_between() {
+                true => Ok(None),
+                false => Err(Over::Connection(Code::FRAME_ERROR)),
+            };
+        };
+        self.chunk = chunk.bytes;
+        Ok(Some(()))
+    }
+
+    /// What comes next; none at the end.
+    async fn event(&mut self) -> Result<Option<Event>, Over> {
+        loop {
+            if let Some(event) = self
+                .frames
+                .next(&mut self.chunk)
+                .map_err(Over::Connection)?
+            {
+                return Ok(Some(event));
+            }
+            if self.more().await?.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn head(&mut self) -> Result<Fields, Over> {
+        match self.event().await? {
+            Some(Event::Block { bytes, whole }) => {
+                self.seen = Seen::Head;
+                let decoded = decode(&bytes, whole, MAX_BLOCK);
+                let decoded = decoded.map_err(|_| Over::Connection(Code::DECOMPRESSION_FAILED))?;
+                let Decoded { mut fields, whole } = decoded;
+                if !whole {
+                    fields.push(FILLER, &[b'x'; MAX_BLOCK]);
+                }
+                Ok(fields)
+            }
+            Some(_) => Err(Over::Connection(Code::FRAME_UNEXPECTED)),
+            None => Err(Over::Stream(Code::REQUEST_INCOMPLETE)),
+        }
+    }
+
+    /// Whether nothing follows the head, as far as is known now.
+    async fn is_over(&mut self) -> Result<bool, Over> {
+        if !self.chunk.is_empty() || !self.frames.is_between() {
+            return Ok(false);
+        }
+        let mut more = pin!(self.more());
+        poll_fn(|cx| {
+            Poll::Ready(match more.as_mut().poll(cx) {
+                Poll::Ready(Ok(None)) => Ok(true),
+                Poll::Ready(Ok(Some(()))) | Poll::Pending => Ok(false),
+                Poll::Ready(Err(over)) => Err(over),
+            })
+        })
+        .await
+    }
+}
+
+/// Why nothing more can be read.
+fn unread(error: &ReadError) -> Over {
+    match error {
+        ReadError::Reset(_) => Over::Stream(Code::REQUEST_CANCELLED),
+        _ => Over::Gone,
+    }
+}
+
+/// Passes the body on, and its trailers. What takes no more is answered without the rest.
+async fn upload(asked: &mut Asked, mut sink: Sink) -> Result<(), Over> {
+    let mut ended = false;
+    while let Some(event) = asked.event().await? {
+        let taken = match event {
+            Event::Data(_) | Event::Block { .. } if ended => {
+                return Err(Over::Connection(Code::FRAME_UNEXPECTED));
+            }
+            Event::Data(data) => pass(&mut sink, data).await,
+            Event::Block { bytes, whole } => {
+                let decoded = decode(&bytes, whole, MAX_BLOCK);
+                let decoded = decoded.map_err(|_| Over::Connection(Code::DECOMPRESSION_FAILED))?;
+                if !decoded.whole {
+                    return Err(Over::Stream(Code::EXCESSIVE_LOAD));
+                }
+                ended = true;
+                sink.send_trailers(decoded.fields)
+            }
+            Event::Settings | Event::Goaway => Ok(()),
+        };
+        if taken.is_err() {
+            return Ok(());
+        }
+    }
+    if !ended {
+        // A stream that failed says so to whoever waits for the answer.
+        let _ = sink.send_data(Bytes::new(), true);
+    }
+    Ok(())
+}
+
+async fn pass(sink: &mut Sink, mut data: Bytes) -> Result<(), Failure> {
+    while !data.is_empty() {
+        let room = poll_fn(|cx| sink.poll_capacity(cx)).await?;
+        sink.send_data(data.split_to(room.min(data.len())), false)?;
+    }
+    Ok(())
+}
+
+/// Passes the answer on, until the client has all of it.
+async fn download(
+    mut response: ResponseFuture,
+    send: &mut QuicSend,
+    patience: Duration,
+    mut stopped: Pin<&mut impl Future<Output = Result<Option<VarInt>, StoppedError>>>,
+) -> Result<(), Over> {
+    // Whoever wants no answer any more is noticed while it is waited for.
+    macro_rules! wait {
+        ($poll:expr) => {
+            poll_fn(|cx| match stopped.as_mut().poll(cx) {
+                Poll::Ready(_) => Poll::Ready(Err(Over::Stream(Code::REQUEST_CANCELLED))),
+                Poll::Pending => $poll(cx).map(Ok),
+            })
+            .await?
+        };
+    }
+    while let Some(early) = wait!(|cx: &mut _| response.poll_informational(cx)) {
+        head(send, &early).await?;
+    }
+    let answer = wait!(|cx: &mut _| response.poll_head(cx)).map_err(failed)?;
+    head(send, &answer).await?;
+    let mut body = response.into_body();
+    while let Some(chunk) = wait!(|cx: &mut _| body.poll_data(cx)) {
+        let chunk = chunk.map_err(failed)?;
+        let length = chunk.len();
+        if length > 0 {
+            write(send, &mut [data_head(length).into(), chunk]).await?;
+        }
+        body.release_capacity(length);
+    }
+    if let Some(trailers) = trailers(&mut body).await? {
+        head(send, &trailers).await?;
+    }
+    // A connection that closes says so below.
+    let _ = send.finish();
+    // Who takes nothing any more has what it is to have.
+    let _ = tokio::time::timeout(patience, stopped).await;
+    Ok(())
+}
+
+async fn trailers(body: &mut Body) -> Result<Option<Fields>, Over> {
+    poll_fn(|cx| body.poll_trailers(cx)).await.map_err(failed)
+}
+
+async fn head(send: &mut QuicSend, fields: &Fields) -> Result<(), Over> {
+    write(send, &mut [head_frame(&encode(fields)).into()]).await
+}
+
+async fn write(send: &mut QuicSend, parts: &mut [Bytes]) -> Result<(), Over> {
+    let written = send.write_all_chunks(parts).await;
+    written.map_err(|error| match error {
+        WriteError::Stopped(_) => Over::Stream(Code::REQUEST_CANCELLED),
+        _ => Over::Gone,
+    })
+}
+
+/// What the engine's word for the end of a stream is here.
+fn failed(failure: Failure) -> Over {
+    Over::Stream(match failure {
+        Failure::Unprocessed | Failure::Reset(Reason::REFUSED_STREAM) => Code::REQUEST_REJECTED,
+        Failure::Reset(Reason::PROTOCOL_ERROR) => Code::MESSAGE_ERROR,
+        Failure::Reset(Reason::ENHANCE_YOUR_CALM) => Code::EXCESSIVE_LOAD,
+        Failure::Reset(Reason::CANCEL) => Code::REQUEST_CANCELLED,
+        Failure::Reset(_) | Failure::Violation(_) | Failure::Connection => Code::INTERNAL_ERROR,
+    })
+}

@@ -1,0 +1,79 @@
+//! A client's unidirectional streams: its settings, and QPACK's two, on which nothing may happen since there is no dynamic table.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use quinn::{ReadError, RecvStream};
+use voile_http3::{Code, Frames, purpose, take_integer};
+
+use super::limits::MAX_CHUNK;
+use super::quic;
+
+/// Those that a connection has, each once.
+pub(super) type Seen = Rc<RefCell<BTreeSet<u64>>>;
+
+/// "The table has no room": all that an encoder may say.
+const NO_ROOM: u8 = 0x20;
+
+/// Longest integer.
+const LONGEST: usize = 8;
+
+/// Serves one to its end.
+///
+/// # Errors
+/// What ends the connection.
+pub(super) async fn serve(mut stream: RecvStream, seen: Seen) -> Result<(), Code> {
+    let mut rest = Vec::new();
+    let kind = loop {
+        match take_integer(&rest) {
+            Some((kind, length)) => {
+                rest.drain(..length);
+                break kind;
+            }
+            None => match more(&mut stream, LONGEST).await? {
+                Some(chunk) => rest.extend_from_slice(&chunk),
+                // It said nothing.
+                None => return Ok(()),
+            },
+        }
+    };
+    match kind {
+        purpose::CONTROL | purpose::ENCODER | purpose::DECODER => {
+            if !seen.borrow_mut().insert(kind) {
+                return Err(Code::STREAM_CREATION_ERROR);
+            }
+        }
+        purpose::PUSH => return Err(Code::STREAM_CREATION_ERROR),
+        _ => {
+            // What nobody knows is nobody's to read; that it is closed already is as well.
+            let _ = stream.stop(quic(Code::STREAM_CREATION_ERROR));
+            return Ok(());
+        }
+    }
+    let mut frames = Frames::of_control();
+    let mut chunk = Bytes::from(rest);
+    loop {
+        match kind {
+            purpose::CONTROL => while frames.next(&mut chunk)?.is_some() {},
+            purpose::ENCODER if chunk.iter().any(|byte| *byte != NO_ROOM) => {
+                return Err(Code::ENCODER_STREAM_ERROR);
+            }
+            // Whatever a client says of a table that is empty changes nothing.
+            _ => {}
+        }
+        chunk = more(&mut stream, MAX_CHUNK)
+            .await?
+            .ok_or(Code::CLOSED_CRITICAL_STREAM)?;
+    }
+}
+
+/// The next bytes; none at the end. Where the connection is gone nothing is left to be said.
+async fn more(stream: &mut RecvStream, most: usize) -> Result<Option<Bytes>, Code> {
+    match stream.read_chunk(most, true).await {
+        Ok(chunk) => Ok(chunk.map(|chunk| chunk.bytes)),
+        Err(ReadError::ConnectionLost(_)) => std::future::pending().await,
+        Err(_) => Ok(None),
+    }
+}

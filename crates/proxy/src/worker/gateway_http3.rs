@@ -1,0 +1,78 @@
+//! A gateway's connection of HTTP/3 on its worker: the handshake, whose server it is, and its requests, which are told from others'
+//! by their version alone.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quinn::Incoming;
+use voile_transport::TLS_HANDSHAKE_TIMEOUT;
+
+use super::gateway::{GatewaySlot, refuse};
+use super::gateway_http::GatewayRole;
+use super::inbound::behind;
+use super::{Worker, count, forwarded};
+use crate::http3::{self, Carried};
+
+/// A handshake's place among those of its port; dropping it gives the place back.
+pub(crate) struct Handshaking(Arc<AtomicUsize>);
+
+impl Handshaking {
+    pub(crate) fn begin(under_way: &Arc<AtomicUsize>) -> Self {
+        under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(under_way))
+    }
+}
+
+impl Drop for Handshaking {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
+pub(super) async fn serve(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    incoming: Box<(Incoming, Handshaking)>,
+) {
+    let opening = Box::pin(open(worker, slot, incoming));
+    if let Some(conversation) = opening.await {
+        conversation.await;
+    }
+}
+
+async fn open(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    incoming: Box<(Incoming, Handshaking)>,
+) -> Option<super::Conversation> {
+    let (incoming, handshaking) = *incoming;
+    let mut caller = behind(incoming.remote_address(), None);
+    let carried = match Carried::accept(incoming, TLS_HANDSHAKE_TIMEOUT).await {
+        Ok(carried) => carried,
+        Err(why) => {
+            count(&worker.counters.handshake_failures_downstream);
+            refuse(&worker, &slot, &caller, &why);
+            return None;
+        }
+    };
+    drop(handshaking);
+    let shown = &carried.shown;
+    if let Some(name) = &shown.server_name {
+        caller.tell(|told| told.server_name = Some(name.as_str().into()));
+    }
+    // What was shown and proved is by the terms of one server, which may be in force no longer.
+    let server = slot.named(shown.server_name.as_deref());
+    let server = server.filter(|server| server.takes_requests_by(&shown.of) && shown.is_http3);
+    let Some(server) = server else {
+        refuse(&worker, &slot, &caller, "the server's terms have changed");
+        carried.refuse();
+        return None;
+    };
+    caller.suite = shown.suite;
+    forwarded::note_shown(&worker, || &carried.certificates, &mut caller, true);
+    let engine = slot.http.engine();
+    let role = Rc::new(GatewayRole::new(worker, slot, server, caller));
+    Some(Box::pin(http3::serve(engine, role, carried.connection)))
+}
