@@ -42,161 +42,90 @@ fn obeyed(mesh: &Mesh, client: &str) -> String {
     rule.map_or_else(|| "none".to_owned(), |rule| rule.name.to_string())
 }
 
+/// Whom clients obey where there are these rules: `CLIENT: RULE` by lines.
+fn obey(what: &str, rules: &[&str], expected: &str) {
+    let mesh = good(&(SERVICE.to_owned() + &rules.concat()));
+    for line in expected.lines() {
+        let (client, name) = line.trim().split_once(": ").expect("a client");
+        assert_eq!(obeyed(&mesh, client), name, "{what}: {client}");
+    }
+}
+
+fn only(namespaces: &str) -> String {
+    format!(", exportTo: [{namespaces}]")
+}
+
+fn selecting(label: &str) -> String {
+    format!(", workloadSelector: {{matchLabels: {{{label}}}}}")
+}
+
 #[test]
 fn a_client_obeys_the_rule_of_its_own_namespace_then_of_the_services_then_of_the_root() {
-    let only = |namespaces: &str| format!(", exportTo: [{namespaces}]");
-    let selecting = |app: &str| format!(", workloadSelector: {{matchLabels: {{app: {app}}}}}");
-    let own = rule("bank/own", EXACT, "");
-    let public = rule("shop/public", EXACT, "");
-    let root = rule("istio-system/root", WIDE, "");
-    let cases: &[(&str, &[&str], &[(&str, &str)])] = &[
-        (
-            "clients' own",
-            &[&own, &public, &root],
-            &[
-                ("bank", "bank/own"),
-                ("shop", "shop/public"),
-                ("-", "shop/public"),
-                ("istio-system", "shop/public"),
-            ],
-        ),
-        (
-            "nothing of the service's",
-            &[&own, &root],
-            &[
-                ("bank", "bank/own"),
-                ("shop", "istio-system/root"),
-                ("-", "istio-system/root"),
-            ],
-        ),
-        (
-            "nobody else's",
-            &[&own],
-            &[("bank", "bank/own"), ("shop", "none"), ("-", "none")],
-        ),
-        (
-            "kept from its own namespace",
-            &[&rule("bank/own", EXACT, &only("far")), &public],
-            &[("bank", "shop/public"), ("far", "shop/public")],
-        ),
-        (
-            "exported to some",
-            &[&rule("shop/some", EXACT, &only("bank, far")), &root],
-            &[
-                ("bank", "shop/some"),
-                ("far", "shop/some"),
-                ("shop", "istio-system/root"),
-                ("-", "istio-system/root"),
-            ],
-        ),
-        (
-            "what is not exported hides nothing",
-            &[
-                &rule("shop/some", EXACT, &only("bank")),
-                &rule("shop/wide", WIDE, ""),
-            ],
-            &[
-                ("bank", "shop/some"),
-                ("shop", "shop/wide"),
-                ("-", "shop/wide"),
-            ],
-        ),
-        (
-            "some before all, whichever is older",
-            &[&public, &rule("shop/some", EXACT, &only("bank"))],
-            &[("bank", "shop/some"), ("shop", "shop/public")],
-        ),
-        (
-            "only its own namespace",
-            &[&rule("shop/own", EXACT, &only("'.'"))],
-            &[("shop", "shop/own"), ("bank", "none"), ("-", "none")],
-        ),
-        (
-            "nobody",
-            &[&rule("shop/none", EXACT, &only("'~'"))],
-            &[("shop", "none"), ("bank", "none"), ("-", "none")],
-        ),
-        (
-            "everybody",
-            &[&rule("shop/all", EXACT, &only("'*'"))],
-            &[("shop", "shop/all"), ("-", "shop/all")],
-        ),
-        (
-            "the root's own clients",
-            &[
-                &rule("istio-system/own", WIDE, &only("'.'")),
-                &public,
-                &root,
-            ],
-            &[
-                ("istio-system", "istio-system/own"),
-                ("shop", "shop/public"),
-                ("bank", "shop/public"),
-            ],
-        ),
-        (
-            "selected",
-            &[
-                &public,
-                &rule("shop/web", EXACT, &selecting("web")),
-                &rule("shop/job", EXACT, &selecting("job")),
-            ],
-            &[
-                ("shop app=web", "shop/web"),
-                ("shop app=job", "shop/job"),
-                ("shop app=other", "shop/public"),
-                ("shop", "shop/public"),
-                ("bank app=web", "shop/public"),
-                ("-", "shop/public"),
-            ],
-        ),
-        (
-            "selected by two",
-            &[
-                &rule("bank/web", EXACT, &selecting("web")),
-                &rule(
-                    "bank/front",
-                    EXACT,
-                    ", workloadSelector: {matchLabels: {tier: front}}",
-                ),
-                &public,
-            ],
-            &[
-                ("bank app=web", "bank/web"),
-                ("bank app=job", "bank/front"),
-                ("bank", "shop/public"),
-                ("shop app=web", "shop/public"),
-            ],
-        ),
-        (
-            "selected before named, whichever is older",
-            &[
-                &rule("shop/own", EXACT, &only("'.'")),
-                &rule("shop/web", EXACT, &selecting("web")),
-            ],
-            &[("shop app=web", "shop/web"), ("shop", "shop/own")],
-        ),
-        (
-            "the closer host before who is selected",
-            &[&rule("shop/wide", WIDE, &selecting("web")), &public],
-            &[("shop app=web", "shop/public")],
-        ),
-        (
-            "a selector without labels",
-            &[&rule("shop/own", EXACT, ", workloadSelector: {}"), &root],
-            &[
-                ("shop app=web", "shop/own"),
-                ("shop", "shop/own"),
-                ("bank", "istio-system/root"),
-            ],
-        ),
-    ];
-    for (what, rules, expected) in cases {
-        let mesh = good(&(SERVICE.to_owned() + &rules.concat()));
-        for (client, name) in *expected {
-            assert_eq!(obeyed(&mesh, client), *name, "{what}: {client}");
-        }
+    let own = &*rule("bank/own", EXACT, "");
+    let public = &*rule("shop/public", EXACT, "");
+    let root = &*rule("istio-system/root", WIDE, "");
+    let all = "bank: bank/own\nshop: shop/public\n-: shop/public\nistio-system: shop/public";
+    obey("clients' own", &[own, public, root], all);
+    let without = "bank: bank/own\nshop: istio-system/root\n-: istio-system/root";
+    obey("nothing of the service's", &[own, root], without);
+    let alone = "bank: bank/own\nshop: none\n-: none";
+    obey("nobody else's", &[own], alone);
+    let private = rule("istio-system/own", WIDE, &only("'.'"));
+    let expected = "istio-system: istio-system/own\nshop: shop/public\nbank: shop/public";
+    obey("the root's own", &[&private, public, root], expected);
+}
+
+#[test]
+fn a_rule_is_for_the_namespaces_to_which_it_is_exported_and_hides_nothing_from_others() {
+    let public = &*rule("shop/public", EXACT, "");
+    let root = &*rule("istio-system/root", WIDE, "");
+    let some = &*rule("shop/some", EXACT, &only("bank"));
+    let kept = rule("bank/own", EXACT, &only("far"));
+    let expected = "bank: shop/public\nfar: shop/public";
+    obey("kept from its own", &[&kept, public], expected);
+    let two = rule("shop/some", EXACT, &only("bank, far"));
+    let expected = "bank: shop/some\nfar: shop/some\nshop: istio-system/root\n-: istio-system/root";
+    obey("exported to some", &[&two, root], expected);
+    let wide = rule("shop/wide", WIDE, "");
+    let expected = "bank: shop/some\nshop: shop/wide\n-: shop/wide";
+    obey("hides nothing", &[some, &wide], expected);
+    let expected = "bank: shop/some\nshop: shop/public";
+    obey(
+        "some before all, whichever is older",
+        &[public, some],
+        expected,
+    );
+    for (word, expected) in [
+        ("'.'", "shop: shop/own\nbank: none\n-: none"),
+        ("'~'", "shop: none\nbank: none\n-: none"),
+        ("'*'", "shop: shop/own\nbank: shop/own\n-: shop/own"),
+    ] {
+        let rule = rule("shop/own", EXACT, &only(word));
+        obey(word, &[&rule], expected);
     }
+}
+
+#[test]
+fn a_rule_is_for_the_workloads_of_its_namespace_that_it_selects() {
+    let public = &*rule("shop/public", EXACT, "");
+    let web = &*rule("shop/web", EXACT, &selecting("app: web"));
+    let job = &*rule("shop/job", EXACT, &selecting("app: job"));
+    let expected = "shop app=web: shop/web\nshop app=job: shop/job\nshop app=other: shop/public\n\
+                    shop: shop/public\nbank app=web: shop/public\n-: shop/public";
+    obey("selected", &[public, web, job], expected);
+    let first = rule("bank/web", EXACT, &selecting("app: web"));
+    let second = rule("bank/front", EXACT, &selecting("tier: front"));
+    let expected = "bank app=web: bank/web\nbank app=job: bank/front\nbank: shop/public\nshop app=web: shop/public";
+    obey("selected by two", &[&first, &second, public], expected);
+    let named = rule("shop/own", EXACT, &only("'.'"));
+    let expected = "shop app=web: shop/web\nshop: shop/own";
+    obey("selected before named", &[&named, web], expected);
+    let wide = rule("shop/wide", WIDE, &selecting("app: web"));
+    let expected = "shop app=web: shop/public";
+    obey("the closer host first", &[&wide, public], expected);
+    let empty = rule("shop/own", EXACT, ", workloadSelector: {}");
+    let expected = "shop app=web: shop/own\nshop: shop/own\nbank: none";
+    obey("a selector without labels", &[&empty], expected);
 }
 
 #[test]
@@ -240,7 +169,6 @@ fn tls_to_backends_holds_for_every_client_and_leaves_each_its_own_rule() {
 
 #[test]
 fn rules_for_one_host_that_name_the_same_clients_are_one_or_wrong() {
-    let only = |namespaces: &str| format!(", exportTo: [{namespaces}]");
     let rules = [
         rule("shop/one", EXACT, &only("bank, far")),
         rule("shop/two", EXACT, &only("far, bank, far")),
