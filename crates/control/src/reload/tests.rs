@@ -450,8 +450,7 @@ fn check_woken(old: &MeshSnapshot, new: &MeshSnapshot, seed: u64) {
 #[test]
 fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_concerns() {
     let (mut patched, mut told) = (0, 0);
-    // Many of these meshes have an Envoy whom something is told.
-    for seed in 24..36 {
+    for seed in 0..36 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut world = World::new();
         let mut one = Loop::new(&world, false);
