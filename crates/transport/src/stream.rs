@@ -185,6 +185,10 @@ impl AsyncWrite for TcpIo {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        // The kernel takes one piece with less ado than a list of one, which is what most records of TLS are.
+        if let [one] = bufs {
+            return self.poll_write(cx, one);
+        }
         let written = Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs);
         self.note_write(&written);
         written
