@@ -19,9 +19,9 @@ use crate::status::gateway_api::Written;
 const QUIET: Duration = Duration::from_millis(100);
 /// What is not kept when the control plane is killed amid a storm: no more than this.
 const LONGEST: Duration = Duration::from_secs(5);
-/// So many times as long as the work took nothing is done before it is done again: edits that go on cost a hundredth of a core, however
-/// large the mesh, and the first after a pause is told of at once.
-const PAUSE: u32 = 100;
+/// So many times as long as the work took nothing is done before it is done again: edits that go on cost half a hundredth of a core,
+/// however large the mesh (but see `LONGEST`), and the first after a pause is told of at once.
+const PAUSE: u32 = 200;
 
 /// What readings of the sources brought since the last report.
 #[derive(Debug)]

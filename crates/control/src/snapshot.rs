@@ -214,6 +214,8 @@ pub struct MeshSnapshot {
     pub(crate) departed: Arc<Departed>,
     /// Whether any workload is behind a node proxy (ztunnel).
     pub(crate) ambient: bool,
+    /// Whether anything may be behind a waypoint, or on another network.
+    pub(crate) together: bool,
     /// What node proxies are told in the place of Addresses whose tunnel they cannot speak.
     pub(crate) plain: Shards<Arc<Resource>>,
     /// Policies as node proxies keep them.

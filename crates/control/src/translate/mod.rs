@@ -58,6 +58,7 @@ pub(crate) fn translate_with(
     let ambient = mesh.workloads.values().any(|workload| workload.ambient);
     let snapshot = MeshSnapshot {
         ambient,
+        together: mesh.has_waypoints() || mesh.has_networks(),
         providers: Arc::new(update::provided(mesh)),
         invited: Arc::new(invited(mesh)),
         groups: Arc::new(mesh.workload_groups.clone()),

@@ -39,7 +39,7 @@ pub(crate) fn update(
 ) -> Option<MeshSnapshot> {
     // Who stands behind a waypoint, and by what policies, is asked of all services and policies together; so is who is reached
     // on other networks, or from there.
-    let together = mesh.has_waypoints() || mesh.has_networks();
+    let together = previous.together || names_waypoint(changes);
     if changes.everything || (changes.peers && previous.ambient) || together {
         return None;
     }
@@ -72,6 +72,19 @@ pub(crate) fn update(
         .for_each(|reach| following.ask(reach));
     following.places();
     Some(following.finish())
+}
+
+/// Whether any of these is the first to name a waypoint. Gateways and namespaces change everything.
+fn names_waypoint(changes: &Changes) -> bool {
+    let mut services = changes
+        .services
+        .values()
+        .filter_map(|(_, new)| new.as_ref());
+    let mut workloads = changes
+        .workloads
+        .values()
+        .filter_map(|(_, new)| new.as_ref());
+    services.any(|service| service.names_waypoint()) || workloads.any(|one| one.names_waypoint())
 }
 
 fn is_ambient_concerned(changes: &Changes) -> bool {

@@ -101,6 +101,22 @@ fn is_meant(from: &Namespace, target: &TargetReference, service: &Service) -> bo
         && target.name == service.name
 }
 
+impl Service {
+    /// Whether it says what waypoint is before it.
+    #[must_use]
+    pub fn names_waypoint(&self) -> bool {
+        self.waypoint.is_some()
+    }
+}
+
+impl Workload {
+    /// Whether it says what waypoint is before it.
+    #[must_use]
+    pub fn names_waypoint(&self) -> bool {
+        self.labels.get(USE_WAYPOINT).is_some()
+    }
+}
+
 impl Mesh {
     /// The Gateway of a waypoint.
     #[must_use]
@@ -118,8 +134,8 @@ impl Mesh {
             .iter()
             .any(|one| one.is_waypoint())
             || self.namespaces.values().any(|one| named(&one.labels))
-            || self.services.values().any(|one| one.waypoint.is_some())
-            || self.workloads.values().any(|one| named(&one.labels))
+            || self.services.values().any(|one| one.names_waypoint())
+            || self.workloads.values().any(|one| one.names_waypoint())
     }
 
     /// The waypoint before a service.

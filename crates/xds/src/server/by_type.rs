@@ -16,7 +16,8 @@ impl<V> Default for ByType<V> {
 }
 
 impl<V> ByType<V> {
-    fn place(&self, type_url: &str) -> Result<usize, usize> {
+    /// Where the entry of a type is, or would be.
+    pub(super) fn place(&self, type_url: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(of, _)| (**of).cmp(type_url))
     }
 
@@ -27,11 +28,6 @@ impl<V> ByType<V> {
     pub(super) fn get(&self, type_url: &str) -> Option<&V> {
         let place = self.place(type_url).ok()?;
         Some(&self.0[place].1)
-    }
-
-    pub(super) fn get_mut(&mut self, type_url: &str) -> Option<&mut V> {
-        let place = self.place(type_url).ok()?;
-        Some(&mut self.0[place].1)
     }
 
     /// The entry of a type; a new one where there is none.
@@ -47,6 +43,12 @@ impl<V> ByType<V> {
             place
         });
         &mut self.0[place].1
+    }
+
+    /// What is at a place.
+    pub(super) fn at_mut(&mut self, place: usize) -> (&Arc<str>, &mut V) {
+        let (of, value) = &mut self.0[place];
+        (of, value)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
@@ -80,7 +82,10 @@ mod tests {
         assert_eq!(shown, ["a2", "b1", "c2", "d1"]);
         assert_eq!((all.get("b"), all.get("e"), all.len()), (Some(&1), None, 4));
         assert_eq!(all.0.capacity(), 4, "no room is kept for more");
-        *all.get_mut("b").expect("it is there") = 7;
+        let place = all.place("b").expect("it is there");
+        let (of, number) = all.at_mut(place);
+        assert_eq!(&**of, "b");
+        *number = 7;
         assert_eq!(all.values().sum::<u32>(), 12);
     }
 }

@@ -1,6 +1,5 @@
 //! What the two protocols have in common, so that one driver serves both.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +8,7 @@ use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node};
 
 use super::frame::{Due, Entry, Told};
 use super::interest::Membership;
+use super::names::Names;
 use super::sotw::{Absent, SotwStream};
 use super::stream::{Ended, Event, Held, Stream};
 use super::{Resource, Snapshot};
@@ -28,7 +28,7 @@ pub(super) trait Conversation<C>: Send + 'static {
     /// What a request says is wrong.
     fn complaint(request: &Self::Request) -> Option<&str>;
     fn changed(&mut self);
-    fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>);
+    fn touched(&mut self, type_url: &str, names: Option<Names>);
     /// The sources changed then.
     fn changed_at(&mut self, at: Instant);
     /// What the caller was told.
@@ -73,7 +73,7 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
         self.changed();
     }
 
-    fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>) {
+    fn touched(&mut self, type_url: &str, names: Option<Names>) {
         self.touched(type_url, names);
     }
 
@@ -143,7 +143,7 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
     }
 
     /// What an answer rests on is of other types: all is looked at again, and what is the same is not said.
-    fn touched(&mut self, _: &str, _: Option<BTreeSet<Arc<str>>>) {
+    fn touched(&mut self, _: &str, _: Option<Names>) {
         self.changed();
     }
 

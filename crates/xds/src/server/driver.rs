@@ -321,7 +321,8 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     }
 
     fn say(&mut self, snapshot: &dyn Snapshot<C>, out: &mut Vec<u8>) {
-        while let Some(due) = self.stream.due(snapshot, Instant::now()) {
+        let now = Instant::now();
+        while let Some(due) = self.stream.due(snapshot, now) {
             let (added, removed) = (due.resources.len(), due.removed.len());
             self.observer.sent(self.id, &due.type_url, added, removed);
             frame::put(&due, out);

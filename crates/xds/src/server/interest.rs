@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::by_type::ByType;
 use super::driver::StreamId;
+use super::names::Names;
 use super::stream::Held;
 
 /// What changed between two snapshots, as those who asked would call it.
@@ -83,8 +84,6 @@ impl Touched {
     }
 }
 
-type Names = BTreeSet<Arc<str>>;
-
 /// What a stream must look at again.
 #[derive(Debug, Default)]
 pub(super) struct News {
@@ -106,12 +105,14 @@ impl News {
 
     fn add(&mut self, type_url: &Arc<str>, name: Option<&Arc<str>>) {
         let Some((_, names)) = self.types.iter_mut().find(|(of, _)| of == type_url) else {
-            let names = name.map(|name| BTreeSet::from([name.clone()]));
+            let names = name.cloned().map(Names::One);
+            // Mostly no other follows.
+            self.types.reserve_exact(1);
             self.types.push((type_url.clone(), names));
             return;
         };
         match (name, &mut *names) {
-            (Some(name), Some(names)) => drop(names.insert(name.clone())),
+            (Some(name), Some(names)) => names.insert(name.clone()),
             (None, _) => *names = None,
             (Some(_), None) => {}
         }
@@ -141,9 +142,13 @@ impl Mailbox {
     }
 }
 
-/// Numbers of streams are ours and follow each other: nobody can choose them so that they collide.
+/// Numbers of streams are ours and follow each other: nobody can choose them so that they collide. Those that follow each other lie
+/// next to each other, so that streams are woken in the order in which they came: what was made together is read together.
 #[derive(Debug, Default, Clone, Copy)]
 struct ByNumber(u64);
+
+/// Where tables look to tell entries apart that lie together: at the first seven bits.
+const TAG: u32 = 57;
 
 impl Hasher for ByNumber {
     fn write(&mut self, bytes: &[u8]) {
@@ -153,8 +158,8 @@ impl Hasher for ByNumber {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // The golden ratio: what differs in its last bits differs in its first, which tables look at, too.
-        self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let number = self.0.rotate_left(8) ^ number;
+        self.0 = number ^ (number << TAG);
     }
 
     fn finish(&self) -> u64 {

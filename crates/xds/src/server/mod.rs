@@ -8,6 +8,8 @@ mod conversation;
 mod driver;
 mod frame;
 mod interest;
+mod names;
+mod places;
 mod service;
 mod sotw;
 mod stream;
@@ -20,6 +22,7 @@ use voile_proto::discovery::Node;
 
 pub use driver::{Admission, BoundedLife, DEPARTED, Observer, Served, StreamId};
 pub use interest::{CALLER, Interest, Touched};
+pub use names::Names;
 pub use service::Streams;
 pub use sotw::{Absent, SotwStream};
 pub use stream::{Ended, Event, Held, Stream};

@@ -15,6 +15,8 @@ use voile_proto::type_url;
 
 use super::by_type::ByType;
 use super::frame::{Due, Nonce, Told};
+use super::names::Names;
+use super::places::Places;
 use super::{Resolution, Resource, Snapshot};
 
 mod partial;
@@ -85,36 +87,8 @@ pub(super) struct InFlight {
     pub(super) changed: Option<Instant>,
 }
 
-/// What one type has to do with others.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Place {
-    /// See `POLICIES`.
-    Policies,
-    /// See `NAMING`; it is led to by `ROUTES`, too.
-    Naming,
-    /// See `ROUTES`.
-    Routes,
-    /// See `LED_TO`.
-    LedTo,
-    #[default]
-    Apart,
-}
-
-impl Place {
-    fn of(type_url: &str) -> Self {
-        match type_url {
-            POLICIES => Self::Policies,
-            NAMING => Self::Naming,
-            ROUTES => Self::Routes,
-            LED_TO => Self::LedTo,
-            _ => Self::Apart,
-        }
-    }
-}
-
 #[derive(Debug, Clone, Default)]
 struct Kind {
-    place: Place,
     names: BTreeSet<Arc<str>>,
     wildcard: bool,
     /// Versions the caller has been sent, or said it holds. Names begin alike and lie anywhere: a tree would read several at each look.
@@ -135,7 +109,7 @@ struct Kind {
     /// A name asked for stands for something that is called otherwise: what is said of that depends on who else asks for it.
     searches: bool,
     /// Of `depends_on`, what must be looked at again.
-    touched: BTreeSet<Arc<str>>,
+    touched: Names,
     /// All must be looked at again.
     dirty: bool,
     /// The oldest change of the sources that has not been looked at.
@@ -206,13 +180,18 @@ pub struct Stream<C> {
     caller: C,
     kinds: ByType<Kind>,
     responses: u64,
-    /// Nothing was to be looked at when all was looked at last. Thousands of streams are told the same and answer one by one: what
-    /// each keeps of its types lies cold by then, and is not read again only to find that nothing is due.
-    settled: bool,
+    /// Types of which something must be looked at.
+    due: Places,
+    /// Types with a response in flight.
+    travelling: Places,
+    /// Types by what they have to do with others.
+    policies: Places,
+    naming: Places,
+    routes: Places,
+    led_to: Places,
     /// Some type's `depends_anew` is set.
     depends_anew: bool,
-    /// Responses in flight, and when the first of those that were when there were none was sent: not after any of them.
-    travelling: usize,
+    /// When the first of those responses in flight was sent that were so when there were none: not after any of them.
     sent_since: Option<Instant>,
 }
 
@@ -223,9 +202,13 @@ impl<C: 'static> Stream<C> {
             caller,
             kinds: ByType::default(),
             responses: 0,
-            settled: true,
+            due: Places::default(),
+            travelling: Places::default(),
+            policies: Places::default(),
+            naming: Places::default(),
+            routes: Places::default(),
+            led_to: Places::default(),
             depends_anew: false,
-            travelling: 0,
             sent_since: None,
         }
     }
@@ -242,28 +225,32 @@ impl<C: 'static> Stream<C> {
 
     /// There is a new snapshot.
     pub fn changed(&mut self) {
-        self.settled = false;
-        for kind in self.kinds.values_mut() {
+        for (place, kind) in self.kinds.values_mut().enumerate() {
             kind.dirty = true;
+            self.due.set(place, true);
         }
     }
 
     /// What there is under these of the names that `depends_on` gave (none: under any) may be something else now.
-    pub fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>) {
-        if let Some(kind) = self.kinds.get_mut(type_url) {
-            self.settled = false;
-            match names {
-                Some(names) if kind.touched.is_empty() => kind.touched = names,
-                Some(names) => kind.touched.extend(names),
-                None => kind.dirty = true,
-            }
+    pub fn touched(&mut self, type_url: &str, names: Option<Names>) {
+        let Ok(place) = self.kinds.place(type_url) else {
+            return;
+        };
+        let (_, kind) = self.kinds.at_mut(place);
+        match names {
+            Some(names) if kind.touched.is_empty() => kind.touched = names,
+            Some(names) => kind.touched.extend(names.iter().cloned()),
+            None => kind.dirty = true,
         }
+        self.due.set(place, kind.is_due());
     }
 
     /// What was touched was so because the sources changed then.
     pub fn changed_at(&mut self, at: Instant) {
-        let unsettled = self.kinds.values_mut().filter(|kind| kind.is_due());
-        unsettled.for_each(|kind| kind.changed = Some(kind.changed.map_or(at, |old| old.min(at))));
+        for place in self.due.iter() {
+            let (_, kind) = self.kinds.at_mut(place);
+            kind.changed = Some(kind.changed.map_or(at, |old| old.min(at)));
+        }
     }
 
     /// All that the caller was sent or said it holds: type, name, version.
@@ -332,27 +319,55 @@ impl<C: 'static> Stream<C> {
         if request.type_url.is_empty() {
             return Err(Ended::Violation("a request without a type".to_owned()));
         }
-        let first = self.kinds.get(&request.type_url).is_none();
-        if first && self.kinds.len() >= MAX_TYPES {
-            return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
-        }
-        let kind = self.kinds.of(&request.type_url);
-        if first {
-            kind.place = Place::of(&request.type_url);
-            kind.first(&request)?;
-        }
-        kind.subscribe(first, &request)?;
-        if request.response_nonce.is_empty() {
-            self.settled &= !kind.is_due();
-            return Ok(Event::Subscribed);
-        }
-        let event = kind.answer(request, now);
-        self.settled &= !kind.is_due();
-        if event != Event::Stale {
-            self.travelling = self.travelling.saturating_sub(1);
-            self.sent_since = self.sent_since.filter(|_| self.travelling > 0);
-        }
+        let place = match self.kinds.place(&request.type_url) {
+            Ok(place) => {
+                let (_, kind) = self.kinds.at_mut(place);
+                kind.subscribe(false, &request)?;
+                place
+            }
+            Err(_) if self.kinds.len() >= MAX_TYPES => {
+                return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
+            }
+            Err(place) => {
+                self.make_room(place, &request.type_url);
+                let kind = self.kinds.of(&request.type_url);
+                kind.first(&request)?;
+                kind.subscribe(true, &request)?;
+                place
+            }
+        };
+        let (_, kind) = self.kinds.at_mut(place);
+        let event = match request.response_nonce.is_empty() {
+            true => Event::Subscribed,
+            false => kind.answer(request, now),
+        };
+        self.note(place);
+        self.sent_since = self.sent_since.filter(|_| !self.travelling.is_empty());
         Ok(event)
+    }
+
+    /// A type is asked for that was not, and has its place.
+    fn make_room(&mut self, place: usize, type_url: &str) {
+        let all = [
+            (&mut self.due, false),
+            (&mut self.travelling, false),
+            (&mut self.policies, type_url == POLICIES),
+            (&mut self.naming, type_url == NAMING),
+            (&mut self.routes, type_url == ROUTES),
+            (&mut self.led_to, type_url == LED_TO),
+        ];
+        for (places, is) in all {
+            places.make_room(place);
+            places.set(place, is);
+        }
+    }
+
+    /// What became of the type at this place.
+    fn note(&mut self, place: usize) {
+        let (_, kind) = self.kinds.at_mut(place);
+        self.due.set(place, kind.is_due());
+        self.travelling.set(place, kind.in_flight.is_some());
+        self.depends_anew |= kind.depends_anew;
     }
 
     /// The next response to send, if any is due and its predecessor was answered.
@@ -366,66 +381,55 @@ impl<C: 'static> Stream<C> {
 
     /// The same, to be written.
     pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
-        if self.settled {
-            return None;
-        }
         let due = self.find(snapshot, now);
-        match &due {
-            Some(_) => {
-                self.travelling += 1;
-                self.sent_since.get_or_insert(now);
-            }
-            None => self.settled = !self.kinds.values().any(Kind::is_due),
+        if due.is_some() {
+            self.sent_since.get_or_insert(now);
         }
         due
     }
 
     fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
-        let (caller, responses) = (&self.caller, &mut self.responses);
-        let anew = &mut self.depends_anew;
-        let routes = self.kinds.iter_mut();
-        for (of, kind) in routes.filter(|(_, kind)| kind.place == Place::Routes) {
-            if kind.in_flight.is_some() || !kind.is_due() {
-                continue;
-            }
-            let response = kind.respond(snapshot, caller, (of, false), responses, now);
-            *anew |= kind.depends_anew;
+        for place in self.due.and(self.routes).without(self.travelling).iter() {
+            let response = self.respond(place, snapshot, false, now);
             if response.is_some() {
                 return response;
             }
         }
-        let (mut policies_travel, mut routes_travel, mut names_travel) = (false, false, false);
-        let mut any = false;
-        for kind in self.kinds.values() {
-            let travels = kind.in_flight.is_some();
-            any |= !travels && kind.is_due();
-            match kind.place {
-                Place::Policies => policies_travel = travels,
-                Place::Routes => routes_travel = travels,
-                Place::Naming => names_travel = travels || kind.is_due(),
-                Place::LedTo | Place::Apart => {}
-            }
+        let travel = |places: Places| !places.and(self.travelling).is_empty();
+        let names_travel = !self.naming.and(self.travelling.or(self.due)).is_empty();
+        let mut waits = Places::default();
+        if travel(self.routes) {
+            waits = waits.or(self.naming).or(self.led_to);
         }
-        if !any {
-            return None;
+        if travel(self.policies) {
+            waits = waits.or(self.naming);
         }
-        for (of, kind) in self.kinds.iter_mut() {
-            let waits = match kind.place {
-                Place::Naming => policies_travel || routes_travel,
-                Place::LedTo => routes_travel,
-                Place::Policies | Place::Routes | Place::Apart => false,
-            };
-            if kind.in_flight.is_some() || waits || !kind.is_due() {
-                continue;
-            }
-            let keep = names_travel && kind.place == Place::Policies;
-            let response = kind.respond(snapshot, caller, (of, keep), responses, now);
-            *anew |= kind.depends_anew;
+        let free = self.due.without(self.travelling).without(waits);
+        for place in free.iter() {
+            let mut this = Places::default();
+            this.set(place, true);
+            let keep = names_travel && !self.policies.and(this).is_empty();
+            let response = self.respond(place, snapshot, keep, now);
             if response.is_some() {
                 return response;
             }
         }
         None
+    }
+
+    /// The next response about the type at this place.
+    fn respond(
+        &mut self,
+        place: usize,
+        snapshot: &dyn Snapshot<C>,
+        keep: bool,
+        now: Instant,
+    ) -> Option<Due<Told>> {
+        let (of, kind) = self.kinds.at_mut(place);
+        let about = (of, keep);
+        let response = kind.respond(snapshot, &self.caller, about, &mut self.responses, now);
+        self.note(place);
+        response
     }
 }
 
@@ -564,7 +568,7 @@ impl Kind {
             }
         }
         (self.depends_on, self.answers, self.searches) = (depends_on, answers, searches);
-        self.touched.clear();
+        self.touched = Names::None;
         let mut bytes = 0;
         let mut more = false;
         let mut resources: Vec<Wanted> = Vec::new();

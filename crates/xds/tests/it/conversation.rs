@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use voile_xds::client::{Changes, Subscriptions};
-use voile_xds::server::Stream;
+use voile_xds::server::{Names, Stream};
 
 use crate::server::{TYPE, Things};
 
@@ -84,7 +84,7 @@ impl World {
     fn touch(&mut self, before: &Things) {
         let touched = |name: &Arc<str>| before.0.get(&**name) != self.things.0.get(&**name);
         let known = self.server.depends_on();
-        let by_type: Vec<(Arc<str>, BTreeSet<Arc<str>>)> = known
+        let by_type: Vec<(Arc<str>, Names)> = known
             .map(|(of, names)| {
                 let names = names.iter().filter(|name| touched(name));
                 (of.clone(), names.cloned().collect())

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Differences, Kind, MAX_RESPONSE_BYTES, Resolution, Snapshot, Wanted};
+use super::{Differences, Kind, MAX_RESPONSE_BYTES, Names, Resolution, Snapshot, Wanted};
 
 impl Kind {
     /// What to say now; `None` when there is nothing. With `keep`, nothing is said to be gone yet.
@@ -23,7 +23,7 @@ impl Kind {
         }
         match self.partial(snapshot, caller, type_url) {
             Some((added, removed)) => {
-                self.touched.clear();
+                self.touched = Names::None;
                 (!added.is_empty() || !removed.is_empty()).then_some((added, removed))
             }
             None => self.differences(snapshot, caller, type_url, keep),
@@ -95,7 +95,7 @@ impl Kind {
         }
         let first = |name: &Arc<str>| self.answers.get(name).and_then(|brought| brought.first());
         let is_touched = |name: &&Arc<str>| {
-            self.touched.contains(*name)
+            self.touched.contains(name)
                 || first(name).is_some_and(|first| self.touched.contains(first))
         };
         self.names.iter().filter(is_touched).collect()
