@@ -480,6 +480,61 @@ fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_conce
     assert!(told > 100, "Envoys were told {told} things");
 }
 
+/// Who stands behind a waypoint, and by what policies, is asked of all that there is: nothing of it is patched in.
+#[test]
+fn what_a_waypoint_stands_before_ends_where_a_fresh_start_begins() {
+    let service = |name: &str, labels: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}\nspec: {{clusterIP: \
+             10.9.0.1, selector: {{app: {name}}}, ports: [{{name: http, port: 80}}]}}"
+        )
+    };
+    let pod = |labels: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop, labels: {{{labels}}}}}\nspec: {{containers: [{{name: \
+             app, image: none}}]}}\nstatus: {{phase: Running, podIP: 10.0.1.1}}"
+        )
+    };
+    let waypoint = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: w, namespace: shop}\nspec: \
+                    {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}\n---\n\
+                    apiVersion: v1\nkind: Pod\nmetadata: {name: w, namespace: shop, labels: \
+                    {gateway.networking.k8s.io/gateway-name: w}, annotations: {inject.istio.io/templates: waypoint}}\nspec: \
+                    {containers: [{name: istio-proxy, image: auto}]}\nstatus: {phase: Running, podIP: 10.0.1.9}";
+    let policy = |path: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: aimed, namespace: shop}}\nspec: \
+             {{targetRefs: [{{kind: Service, group: \"\", name: a}}], rules: [{{to: [{{operation: {{paths: [{path}]}}}}]}}]}}"
+        )
+    };
+    let behind = "istio.io/use-waypoint: w";
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled}}";
+    for with in [
+        namespace.to_owned(),
+        format!("{namespace}\n---\n{waypoint}"),
+    ] {
+        let world = World::new();
+        let (mut one, mut other) = (Loop::new(&world, false), Loop::new(&world, true));
+        let steps = [
+            ("a.yaml", with),
+            ("b.yaml", service("a", "x: y")),
+            ("c.yaml", pod("app: a")),
+            ("d.yaml", policy("/one")),
+            ("b.yaml", service("a", behind)),
+            ("d.yaml", policy("/two")),
+            ("c.yaml", pod(&format!("app: a, {behind}"))),
+            ("b.yaml", service("a", "x: y")),
+            ("d.yaml", policy("/three")),
+            ("c.yaml", pod("app: a")),
+            ("d.yaml", policy("/four")),
+        ];
+        for (step, (file, text)) in steps.into_iter().enumerate() {
+            world.texts().insert(file, vec![text]);
+            let (now, anew) = (one.read(&world), other.read(&world));
+            assert_eq!(now, anew, "step {step}");
+        }
+    }
+}
+
 /// The address that a service without one is given.
 fn given() -> String {
     let world = World::new();
