@@ -47,7 +47,9 @@ pub struct NodeCrowdSettings {
 }
 
 /// Descriptors that a proxy, the server and the lab need beside those of connections.
-const OTHER_DESCRIPTORS: u64 = 1000;
+const OTHER_DESCRIPTORS: u64 = 500;
+/// Those that a proxy needs for a pod: its doors, its sockets for names and its network, each for both families (Voile's has 17).
+const OF_A_POD: u64 = 20;
 /// Connections that share a tunnel's connection: ztunnel's number, and Voile's.
 const STREAMS: u64 = 100;
 
@@ -66,9 +68,10 @@ impl NodeCrowdSettings {
     }
 }
 
-/// As many of these connections as a process here may hold, with its tunnels.
-fn possible(connections: u32, limit: u64) -> u32 {
-    let room = limit.saturating_sub(OTHER_DESCRIPTORS);
+/// As many of these connections as a process here may hold, with its pods and its tunnels.
+fn possible(connections: u32, pods: u32, limit: u64) -> u32 {
+    let others = OTHER_DESCRIPTORS + OF_A_POD * u64::from(pods);
+    let room = limit.saturating_sub(others);
     let most = room - room / STREAMS;
     connections.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
@@ -133,7 +136,7 @@ fn one(
         .tempdir()
         .map_err(|e| format!("a temporary folder: {e}"))?;
     let limit = voile_host::machine::descriptor_limit().unwrap_or(u64::MAX);
-    let connections = possible(settings.connections, limit);
+    let connections = possible(settings.connections, settings.workloads, limit);
     if connections < settings.connections {
         let asked = settings.connections;
         let note = format!(
@@ -174,16 +177,19 @@ mod tests {
 
     #[test]
     fn no_more_connections_are_opened_than_descriptors_allow_with_their_tunnels() {
-        for (asked, limit, wanted) in [
-            (20_000, 1 << 20, 20_000),
-            (20_000, 20_000, 18_810),
-            (20_000, 1_000, 0),
-            (0, 20_000, 0),
+        for (asked, pods, limit, wanted) in [
+            (20_000, 100, 1 << 20, 20_000),
+            (20_000, 10, 20_000, 19_107),
+            // A hundred pods had 1,731 before the first connection.
+            (20_000, 100, 20_000, 17_325),
+            (20_000, 100, 1_000, 0),
+            (0, 100, 20_000, 0),
         ] {
-            let found = possible(asked, limit);
-            assert_eq!(found, wanted, "{asked} of {limit}");
+            let found = possible(asked, pods, limit);
+            assert_eq!(found, wanted, "{asked} of {limit}, {pods} pods");
             let tunnels = u64::from(found).div_ceil(STREAMS);
-            assert!(u64::from(found) + tunnels <= limit);
+            let all = u64::from(found) + tunnels + 17 * u64::from(pods);
+            assert!(found == 0 || all <= limit);
         }
     }
 }
