@@ -253,6 +253,7 @@ fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage, server: &Su
         ]),
         figure: if stalls { "p99" } else { "p50" }.to_owned(),
         expected_us: stalls.then_some(expected * 1e6),
+        from_sent: stage.name == "fixed-in-phase",
         against_mean: wide,
         explained: explained(stage.name).to_owned(),
     }
@@ -263,7 +264,7 @@ fn explained(stage: &str) -> &'static str {
     match stage {
         "fixed-in-phase" => {
             "all 16 requests are due at one instant and one thread sends them one after the other. Ours counts from that instant, so that the last \
-             waits for the fifteen before it; Fortio starts its clock when it sends."
+             waits for the fifteen before it, and tells the time from when each was sent, too; Fortio starts its clock when it sends, and knows nothing else."
         }
         "wide-buckets" => {
             "Fortio counts in buckets (-r 0.001: 1 ms wide from 0 to 12 ms, then wider) and reads percentiles as if samples lay evenly in one. All \
@@ -388,6 +389,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         achieved_rps: generated.achieved_rps,
         errors: generated.errors_total,
         latency_us: generated.latency_us.into(),
+        service_us: Some(generated.service_us.into()),
         ..Slice::default()
     })
 }

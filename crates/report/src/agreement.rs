@@ -50,6 +50,10 @@ pub struct Scene {
     pub figure: String,
     /// What an open loop must see as that figure, in µs, when it can be computed.
     pub expected_us: Option<f64>,
+    /// Whether ours is compared by Fortio's clock, which starts when a request is sent, because all requests are due at one
+    /// instant here and go out one after the other: what they wait before is ours to count and not Fortio's.
+    #[serde(default)]
+    pub from_sent: bool,
     /// Whether ours is held to Fortio's mean, which is exact, because its percentiles are read from wide buckets here.
     #[serde(default)]
     pub against_mean: bool,
@@ -79,6 +83,9 @@ pub struct Slice {
     pub errors: u64,
     /// As the generator tells it: ours from the intended send time, Fortio's from the actual.
     pub latency_us: Latency,
+    /// From the actual send time, where the generator tells both.
+    #[serde(default)]
+    pub service_us: Option<Latency>,
 }
 
 /// What one scene says.
@@ -88,8 +95,11 @@ pub struct Finding {
     pub scene: String,
     /// `p50` or `p99`.
     pub figure: String,
-    /// Ours in µs, over rounds.
+    /// Ours in µs, over rounds: from when a request was due, or from when it was sent where the scene says so.
     pub voile: Option<Estimate>,
+    /// Ours from when a request was due, where `voile` is from when it was sent.
+    #[serde(default)]
+    pub from_due: Option<Estimate>,
     /// Fortio's in µs.
     pub fortio: Option<Estimate>,
     /// Ours divided by Fortio's, paired within rounds.
@@ -120,9 +130,13 @@ impl Agreement {
     }
 
     fn finding(&self, scene: &Scene) -> Finding {
-        let of = |generator: &str| self.rounds(scene, generator, &scene.figure);
-        let (voile, fortio) = (of("voile"), of("fortio"));
-        let means = self.rounds(scene, "fortio", "mean");
+        let due: fn(&Slice) -> Option<&Latency> = |slice| Some(&slice.latency_us);
+        let sent: fn(&Slice) -> Option<&Latency> = |slice| slice.service_us.as_ref();
+        let of = |generator: &str, clock| self.rounds(scene, generator, &scene.figure, clock);
+        let voile = of("voile", if scene.from_sent { sent } else { due });
+        let fortio = of("fortio", due);
+        let means = self.rounds(scene, "fortio", "mean", due);
+        let from_due = scene.from_sent.then(|| of("voile", due));
         let pairs: Vec<(f64, f64)> = voile
             .iter()
             .filter_map(|(round, ours)| Some((*ours, *fortio.get(round)?)))
@@ -142,7 +156,14 @@ impl Agreement {
                     .is_some_and(|(ours, mean)| (ours.median / mean.median - 1.0).abs() <= BOUND),
             ),
             None => (
-                format!("within {:.0} % of Fortio's", BOUND * 100.0),
+                format!(
+                    "within {:.0} % of Fortio's{}",
+                    BOUND * 100.0,
+                    match scene.from_sent {
+                        true => ", both from when a request was sent",
+                        false => "",
+                    }
+                ),
                 ratio.is_some_and(|ratio| (ratio.median - 1.0).abs() <= BOUND),
             ),
             Some(expected) => (
@@ -158,6 +179,7 @@ impl Agreement {
             scene: scene.name.clone(),
             figure: scene.figure.clone(),
             voile: ours,
+            from_due: from_due.as_ref().and_then(over_rounds),
             fortio: over_rounds(&fortio),
             ratio,
             mean,
@@ -166,17 +188,20 @@ impl Agreement {
         }
     }
 
-    fn rounds(&self, scene: &Scene, generator: &str, figure: &str) -> BTreeMap<u32, f64> {
+    fn rounds(
+        &self,
+        scene: &Scene,
+        generator: &str,
+        figure: &str,
+        clock: fn(&Slice) -> Option<&Latency>,
+    ) -> BTreeMap<u32, f64> {
         let of_scene = |slice: &&Slice| {
             slice.valid && slice.scene == scene.name && slice.generator == generator
         };
         self.slices
             .iter()
             .filter(of_scene)
-            .filter_map(|slice| {
-                let latency = &slice.latency_us;
-                Some((slice.round, read(latency, figure)?))
-            })
+            .filter_map(|slice| Some((slice.round, read(clock(slice)?, figure)?)))
             .collect()
     }
 
@@ -201,6 +226,11 @@ impl Agreement {
                         &format!("voile load {}", finding.figure),
                         "c-voile",
                         finding.voile,
+                    ),
+                    bar(
+                        &format!("voile load {} from when due", finding.figure),
+                        "c-voile",
+                        finding.from_due,
                     ),
                     bar(
                         &format!("fortio {}", finding.figure),
@@ -325,7 +355,7 @@ impl Agreement {
     /// One line per slice, in the order they ran.
     #[must_use]
     pub fn to_csv(&self) -> String {
-        let mut text = "scene,generator,round,sequence,valid,achieved_rps,errors,samples,p50_us,p90_us,p99_us,p999_us,max_us,mean_us\n".to_owned();
+        let mut text = "scene,generator,round,sequence,valid,achieved_rps,errors,samples,p50_us,p90_us,p99_us,p999_us,max_us,mean_us,p50_from_sent_us\n".to_owned();
         for slice in &self.slices {
             let latency = &slice.latency_us;
             let values: Vec<String> = [
@@ -335,6 +365,7 @@ impl Agreement {
                 latency.p999,
                 latency.max,
                 latency.mean,
+                slice.service_us.as_ref().and_then(|service| service.p50),
             ]
             .iter()
             .map(|value| value.map_or_else(String::new, |us| format!("{us:.1}")))
@@ -366,10 +397,13 @@ impl Agreement {
             };
             let _ = writeln!(
                 text,
-                "{}: {} of voile load {}, of fortio {}; ratio {}. Asked: {}: {}.",
+                "{}: {} of voile load {}{}, of fortio {}; ratio {}. Asked: {}: {}.",
                 scene.title,
                 finding.figure,
                 show(finding.voile.as_ref()),
+                finding.from_due.as_ref().map_or_else(String::new, |due| {
+                    format!(" ({} from when due)", interval(due, duration))
+                }),
                 show(finding.fortio.as_ref()),
                 finding
                     .ratio
@@ -546,6 +580,29 @@ mod tests {
             let page = record.to_html();
             assert!(page.contains("Why: buckets &lt;1 ms&gt;"), "{page}");
             assert!(page.contains("fortio mean"));
+        }
+    }
+
+    /// What a request waits before it is sent is not held against either, and is said; the rest is.
+    #[test]
+    fn a_scene_is_compared_by_one_clock() {
+        for (service, pass) in [(Some(2150.0), true), (Some(2400.0), false), (None, false)] {
+            let mut record = concluded(None, 2500.0, 2100.0);
+            record.scenes[0].from_sent = true;
+            for slice in &mut record.slices {
+                let ours = slice.generator == "voile";
+                slice.service_us = service.filter(|_| ours).map(|us| Latency {
+                    p50: Some(us),
+                    ..Latency::default()
+                });
+            }
+            record.conclude();
+            let words = record.in_words();
+            assert_eq!(record.holds(), pass, "{words}");
+            assert!(
+                words.contains("(2.50 ms [2.50–2.50] from when due)"),
+                "{words}"
+            );
         }
     }
 
