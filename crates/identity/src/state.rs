@@ -183,21 +183,8 @@ impl StateDir {
     /// The file cannot be written.
     pub fn write_new(&self, name: &str, text: &str, mode: u32) -> Result<bool, StateError> {
         let path = self.path.join(name);
-        let draft = self
-            .path
-            .join(format!(".{name}.{:016x}", fastrand::u64(..)));
-        let written = (|| {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(mode)
-                .open(&draft)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            // A link, unlike a rename, fails when the name is taken: nobody's key is ever replaced.
-            fs::hard_link(&draft, &path)
-        })();
-        let _ = fs::remove_file(&draft);
+        // A link, unlike a rename, fails when the name is taken: nobody's key is ever replaced.
+        let written = self.draft(name, text, mode, |draft| fs::hard_link(draft, &path));
         match written {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
@@ -213,24 +200,32 @@ impl StateDir {
     /// The file cannot be written.
     pub fn replace(&self, name: &str, text: &str, mode: u32) -> Result<(), StateError> {
         let path = self.path.join(name);
+        self.draft(name, text, mode, |draft| fs::rename(draft, &path))
+            .map_err(StateError::io(&path, "write"))?;
+        self.sync()
+    }
+
+    /// Writes a file durably under a name that nobody looks for, and lets it be given its own; nothing is left of it where that fails.
+    fn draft(
+        &self,
+        name: &str,
+        text: &str,
+        mode: u32,
+        name_it: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
         let draft = self
             .path
             .join(format!(".{name}.{:016x}", fastrand::u64(..)));
-        let written = (|| {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(mode)
-                .open(&draft)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(mode);
+        let written = options.open(&draft).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            fs::rename(&draft, &path)
-        })();
-        if written.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        written.map_err(StateError::io(&path, "write"))?;
-        self.sync()
+            name_it(&draft)
+        });
+        // Where it was renamed there is none.
+        let _ = fs::remove_file(&draft);
+        written
     }
 
     /// Makes renames and new names survive a power cut.

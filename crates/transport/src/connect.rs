@@ -141,18 +141,20 @@ impl KeepAlive {
 
 /// Lets the kernel choose the port at connect, when it knows the whole four-tuple: 28,000 connections per
 /// destination instead of 28,000 in all.
-#[expect(
-    unsafe_code,
-    reason = "no safe wrapper offers IP_BIND_ADDRESS_NO_PORT; an int option read by value"
-)]
 fn bind_without_port(socket: &Socket) -> io::Result<()> {
+    switch_on(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)
+}
+
+/// Sets an option that is a switch and for which there is no safe wrapper.
+#[expect(unsafe_code, reason = "setsockopt; an int option read by value")]
+pub(crate) fn switch_on(socket: &Socket, level: i32, option: i32) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open, the pointer and the length describe one live c_int.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
+            level,
+            option,
             (&raw const on).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )

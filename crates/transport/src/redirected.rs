@@ -3,9 +3,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::connect::switch_on;
 
 /// Mark of sockets that carry an application's traffic outward: rules leave them alone, or a connection would come back
 /// to the proxy for ever. Contract with whoever writes the rules.
@@ -90,29 +92,10 @@ pub fn may_be_transparent() -> io::Result<()> {
 }
 
 /// Lets a socket be bound to an address that is not ours.
-#[expect(
-    unsafe_code,
-    reason = "no safe wrapper offers IPV6_TRANSPARENT; an int option read by value"
-)]
 pub(crate) fn be_transparent(socket: &Socket, v4: bool) -> io::Result<()> {
-    if v4 {
-        return socket.set_ip_transparent_v4(true);
-    }
-    let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open, the pointer and the length describe one live c_int.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IPV6,
-            libc::IPV6_TRANSPARENT,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    match v4 {
+        true => socket.set_ip_transparent_v4(true),
+        false => switch_on(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
     }
 }
 
