@@ -1,5 +1,5 @@
-//! Pages that must tell the truth: ARCHITECTURE.md's table of arrows, the two commands that README promises, and the options of
-//! `voile proxy`.
+//! Pages that must tell the truth: ARCHITECTURE.md's table of arrows, the two commands that README promises, the list of examples,
+//! and the options of `voile proxy`.
 
 use std::collections::BTreeSet;
 
@@ -59,6 +59,39 @@ fn readme_and_ci_run_the_same_commands() {
         ci.lines().any(|line| line == "cargo test"),
         ".ci/run runs README's test command"
     );
+}
+
+/// Each folder has its row, and teaches the kinds that the row names.
+#[test]
+fn every_example_is_listed_with_what_it_has() {
+    let folders = std::fs::read_dir(super::root().join("examples")).expect("examples");
+    let folders: BTreeSet<String> = folders
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let list = page("examples/README.md");
+    let rows = list.lines().filter_map(|line| line.strip_prefix("| ["));
+    let mut listed = BTreeSet::new();
+    for row in rows {
+        let (name, rest) = row.split_once(']').expect("a link");
+        listed.insert(name.to_owned());
+        let kinds = rest.trim_end_matches([' ', '|']);
+        let (_, kinds) = kinds.rsplit_once("| ").expect("its kinds");
+        // Graphs are of isotope's kind alone.
+        for kind in kinds.split(", ").filter(|kind| !kind.contains(' ')) {
+            let folder = super::root().join("examples").join(name);
+            let files = std::fs::read_dir(folder).expect("its files");
+            let has = files
+                .map(|entry| entry.expect("an entry").path())
+                .any(|file| {
+                    let text = std::fs::read_to_string(file).unwrap_or_default();
+                    text.lines().any(|line| line == format!("kind: {kind}"))
+                });
+            assert!(has, "{name} has no {kind}");
+        }
+    }
+    assert_eq!(listed, folders);
 }
 
 #[test]
