@@ -43,7 +43,7 @@ fn backends(heard: &Heard) -> String {
         let address = listener.local_addr().expect("bound");
         answer(listener, name, Arc::clone(heard));
         let own = address.port();
-        let h2c = protocols::h2c(address.ip());
+        let h2c = protocols::h2c(address.ip(), name);
         yaml += &format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
              spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: {PORT}, targetPort: {own}}}, \
@@ -111,7 +111,7 @@ fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
     });
 }
 
-/// One line of a case: a request and what must come of it.
+/// One line of a case: a request and what must come of it. Of a call of gRPC (`CALL`) the status is gRPC's own where it is not 0.
 #[derive(Debug)]
 struct Expectation<'a> {
     method: &'a str,
@@ -143,6 +143,9 @@ impl<'a> Expectation<'a> {
     }
 
     fn ask(&self, at: SocketAddr) -> std::io::Result<Answer> {
+        if self.method == "CALL" {
+            return protocols::call(at, self.host, self.path, &self.fields);
+        }
         let fields = self.fields.iter();
         let fields = fields.map(|(name, value)| format!("{name}: {value}\r\n"));
         let fields: String = fields.collect();
