@@ -91,6 +91,8 @@ pub struct Publication {
     pub port: u16,
     /// The host port wished for.
     pub wish: u16,
+    /// TCP or UDP.
+    pub transport: Transport,
     /// Whether HTTP is spoken there, so that a URL can be printed.
     pub http: bool,
     /// Pod and its port, for each pod behind it.
@@ -497,7 +499,7 @@ fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
     let mut published = Vec::new();
     for service in mesh.services.values() {
         for port in &service.ports {
-            if !service.published || port.transport != Transport::Tcp {
+            if !service.published {
                 continue;
             }
             let wish = port.node_port.unwrap_or(port.number).get();
@@ -506,6 +508,7 @@ fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
                 service: ResourceName::new(service.key.namespace.clone(), service.name.clone()),
                 port: port.number.get(),
                 wish,
+                transport: port.transport,
                 http: matches!(
                     port.protocol,
                     voile_model::mesh::Protocol::Http | voile_model::mesh::Protocol::Auto

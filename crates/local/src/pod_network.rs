@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
-use voile_host::enclosure::Inside;
+use voile_host::enclosure::{Inside, Outward};
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{
@@ -153,6 +153,13 @@ impl MeshNetwork {
     /// Listens in the host's network.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
         self.inside.listen(address)
+    }
+
+    /// The same of UDP.
+    pub fn receive(&self, address: SocketAddr) -> io::Result<UdpSocket> {
+        let socket = self.inside.outward(Outward::Datagrams, address.is_ipv6())?;
+        rustix::net::bind(&socket, &address)?;
+        Ok(socket.into())
     }
 
     /// Makes the namespace of a pod, wired up and, if it has a sidecar or a node proxy serves it, redirecting.

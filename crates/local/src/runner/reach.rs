@@ -1,19 +1,58 @@
-//! What `voile up` relays itself: published services on 127.0.0.1, and services for pods that have no sidecar.
+//! What `voile up` relays itself: published services on 127.0.0.1, by TCP and UDP, and services for pods that have no sidecar.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
+use tokio::runtime::Handle;
 use voile_model::mesh::{Service, ServicePort, Transport};
 use voile_model::{Mesh, ResourceName};
 
+use crate::datagrams::Datagrams;
 use crate::expand::{Plan, Publication, endpoints_of};
 use crate::pod_network::MeshNetwork;
 use crate::relay::{Relay, RelayThread};
 
+/// A published port.
+enum Port {
+    /// Of TCP, and whether HTTP is spoken there.
+    Stream(Relay, bool),
+    Datagrams(Datagrams),
+}
+
+impl Port {
+    fn url(&self) -> String {
+        match self {
+            Self::Stream(relay, true) => format!("http://{}", relay.address()),
+            Self::Stream(relay, false) => format!("tcp://{}", relay.address()),
+            Self::Datagrams(relay) => format!("udp://{}", relay.address()),
+        }
+    }
+
+    fn set_targets(&self, targets: Vec<SocketAddr>) {
+        match self {
+            Self::Stream(relay, _) => relay.set_targets(targets),
+            Self::Datagrams(relay) => relay.set_targets(targets),
+        }
+    }
+}
+
+/// What makes a published port the same one over edits.
+type Key = (ResourceName, u16, Transport);
+
+fn key(publication: &Publication) -> Key {
+    let Publication {
+        service,
+        port,
+        transport,
+        ..
+    } = publication;
+    (service.clone(), *port, *transport)
+}
+
 /// All relays that are open.
 pub(super) struct Reach {
-    published: BTreeMap<(ResourceName, u16), (Relay, bool)>,
+    published: BTreeMap<Key, Port>,
     /// By the address where a pod without a sidecar finds the service.
     inner: BTreeMap<SocketAddr, Relay>,
     // After the relays, which live on it.
@@ -29,30 +68,26 @@ impl Reach {
         }
     }
 
-    /// `namespace/service` (with `:port` where it has several) and where to reach it.
+    /// `namespace/service` (with `:port` where it has several, and `:port/udp` of UDP) and where to reach it.
     pub(super) fn published(&self) -> Vec<(String, String)> {
         let ports = |service: &ResourceName| {
-            self.published
-                .keys()
-                .filter(|(name, _)| name == service)
+            let keys = self.published.keys();
+            keys.filter(|(name, _, transport)| name == service && *transport == Transport::Tcp)
                 .count()
         };
-        self.published
-            .iter()
-            .map(|((service, port), (relay, http))| {
-                let name = if ports(service) > 1 {
-                    format!("{service}:{port}")
-                } else {
-                    service.to_string()
-                };
-                let scheme = if *http { "http" } else { "tcp" };
-                (name, format!("{scheme}://{}", relay.address()))
-            })
-            .collect()
+        let named = |((service, port, transport), open): (&Key, &Port)| {
+            let name = match transport {
+                Transport::Udp => format!("{service}:{port}/udp"),
+                Transport::Tcp if ports(service) > 1 => format!("{service}:{port}"),
+                Transport::Tcp => service.to_string(),
+            };
+            (name, open.url())
+        };
+        self.published.iter().map(named).collect()
     }
 
     /// Where relays run.
-    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
+    pub(super) fn runtime(&self) -> &Handle {
         self.thread.handle()
     }
 
@@ -65,18 +100,13 @@ impl Reach {
         network: Option<&MeshNetwork>,
     ) -> io::Result<Vec<String>> {
         let mut notes = Vec::new();
-        let wanted: BTreeSet<_> = plan
-            .published
-            .iter()
-            .map(|p| (p.service.clone(), p.port))
-            .collect();
+        let wanted: BTreeSet<_> = plan.published.iter().map(key).collect();
         self.published.retain(|key, _| wanted.contains(key));
         for publication in &plan.published {
-            let key = (publication.service.clone(), publication.port);
+            let key = key(publication);
             if !self.published.contains_key(&key) {
-                let relay = self.publish(publication, network, &mut notes)?;
-                self.published
-                    .insert(key.clone(), (relay, publication.http));
+                let port = self.publish(publication, network, &mut notes)?;
+                self.published.insert(key.clone(), port);
             }
             let targets = publication
                 .targets
@@ -85,8 +115,8 @@ impl Reach {
             let targets = targets
                 .map(|(_, address, port)| SocketAddr::from((*address, *port)))
                 .collect();
-            if let Some((relay, _)) = self.published.get(&key) {
-                relay.set_targets(targets);
+            if let Some(port) = self.published.get(&key) {
+                port.set_targets(targets);
             }
         }
         if network.is_none() {
@@ -100,25 +130,29 @@ impl Reach {
         publication: &Publication,
         network: Option<&MeshNetwork>,
         notes: &mut Vec<String>,
-    ) -> io::Result<Relay> {
-        let bind = |address: SocketAddr| match network {
-            None => TcpListener::bind(address),
-            Some(network) => network.listen(address),
+    ) -> io::Result<Port> {
+        let runtime = self.thread.handle();
+        let open = |address: SocketAddr| match (publication.transport, network) {
+            (Transport::Tcp, None) => stream(runtime, TcpListener::bind(address)?, publication),
+            (Transport::Tcp, Some(network)) => {
+                stream(runtime, network.listen(address)?, publication)
+            }
+            (Transport::Udp, None) => datagrams(runtime, UdpSocket::bind(address)?),
+            (Transport::Udp, Some(network)) => datagrams(runtime, network.receive(address)?),
         };
         let wish = SocketAddr::from((Ipv4Addr::LOCALHOST, publication.wish));
-        let listener = match bind(wish) {
-            Ok(listener) => listener,
+        match open(wish) {
+            Ok(port) => Ok(port),
             Err(error) => {
-                let listener = bind((Ipv4Addr::LOCALHOST, 0).into())?;
+                let port = open((Ipv4Addr::LOCALHOST, 0).into())?;
                 let service = &publication.service;
                 notes.push(format!(
                     "{service} cannot be published on {wish} ({error}); on {} instead",
-                    listener.local_addr()?
+                    port.url()
                 ));
-                listener
+                Ok(port)
             }
-        };
-        Relay::start(self.thread.handle(), listener, None)
+        }
     }
 
     fn follow_inner(
@@ -161,6 +195,15 @@ impl Reach {
         }
         Ok(())
     }
+}
+
+fn stream(runtime: &Handle, listener: TcpListener, of: &Publication) -> io::Result<Port> {
+    let relay = Relay::start(runtime, listener, None)?;
+    Ok(Port::Stream(relay, of.http))
+}
+
+fn datagrams(runtime: &Handle, socket: UdpSocket) -> io::Result<Port> {
+    Ok(Port::Datagrams(Datagrams::start(runtime, socket)?))
 }
 
 fn targets(
