@@ -164,7 +164,7 @@ pub(crate) struct GatewayPlan {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Http3Plan {
     /// What clients that came over TCP are told.
-    pub(crate) offered: Amendment,
+    pub(crate) offered: Arc<Amendment>,
 }
 
 /// How long a client may remember that it is offered, in seconds. Envoy's value.
@@ -179,7 +179,9 @@ impl Http3Plan {
             value: value.into_bytes().into(),
             manner: Manner::Overwrite,
         };
-        Self { offered }
+        Self {
+            offered: offered.into(),
+        }
     }
 }
 

@@ -76,7 +76,25 @@ impl Inherited {
         }
     }
 
-    fn find(&mut self, role: &str, address: SocketAddr) -> Option<OwnedFd> {
+    /// Every one whose role begins like that and that is for this address, by the rest of its role.
+    pub fn take_all(&mut self, role: &str, address: SocketAddr) -> Vec<(String, OwnedFd)> {
+        let mut taken = Vec::new();
+        for (of, at, socket) in std::mem::take(&mut self.0) {
+            match of.strip_prefix(role).filter(|_| at == address) {
+                Some(rest) => taken.push((rest.to_owned(), socket)),
+                None => self.0.push_back((of, at, socket)),
+            }
+        }
+        taken
+    }
+
+    /// Closes those whose role begins like that: nobody asks for them any more.
+    pub fn forget(&mut self, role: &str) {
+        self.0.retain(|(of, ..)| !of.starts_with(role));
+    }
+
+    /// The one that is for that, if it was received.
+    pub fn find(&mut self, role: &str, address: SocketAddr) -> Option<OwnedFd> {
         let fits = |(of, at, _): &Lent| {
             of == role
                 && at.ip() == address.ip()

@@ -19,6 +19,7 @@ mod limits;
 mod listener;
 mod packets;
 pub mod proxy_protocol;
+pub mod quic;
 mod redirected;
 mod relay;
 mod stream;

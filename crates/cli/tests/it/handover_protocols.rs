@@ -271,13 +271,13 @@ fn a_successor_without_a_control_plane_waits_for_it_and_the_old_one_serves() {
     load.none_failed();
 }
 
-/// Takes the sockets, as a successor does; the conversation, and how many there were.
-fn take_sockets(mesh: &Mesh) -> (Packets, Vec<std::os::fd::OwnedFd>) {
-    let path = mesh.handover_socket("client");
+/// Takes a pod's sockets, as a successor does; the conversation, and how many there were.
+pub(crate) fn take_sockets(mesh: &Mesh, pod: &str) -> (Packets, Vec<std::os::fd::OwnedFd>) {
+    let path = mesh.handover_socket(pod);
     let packets = Packets::connect(&path, Duration::from_secs(20));
     let packets = packets.expect("a socket").expect("somebody listens");
     packets
-        .send("voile-handover/1 shop/client", None)
+        .send(&format!("voile-handover/1 shop/{pod}"), None)
         .expect("sent");
     let hear = || packets.receive().expect("a word").expect("no end");
     let answer = hear().text;
@@ -313,7 +313,7 @@ fn a_successor_that_is_killed_at_any_word_leaves_the_old_one_serving() {
         &["ready", "hang"],
     ];
     for (number, words) in lives.into_iter().enumerate() {
-        let (packets, sockets) = take_sockets(&mesh);
+        let (packets, sockets) = take_sockets(&mesh, "client");
         assert!(sockets.len() >= 6, "pages and listeners: {}", sockets.len());
         for word in words {
             match *word {
@@ -355,7 +355,7 @@ fn a_successor_that_hangs_makes_room_for_the_next() {
     // One that never says who it is, and one that took the sockets and then says nothing.
     let socket = mesh.handover_socket("client");
     let _silent = Packets::connect(&socket, Duration::from_secs(20)).expect("a socket");
-    let (hanging, sockets) = take_sockets(&mesh);
+    let (hanging, sockets) = take_sockets(&mesh, "client");
     let began = std::time::Instant::now();
     let mut old = mesh.replace("client", &lending());
     assert!(old.wait().success(), "{}", old.log());

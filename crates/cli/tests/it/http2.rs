@@ -30,8 +30,8 @@ pub(crate) fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
     });
 }
 
-/// A gRPC server: `/echo` sends every message back as it comes, `/late` waits for the client to give up, anything else is
-/// unknown.
+/// A gRPC server: `/echo` sends every message back as it comes, `/late` waits for the client to give up, `/cut` breaks its answer off,
+/// anything else is unknown.
 pub(crate) async fn serve(
     address: SocketAddr,
     given_up: tokio::sync::mpsc::UnboundedSender<Reason>,
@@ -64,6 +64,12 @@ async fn answer(
         given_up
             .send(reason.expect("a reset"))
             .expect("the test listens");
+        return;
+    }
+    if path == "/cut" {
+        let head = head().body(()).expect("a head");
+        let mut send = respond.send_response(head, false).expect("sent");
+        send.send_reset(Reason::CANCEL);
         return;
     }
     if path != "/echo" {

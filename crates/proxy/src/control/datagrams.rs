@@ -6,76 +6,157 @@
 //!                      ├─ a first one: Retry? refused? ─► the least loaded worker
 //!                      └─ anything else: a version, a reset, or nothing
 //! ```
+//! The sockets are bound with TCP's, and handed over with them; whoever takes them over passes on what is ours ([`http3::Socket`]).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use quinn::{Endpoint, Incoming, ServerConfig, TokioRuntime};
 use tokio::sync::watch;
+use voile_transport::handover::{Inherited, Lent};
 
 use super::accept::Dispatcher;
-use super::sockets::BIND_RETRY;
+use super::sockets::{Direction, Serving};
 use crate::http3::limits::{MAX_HANDSHAKES, RETRY_FROM};
-use crate::http3::{self, Names, Offer};
+use crate::http3::{self, Before, Names, Offer, Socket, Stamp};
 use crate::plan::{GatewayPlan, ListenerId};
 use crate::worker::Handshaking;
 
+/// As a successor is told of a line to the process with the stamp that follows.
+const LINE: &str = "http3-of-";
+
 /// What a port's task is told.
 struct Told {
-    id: ListenerId,
-    terms: ServerConfig,
+    /// Whose connections come, and by what terms; none where nobody wants any.
+    wanted: Option<(ListenerId, ServerConfig)>,
     /// Nobody new is let in.
     paused: bool,
+}
+
+/// One socket and its endpoint, which live until nobody wants them and the last connection has ended.
+struct Port {
+    told: watch::Sender<Told>,
+    stamp: Stamp,
+    /// The endpoint's.
+    socket: Weak<Socket>,
+    serving: Serving,
+    /// Our end of the line from whoever was lent the socket.
+    line: Option<OwnedFd>,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    ports: BTreeMap<SocketAddr, watch::Sender<Told>>,
+    /// What is wanted, and by what terms.
+    wanted: BTreeMap<SocketAddr, (ListenerId, ServerConfig)>,
+    ports: BTreeMap<SocketAddr, Port>,
 }
 
 impl Datagrams {
-    /// Serves those of a plan, and no others. Connections of a port that is wanted no longer finish.
-    pub(super) fn follow(
-        &mut self,
-        plans: &[GatewayPlan],
-        ids: &[ListenerId],
-        dispatcher: &Rc<Dispatcher>,
-    ) {
+    /// Obeys a plan. Connections of a port that is wanted no longer finish.
+    pub(super) fn follow(&mut self, plans: &[GatewayPlan], ids: &[ListenerId]) {
         let wanted = plans.iter().zip(ids);
-        let wanted: BTreeMap<_, _> = wanted
-            .filter(|(plan, _)| plan.http3.is_some())
-            .map(|(plan, id)| (plan.bind, (*id, plan)))
-            .collect();
-        self.ports.retain(|bind, _| wanted.contains_key(bind));
-        for (bind, (id, plan)) in wanted {
-            let terms = http3::terms(names(plan));
-            let told = Told {
-                id,
-                terms,
-                paused: false,
+        let wanted = wanted.filter(|(plan, _)| plan.http3.is_some());
+        let terms =
+            |(plan, id): (&GatewayPlan, &ListenerId)| (plan.bind, (*id, http3::terms(names(plan))));
+        self.wanted = wanted.map(terms).collect();
+        self.ports.retain(|_, port| port.serving.strong_count() > 0);
+        for (bind, port) in &self.ports {
+            let wanted = self.wanted.get(bind).cloned();
+            port.told.send_modify(|told| told.wanted = wanted);
+        }
+    }
+
+    /// Begins to serve on a socket, for which there may be connections of older processes.
+    pub(super) fn listen(
+        &mut self,
+        address: SocketAddr,
+        socket: OwnedFd,
+        inherited: &mut Inherited,
+        dispatcher: &Rc<Dispatcher>,
+    ) -> io::Result<Serving> {
+        let older = inherited.take_all(LINE, address);
+        let older = older.into_iter().filter_map(|(stamp, line)| {
+            let stamp = stamp.parse().ok()?;
+            Some(Before { stamp, line })
+        });
+        let socket = Arc::new(Socket::new(UdpSocket::from(socket), older.collect())?);
+        let stamp = Stamp::fresh();
+        let endpoint = Endpoint::new_with_abstract_socket(
+            http3::endpoint(stamp),
+            None,
+            Arc::clone(&socket) as Arc<dyn quinn::AsyncUdpSocket>,
+            Arc::new(TokioRuntime),
+        )?;
+        let (told, hears) = watch::channel(Told {
+            wanted: self.wanted.get(&address).cloned(),
+            paused: false,
+        });
+        let alive = Arc::new(());
+        let port = Port {
+            told,
+            stamp,
+            socket: Arc::downgrade(&socket),
+            serving: Arc::downgrade(&alive),
+            line: None,
+        };
+        let serving = port.serving.clone();
+        self.ports.insert(address, port);
+        let dispatcher = Rc::clone(dispatcher);
+        tokio::task::spawn_local(async move {
+            serve(endpoint, hears, dispatcher).await;
+            drop(alive);
+        });
+        Ok(serving)
+    }
+
+    /// Nobody new is let in, while those who are finish.
+    pub(super) fn pause(&self) {
+        for port in self.ports.values() {
+            port.told.send_modify(|told| told.paused = true);
+        }
+    }
+
+    /// What a successor needs: each socket, a line to us, and those to the processes before us.
+    pub(super) fn lend(&mut self) -> io::Result<Vec<Lent>> {
+        let mut all = Vec::new();
+        for (address, port) in &mut self.ports {
+            let Some(socket) = port.socket.upgrade() else {
+                continue;
             };
-            match self.ports.get(&bind) {
-                // Its task lives as long as we do.
-                Some(port) => drop(port.send_replace(told)),
-                None => {
-                    let (port, hears) = watch::channel(told);
-                    let serving = serve(bind, hears, Rc::clone(dispatcher));
-                    tokio::task::spawn_local(serving);
-                    self.ports.insert(bind, port);
-                }
+            let (copy, before) = socket.lend()?;
+            let (to_us, from_it) = http3::line()?;
+            port.line = Some(from_it);
+            all.push((Direction::Datagrams.role().to_owned(), *address, copy));
+            all.push((format!("{LINE}{}", port.stamp), *address, to_us));
+            let older = before.into_iter();
+            all.extend(older.map(|one| (format!("{LINE}{}", one.stamp), *address, one.line)));
+        }
+        Ok(all)
+    }
+
+    /// A successor reads from now on.
+    pub(super) fn give_way(&mut self) {
+        for (address, port) in &mut self.ports {
+            if let (Some(socket), Some(line)) = (port.socket.upgrade(), port.line.take())
+                && let Err(error) = socket.read_by(line)
+            {
+                tracing::error!(%address, %error, "connections of HTTP/3 end here");
             }
         }
     }
 
-    /// Whether nobody new is let in, while those who are finish.
-    pub(super) fn pause(&self, paused: bool) {
+    /// It does not.
+    pub(super) fn take_back(&self) {
         for port in self.ports.values() {
-            port.send_modify(|told| told.paused = paused);
+            if let Some(socket) = port.socket.upgrade() {
+                socket.read_again();
+            }
         }
     }
 }
@@ -95,7 +176,8 @@ fn names(plan: &GatewayPlan) -> Names {
     names
 }
 
-fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+/// Binds a port that nobody handed over.
+pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
         socket2::Type::DGRAM.nonblocking(),
@@ -108,65 +190,36 @@ fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Binds, however long that takes: the port may be a predecessor's until the last of its connections ended, and clients come over TCP
-/// meanwhile.
-async fn endpoint(address: SocketAddr) -> Endpoint {
-    let mut said = false;
-    loop {
-        let bound = bind(address).and_then(|socket| {
-            let runtime = Arc::new(TokioRuntime);
-            Endpoint::new(http3::endpoint(), None, socket, runtime)
-        });
-        match bound {
-            Ok(endpoint) => return endpoint,
-            Err(error) if !std::mem::replace(&mut said, true) => {
-                tracing::warn!(%address, %error, "HTTP/3 cannot listen yet: clients come over TCP");
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(BIND_RETRY).await;
-    }
-}
-
-/// Serves a port until nobody wants that any more.
-async fn serve(address: SocketAddr, mut told: watch::Receiver<Told>, dispatcher: Rc<Dispatcher>) {
-    let endpoint = tokio::select! {
-        endpoint = endpoint(address) => endpoint,
-        () = forgotten(&mut told) => return,
-    };
-    tracing::info!(%address, "listening for HTTP/3");
+/// Serves a port until nobody wants that any more and its connections have ended.
+async fn serve(endpoint: Endpoint, mut told: watch::Receiver<Told>, dispatcher: Rc<Dispatcher>) {
     let handshakes = Arc::new(AtomicUsize::new(0));
-    let mut id = obey(&endpoint, &told.borrow_and_update());
     loop {
-        tokio::select! {
-            incoming = endpoint.accept() => {
-                let Some(incoming) = incoming else { return };
-                match id {
-                    Some(id) => judge(incoming, id, &handshakes, &dispatcher),
-                    None => incoming.refuse(),
+        let (id, is_wanted) = obey(&endpoint, &told.borrow_and_update());
+        loop {
+            tokio::select! {
+                incoming = endpoint.accept() => {
+                    let Some(incoming) = incoming else { return };
+                    match id {
+                        Some(id) => judge(incoming, id, &handshakes, &dispatcher),
+                        None => incoming.refuse(),
+                    }
                 }
+                changed = told.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return,
+                },
+                () = endpoint.wait_idle(), if !is_wanted => return,
             }
-            changed = told.changed() => match changed {
-                Ok(()) => id = obey(&endpoint, &told.borrow_and_update()),
-                Err(_) => {
-                    endpoint.set_server_config(None);
-                    return;
-                }
-            },
         }
     }
 }
 
-/// Ready when nobody wants the port any more.
-async fn forgotten(told: &mut watch::Receiver<Told>) {
-    let mut other = told.clone();
-    while other.changed().await.is_ok() {}
-}
-
-/// Shows new connections these terms; gives whose they are, unless nobody new is let in.
-fn obey(endpoint: &Endpoint, told: &Told) -> Option<ListenerId> {
-    endpoint.set_server_config(Some(told.terms.clone()));
-    (!told.paused).then_some(told.id)
+/// Shows new connections these terms; gives whose they are, unless nobody new is let in, and whether the port is wanted.
+fn obey(endpoint: &Endpoint, told: &Told) -> (Option<ListenerId>, bool) {
+    let terms = told.wanted.as_ref().map(|(_, terms)| terms.clone());
+    endpoint.set_server_config(terms);
+    let id = told.wanted.as_ref().map(|(id, _)| *id);
+    (id.filter(|_| !told.paused), id.is_some())
 }
 
 /// Gives a new connection to a worker, unless its client has to show first where it is, or there is no room.
@@ -177,12 +230,49 @@ fn judge(
     dispatcher: &Dispatcher,
 ) {
     let under_way = handshakes.load(Ordering::Relaxed);
-    if under_way >= RETRY_FROM && !incoming.remote_address_validated() {
+    match verdict(under_way, incoming.remote_address_validated()) {
         // One that may not be asked again has shown it.
-        let _ = incoming.retry();
-    } else if under_way >= MAX_HANDSHAKES {
-        incoming.refuse();
-    } else {
-        dispatcher.hand_over_http3(id, incoming, Handshaking::begin(handshakes));
+        Verdict::Ask => drop(incoming.retry()),
+        Verdict::Refuse => incoming.refuse(),
+        Verdict::Take => {
+            dispatcher.hand_over_http3(id, incoming, Handshaking::begin(handshakes));
+        }
+    }
+}
+
+/// What becomes of whoever comes.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// He is asked to show where he is.
+    Ask,
+    Refuse,
+    Take,
+}
+
+fn verdict(under_way: usize, is_where_he_says: bool) -> Verdict {
+    match under_way {
+        _ if under_way >= RETRY_FROM && !is_where_he_says => Verdict::Ask,
+        MAX_HANDSHAKES.. => Verdict::Refuse,
+        _ => Verdict::Take,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_handshakes_are_under_way_the_more_is_asked_of_whoever_comes() {
+        for (under_way, to_anybody, to_who_showed_it) in [
+            (0, Verdict::Take, Verdict::Take),
+            (RETRY_FROM - 1, Verdict::Take, Verdict::Take),
+            (RETRY_FROM, Verdict::Ask, Verdict::Take),
+            (MAX_HANDSHAKES - 1, Verdict::Ask, Verdict::Take),
+            (MAX_HANDSHAKES, Verdict::Ask, Verdict::Refuse),
+            (usize::MAX, Verdict::Ask, Verdict::Refuse),
+        ] {
+            assert_eq!(verdict(under_way, false), to_anybody, "{under_way}");
+            assert_eq!(verdict(under_way, true), to_who_showed_it, "{under_way}");
+        }
     }
 }

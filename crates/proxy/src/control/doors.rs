@@ -115,6 +115,7 @@ impl Doors {
         };
         self.deadline = None;
         let relieved = predecessor.relieve().await?;
+        self.control.borrow_mut().relieved();
         if let Err(error) = self.open() {
             tracing::error!(%error, "serving without a way to hand over");
         }

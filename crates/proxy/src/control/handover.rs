@@ -40,14 +40,12 @@ impl Incumbent for Holder {
         for (role, address, socket) in served.sockets.dns.iter().flat_map(dns::Bound::each) {
             all.push((role.to_owned(), address?, socket?));
         }
-        for (direction, address, socket) in self.control.borrow().lend()? {
-            all.push((direction.role().to_owned(), address, socket.into()));
-        }
+        all.extend(self.control.borrow_mut().lend()?);
         Ok(all)
     }
 
     fn stop(&self) {
-        self.control.borrow_mut().stop_accepting();
+        self.control.borrow_mut().give_way();
         for task in self.served.borrow_mut().tasks.drain(..) {
             task.abort();
         }

@@ -580,6 +580,7 @@ fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
     shared.registry.is_waypoint = options.waypoint;
     shared.sockets.inherited = std::mem::take(&mut pages.inherited);
     shared.sockets.lends = options.handover.is_some();
+    shared.sockets.awaits = pages.predecessor.is_some();
     for (direction, address, socket) in pages.captured.drain(..) {
         shared.registry.capturing = true;
         shared.sockets.adopt(direction, address, socket);

@@ -87,8 +87,7 @@ pub(super) async fn drain(
     dispatcher: &Rc<Dispatcher>,
     signals: &mut Signals,
 ) {
-    control.borrow_mut().stop_accepting();
-    control.borrow_mut().release();
+    control.borrow_mut().begin_drain();
     // Accepting tasks take what already waits in the kernel before they close their sockets.
     tokio::task::yield_now().await;
     let mut limit = {

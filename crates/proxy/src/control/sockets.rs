@@ -3,15 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use voile_transport::handover::Inherited;
 
+use super::datagrams;
 use crate::plan::ListenerId;
 
 /// Time between attempts at addresses that could not be bound.
-pub(super) const BIND_RETRY: Duration = Duration::from_secs(1);
+const BIND_RETRY: Duration = Duration::from_secs(1);
 
 /// Which way connections go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +21,8 @@ pub(super) enum Direction {
     Inbound,
     Outbound,
     Gateway,
+    /// From outside, for HTTP/3: by UDP.
+    Datagrams,
     CapturedInbound,
     CapturedOutbound,
     Tunnels,
@@ -39,6 +43,7 @@ impl Direction {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
             Self::Gateway => "gateway",
+            Self::Datagrams => "http3",
             Self::CapturedInbound => "captured-inbound",
             Self::CapturedOutbound => "captured-outbound",
             Self::Tunnels => "tunnels",
@@ -50,9 +55,18 @@ impl Direction {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
             Self::Gateway => "gateway",
+            Self::Datagrams => "HTTP/3",
             Self::CapturedInbound => "captured inbound",
             Self::CapturedOutbound => "captured outbound",
             Self::Tunnels => "tunnels",
+        }
+    }
+
+    /// What follows an address where a failure is told of.
+    fn over(self) -> &'static str {
+        match self {
+            Self::Datagrams => " over UDP",
+            _ => "",
         }
     }
 }
@@ -67,14 +81,31 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     pub(super) socket: Socket,
     /// The same socket, kept for a successor while a task accepts.
-    pub(super) kept: Option<TcpListener>,
+    pub(super) kept: Option<OwnedFd>,
+    /// Of HTTP/3, once it is served.
+    pub(super) serving: Option<Serving>,
+}
+
+/// Whether a port of HTTP/3 is open: it is as long as there are connections, wanted or not.
+pub(super) type Serving = Weak<()>;
+
+impl Entry {
+    fn is_open(&self) -> bool {
+        let serving = self.serving.as_ref();
+        serving.is_some_and(|serving| serving.strong_count() > 0)
+    }
+
+    /// It was served, and is no longer: its socket is closed.
+    pub(super) fn is_over(&self) -> bool {
+        self.serving.is_some() && !self.is_open()
+    }
 }
 
 /// How far it has come.
 #[derive(Debug)]
 pub(super) enum Socket {
     /// Bound, nobody accepts yet.
-    Bound(TcpListener),
+    Bound(OwnedFd),
     /// A task accepts.
     Accepting,
     /// The kernel refused.
@@ -89,6 +120,8 @@ pub(super) struct Sockets {
     pub(super) inherited: Inherited,
     /// Whether a successor may ask for our sockets.
     pub(super) lends: bool,
+    /// Whether the process before us still serves: of a socket of UDP only one may read.
+    pub(super) awaits: bool,
     next: u32,
     retry: Option<Instant>,
 }
@@ -104,8 +137,9 @@ impl Sockets {
         let entry = Entry {
             id,
             name: name.into(),
-            socket: Socket::Bound(socket),
+            socket: Socket::Bound(socket.into()),
             kept: None,
+            serving: None,
         };
         self.entries.insert((direction, address), entry);
     }
@@ -116,6 +150,7 @@ impl Sockets {
         wanted: impl Iterator<Item = (Direction, SocketAddr, Arc<str>)>,
     ) -> Vec<String> {
         let mut refusals = Vec::new();
+        self.entries.retain(|_, entry| !entry.is_over());
         for (direction, address, name) in wanted {
             let id = ListenerId(self.next);
             let inherited = &mut self.inherited;
@@ -126,13 +161,15 @@ impl Sockets {
                     name: name.clone(),
                     socket: bind(inherited, direction, address),
                     kept: None,
+                    serving: None,
                 }
             });
             entry.name = name;
             if let Socket::Failed(reason) = &entry.socket {
                 refusals.push(format!(
-                    "listener `{}`: cannot listen on {address}: {reason}",
-                    entry.name
+                    "listener `{}`: cannot listen on {address}{}: {reason}",
+                    entry.name,
+                    direction.over()
                 ));
             }
         }
@@ -153,10 +190,10 @@ impl Sockets {
         changed
     }
 
-    /// Forgets what is not wanted.
+    /// Forgets what is not wanted, once it is closed.
     pub(super) fn retain(&mut self, wanted: impl Fn(&Key) -> bool) {
         self.entries
-            .retain(|key, _| key.0.is_captured() || wanted(key));
+            .retain(|key, entry| key.0.is_captured() || wanted(key) || entry.is_open());
         self.plan_retry();
     }
 
@@ -167,16 +204,17 @@ impl Sockets {
     pub(super) fn failures(&self) -> impl Iterator<Item = String> {
         self.entries
             .iter()
-            .filter_map(|((_, address), entry)| match &entry.socket {
+            .filter_map(|((direction, address), entry)| match &entry.socket {
                 Socket::Failed(reason) => Some(format!(
-                    "listener `{}` cannot listen on {address}: {reason}",
-                    entry.name
+                    "listener `{}` cannot listen on {address}{}: {reason}",
+                    entry.name,
+                    direction.over()
                 )),
                 Socket::Bound(_) | Socket::Accepting => None,
             })
     }
 
-    fn plan_retry(&mut self) {
+    pub(super) fn plan_retry(&mut self) {
         let failed = self
             .entries
             .values()
@@ -185,8 +223,15 @@ impl Sockets {
     }
 }
 
-fn bind(inherited: &mut Inherited, direction: Direction, address: SocketAddr) -> Socket {
-    match inherited.bind(direction.role(), address) {
+/// What a predecessor left us, or a socket of our own.
+pub(super) fn bind(inherited: &mut Inherited, direction: Direction, address: SocketAddr) -> Socket {
+    let role = direction.role();
+    let bound = match (direction, inherited.find(role, address)) {
+        (_, Some(socket)) => Ok(socket),
+        (Direction::Datagrams, None) => datagrams::bind(address),
+        (_, None) => voile_transport::bind(address).map(Into::into),
+    };
+    match bound {
         Ok(socket) => Socket::Bound(socket),
         Err(error) => Socket::Failed(error.to_string()),
     }

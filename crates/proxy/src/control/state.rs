@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use voile_identity::{CertificateKey, CertificateStore, Revocations};
 use voile_proto::type_url;
 use voile_telemetry::logging::Level;
+use voile_transport::handover::Lent;
 use voile_transport::{self as transport, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
 
@@ -24,7 +25,7 @@ use super::dns::Dns;
 use super::names::Lookups;
 use super::probers::Probers;
 use super::recorders::{Recorders, Remains};
-use super::sockets::{Direction, Entry, Key, Socket, Sockets};
+use super::sockets::{self, Direction, Entry, Key, Socket, Sockets};
 use super::strangers::Strangers;
 use super::{AskForHealth, Options, SERVICE_IDLE};
 use crate::plan::{ListenerId, Plan};
@@ -58,7 +59,10 @@ impl Shared {
             let outside = self.registry.gateway.binds();
             let outside = outside.chain(self.registry.tunnels());
             let outside = outside.map(|(bind, name)| (Direction::Gateway, bind, name));
-            let mut refusals = self.sockets.want(inbound.chain(outbound).chain(outside));
+            let datagrams = self.registry.gateway.http3_binds();
+            let datagrams = datagrams.map(|(bind, name)| (Direction::Datagrams, bind, name));
+            let wanted = inbound.chain(outbound).chain(outside).chain(datagrams);
+            let mut refusals = self.sockets.want(wanted);
             for trouble in self.registry.gateway.troubles() {
                 tracing::error!(trouble, "a certificate cannot be used");
                 refusals.push(trouble);
@@ -457,8 +461,7 @@ impl Control {
             "configuration in force"
         );
         if !self.draining {
-            let dispatcher = &self.dispatcher;
-            self.datagrams.follow(&plan.gateway, &gateway, dispatcher);
+            self.datagrams.follow(&plan.gateway, &gateway);
         }
         self.published = Some(plan);
     }
@@ -471,19 +474,45 @@ impl Control {
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let lends = shared.sockets.lends;
-        for (key, entry) in &mut shared.sockets.entries {
+        let Sockets {
+            lends,
+            awaits,
+            ref mut inherited,
+            ref mut entries,
+            ..
+        } = shared.sockets;
+        let mut failed = false;
+        for (key, entry) in entries {
             let wanted = key.0.is_captured() || keys.contains(key);
-            if !wanted || !matches!(entry.socket, Socket::Bound(_)) {
+            let is_datagrams = key.0 == Direction::Datagrams;
+            if wanted && entry.is_over() {
+                // Its last connection ended after it was wanted again.
+                entry.socket = sockets::bind(inherited, key.0, key.1);
+                entry.serving = None;
+                failed |= matches!(entry.socket, Socket::Failed(_));
+            }
+            if !wanted || (is_datagrams && awaits) || !matches!(entry.socket, Socket::Bound(_)) {
                 continue;
             }
             let Socket::Bound(socket) = std::mem::replace(&mut entry.socket, Socket::Accepting)
             else {
                 continue;
             };
+            if is_datagrams {
+                let dispatcher = &self.dispatcher;
+                match self.datagrams.listen(key.1, socket, inherited, dispatcher) {
+                    Ok(serving) => {
+                        entry.serving = Some(serving);
+                        tracing::info!(address = %key.1, "listening for HTTP/3");
+                    }
+                    Err(error) => entry.socket = Socket::Failed(error.to_string()),
+                }
+                failed |= matches!(entry.socket, Socket::Failed(_));
+                continue;
+            }
             // Without the copy it cannot be handed over; it serves all the same.
             entry.kept = lends.then(|| socket.try_clone().ok()).flatten();
-            match Listener::new(socket) {
+            match Listener::new(TcpListener::from(socket)) {
                 Ok(listener) => {
                     let (stop, stopped) = watch::channel(());
                     let dispatcher = Rc::clone(&self.dispatcher);
@@ -495,6 +524,9 @@ impl Control {
                 }
                 Err(error) => entry.socket = Socket::Failed(error.to_string()),
             }
+        }
+        if failed {
+            shared.sockets.plan_retry();
         }
     }
 
@@ -600,33 +632,60 @@ impl Control {
     pub(super) fn stop_accepting(&mut self) {
         self.draining = true;
         self.accepting.clear();
-        self.datagrams.pause(true);
+    }
+
+    /// The same, for a successor. Of connections that are on their way to us none is lost.
+    pub(super) fn give_way(&mut self) {
+        self.stop_accepting();
+        self.datagrams.give_way();
+    }
+
+    /// Takes on nobody any more.
+    pub(super) fn begin_drain(&mut self) {
+        self.stop_accepting();
+        self.datagrams.pause();
+        self.release();
+    }
+
+    /// The process before us reads no socket any more: those that only one may read are ours. Of HTTP/3's that nobody wants it may go on
+    /// reading.
+    pub(super) fn relieved(&mut self) {
+        {
+            let mut shared = self.shared();
+            shared.sockets.awaits = false;
+        }
+        self.accept();
+        let role = Direction::Datagrams.role();
+        self.shared().sockets.inherited.forget(role);
     }
 
     /// Lets go of the sockets that were kept for a successor.
-    pub(super) fn release(&mut self) {
+    fn release(&mut self) {
         for entry in self.shared().sockets.entries.values_mut() {
             entry.kept = None;
         }
     }
 
     /// Copies of the listening sockets, for a successor.
-    pub(super) fn lend(&self) -> io::Result<Vec<(Direction, SocketAddr, TcpListener)>> {
+    pub(super) fn lend(&mut self) -> io::Result<Vec<Lent>> {
+        let mut all = self.datagrams.lend()?;
         let shared = self.shared();
         let held = |(key, entry): (&Key, &Entry)| {
             let socket = match (&entry.kept, &entry.socket) {
                 (Some(socket), _) | (None, Socket::Bound(socket)) => socket.try_clone(),
                 (None, Socket::Accepting | Socket::Failed(_)) => return None,
             };
-            Some(socket.map(|socket| (key.0, key.1, socket)))
+            Some(socket.map(|socket| (key.0.role().to_owned(), key.1, socket)))
         };
-        shared.sockets.entries.iter().filter_map(held).collect()
+        let held = shared.sockets.entries.iter().filter_map(held);
+        all.extend(held.collect::<io::Result<Vec<_>>>()?);
+        Ok(all)
     }
 
     /// Accepts again after a successor failed.
     pub(super) fn accept_again(&mut self) {
         self.draining = false;
-        self.datagrams.pause(false);
+        self.datagrams.take_back();
         for entry in self.shared().sockets.entries.values_mut() {
             if let Some(socket) = entry.kept.take() {
                 entry.socket = Socket::Bound(socket);
@@ -643,7 +702,10 @@ fn keys(plan: &Plan) -> impl Iterator<Item = Key> {
         .map(|listener| (Direction::Inbound, listener.bind));
     let outbound = plan.outbound.iter();
     let outbound = outbound.map(|listener| (Direction::Outbound, listener.bind));
-    let gateway = plan.gateway.iter();
-    let gateway = gateway.map(|listener| (Direction::Gateway, listener.bind));
+    let gateway = plan.gateway.iter().flat_map(|listener| {
+        let datagrams = listener.http3.as_ref();
+        let datagrams = datagrams.map(|_| (Direction::Datagrams, listener.bind));
+        std::iter::once((Direction::Gateway, listener.bind)).chain(datagrams)
+    });
     inbound.chain(outbound).chain(gateway)
 }

@@ -355,7 +355,10 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             return (0, 0);
         };
         let out = &mut work.desk.to_client;
-        let head = reply.write(out);
+        let head = {
+            let added = self.role.adds_to_own();
+            reply.write(out, added.as_deref().map_or(&[][..], std::slice::from_ref))
+        };
         let began = Instant::now();
         let limit = began + self.worker.timeouts.linger;
         let mut sent = 0;

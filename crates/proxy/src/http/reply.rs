@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use voile_http1::Version;
 
-use super::ask::{Told, amend_lines};
+use super::ask::{Amendment, Told, amend_lines};
 use crate::http2::grpc;
 
 /// What the client is told when no upstream answers it.
@@ -88,8 +88,8 @@ impl Reply<'_> {
         }
     }
 
-    /// Writes the whole reply; gives the length of its head.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) -> usize {
+    /// Writes the whole reply, with what is added to all of ours; gives the length of its head.
+    pub(crate) fn write(&self, out: &mut Vec<u8>, added: &[Amendment]) -> usize {
         out.clear();
         let (body, kind) = self.content();
         let bodiless = matches!(self.status, 204 | 304);
@@ -135,6 +135,7 @@ impl Reply<'_> {
         if let Some(told) = self.told {
             amend_lines(out, 0, &told.amends);
         }
+        amend_lines(out, 0, added);
         let head = out.len();
         if !self.head_only && !self.grpc && !bodiless {
             out.extend_from_slice(&body);

@@ -15,6 +15,7 @@ use std::hash::Hash;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_traffic::{Attempt, RetryPolicy};
@@ -113,6 +114,11 @@ pub trait HttpRole: Sized {
     /// is to hear of a connection's end by an answer, as long as it asks.
     fn may_serve_application(&self) -> bool {
         false
+    }
+
+    /// What every answer of our own says beside what it is about. Nothing, as a rule.
+    fn adds_to_own(&self) -> Option<Arc<Amendment>> {
+        None
     }
 
     /// Learns how an exchange ended. Called after the response was written, off the request's latency.

@@ -74,11 +74,13 @@ async fn once<R: HttpRole>(
                 Interrupted::Client(cause) => client_gone(cause, tally),
                 Interrupted::TooLarge => {
                     let flag = Flag::DownstreamProtocolError;
-                    call.answer(413, flag, BODY_TOO_LARGE, BODY_TOO_LARGE, tally);
+                    let why = (BODY_TOO_LARGE, BODY_TOO_LARGE);
+                    call.answer(role, 413, flag, why, tally);
                 }
                 Interrupted::Idle => {
                     let details = "stream_idle_timeout";
-                    call.answer(408, Flag::StreamIdleTimeout, details, details, tally);
+                    let why = (details, details);
+                    call.answer(role, 408, Flag::StreamIdleTimeout, why, tally);
                 }
             }
             None

@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use super::stream::Call;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    Answer, ConnectFailure, Edit, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal,
+    Amendment, Answer, ConnectFailure, Edit, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal,
     ResponseFlag, Revocation, Route, serve_connection,
 };
 
@@ -78,6 +79,10 @@ impl<R: HttpRole> HttpRole for Translated<R> {
 
     fn serves_sidecar(&self) -> bool {
         self.role.serves_sidecar()
+    }
+
+    fn adds_to_own(&self) -> Option<Arc<Amendment>> {
+        self.role.adds_to_own()
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {

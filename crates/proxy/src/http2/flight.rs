@@ -16,7 +16,7 @@ use super::stream::{Call, Tally};
 use crate::http::HttpTimeouts;
 use crate::http::ask::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{Answer, Observe, ResponseFlag, Revocation};
+use crate::http::{Answer, HttpRole, Observe, ResponseFlag, Revocation};
 
 /// How a stream ended that did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,10 +294,10 @@ impl<'a> Flight<'a> {
     }
 
     /// Turns how the flight ended into what each side is told and what is recorded.
-    pub(crate) fn land(
+    pub(crate) fn land<R: HttpRole>(
         self,
         landing: Landing,
-        revocation: &Revocation,
+        role: &R,
         call: &mut Call,
         tally: &mut Tally,
     ) {
@@ -336,9 +336,9 @@ impl<'a> Flight<'a> {
                 tally.details = "upstream_remote_reset";
             }
             failure => {
-                let (status, flag, details, reason) = own_words(failure, revocation);
+                let (status, flag, details, reason) = own_words(failure, &R::REVOCATION);
                 let told = match failure {
-                    Landing::Revoked => revocation.told,
+                    Landing::Revoked => R::REVOCATION.told,
                     _ => details,
                 };
                 self.up.sink().send_reset(reason);
@@ -346,7 +346,7 @@ impl<'a> Flight<'a> {
                     reset_client(reason);
                     (tally.flag, tally.details) = (flag, details);
                 } else {
-                    call.answer(status, flag, details, told, tally);
+                    call.answer(role, status, flag, (details, told), tally);
                 }
             }
         }

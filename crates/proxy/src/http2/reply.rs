@@ -5,8 +5,8 @@ use bytes::Bytes;
 use voile_http2::{Fields, SendResponse};
 
 use super::{grpc, headers};
-use crate::http::Told;
 use crate::http::ask::amend_fields;
+use crate::http::{Amendment, Told};
 
 /// What was sent.
 #[derive(Default)]
@@ -17,12 +17,12 @@ pub(crate) struct Sent {
     pub(crate) body: u64,
 }
 
-/// Answers a stream ourselves. Nothing was sent if the client has gone.
+/// Answers a stream ourselves, with what is added to all of our answers. Nothing was sent if the client has gone.
 pub(crate) fn send(
     respond: &mut SendResponse,
     status: u16,
     reason: &str,
-    told: Option<&Told>,
+    (told, added): (Option<&Told>, &[Amendment]),
     is_grpc: bool,
     head_only: bool,
 ) -> Sent {
@@ -39,6 +39,7 @@ pub(crate) fn send(
         response.push("grpc-status", code.to_string().as_bytes());
         response.push("grpc-message", message.as_bytes());
         tell(told, &mut response, |name| name != b"content-type");
+        amend_fields(&mut response, added);
         let head = headers::size(&response);
         if respond.send_response(response, true).is_err() {
             return Sent::default();
@@ -67,6 +68,7 @@ pub(crate) fn send(
         response.push("content-length", body.len().to_string().as_bytes());
     }
     tell(told, &mut response, |_| true);
+    amend_fields(&mut response, added);
     let head = headers::size(&response);
     let length = body.len() as u64;
     let Ok(mut send) = respond.send_response(response, head_only) else {

@@ -78,7 +78,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
     let mut tally = Tally::default();
     let ticket = if let Err((status, details)) = headers::check_request(&parts) {
         let flag = ResponseFlag::DownstreamProtocolError;
-        call.answer(status, flag, details, details, &mut tally);
+        call.answer(&*role, status, flag, (details, details), &mut tally);
         None
     } else {
         if let Some(name) = role.unknown(&head) {
@@ -94,11 +94,11 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         };
         match decided {
             Err(refusal) => {
-                call.refuse(&refusal, &mut tally);
+                call.refuse(&*role, &refusal, &mut tally);
                 refusal.ticket
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 && is_http2s_own(&parts) => {
-                Some(call.answer_incapable(route.ticket, &mut tally))
+                Some(call.answer_incapable(&*role, route.ticket, &mut tally))
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 => {
                 let serving = downgrade::serve(&worker, role, route, parts, body, call, live);
@@ -186,31 +186,33 @@ impl Call {
         }
     }
 
-    /// Replies ourselves.
-    pub(crate) fn answer(
+    /// Replies ourselves: with these details for the record, and this reason.
+    pub(crate) fn answer<R: HttpRole>(
         &mut self,
+        role: &R,
         status: u16,
         flag: ResponseFlag,
-        details: &'static str,
-        reason: &str,
+        (details, reason): (&'static str, &str),
         tally: &mut Tally,
     ) {
-        self.say(status, flag, details, (reason, None), tally);
+        self.say(role, status, flag, (details, reason, None), tally);
     }
 
-    fn say(
+    fn say<R: HttpRole>(
         &mut self,
+        role: &R,
         status: u16,
         flag: ResponseFlag,
-        details: &'static str,
-        (reason, told): (&str, Option<&Told>),
+        (details, reason, told): (&'static str, &str, Option<&Told>),
         tally: &mut Tally,
     ) {
+        let added = role.adds_to_own();
+        let added = added.as_deref().map_or(&[][..], std::slice::from_ref);
         let sent = reply::send(
             &mut self.respond,
             status,
             reason,
-            told,
+            (told, added),
             self.is_grpc,
             self.is_head,
         );
@@ -223,20 +225,25 @@ impl Call {
     }
 
     /// Replies what the role refuses with, unless somebody replied already.
-    fn refuse<R: HttpRole>(&mut self, refusal: &Refusal<R>, tally: &mut Tally) {
+    fn refuse<R: HttpRole>(&mut self, role: &R, refusal: &Refusal<R>, tally: &mut Tally) {
         if tally.details.is_empty() {
             let (status, flag) = (refusal.status, refusal.flag);
             let told = refusal.told.as_deref();
-            let details = refusal.details;
-            self.say(status, flag, details, (&refusal.reason, told), tally);
+            let why = (refusal.details, &*refusal.reason, told);
+            self.say(role, status, flag, why, tally);
         }
     }
 
     /// Replies that HTTP/1.1 cannot carry it; gives the ticket back.
-    fn answer_incapable<T>(&mut self, ticket: T, tally: &mut Tally) -> T {
+    fn answer_incapable<R: HttpRole>(
+        &mut self,
+        role: &R,
+        ticket: R::Ticket,
+        tally: &mut Tally,
+    ) -> R::Ticket {
         let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
         let reason = "HTTP/1.1 has no words for this :protocol";
-        self.answer(501, flag, details, reason, tally);
+        self.answer(role, 501, flag, (details, reason), tally);
         ticket
     }
 
@@ -275,7 +282,7 @@ async fn forward<R: HttpRole + 'static>(
             {
                 continue;
             }
-            Err(missing) => return unreached(missing, call, tally),
+            Err(missing) => return unreached(role, missing, call, tally),
         };
         tally.reused = lease.reused;
         let request = request_block(parts, observer, route, (&lease, call), tally.attempts);
@@ -284,7 +291,7 @@ async fn forward<R: HttpRole + 'static>(
             lease.spoiled();
             match tally.attempts < MAX_ATTEMPTS {
                 true => continue,
-                false => return closing(call, tally),
+                false => return closing(role, call, tally),
             }
         };
         let up = match (body.take(), &mut upload) {
@@ -324,7 +331,7 @@ async fn forward<R: HttpRole + 'static>(
                 landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
             }
         }
-        return flight.land(landing, &R::REVOCATION, call, tally);
+        return flight.land(landing, role, call, tally);
     }
 }
 
@@ -360,23 +367,24 @@ fn copied_head<'a, R: HttpRole>(
 }
 
 /// What the client is told where every connection was closing.
-fn closing(call: &mut Call, tally: &mut Tally) {
+fn closing<R: HttpRole>(role: &R, call: &mut Call, tally: &mut Tally) {
     let flag = ResponseFlag::UpstreamConnectionFailure;
     let details = "upstream_connection_closing";
-    call.answer(503, flag, details, details, tally);
+    call.answer(role, 503, flag, (details, details), tally);
 }
 
 /// What the client is told where nobody could be sent anything.
-fn unreached(missing: Missing, call: &mut Call, tally: &mut Tally) {
+fn unreached<R: HttpRole>(role: &R, missing: Missing, call: &mut Call, tally: &mut Tally) {
     match missing {
         Missing::Client(cause) => client_gone(cause, tally),
         Missing::Time => {
             let flag = ResponseFlag::UpstreamRequestTimeout;
-            call.answer(504, flag, LATE, LATE, tally);
+            call.answer(role, 504, flag, (LATE, LATE), tally);
         }
         Missing::Upstream(failure) => {
             let (flag, details) = (failure.flag, failure.details);
-            call.answer(failure.status, flag, details, &failure.reason, tally);
+            let why = (details, &*failure.reason);
+            call.answer(role, failure.status, flag, why, tally);
         }
     }
 }

@@ -5,16 +5,15 @@ use std::any::Any;
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use bytes::BytesMut;
 use quinn_proto::crypto::{
-    self, CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, PacketKey, Session,
-    UnsupportedVersion,
+    self, ExportKeyingMaterialError, HeaderKey, KeyPair, PacketKey, Session, UnsupportedVersion,
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
-use rustls::quic::{self, KeyChange, Secrets, ServerConnection, Suite, Version};
+use rustls::quic::{KeyChange, Secrets, ServerConnection, Suite, Version};
 use rustls::{AlertDescription, CipherSuite, ServerConfig};
 use voile_traffic::AuthorityTable;
+use voile_transport::quic::{first_suite, keys, packets};
 use voile_transport::{HelloError, client_hello};
 
 /// What stands for every name.
@@ -86,11 +85,9 @@ pub(super) struct Choice {
 
 impl Choice {
     pub(super) fn of(names: Names) -> Self {
-        let first = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
-        let initial = first.tls13().and_then(rustls::Tls13CipherSuite::quic_suite);
         Self {
             names: Arc::new(names),
-            initial: initial.expect("invariant: first packets have a suite"),
+            initial: first_suite(),
         }
     }
 }
@@ -153,26 +150,6 @@ fn initial(suite: &Suite, dst_cid: &ConnectionId, side: Side) -> crypto::Keys {
         Side::Server => rustls::Side::Server,
     };
     keys(suite.keys(dst_cid, side, Version::V1))
-}
-
-fn keys(keys: quic::Keys) -> crypto::Keys {
-    crypto::Keys {
-        header: KeyPair {
-            local: Box::new(Header(keys.local.header)),
-            remote: Box::new(Header(keys.remote.header)),
-        },
-        packet: packets(quic::PacketKeySet {
-            local: keys.local.packet,
-            remote: keys.remote.packet,
-        }),
-    }
-}
-
-fn packets(keys: quic::PacketKeySet) -> KeyPair<Box<dyn PacketKey>> {
-    KeyPair {
-        local: Box::new(Packet(keys.local)),
-        remote: Box::new(Packet(keys.remote)),
-    }
 }
 
 /// One connection's TLS.
@@ -325,82 +302,5 @@ impl Session for Handshake {
     ) -> Result<(), ExportKeyingMaterialError> {
         // Nothing is bound to a connection's keys.
         Err(ExportKeyingMaterialError)
-    }
-}
-
-struct Packet(Box<dyn quic::PacketKey>);
-
-impl PacketKey for Packet {
-    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        let (header, rest) = buf.split_at_mut(header_len);
-        let (payload, room) = rest.split_at_mut(rest.len() - self.0.tag_len());
-        let tag = self.0.encrypt_in_place(packet, header, payload);
-        room.copy_from_slice(
-            tag.expect("invariant: a packet is short enough to be sealed")
-                .as_ref(),
-        );
-    }
-
-    fn decrypt(
-        &self,
-        packet: u64,
-        header: &[u8],
-        payload: &mut BytesMut,
-    ) -> Result<(), CryptoError> {
-        let opened = self.0.decrypt_in_place(packet, header, payload);
-        let length = opened.map_err(|_| CryptoError)?.len();
-        payload.truncate(length);
-        Ok(())
-    }
-
-    fn tag_len(&self) -> usize {
-        self.0.tag_len()
-    }
-
-    fn confidentiality_limit(&self) -> u64 {
-        self.0.confidentiality_limit()
-    }
-
-    fn integrity_limit(&self) -> u64 {
-        self.0.integrity_limit()
-    }
-}
-
-struct Header(Box<dyn quic::HeaderProtectionKey>);
-
-/// Longest packet number, in bytes: the sample begins behind that much.
-const LONGEST_NUMBER: usize = 4;
-
-impl Header {
-    /// The sample, the first byte and the packet number of a packet.
-    fn parts<'p>(&self, at: usize, packet: &'p mut [u8]) -> (&'p [u8], &'p mut u8, &'p mut [u8]) {
-        let (head, rest) = packet.split_at_mut(at + LONGEST_NUMBER);
-        let (first, head) = head.split_at_mut(1);
-        (
-            &rest[..self.0.sample_len()],
-            &mut first[0],
-            &mut head[at - 1..],
-        )
-    }
-}
-
-/// What quinn makes sure of before it asks.
-const LONG_ENOUGH: &str = "invariant: a packet is long enough for its sample";
-
-impl HeaderKey for Header {
-    fn decrypt(&self, pn_offset: usize, packet: &mut [u8]) {
-        let (sample, first, number) = self.parts(pn_offset, packet);
-        let opened = self.0.decrypt_in_place(sample, first, number);
-        opened.expect(LONG_ENOUGH);
-    }
-
-    fn encrypt(&self, pn_offset: usize, packet: &mut [u8]) {
-        let (sample, first, number) = self.parts(pn_offset, packet);
-        let sealed = self.0.encrypt_in_place(sample, first, number);
-        sealed.expect(LONG_ENOUGH);
-    }
-
-    fn sample_size(&self) -> usize {
-        self.0.sample_len()
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quinn::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 
 use super::crypto::{Choice, Names};
+use super::succession::{Numbers, Stamp};
 use super::tokens::Keys;
 use crate::http2::limits::{
     CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADER_LIST, STREAM_WINDOW,
@@ -44,10 +45,12 @@ pub(crate) const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
 /// Bytes that are taken of a stream at once.
 pub(crate) const MAX_CHUNK: usize = 16 * 1024;
 
-/// What holds for every packet of a process.
-pub(crate) fn endpoint() -> EndpointConfig {
+/// What holds for every packet of a port, whose connections bear this stamp.
+pub(crate) fn endpoint(stamp: Stamp) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(Keys::fresh()));
-    config.supported_versions(vec![VERSION_1]);
+    config
+        .supported_versions(vec![VERSION_1])
+        .cid_generator(move || Box::new(Numbers(stamp)));
     config
 }
 

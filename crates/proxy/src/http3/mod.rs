@@ -6,6 +6,7 @@
 //! UDP ═ endpoint (control thread) ─ connection ─► worker: carry.rs ═╤═ request.rs ─ stream of HTTP/2 ═ pipe.rs ═ the engine
 //!        version, Retry, whose packet                               └─ streams.rs: settings, QPACK's
 //! ```
+//! When a process takes over from another, succession.rs keeps the other's connections alive.
 
 mod carry;
 mod crypto;
@@ -13,11 +14,13 @@ pub(crate) mod limits;
 mod pipe;
 mod request;
 mod streams;
+mod succession;
 mod tokens;
 
 pub(crate) use carry::{Carried, serve};
 pub(crate) use crypto::{Names, Offer};
 pub(crate) use limits::{endpoint, terms};
+pub(crate) use succession::{Before, Socket, Stamp, line};
 
 /// What is spoken, by ALPN.
 pub(crate) const ALPN: &[u8] = b"h3";

@@ -298,3 +298,32 @@ fn failed(failure: Failure) -> Over {
         Failure::Reset(_) | Failure::Violation(_) | Failure::Connection => Code::INTERNAL_ERROR,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_a_stream_is_said_in_the_words_of_http3() {
+        for (failure, code) in [
+            (Failure::Unprocessed, Code::REQUEST_REJECTED),
+            (
+                Failure::Reset(Reason::REFUSED_STREAM),
+                Code::REQUEST_REJECTED,
+            ),
+            (Failure::Reset(Reason::PROTOCOL_ERROR), Code::MESSAGE_ERROR),
+            (
+                Failure::Reset(Reason::ENHANCE_YOUR_CALM),
+                Code::EXCESSIVE_LOAD,
+            ),
+            (Failure::Reset(Reason::CANCEL), Code::REQUEST_CANCELLED),
+            (Failure::Reset(Reason::INTERNAL_ERROR), Code::INTERNAL_ERROR),
+            (Failure::Connection, Code::INTERNAL_ERROR),
+        ] {
+            let Over::Stream(said) = failed(failure) else {
+                panic!("it ends more than its stream");
+            };
+            assert_eq!(said, code, "{failure:?}");
+        }
+    }
+}

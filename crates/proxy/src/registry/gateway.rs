@@ -91,7 +91,7 @@ struct Host {
 }
 
 impl Listener {
-    fn new(version: &Arc<str>, said: &GatewayListener) -> Result<Self, String> {
+    fn new(version: &Arc<str>, said: &GatewayListener, over_udp: bool) -> Result<Self, String> {
         let host = |one: &voile_xds::wire::VirtualHost| {
             let routes = HeldRoutes::new(version.clone(), one.routes.clone());
             Ok(Host {
@@ -128,7 +128,7 @@ impl Listener {
             bind: said.bind,
             port: said.port,
             servers: servers.collect::<Result<_, String>>()?,
-            http3: said.http3,
+            http3: said.http3.filter(|_| over_udp),
         })
     }
 }
@@ -208,6 +208,13 @@ impl Held {
         all.map(|listener| (listener.bind, listener.name.clone()))
     }
 
+    /// The same for HTTP/3.
+    pub(crate) fn http3_binds(&self) -> impl Iterator<Item = (SocketAddr, Arc<str>)> {
+        let all = self.listeners.iter();
+        let all = all.filter(|listener| listener.http3.is_some());
+        all.map(|listener| (listener.bind, listener.name.clone()))
+    }
+
     /// Takes the place of what was there. Tables of routes that say the same stay, unless our own workload is called otherwise.
     pub(super) fn turn_into(&mut self, mut new: Self, relabelled: bool) {
         let before = self.hosts().filter(|_| !relabelled);
@@ -267,7 +274,9 @@ impl Registry {
             (None, false) => Ok(Held::default()),
             (Some(gateway), true) => {
                 let listeners = gateway.listeners.iter();
-                let listeners = listeners.map(|one| Listener::new(version, one));
+                // Nobody can say in UDP for whom he calls.
+                let over_udp = !configuration.proxy_protocol;
+                let listeners = listeners.map(|one| Listener::new(version, one, over_udp));
                 let credentials = gateway.credentials.iter().cloned().map(Arc::new);
                 Ok(Held {
                     credentials: credentials.collect(),
@@ -298,11 +307,7 @@ impl Registry {
                 .map(|server| self.server(listener, server))
                 .collect(),
             waypoint: false,
-            // Nobody can say in UDP for whom he calls.
-            http3: listener
-                .http3
-                .filter(|_| !configuration.proxy_protocol)
-                .map(|port| Http3Plan::new(port).into()),
+            http3: listener.http3.map(|port| Http3Plan::new(port).into()),
         };
         let listeners = self.gateway.listeners.iter().map(plan);
         listeners.chain(self.waypoint(configuration)).collect()

@@ -32,10 +32,9 @@ use super::rate_limits::{self, Counting, Limited, TooMany};
 use super::slots::{InboundSlot, OutboundSlot};
 use super::{Admitted, Worker, counted};
 use crate::http::{
-    Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Pending,
+    Amendment, Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending,
     Refusal, ResponseFlag, Route, Shown, Told,
 };
-use crate::plan::Http3Plan;
 
 /// One connection from outside.
 pub(crate) struct GatewayRole {
@@ -48,6 +47,8 @@ pub(crate) struct GatewayRole {
     admission: Admission,
     out: OutboundRole,
     edge: Edge,
+    /// Its client speaks HTTP/3 already.
+    over_udp: bool,
 }
 
 /// What becomes of a request, and by whose leave.
@@ -114,6 +115,15 @@ impl GatewayRole {
             door,
             caller,
             edge,
+            over_udp: false,
+        }
+    }
+
+    /// The same of a connection of HTTP/3.
+    pub(super) fn over_udp(self) -> Self {
+        Self {
+            over_udp: true,
+            ..self
         }
     }
 
@@ -265,18 +275,17 @@ impl GatewayRole {
         if let Some(forwarded) = self.caller.forwarded() {
             forwarded.write(&self.worker, head, &mut changes);
         }
-        if let Some(http3) = self.offers_http3(head) {
-            changes.amend(http3.offered.clone());
+        if let Some(offered) = self.offers_http3() {
+            changes.amend((*offered).clone());
         }
         changes
     }
 
     /// How a client that came over TCP is told that there is HTTP/3 as well.
-    fn offers_http3(&self, head: &Head<'_>) -> Option<Arc<Http3Plan>> {
+    fn offers_http3(&self) -> Option<Arc<Amendment>> {
         let plan = self.slot.plan.borrow();
-        let http3 = plan.http3.as_ref()?;
-        let over_tcp = self.edge.scheme == ENCRYPTED && head.version() != HttpVersion::Http3;
-        over_tcp.then(|| Arc::clone(http3))
+        let http3 = plan.http3.as_ref().filter(|_| !self.over_udp)?;
+        Some(Arc::clone(&http3.offered))
     }
 
     /// Where the request is to come again, if its host is served in TLS only.
@@ -421,6 +430,10 @@ impl HttpRole for GatewayRole {
 
     fn is_unwelcome(&self) -> bool {
         self.door.is_none() && forwarded::is_stale(&self.worker, &self.caller)
+    }
+
+    fn adds_to_own(&self) -> Option<Arc<Amendment>> {
+        self.offers_http3()
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {

@@ -73,6 +73,6 @@ async fn open(
     caller.suite = shown.suite;
     forwarded::note_shown(&worker, || &carried.certificates, &mut caller, true);
     let engine = slot.http.engine();
-    let role = Rc::new(GatewayRole::new(worker, slot, server, caller));
+    let role = Rc::new(GatewayRole::new(worker, slot, server, caller).over_udp());
     Some(Box::pin(http3::serve(engine, role, carried.connection)))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{ConnectionError, RecvStream, SendStream};
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream};
 use voile_http3::{Code, Event, Frames, data_head};
 
 use super::http3::{as_anybody, client, get_at, simple, start};
@@ -57,10 +57,14 @@ impl Listening {
 
 async fn begin(to: &Dialed, path: &str) -> (SendStream, RecvStream) {
     let (mut send, recv) = to.connection.open_bi().await.expect("a stream");
-    let more = [("content-type", "application/grpc"), ("te", "trailers")];
-    let said = head("POST", "a.example", path, &more);
-    send.write_all(&said).await.expect("sent");
+    send.write_all(&call(path)).await.expect("sent");
     (send, recv)
+}
+
+/// The head of a call.
+fn call(path: &str) -> Vec<u8> {
+    let more = [("content-type", "application/grpc"), ("te", "trailers")];
+    head("POST", "a.example", path, &more)
 }
 
 async fn say(send: &mut SendStream, text: &str) {
@@ -180,13 +184,56 @@ fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
 }
 
 /// The code by which the gateway ended a connection.
-async fn ended(to: &Dialed) -> Option<Code> {
+pub(super) async fn ended(to: &Dialed) -> Option<Code> {
     match to.connection.closed().await {
         ConnectionError::ApplicationClosed(close) => Some(Code(
             u64::from(close.error_code).try_into().expect("one of ours"),
         )),
         _ => None,
     }
+}
+
+/// The code by which the gateway broke an answer off, if it did.
+async fn broken_off(recv: &mut RecvStream) -> Option<Code> {
+    loop {
+        match recv.read_chunk(100_000, true).await {
+            Ok(Some(_)) => {}
+            Ok(None) => return None,
+            Err(ReadError::Reset(code)) => {
+                return Some(Code(u64::from(code).try_into().expect("one of ours")));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_says_why_and_calls_given_up_too_often_end_their_connection() {
+    let edge = calls();
+    play(|| async {
+        let (given_up, _was_given_up) = tokio::sync::mpsc::unbounded_channel();
+        serve(edge.mesh.grpc_app(), given_up).await;
+        let to = dialed(&edge).await;
+        let (_send, mut recv) = begin(&to, "/cut").await;
+        let code = broken_off(&mut recv).await;
+        assert_eq!(code, Some(Code::REQUEST_CANCELLED));
+        // They are all requests, so that those count them who serve them.
+        while to.connection.close_reason().is_none() {
+            let mut begun = Vec::new();
+            for _ in 0..100 {
+                if let Ok((mut send, recv)) = to.connection.open_bi().await
+                    && send.write_all(&call("/late")).await.is_ok()
+                {
+                    begun.push((send, recv));
+                }
+            }
+            let _arrived = get_at(&to, "a.example", "/unknown").await;
+            for (mut send, _recv) in begun {
+                let _ = send.reset(quic::code(Code::REQUEST_CANCELLED.0));
+            }
+        }
+        assert_eq!(ended(&to).await, Some(Code::EXCESSIVE_LOAD));
+    });
 }
 
 #[test]
@@ -335,7 +382,7 @@ async fn first_packets(count: usize) -> Vec<Vec<u8>> {
         let sink = tokio::net::UdpSocket::bind("127.0.0.1:0").await;
         let sink = sink.expect("a socket");
         let to = sink.local_addr().expect("an address");
-        let tls = client(b"h3", None).0;
+        let tls = client(b"h3", None);
         let mut dialing = std::pin::pin!(quic::dial(to, "a.example", &tls));
         let mut packet = vec![0; 2000];
         let length = tokio::select! {

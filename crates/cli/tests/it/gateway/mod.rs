@@ -3,6 +3,9 @@
 mod files;
 mod forwarded;
 mod http3;
+mod http3_edges;
+mod http3_example;
+mod http3_handover;
 mod http3_streams;
 mod origination;
 mod plain;
@@ -64,26 +67,46 @@ pub(crate) fn http_server(hosts: &str) -> String {
     format!("{{port: {{number: {HTTP_PORT}, name: http, protocol: HTTP}}, hosts: [{hosts}]}}")
 }
 
+fn as_gateway(mut how: Client) -> Client {
+    how.arguments
+        .extend(["--role", "gateway"].map(ToOwned::to_owned));
+    how
+}
+
 impl Edge {
     /// Starts a STRICT mesh with a gateway whose Pod has these annotations too, and these resources beside.
     pub(crate) fn start(annotations: &str, resources: &str) -> Self {
+        Self::start_as(Client::default(), annotations, resources)
+    }
+
+    /// The same, with a gateway that is started so.
+    pub(crate) fn start_as(how: Client, annotations: &str, resources: &str) -> Self {
         let mesh = Mesh::start("STRICT");
         say(&mesh, "gateway.yaml", &pod(&mesh, annotations));
         say(&mesh, "edge.yaml", resources);
-        let how = Client {
-            arguments: vec!["--role".to_owned(), "gateway".to_owned()],
-            ..Client::default()
-        };
-        let (gateway, ports) = mesh.start_beside("gateway", &how);
+        let (gateway, ports) = mesh.start_beside("gateway", &as_gateway(how));
         let edge = Self {
             mesh,
             gateway,
             ports,
         };
-        wait_until("the gateway to be ready", || {
-            get(local(edge.ports[2]), "/healthz/ready").is_ok_and(|answer| answer.status == 200)
-        });
+        wait_until("the gateway to be ready", || edge.ready().is_ok());
         edge
+    }
+
+    /// Starts another process in the gateway's place, if it was started with `--handover`; gives the old one.
+    pub(crate) fn replace(&mut self, how: Client) -> Process {
+        let new = self.mesh.start_at("gateway", &as_gateway(how), self.ports);
+        std::mem::replace(&mut self.gateway, new)
+    }
+
+    /// Whether it is ready, in its own words.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        match get(local(self.ports[2]), "/healthz/ready") {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            Ok(answer) => Err(body(&answer)),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Where it listens.
@@ -135,12 +158,17 @@ struct Asking {
 
 impl Asking {
     fn start(edge: &Arc<Edge>, is_good: impl Fn(&Edge) -> bool + Send + 'static) -> Self {
+        let edge = Arc::clone(edge);
+        Self::over(move || is_good(&edge))
+    }
+
+    fn over(is_good: impl Fn() -> bool + Send + 'static) -> Self {
         let (end, counts): (_, Arc<[AtomicU64; 2]>) =
             (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (edge, ending, counting) = (Arc::clone(edge), Arc::clone(&end), Arc::clone(&counts));
+        let (ending, counting) = (Arc::clone(&end), Arc::clone(&counts));
         let thread = std::thread::spawn(move || {
             while !ending.load(Ordering::Relaxed) {
-                counting[usize::from(!is_good(&edge))].fetch_add(1, Ordering::Relaxed);
+                counting[usize::from(!is_good())].fetch_add(1, Ordering::Relaxed);
             }
         });
         Self {

@@ -5,16 +5,18 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime, VarInt};
 use quinn_proto::crypto::{
     self, CryptoError, ExportKeyingMaterialError, HeaderKey, HmacKey, KeyPair, PacketKey,
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectError, ConnectionId, Side, TransportError, TransportErrorCode};
-use rustls::quic::{self, ClientConnection, KeyChange, Secrets, Suite, Version};
+use rustls::pki_types::CertificateDer;
+use rustls::quic::{ClientConnection, KeyChange, Secrets, Version};
 use voile_http2::Fields;
 use voile_http3::{Event, Frames, data_head, decode, encode, head_frame, settings};
+use voile_transport::quic::{first_suite, keys, packets};
 
 /// A head beyond this is no test's.
 const MOST: usize = 1 << 20;
@@ -134,6 +136,13 @@ fn block(fields: &Fields) -> Vec<u8> {
 }
 
 impl Dialed {
+    /// The certificate that it was shown.
+    pub(super) fn shown(&self) -> CertificateDer<'static> {
+        let shown = self.connection.peer_identity().expect("an identity");
+        let shown = shown.downcast::<Vec<CertificateDer<'static>>>();
+        shown.expect("certificates").swap_remove(0)
+    }
+
     /// Says that it goes, and waits until that is heard.
     pub(super) async fn leave(self) {
         self.connection.close(VarInt::from_u32(0x100), b"");
@@ -221,14 +230,6 @@ impl HmacKey for NoKey {
 
 struct Tls(Arc<rustls::ClientConfig>);
 
-fn suite() -> Suite {
-    let first = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
-    first
-        .tls13()
-        .and_then(rustls::Tls13CipherSuite::quic_suite)
-        .expect("a suite")
-}
-
 impl crypto::ClientConfig for Tls {
     fn start_session(
         self: Arc<Self>,
@@ -252,22 +253,9 @@ struct Session {
     next: Option<Secrets>,
 }
 
-fn keys(keys: quic::Keys) -> crypto::Keys {
-    crypto::Keys {
-        header: KeyPair {
-            local: Box::new(Header(keys.local.header)),
-            remote: Box::new(Header(keys.remote.header)),
-        },
-        packet: KeyPair {
-            local: Box::new(Packet(keys.local.packet)),
-            remote: Box::new(Packet(keys.remote.packet)),
-        },
-    }
-}
-
 impl crypto::Session for Session {
     fn initial_keys(&self, dst_cid: &ConnectionId, _side: Side) -> crypto::Keys {
-        keys(suite().keys(dst_cid, rustls::Side::Client, Version::V1))
+        keys(first_suite().keys(dst_cid, rustls::Side::Client, Version::V1))
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
@@ -275,7 +263,8 @@ impl crypto::Session for Session {
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
-        None
+        let shown = self.tls.peer_certificates()?.to_vec();
+        Some(Box::new(shown))
     }
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
@@ -318,10 +307,7 @@ impl crypto::Session for Session {
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let next = self.next.as_mut()?.next_packet_keys();
-        Some(KeyPair {
-            local: Box::new(Packet(next.local)),
-            remote: Box::new(Packet(next.remote)),
-        })
+        Some(packets(next))
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], payload: &[u8]) -> bool {
@@ -336,66 +322,5 @@ impl crypto::Session for Session {
         _: &[u8],
     ) -> Result<(), ExportKeyingMaterialError> {
         Err(ExportKeyingMaterialError)
-    }
-}
-
-struct Packet(Box<dyn quic::PacketKey>);
-
-impl PacketKey for Packet {
-    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        let (header, rest) = buf.split_at_mut(header_len);
-        let (payload, room) = rest.split_at_mut(rest.len() - self.0.tag_len());
-        let tag = self.0.encrypt_in_place(packet, header, payload);
-        room.copy_from_slice(tag.expect("sealed").as_ref());
-    }
-
-    fn decrypt(
-        &self,
-        packet: u64,
-        header: &[u8],
-        payload: &mut BytesMut,
-    ) -> Result<(), CryptoError> {
-        let opened = self.0.decrypt_in_place(packet, header, payload);
-        let length = opened.map_err(|_| CryptoError)?.len();
-        payload.truncate(length);
-        Ok(())
-    }
-
-    fn tag_len(&self) -> usize {
-        self.0.tag_len()
-    }
-
-    fn confidentiality_limit(&self) -> u64 {
-        self.0.confidentiality_limit()
-    }
-
-    fn integrity_limit(&self) -> u64 {
-        self.0.integrity_limit()
-    }
-}
-
-struct Header(Box<dyn quic::HeaderProtectionKey>);
-
-impl HeaderKey for Header {
-    fn decrypt(&self, pn_offset: usize, packet: &mut [u8]) {
-        let (head, sample) = packet.split_at_mut(pn_offset + 4);
-        let (first, number) = head.split_at_mut(1);
-        let sample = &sample[..self.0.sample_len()];
-        let number = &mut number[pn_offset - 1..];
-        let opened = self.0.decrypt_in_place(sample, &mut first[0], number);
-        opened.expect("opened");
-    }
-
-    fn encrypt(&self, pn_offset: usize, packet: &mut [u8]) {
-        let (head, sample) = packet.split_at_mut(pn_offset + 4);
-        let (first, number) = head.split_at_mut(1);
-        let sample = &sample[..self.0.sample_len()];
-        let number = &mut number[pn_offset - 1..];
-        let sealed = self.0.encrypt_in_place(sample, &mut first[0], number);
-        sealed.expect("sealed");
-    }
-
-    fn sample_size(&self) -> usize {
-        self.0.sample_len()
     }
 }

@@ -115,8 +115,12 @@ impl Mesh {
     /// metrics, readiness).
     pub(crate) fn start_beside(&self, pod: &str, how: &Client) -> (Process, [u16; 3]) {
         let ports = [free_port(), free_port(), free_port()];
-        let process = start_proxy(self.folder.path(), self.control_ports[0], pod, ports, how);
-        (process, ports)
+        (self.start_at(pod, how, ports), ports)
+    }
+
+    /// The same at these ports.
+    pub(crate) fn start_at(&self, pod: &str, how: &Client, ports: [u16; 3]) -> Process {
+        start_proxy(self.folder.path(), self.control_ports[0], pod, ports, how)
     }
 
     /// Starts another process in the place of a sidecar that was started with `--handover`; gives the old one.
