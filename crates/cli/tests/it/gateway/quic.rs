@@ -152,10 +152,11 @@ impl Dialed {
     /// Asks, with a body if there is one.
     pub(super) async fn ask(&self, head: &[u8], body: Option<&[u8]>) -> Result<Answer, String> {
         let (mut send, mut recv) = self.connection.open_bi().await.map_err(|e| e.to_string())?;
-        send.write_all(head)
-            .await
-            .map_err(|error| error.to_string())?;
         let upload = async {
+            // Whoever has answered already may read no more.
+            if send.write_all(head).await.is_err() {
+                return;
+            }
             if let Some(body) = body {
                 for part in body.chunks(100_000) {
                     if send.write_all(&data_head(part.len())).await.is_err()
