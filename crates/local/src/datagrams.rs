@@ -35,6 +35,14 @@ impl Datagrams {
         runtime: &tokio::runtime::Handle,
         socket: std::net::UdpSocket,
     ) -> io::Result<Self> {
+        Self::with_room(runtime, socket, MAX_CLIENTS)
+    }
+
+    fn with_room(
+        runtime: &tokio::runtime::Handle,
+        socket: std::net::UdpSocket,
+        most: usize,
+    ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         let _inside = runtime.enter();
@@ -47,6 +55,7 @@ impl Datagrams {
             clients: HashMap::new(),
             answering: JoinSet::new(),
             turn: 0,
+            most,
             is_full: false,
         };
         Ok(Self {
@@ -82,6 +91,8 @@ struct Relay {
     /// Ends with whose client is to be forgotten.
     answering: JoinSet<SocketAddr>,
     turn: usize,
+    /// Clients at once.
+    most: usize,
     /// It was said that there is no more room.
     is_full: bool,
 }
@@ -120,11 +131,11 @@ impl Relay {
 
     /// A socket towards a pod for a new client, if there are a pod and room.
     async fn begin(&mut self, client: SocketAddr) -> Option<Arc<UdpSocket>> {
-        if self.clients.len() >= MAX_CLIENTS {
+        if self.clients.len() >= self.most {
             if !std::mem::replace(&mut self.is_full, true) {
-                let address = self.address;
+                let (address, most) = (self.address, self.most);
                 tracing::error!(
-                    "the published port {address}: all {MAX_CLIENTS} clients of UDP that it may have at once are there; what others send is dropped"
+                    "the published port {address}: all {most} clients of UDP that it may have at once are there; what others send is dropped"
                 );
             }
             return None;
@@ -224,5 +235,39 @@ mod tests {
             }
         };
         assert_eq!(said, b"still");
+    }
+
+    #[test]
+    fn who_finds_no_room_is_not_heard_until_somebody_has_gone() {
+        let runtime = RelayThread::start().expect("a thread");
+        let relay = Datagrams::with_room(runtime.handle(), socket(), 1).expect("a relay");
+        let at = |socket: &UdpSocket| socket.local_addr().expect("an address");
+        let (first, second) = (socket(), socket());
+        relay.set_targets(vec![at(&first)]);
+        let clients = [socket(), socket()];
+        let says = |client: &UdpSocket, text: &str| {
+            let sent = client.send_to(text.as_bytes(), relay.address());
+            sent.expect("sent");
+        };
+        says(&clients[0], "one");
+        assert_eq!(heard(&first).0, "one");
+        says(&clients[1], "two");
+        says(&clients[0], "three");
+        assert_eq!(heard(&first).0, "three");
+        relay.set_targets(vec![at(&second)]);
+        drop(first);
+        // That its pod has gone is known by what it sends.
+        let moment = Some(Duration::from_millis(50));
+        second.set_read_timeout(moment).expect("patience");
+        let began = std::time::Instant::now();
+        loop {
+            assert!(began.elapsed() < Duration::from_secs(20), "nobody has room");
+            says(&clients[0], "four");
+            says(&clients[1], "five");
+            let mut bytes = [0; 100];
+            if second.recv_from(&mut bytes).is_ok() {
+                return;
+            }
+        }
     }
 }

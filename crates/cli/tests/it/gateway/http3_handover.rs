@@ -86,6 +86,8 @@ fn connections_outlive_two_handovers_and_no_new_one_is_lost() {
         let served = quic::run(served(to));
         served.inspect_err(|error| eprintln!("{error}")).is_ok()
     });
+    let lent = |edge: &Edge| take_sockets(&edge.mesh, "gateway").1.len();
+    let at_first = lent(&edge);
     quic::run(async {
         let mut upload = Upload::begin(&edge, 4).await;
         let mut first = edge.replace(lending());
@@ -103,6 +105,8 @@ fn connections_outlive_two_handovers_and_no_new_one_is_lost() {
         assert!(first.wait().success(), "{}", first.log());
     });
     asking.lost_nothing();
+    // Of those who have gone nothing is left.
+    assert_eq!(lent(&edge), at_first);
 }
 
 #[test]
