@@ -15,6 +15,7 @@ mod resolver;
 mod responder;
 mod server;
 mod table;
+mod told;
 mod upstream;
 mod watched;
 
@@ -26,4 +27,5 @@ pub use resolver::{Family, Found, LookupError, Resolver, addresses_in};
 pub use responder::{Figures, Meaning, Names, Owner, Responder, TTL_SECONDS};
 pub use server::{Answers, Bounds, Service, serve};
 pub use table::{Settled, State, Table};
+pub use told::told;
 pub use upstream::{ForwardError, Upstreams};

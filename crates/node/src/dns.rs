@@ -30,8 +30,6 @@ use crate::worker::Asker;
 const PORT: u16 = 15053;
 /// How the sockets are called towards a successor.
 const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
-/// How long to wait for the control plane's word on a name nobody asked for before. Clients ask again after 5 s.
-const CONTROL_WAIT: Duration = Duration::from_secs(2);
 /// A name that no pod looked up for so long is let go: many times what clients may keep an answer.
 const UNUSED_FOR: Duration = Duration::from_mins(10);
 /// Questions of one pod that are passed on at once; each has a socket, and a node's pods share its descriptors.
@@ -103,28 +101,16 @@ impl Directory {
     ) -> Option<Meaning> {
         let name = search_name_of(namespace, host);
         self.ask(&name);
-        let deadline = tokio::time::Instant::now() + CONTROL_WAIT;
-        loop {
-            let heard = self.heard.notified();
-            tokio::pin!(heard);
-            heard.as_mut().enable();
-            let sought = self.asker.registry().sought(&name);
-            match sought {
-                Some(Sought::Nobody) => return Some(Meaning::Outside),
-                Some(Sought::Service(key)) => {
-                    let view = Arc::clone(&self.view.borrow());
-                    if let Some(served) = view.service(&key) {
-                        return say(&view, served);
-                    }
-                }
-                None => {}
-            }
-            if self.asker.client.is_lost()
-                || tokio::time::timeout_at(deadline, heard).await.is_err()
-            {
-                return None;
-            }
-        }
+        let known = || {
+            let sought = self.asker.registry().sought(&name)?;
+            let Sought::Service(key) = sought else {
+                return Some(Some(Meaning::Outside));
+            };
+            let view = Arc::clone(&self.view.borrow());
+            view.service(&key).map(|served| say(&view, served))
+        };
+        let lost = || self.asker.client.is_lost();
+        voile_dns::told(&self.heard, known, lost).await?
     }
 
     fn ask(self: &Rc<Self>, name: &Arc<str>) {

@@ -25,8 +25,6 @@ use super::state::Shared;
 use super::{Options, Outside, RunError};
 use crate::registry::names::Asker;
 
-/// How long to wait for the control plane's word on a name nobody asked for before. Clients ask again after 5 s.
-const CONTROL_WAIT: Duration = Duration::from_secs(2);
 /// Questions passed on at once; each has a socket of its own.
 const MAX_FORWARDED: usize = 256;
 /// Questions that wait for their turn: with those passed on fewer than are answered at once (2,048), so that a resolver that
@@ -219,21 +217,8 @@ impl Known {
     async fn meaning(self: &Rc<Self>, host: &str) -> Option<Meaning> {
         let name = search_name(host);
         self.ask(&name);
-        let deadline = tokio::time::Instant::now() + CONTROL_WAIT;
-        loop {
-            let heard = self.heard.notified();
-            tokio::pin!(heard);
-            heard.as_mut().enable();
-            if let Some(meaning) = self.shared().registry.meaning(&name) {
-                return Some(meaning);
-            }
-            if self.client.is_lost() {
-                return None;
-            }
-            if tokio::time::timeout_at(deadline, heard).await.is_err() {
-                return None;
-            }
-        }
+        let known = || self.shared().registry.meaning(&name);
+        voile_dns::told(&self.heard, known, || self.client.is_lost()).await
     }
 
     /// A pod by its name below a headless service.
