@@ -14,8 +14,8 @@ use crate::mesh::{read_answer, wait_until};
 use crate::up::Up;
 use crate::up_netns::{inside, is_root, sidecars, start};
 
-/// One pod that serves, and one that calls it a thousand times a second from `go` until `enough`.
-const PAIR: &str = r#"
+/// One pod that serves.
+const WEB: &str = r#"
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: roll}
@@ -36,10 +36,15 @@ metadata: {name: web, namespace: roll}
 spec:
   workloadSelector: {labels: {app: web}}
   ingress: [{port: {number: 8080, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "0.0.0.0:18080"}]
----
+"#;
+
+/// A pod with this label that calls the service `web` beside it, as `voile load` is told, from `go` until `enough`.
+pub(crate) fn caller(namespace: &str, name: &str, label: &str, load: &str) -> String {
+    format!(
+        r#"---
 apiVersion: v1
 kind: Pod
-metadata: {name: client, namespace: roll, labels: {app: client, sidecar.istio.io/inject: "true"}}
+metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {name}, {label}}}}}
 spec:
   containers:
   - name: app
@@ -48,15 +53,27 @@ spec:
     - -c
     - |
       until [ -e go ]; do sleep 0.05; done
-      $VOILE load http://$WEB_SERVICE_HOST:$WEB_SERVICE_PORT/ --rate 1000 --duration 120s --connections 16 \
-        --method POST --payload-size 100 --timeout 20s --json > result 2> said &
+      $VOILE load http://$WEB_SERVICE_HOST:$WEB_SERVICE_PORT/ --duration 120s \
+        --method POST --payload-size 100 --timeout 20s --json {load} > result-{name} 2> said-{name} &
       load=$!
       until [ -e enough ]; do sleep 0.05; done
       kill -TERM $load
       wait $load
-      mv result done
+      mv result-{name} done-{name}
       exec sleep 1000
-"#;
+"#
+    )
+}
+
+/// The server, and who calls it a thousand times a second.
+fn pair() -> String {
+    let label = "sidecar.istio.io/inject: \"true\"";
+    [
+        WEB,
+        &caller("roll", "client", label, "--rate 1000 --connections 16"),
+    ]
+    .concat()
+}
 
 /// Pods that do something once: one when its service answers, one that fails, one that fails at first.
 const JOBS: &str = r#"---
@@ -109,10 +126,12 @@ fn said(up: &Up, text: &str) -> bool {
 /// Ends the load and looks at what became of its requests.
 fn no_request_failed(up: &Up) {
     touch(up, "enough");
-    wait_until("the generator has ended", || up.file("done").exists());
-    let result = fs::read(up.file("done")).expect("its result");
+    wait_until("the generator has ended", || {
+        up.file("done-client").exists()
+    });
+    let result = fs::read(up.file("done-client")).expect("its result");
     let result: serde_json::Value = serde_json::from_slice(&result).unwrap_or_else(|error| {
-        let said = fs::read_to_string(up.file("said"));
+        let said = fs::read_to_string(up.file("said-client"));
         panic!("the generator prints JSON: {error}, {said:?}")
     });
     assert_eq!(result["errors_total"], 0, "{result:#}");
@@ -127,7 +146,7 @@ fn no_request_failed(up: &Up) {
 
 fn replace_pod_and_sidecars(up: &Up) {
     touch(up, "go");
-    wait_until("the load runs", || up.file("result").exists());
+    wait_until("the load runs", || up.file("result-client").exists());
     up.edit("roll.yaml", r#"value: "1""#, r#"value: "2""#);
     wait_until("the old pod goes", || said(up, "roll/web-0 goes"));
     let order = up.text("err");
@@ -147,7 +166,7 @@ fn replace_pod_and_sidecars(up: &Up) {
 #[test]
 fn no_request_fails_while_the_only_pod_and_all_sidecars_are_replaced() {
     let mut up = Up::start_as(
-        |folder| write(folder, PAIR),
+        |folder| write(folder, &pair()),
         &["--isolation", "loopback", "--quiet"],
         None,
     );
@@ -161,7 +180,7 @@ fn no_request_fails_while_the_only_pod_and_all_sidecars_are_replaced() {
 
 #[test]
 fn where_the_kernel_redirects_no_request_fails_either() {
-    let fill = |folder: &Path| write(folder, &[PAIR, RAW].concat());
+    let fill = |folder: &Path| write(folder, &[&*pair(), RAW].concat());
     let Some((mut up, _)) = start(fill, None) else {
         return;
     };
@@ -176,7 +195,7 @@ fn a_replaced_sidecar_loses_no_question_and_keeps_its_tunnels_to_their_end() {
     if !is_root() {
         return eprintln!("skipped: only root enters the pods of another process");
     }
-    let fill = |folder: &Path| write(folder, &[PAIR, RAW].concat());
+    let fill = |folder: &Path| write(folder, &[&*pair(), RAW].concat());
     let Some((up, _)) = start(fill, None) else {
         return;
     };
@@ -238,7 +257,7 @@ fn a_replaced_sidecar_loses_no_question_and_keeps_its_tunnels_to_their_end() {
 #[test]
 fn a_pod_that_does_its_work_once_ends_with_its_sidecar_and_its_code_is_said() {
     let mut up = Up::start_as(
-        |folder| write(folder, &[PAIR, JOBS].concat()),
+        |folder| write(folder, &[&*pair(), JOBS].concat()),
         &["--isolation", "loopback", "--quiet"],
         None,
     );

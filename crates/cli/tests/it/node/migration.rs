@@ -1,4 +1,4 @@
-//! Workloads move from sidecars to the node proxy, and follow their template there, while they are called: nobody notices.
+//! Workloads move from sidecars to the node proxy and back, and follow their template there, while they are called: nobody notices.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +6,9 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::mesh::wait_until;
+use crate::rollout::caller;
 use crate::up::Up;
-use crate::up_netns::start_with;
+use crate::up_netns::{ask_inside, is_root, sidecars, start_with};
 
 /// A server that takes mutual TLS alone, with a sidecar.
 const WEB: &str = r#"
@@ -34,31 +35,14 @@ spec:
 const SIDECAR: &str = "sidecar.istio.io/inject: \"true\"";
 const AMBIENT: &str = "istio.io/dataplane-mode: ambient";
 
-/// Calls the server three hundred times a second from `go` until `enough`.
+/// Calls the server three hundred times a second from `go` until `enough`, under an account of its own name.
 fn client(name: &str, label: &str, more: &str) -> String {
-    format!(
-        r#"---
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, namespace: move, labels: {{app: {name}, {label}}}}}
-spec:
-  containers:
-  - name: app
-    command:
-    - sh
-    - -c
-    - |
-      until [ -e go ]; do sleep 0.05; done
-      $VOILE load http://$WEB_SERVICE_HOST:$WEB_SERVICE_PORT/ --rate 300 --duration 120s --connections 8 \
-        --method POST --payload-size 100 --timeout 20s --json {more} > result-{name} 2> said-{name} &
-      load=$!
-      until [ -e enough ]; do sleep 0.05; done
-      kill -TERM $load
-      wait $load
-      mv result-{name} done-{name}
-      exec sleep 1000
-"#
-    )
+    let account = format!(
+        "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: move}}\n"
+    );
+    let load = format!("--rate 300 --connections 8 {more}");
+    let pod = caller("move", name, label, &load);
+    account + &pod.replace("spec:\n", &format!("spec:\n  serviceAccountName: {name}\n"))
 }
 
 fn begin(up: &Up, clients: &[&str]) {
@@ -100,46 +84,111 @@ fn ends(mut up: Up) {
     assert!(up.left_behind().is_empty());
 }
 
-#[test]
-fn a_workload_moves_from_its_sidecar_to_the_node_proxy_under_load_and_loses_no_request() {
+/// Both clients: one with a sidecar, and one that the node proxy serves.
+const CLIENTS: [&str; 2] = ["beside", "ambient"];
+
+/// The server with the one label, called by both, moves to the other. What the ambient client's load is told besides is `more`.
+fn moves(from: &str, to: &str, more: &str) -> Option<Up> {
     let fill = |folder: &Path| {
+        let web = WEB.replace(SIDECAR, from);
         let clients = [
             client("beside", SIDECAR, ""),
-            client("ambient", AMBIENT, ""),
+            client("ambient", AMBIENT, more),
         ];
-        let text = [WEB, &clients.concat()].concat();
-        fs::write(folder.join("move.yaml"), text).expect("written");
+        fs::write(folder.join("move.yaml"), [web, clients.concat()].concat()).expect("written");
     };
-    let Some((up, _)) = start_with(fill, None, &["--dataplane", "mixed"]) else {
+    let (up, _) = start_with(fill, None, &["--dataplane", "mixed"])?;
+    for (pod, has_sidecar) in [
+        ("web", from == SIDECAR),
+        ("beside", true),
+        ("ambient", false),
+    ] {
+        assert_eq!(has_sidecar_process(&up, pod), has_sidecar, "{pod}");
+    }
+    begin(&up, &CLIENTS);
+    let label = |label: &str| format!("app: web, {label}");
+    up.edit("move.yaml", &label(from), &label(to));
+    wait_until("the pod that was there is gone", || is_gone(&up, "web-0"));
+    no_request_failed(&up, &CLIENTS);
+    assert_eq!(has_sidecar_process(&up, "web"), to == SIDECAR);
+    Some(up)
+}
+
+fn has_sidecar_process(up: &Up, pod: &str) -> bool {
+    let its = format!("--workload move/{pod}");
+    up.family().concat().contains(&its)
+}
+
+fn identity(client: &str) -> String {
+    format!("spiffe://cluster.local/ns/move/sa/{client}")
+}
+
+/// The metrics of a proxy.
+fn page(proxy: u32) -> String {
+    let page = ask_inside(proxy, ([127, 0, 0, 1], 15020).into(), "/metrics");
+    page.expect("its metrics").1
+}
+
+/// Both clients called by their identities, as the side that was called counts it.
+fn told_of_both(page: &str, series: &str, more: &str) {
+    for client in CLIENTS {
+        let caller = format!("source_principal=\"{}\"", identity(client));
+        let words = [
+            &*caller,
+            "reporter=\"destination\"",
+            "connection_security_policy=\"mutual_tls\"",
+            more,
+        ];
+        let is_told =
+            |line: &str| line.starts_with(series) && words.iter().all(|word| line.contains(word));
+        assert!(page.lines().any(is_told), "{client}: {page}");
+    }
+}
+
+#[test]
+fn a_workload_moves_from_its_sidecar_to_the_node_proxy_under_load_and_loses_no_request() {
+    let Some(up) = moves(SIDECAR, AMBIENT, "") else {
         return;
     };
-    let clients = ["beside", "ambient"];
-    for (pod, has_sidecar) in [("web", true), ("beside", true), ("ambient", false)] {
-        let runs = up
-            .family()
-            .concat()
-            .contains(&format!("--workload move/{pod}"));
-        assert_eq!(runs, has_sidecar, "{pod}");
-    }
-    begin(&up, &clients);
-    up.edit(
-        "move.yaml",
-        &format!("app: web, {SIDECAR}"),
-        &format!("app: web, {AMBIENT}"),
-    );
-    wait_until("the pod with the sidecar is gone", || is_gone(&up, "web-0"));
-    let log = || up.log("node-proxy");
-    no_request_failed(&up, &clients);
+    let caller = format!("src.identity=\"{}\"", identity("ambient"));
     wait_until("the node proxy carried it by identity", || {
-        log().lines().any(|line| {
+        up.log("node-proxy").lines().any(|line| {
             line.contains("connection complete")
                 && line.contains("direction=\"inbound\"")
                 && line.contains("dst.workload=\"web\"")
-                && line.contains("src.identity=\"spiffe://cluster.local/ns/move/sa/default\"")
+                && line.contains(&caller)
         })
     });
-    let sidecars = up.family().concat();
-    assert!(!sidecars.contains("--workload move/web"), "{sidecars}");
+    if is_root() {
+        // Connections of the sidecar's go on.
+        let family = up.family();
+        let node = family.iter().find(|line| line.contains("--role node"));
+        let node = node.and_then(|line| line.split(' ').next()?.parse().ok());
+        let page = page(node.expect("the node proxy"));
+        let opened = "istio_tcp_connections_opened_total{";
+        told_of_both(&page, opened, "destination_workload=\"web\"");
+    }
+    ends(up);
+}
+
+#[test]
+fn a_workload_moves_back_from_the_node_proxy_to_a_sidecar_under_load_and_loses_no_request() {
+    if !is_root() {
+        eprintln!("skipped: only root enters other processes' namespaces");
+        return;
+    }
+    // A connection that a node proxy carries stays with its pod to its end, so this client makes one for each request.
+    let Some(up) = moves(AMBIENT, SIDECAR, "--no-keepalive") else {
+        return;
+    };
+    let mut all = sidecars(&up).into_iter();
+    let found = all.find(|(pod, _)| pod.starts_with("move/web-"));
+    let (_, sidecar) = found.expect("the new pod's sidecar");
+    told_of_both(
+        &page(sidecar),
+        "istio_requests_total{",
+        "response_code=\"200\"",
+    );
     ends(up);
 }
 
