@@ -185,8 +185,8 @@ codes! {
     NETWORK_WITHOUT_GATEWAY = "V0450";
     /// A Gateway between networks lacks what callers need to find and verify it, and is not in force.
     NETWORK_GATEWAY_UNUSABLE = "V0451";
-    /// A service has workloads on another network, which sidecars, gateways and waypoints never call.
-    NETWORK_BEYOND_SIDECARS = "V0452";
     /// A service that is meant for other networks (`istio.io/global`) cannot be called from there.
     GLOBAL_NOT_EXPORTED = "V0453";
+    /// A DestinationRule keeps callers from a service's workloads on another network.
+    NETWORK_KEPT_FROM = "V0454";
 }

@@ -105,7 +105,9 @@ fn contradictions(
             continue;
         }
         let refused = view.behind(service).into_iter().find_map(|subject| {
-            if subset.is_some_and(|subset| !subset.labels.selects(subject.labels)) {
+            // What is taken on another network is for that to say; the way there is the mesh's mutual TLS.
+            let chosen = subset.is_none_or(|subset| subset.labels.selects(subject.labels));
+            if !chosen || subject.behind_gateway {
                 return None;
             }
             let target = subject.target(&port.target)?;

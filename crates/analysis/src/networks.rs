@@ -1,8 +1,9 @@
-//! Networks: has each that is named a gateway, is each gateway one whom callers can find and verify, and who cannot go through it?
+//! Networks: has each that is named a gateway, is each gateway one whom callers can find and verify, and what keeps callers from it?
 
 use voile_model::Diagnostic;
-use voile_model::mesh::PodTemplate;
 use voile_model::mesh::network::{GLOBAL, NETWORK};
+use voile_model::mesh::traffic::ClientTls;
+use voile_model::mesh::{Mesh, Service};
 
 use crate::codes;
 use crate::view::View;
@@ -40,46 +41,50 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 
 fn services(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
-    let waypoint = |template: &PodTemplate| template.is_waypoint();
-    let mut subjects = view.subjects.iter();
-    let sidecar = subjects.find(|one| one.has_sidecar && !one.template.is_some_and(waypoint));
     for service in mesh.services.values() {
-        let members = mesh.workloads_of(service).into_iter();
-        let mut away = members.filter(|one| mesh.is_behind_gateway(&one.workload.network));
-        let before = mesh.waypoint_of(service);
-        let caller = match (&before, sidecar) {
-            (Some(waypoint), _) => Some(format!("its waypoint {waypoint}")),
-            (None, Some(subject)) => Some(subject.name.clone()),
-            (None, None) => None,
-        };
-        if let (Some(first), Some(caller)) = (away.next(), caller) {
-            let more = match away.count() {
-                0 => String::new(),
-                more => format!(" (and {more} more)"),
-            };
-            let message = format!(
-                "{} has {} on the network {}{more}, which {caller} never calls: only node proxies go through gateways of networks",
-                service.key, first.workload.key, first.workload.network
-            );
-            let help = "give callers node proxies (`istio.io/dataplane-mode: ambient`), or keep workloads on our own network for them";
-            let code = codes::NETWORK_BEYOND_SIDECARS;
-            found.push(Diagnostic::warning(code, service.source.clone(), message).help(help));
-        }
+        kept_from_gateways(mesh, service, found);
         if service.global && !mesh.is_exported(service) {
-            let why = match before {
-                Some(waypoint) => format!(
-                    "it stands behind the waypoint {waypoint}, and whoever came in would go past that"
-                ),
-                None => "it is not exported to all namespaces".to_owned(),
-            };
             let message = format!(
-                "{} says {GLOBAL}, but no other network may call it: {why}",
+                "{} says {GLOBAL}, but no other network may call it: it is not exported to all namespaces",
                 service.key
             );
-            let help =
-                "leave it without a waypoint and with `exportTo: [\"*\"]`, or remove the label";
+            let help = "write `exportTo: [\"*\"]`, or remove the label";
             let code = codes::GLOBAL_NOT_EXPORTED;
             found.push(Diagnostic::warning(code, service.source.clone(), message).help(help));
         }
+    }
+}
+
+/// Rules by which callers speak what no gateway of a network leads on.
+fn kept_from_gateways(mesh: &Mesh, service: &Service, found: &mut Vec<Diagnostic>) {
+    let members = mesh.workloads_of(service).into_iter();
+    let mut away = members.filter(|one| mesh.is_behind_gateway(&one.workload.network));
+    let Some(first) = away.next() else {
+        return;
+    };
+    let more = match away.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    for rule in mesh.destination_rules_of(service) {
+        let spoken = service.ports.iter().find_map(|port| {
+            let said = rule.traffic(port.number, None).tls?;
+            match said {
+                ClientTls::Disable => Some((port.number, "plaintext")),
+                ClientTls::Originate(_) => Some((port.number, "TLS of its own")),
+                ClientTls::Mutual(_) => None,
+            }
+        });
+        let Some((port, what)) = spoken else {
+            continue;
+        };
+        let message = format!(
+            "DestinationRule {} has port {port} of {} called in {what}, so whoever obeys it never calls {} on the network {}{more}: \
+             gateways of networks lead on the mesh's mutual TLS alone",
+            rule.name, service.key, first.workload.key, first.workload.network
+        );
+        let help = "write `tls: {mode: ISTIO_MUTUAL}`, or keep workloads on our own network for those who obey the rule";
+        let code = codes::NETWORK_KEPT_FROM;
+        found.push(Diagnostic::warning(code, rule.source.clone(), message).help(help));
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) has_sidecar: bool,
     /// A node proxy stands before it, which knows connections only.
     pub(crate) ambient: bool,
+    /// It is on another network, and called through a gateway of that.
+    pub(crate) behind_gateway: bool,
     pub(crate) service_account: &'a Arc<str>,
     pub(crate) source: &'a Source,
     /// Of Pods and Deployments.
@@ -87,6 +89,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             labels: &workload.labels,
             has_sidecar: workload.has_sidecar,
             ambient: workload.ambient,
+            behind_gateway: mesh.is_behind_gateway(&workload.network),
             service_account: &workload.service_account,
             source: &workload.source,
             template: None,
@@ -113,6 +116,7 @@ fn of_template<'a>(
         labels: &template.labels,
         has_sidecar: template.has_sidecar,
         ambient: template.ambient,
+        behind_gateway: false,
         service_account: &template.service_account,
         source,
         template: Some(template),

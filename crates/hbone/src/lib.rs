@@ -5,6 +5,7 @@
 //! Pool ─ lease ─► open(CONNECT) ─► Tunnel (bytes both ways) ═ Wire: HTTP/2 on TLS ═ serve ─► Request ─► Tunnel
 //! ```
 
+mod gateways;
 mod heads;
 mod open;
 mod pool;
@@ -13,6 +14,7 @@ mod serve;
 mod tunnel;
 mod wire;
 
+pub use gateways::{ATTEMPT, Gateways};
 pub use heads::{Caller, NoTunnel, connect, named, target};
 pub use open::{Unopened, open};
 pub use pool::{Lease, Owner, Pool};

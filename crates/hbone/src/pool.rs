@@ -55,6 +55,8 @@ struct Entry<E> {
 /// See the module; `K` tells connections apart, `E` says why there is none.
 pub struct Pool<K, E> {
     entries: RefCell<HashMap<K, Entry<E>>>,
+    /// Connections that nobody shares.
+    alone: Cell<usize>,
     blocks: voile_http2::Pool,
     patience: Patience,
 }
@@ -63,6 +65,7 @@ impl<K, E> Default for Pool<K, E> {
     fn default() -> Self {
         Self {
             entries: RefCell::default(),
+            alone: Cell::default(),
             blocks: blocks(),
             patience: Patience::default(),
         }
@@ -123,11 +126,27 @@ where
 
     /// How many connections are open.
     pub fn connections(&self) -> usize {
-        self.entries
-            .borrow()
-            .values()
-            .map(|entry| entry.open.len())
-            .sum()
+        let entries = self.entries.borrow();
+        let shared = entries.values().map(|entry| entry.open.len());
+        shared.sum::<usize>() + self.alone.get()
+    }
+
+    fn begin(&self) -> (Rc<Open>, Lease) {
+        let open = Rc::new(Open {
+            link: Link::new(Connection::client(&CONFIG, self.blocks.clone())),
+            streams: Cell::new(0),
+        });
+        let lease = Lease::new(&open);
+        (open, lease)
+    }
+
+    /// The only place on a connection that nobody shares, and that ends with it.
+    pub fn alone(self: &Rc<Self>, owner: impl Owner, stream: Stream) -> Lease {
+        let (open, lease) = self.begin();
+        self.alone.set(self.alone.get() + 1);
+        let wire = Wire::new(stream, open.link.clone());
+        tokio::task::spawn_local(drive(Rc::clone(self), owner, None, open, wire));
+        lease
     }
 
     /// A place on a connection of this key: one that is open, or the one that `dial` makes for its owner.
@@ -177,18 +196,13 @@ where
         };
         match dial().await {
             Ok(stream) => {
-                let link = Link::new(Connection::client(&CONFIG, self.blocks.clone()));
-                let open = Rc::new(Open {
-                    link: link.clone(),
-                    streams: Cell::new(0),
-                });
-                let lease = Lease::new(&open);
+                let (open, lease) = self.begin();
                 if let Some(entry) = self.entries.borrow_mut().get_mut(&key) {
                     entry.open.push(Rc::clone(&open));
                 }
                 drop(turn);
-                let wire = Wire::new(stream, link);
-                let driver = drive(Rc::clone(self), owner, key, open, wire);
+                let wire = Wire::new(stream, open.link.clone());
+                let driver = drive(Rc::clone(self), owner, Some(key), open, wire);
                 tokio::task::spawn_local(driver);
                 Ok(lease)
             }
@@ -216,6 +230,8 @@ where
 
 /// What a connection of ours waits for beside its bytes: that it rested for long enough, that its peer is silent for too long.
 struct Watch {
+    /// It is nobody else's, and does not rest.
+    alone: bool,
     idle: Option<Pin<Box<Sleep>>>,
     pulse: Pulse,
     alarm: Option<Pin<Box<Sleep>>>,
@@ -226,6 +242,10 @@ impl Watch {
         self.poll_pulse(cx, open, wire);
         if open.streams.get() > 0 {
             self.idle = None;
+            return;
+        }
+        if self.alone {
+            open.link.borrow().leave();
             return;
         }
         let rest = || Box::pin(tokio::time::sleep(MAX_IDLE));
@@ -268,11 +288,11 @@ impl Watch {
     }
 }
 
-/// Moves a connection's bytes until it ends, was idle for long enough, or its owner is gone.
+/// Moves a connection's bytes until it ends, was idle for long enough, or its owner is gone. Without a key it is nobody else's.
 async fn drive<K, E>(
     pool: Rc<Pool<K, E>>,
     owner: impl Owner,
-    key: K,
+    key: Option<K>,
     open: Rc<Open>,
     mut wire: Wire,
 ) where
@@ -280,6 +300,7 @@ async fn drive<K, E>(
     E: Clone + 'static,
 {
     let mut watch = Watch {
+        alone: key.is_none(),
         idle: None,
         pulse: Pulse::new(pool.patience),
         alarm: None,
@@ -302,7 +323,10 @@ async fn drive<K, E>(
         () = moving => {}
         () = leaving => {}
     }
-    pool.forget(&key, Some(&open));
+    match key {
+        Some(key) => pool.forget(&key, Some(&open)),
+        None => pool.alone.set(pool.alone.get() - 1),
+    }
     wire.close().await;
     open.link.borrow().closed();
 }

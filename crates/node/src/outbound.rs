@@ -3,13 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
-use voile_hbone::{Lease, Owner, Tunnel, Unopened};
+use voile_hbone::{ATTEMPT, Lease, Owner, Tunnel, Unopened};
 use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
@@ -46,8 +46,6 @@ pub(crate) struct Key {
     expected: Vec<Identity>,
     to: SocketAddr,
     source: IpAddr,
-    /// Of a connection that nobody shares, its number; 0 of others.
-    alone: u64,
 }
 
 /// Why there is no connection.
@@ -66,22 +64,13 @@ pub(crate) type Pool = voile_hbone::Pool<Key, Trouble>;
 struct Of {
     pod: Arc<Pod>,
     bond: Rc<Bond>,
-    /// The word that nobody will need it any more, where only one does.
-    done: Option<Rc<Notify>>,
 }
 
 impl Owner for Of {
     async fn leaving(&self) {
-        let done = async {
-            match &self.done {
-                Some(done) => done.notified().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = self.pod.is_at(Life::Leaving) => {}
             () = self.bond.broken() => {}
-            () = done => {}
         }
     }
 
@@ -126,10 +115,10 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
             let gone = pin!(pod.is_at(Life::Gone));
             Box::pin(carry(tcp, server, gone, record)).await;
         }
-        Way::Tunnel((place, halves)) => {
+        Way::Tunnel((lease, halves)) => {
             let down = Stream::Tcp(TcpIo::from(tcp));
             let done = tunnel::carry(down, halves, pin!(pod.is_at(Life::Gone))).await;
-            drop(place);
+            drop(lease);
             let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
             record.close("-", (done.inward, done.outward), error);
         }
@@ -234,28 +223,13 @@ fn trouble(flags: &'static str, reason: impl std::fmt::Display) -> Trouble {
 }
 
 /// A tunnel to whom it is for: its place on a connection, and its two directions.
-type Opened = (Place, (RecvStream, SendStream));
-
-/// A tunnel's place on a connection, which ends with it if it is nobody else's.
-struct Place {
-    lease: Lease,
-    alone: Option<Rc<Notify>>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(done) = &self.alone {
-            done.notify_one();
-        }
-    }
-}
+type Opened = (Lease, (RecvStream, SendStream));
 
 /// Whose connection it is to whom, and where.
 fn key(
     pod: &Pod,
     source: IpAddr,
     (to, expected): (SocketAddr, &[Identity]),
-    alone: u64,
 ) -> Result<Key, Trouble> {
     let mut expected = expected.to_vec();
     expected.sort_unstable();
@@ -265,7 +239,6 @@ fn key(
         expected,
         to,
         source,
-        alone,
     })
 }
 
@@ -280,8 +253,7 @@ async fn open_tunnel(
     let whom = (target.proxy(), expected);
     let lease = lease(worker, pod, caller.0.ip(), whom).await?;
     let halves = ask(worker, &lease, target.to, caller, target).await?;
-    let place = Place { lease, alone: None };
-    Ok((place, halves))
+    Ok((lease, halves))
 }
 
 /// A tunnel inside another: the outer one is the gateway's of another network, which is asked for the service and leads on without
@@ -294,27 +266,59 @@ async fn open_far(
     target: &Target,
     far: &Far,
 ) -> Result<Opened, Trouble> {
-    let source = caller.0.ip();
-    let outer = lease(worker, pod, source, (far.gateway, &far.keepers)).await?;
-    let halves = ask(worker, &outer, &far.called, caller, target).await?;
-    let tunnel = Tunnel::new(halves, far.gateway, None, Some(outer));
-    worker.alone.set(worker.alone.get() + 1);
+    let (tunnel, gateway) = enter(worker, pod, caller, target, far).await?;
     let expected = target.expected.clone().unwrap_or_default();
-    let key = key(pod, source, (far.gateway, &expected), worker.alone.get())?;
-    let (bond, done) = (worker.bonds.begin(), Rc::new(Notify::new()));
+    let bond = worker.bonds.begin();
+    let inner = within(worker, pod, (tunnel, gateway), &expected, &bond).await?;
     let owner = Of {
         pod: Arc::clone(pod),
-        bond: Rc::clone(&bond),
-        done: Some(Rc::clone(&done)),
+        bond,
     };
-    let begin = || within(worker, pod, (tunnel, far.gateway), &expected, &bond);
-    let lease = worker.pool.lease(owner, key, begin).await?;
-    let place = Place {
-        lease,
-        alone: Some(done),
-    };
-    let halves = ask(worker, &place.lease, &far.called, caller, target).await?;
-    Ok((place, halves))
+    let lease = worker.pool.alone(owner, inner);
+    let halves = ask(worker, &lease, &far.called, caller, target).await?;
+    Ok((lease, halves))
+}
+
+/// A tunnel to one of the gateways of another network, and which that is.
+async fn enter(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    caller: (SocketAddr, &Arc<Resident>),
+    target: &Target,
+    far: &Far,
+) -> Result<(Tunnel, SocketAddr), Trouble> {
+    let all: Vec<SocketAddr> = far.gates.iter().map(|gate| gate.at).collect();
+    let known = &worker.gateways;
+    let order = known.order(&all, fastrand::u64(..), Instant::now());
+    let mut last = trouble(CONNECT, "no gateway is known");
+    for (turn, place) in order.iter().enumerate() {
+        let gate = &far.gates[*place];
+        let attempt = async {
+            let whom = (gate.at, slice::from_ref(&gate.identity));
+            let outer = lease(worker, pod, caller.0.ip(), whom).await?;
+            let halves = ask(worker, &outer, &far.called, caller, target).await?;
+            Ok::<_, Trouble>(Tunnel::new(halves, gate.at, None, Some(outer)))
+        };
+        let entered = match turn + 1 == order.len() {
+            true => attempt.await,
+            false => match tokio::time::timeout(ATTEMPT, attempt).await {
+                Ok(entered) => entered,
+                Err(_) => Err(trouble(CONNECT, format_args!("{}: no answer", gate.at))),
+            },
+        };
+        match entered {
+            Ok(tunnel) => {
+                known.reached(gate.at);
+                return Ok((tunnel, gate.at));
+            }
+            Err(error) => {
+                known.failed(gate.at, Instant::now());
+                tracing::debug!(gateway = %gate.at, %error, "another network is not entered here");
+                last = error;
+            }
+        }
+    }
+    Err(last)
 }
 
 /// A place on a connection to the proxy at this address, which is who it must be.
@@ -324,13 +328,12 @@ async fn lease(
     source: IpAddr,
     (to, expected): (SocketAddr, &[Identity]),
 ) -> Result<Lease, Trouble> {
-    let key = key(pod, source, (to, expected), 0)?;
+    let key = key(pod, source, (to, expected))?;
     let expected = key.expected.clone();
     let bond = worker.bonds.begin();
     let owner = Of {
         pod: Arc::clone(pod),
         bond: Rc::clone(&bond),
-        done: None,
     };
     let lease = worker
         .pool

@@ -8,7 +8,7 @@ use voile_hbone::PORT;
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey};
 use voile_proto::workload::load_balancing::Scope;
-use voile_xds::wire::{Entrance, Tunnel, WaypointAddress, Workload};
+use voile_xds::wire::{Entrance, Keeper, Tunnel, WaypointAddress, Workload};
 
 use crate::registry::{Resident, Served, View};
 
@@ -35,10 +35,8 @@ pub(crate) struct Target {
 /// The way to another network: whoever is expected is behind its gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Far {
-    /// Where that network is entered.
-    pub(crate) gateway: SocketAddr,
-    /// Who must be there.
-    pub(crate) keepers: Vec<Identity>,
+    /// Where that network is entered: at any of these, and there is one.
+    pub(crate) gates: Vec<Keeper>,
     /// What is asked for, there and behind it: the service by its name. Addresses mean something else there.
     pub(crate) called: String,
 }
@@ -46,8 +44,8 @@ pub(crate) struct Far {
 impl Target {
     /// Where the proxy takes tunnels that is to answer.
     pub(crate) fn proxy(&self) -> SocketAddr {
-        if let Some(far) = &self.far {
-            return far.gateway;
+        if let Some(gate) = self.far.as_ref().and_then(|far| far.gates.first()) {
+            return gate.at;
         }
         let at = self.waypoint.unwrap_or_else(|| self.to.ip());
         SocketAddr::new(at, PORT)
@@ -152,12 +150,11 @@ fn far(
     let Some(entrance) = entrance(resident) else {
         return Err(refused("no gateway leads there".to_owned()));
     };
-    let keeper = view.keeper(entrance).map(|keeper| &keeper.workload);
-    let keeper = keeper.filter(|keeper| keeper.tunnel == Tunnel::Hbone);
-    let Some(keeper) = keeper.and_then(|keeper| keeper.identity.clone()) else {
+    let gates = gates(view, found, entrance);
+    if gates.is_empty() {
         let at = entrance.at;
         return Err(refused(format!("nobody says who its gateway {at} must be")));
-    };
+    }
     let expected = answering(found, Some(served));
     if expected.is_empty() {
         return Err(refused("nobody says who must answer there".to_owned()));
@@ -169,11 +166,24 @@ fn far(
         resident: Some(Arc::clone(resident)),
         service: Some(Arc::clone(served)),
         far: Some(Box::new(Far {
-            gateway: entrance.at,
-            keepers: vec![keeper],
+            gates,
             called: format!("{}:{}", served.service.key.hostname, to.port()),
         })),
     })
+}
+
+/// Where its network is entered: there, by whoever the control plane says is there, and at the others that it tells of with it.
+fn gates(view: &View, workload: &Workload, entrance: &Entrance) -> Vec<Keeper> {
+    let keeper = view.keeper(entrance).map(|keeper| &keeper.workload);
+    let keeper = keeper.filter(|keeper| keeper.tunnel == Tunnel::Hbone);
+    let first = keeper.and_then(|keeper| keeper.identity.clone());
+    let first = first.map(|identity| Keeper {
+        at: entrance.at,
+        identity,
+    });
+    let others = workload.away.iter().flat_map(|away| &away.keepers);
+    let others = others.filter(|one| one.at != entrance.at);
+    first.into_iter().chain(others.cloned()).collect()
 }
 
 /// Where the network of a workload is entered, if it is another than ours and that is known.

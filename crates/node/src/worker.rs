@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
+use voile_hbone::Gateways;
 use voile_identity::Identity;
 use voile_proto::type_url;
 use voile_telemetry::{Shard, Snapshot};
@@ -142,8 +143,8 @@ pub(crate) struct Worker {
     changes: watch::Receiver<Arc<View>>,
     asker: Asker,
     pub(crate) pool: Rc<Pool>,
-    /// Connections to other networks so far, which nobody shares.
-    pub(crate) alone: Cell<u64>,
+    /// Where other networks are entered, and not.
+    pub(crate) gateways: Gateways,
     /// Who answered us.
     pub(crate) bonds: Bonds,
     /// Our own pods, by address.
@@ -448,7 +449,7 @@ pub(crate) fn run(
             changes: changes.clone(),
             asker,
             pool: Rc::default(),
-            alone: Cell::new(0),
+            gateways: Gateways::default(),
             bonds: Bonds::default(),
             homes: RefCell::default(),
             shard: RefCell::default(),

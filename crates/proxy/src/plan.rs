@@ -15,8 +15,8 @@ use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::KeepAlive;
 use voile_xds::wire::{
-    Authorizer, Collector, ForwardClientCertificate, MutualTls, Protocol, ProxyConfiguration,
-    ServerKind, Telemetry, protocol_of,
+    Authorizer, Collector, ForwardClientCertificate, Keeper, MutualTls, Protocol,
+    ProxyConfiguration, ServerKind, Telemetry, protocol_of,
 };
 
 use crate::authorization::Authorization;
@@ -422,10 +422,28 @@ pub(crate) enum Origination {
     Tunnel,
     /// The same with a waypoint, which is told by address or name and port what is called.
     Through(Arc<str>),
+    /// The mesh's own with whoever is expected, inside a tunnel through a gateway of another network.
+    Far(FarPlan),
     /// The world's.
     World(WorldTls),
     /// It cannot be made, and nothing goes without it: why.
     Unmade(Arc<str>),
+}
+
+/// The way to another network.
+#[derive(Debug)]
+pub(crate) struct FarPlan {
+    /// Where it is entered, and who must be there: any of these. Never empty.
+    pub(crate) gates: Vec<Keeper>,
+    /// What is asked for, there and behind it: the service by its name. Addresses mean something else there.
+    pub(crate) called: Arc<str>,
+}
+
+impl Origination {
+    /// Whether it is HBONE.
+    pub(crate) fn is_tunnel(&self) -> bool {
+        matches!(self, Self::Tunnel | Self::Through(_) | Self::Far(_))
+    }
 }
 
 /// What is spoken with a server outside.
@@ -441,10 +459,14 @@ pub(crate) struct WorldTls {
 impl EndpointPlan {
     /// Whether who answers in mutual TLS is a sidecar, and not a node's proxy with the application behind its tunnel.
     pub(crate) fn is_sidecar(&self) -> bool {
-        let tunnelled = |one: &Same<Origination>| {
-            matches!(*one.0, Origination::Tunnel | Origination::Through(_))
-        };
+        let tunnelled = |one: &Same<Origination>| one.0.is_tunnel();
         self.expected.is_some() && !self.origination.as_ref().is_some_and(tunnelled)
+    }
+
+    /// Whether it is on another network.
+    pub(crate) fn is_far(&self) -> bool {
+        let origination = self.origination.as_ref().map(|Same(one)| &**one);
+        matches!(origination, Some(Origination::Far(_)))
     }
 }
 
@@ -455,6 +477,7 @@ impl std::fmt::Debug for Origination {
             Self::Mesh(name) => f.debug_tuple("Mesh").field(name).finish(),
             Self::Tunnel => f.write_str("Tunnel"),
             Self::Through(called) => f.debug_tuple("Through").field(called).finish(),
+            Self::Far(far) => f.debug_tuple("Far").field(far).finish(),
             Self::World(tls) => f.debug_tuple("World").field(&tls.name).finish(),
             Self::Unmade(why) => f.debug_tuple("Unmade").field(why).finish(),
         }

@@ -1,6 +1,7 @@
 //! What the control plane said, as it said it, and how that becomes a [`Plan`]. Pure: no socket, no clock.
 
 mod authorization;
+mod away;
 mod clients;
 mod destination;
 pub(crate) mod files;
@@ -83,6 +84,8 @@ pub(crate) struct Registry {
     services_by_range: Ranges<Arc<str>>,
     /// The workloads behind each service.
     members: Index<ServiceKey>,
+    /// Those of them that are reached through another network's gateway.
+    far_members: Index<ServiceKey>,
     /// Addresses of the names that endpoints are known by.
     pub(crate) names: voile_dns::Table,
     /// Which resource answers a search (`*/hostname`).
@@ -179,6 +182,9 @@ impl Registry {
                     }
                     for service in value.services.keys() {
                         self.members.insert(service.clone(), name);
+                        if value.is_behind_gateway() {
+                            self.far_members.insert(service.clone(), name);
+                        }
                     }
                     self.workloads.insert(name.clone(), Held { version, value });
                 }
@@ -267,6 +273,7 @@ impl Registry {
             }
             for service in gone.value.services.keys() {
                 self.members.remove(service, name);
+                self.far_members.remove(service, name);
             }
         }
     }
@@ -578,14 +585,15 @@ impl Registry {
             return through;
         }
         let said = self.policy(wanted).map(|policy| &policy.traffic);
-        let plan = self.members_as(wanted, said, |_| true);
+        let mut plan = self.members_as(wanted, said, |_| true);
+        plan.endpoints.extend(self.far_endpoints(wanted, said));
         match said {
             Some(said) => self.treated(plan, wanted, said),
             None => plan,
         }
     }
 
-    /// The part of a service that has a subset's labels.
+    /// The part of a service that has a subset's labels; on our own network, since a gateway knows nothing of subsets.
     fn part(&self, wanted: &OutboundService, name: &Arc<str>, subset: &Subset) -> ServicePlan {
         let has = |workload: &Workload| subset.labels.selects(&workload.own_labels);
         let port = subset.ports.get(&wanted.port);
@@ -667,7 +675,7 @@ impl Registry {
         workload: &Workload,
         (sans, tls): (&[Identity], Option<&ClientTls>),
     ) -> Vec<EndpointPlan> {
-        // Only node proxies know how to go through another network's gateway.
+        // Through another network's gateway nobody is reached alone.
         let called = !workload.is_behind_gateway();
         let ports = workload.services.get(&wanted.key).filter(|_| called);
         let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {

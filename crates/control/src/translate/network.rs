@@ -1,14 +1,14 @@
-//! What is told of other networks: by which gateway a workload there is reached, who that must be, and that who is near is preferred
+//! What is told of other networks: by which gateways a workload there is reached, who they must be, and that who is near is preferred
 //! to whom is not.
 
 use voile_model::TrustDomain;
 use voile_model::mesh::network::NetworkGateway;
 use voile_model::mesh::{EndpointAddress, Mesh, Service};
 use voile_proto::workload as wire;
-use voile_xds::wire::{CLUSTER, address_bytes, encode_network_gateway};
+use voile_xds::wire::{CLUSTER, address_bytes, encode_network_gateway, encode_network_gateways};
 
-/// A workload on another network is reached by the first gateway that leads there, in mutual TLS. Of one to which none leads it is said
-/// that it is elsewhere, and nothing else.
+/// A workload on another network is reached by the gateways that lead there, in mutual TLS. Of one to which none leads it is said
+/// that it is elsewhere, and nothing else. Who knows Istio's words alone hears of the first gateway.
 pub(super) fn of_workload(mesh: &Mesh, network: &str, message: &mut wire::Workload) {
     let own = network == mesh.own_network();
     if network.is_empty() || own {
@@ -18,6 +18,10 @@ pub(super) fn of_workload(mesh: &Mesh, network: &str, message: &mut wire::Worklo
     if let Some(gateway) = mesh.gateways_to(network).next() {
         message.network_gateway = Some(encode_network_gateway(&gateway));
         message.set_tunnel_protocol(wire::TunnelProtocol::Hbone);
+        let domain = &mesh.config.trust_domain;
+        let all = mesh.gateways_to(network);
+        let all = all.map(|one| self::gateway(&one, domain));
+        message.extensions.extend(encode_network_gateways(all));
     }
 }
 
@@ -142,7 +146,7 @@ metadata:
   annotations: {gateway.istio.io/service-account: gate}
 spec:
   gatewayClassName: istio-remote
-  addresses: [{value: 192.0.2.9}]
+  addresses: [{value: 192.0.2.9}, {value: 192.0.2.8}]
   listeners: [{name: mesh, port: 15008, protocol: HBONE}]
 "#;
 
@@ -199,6 +203,19 @@ spec:
         });
         let far = far.expect("the workload in the east");
         assert_eq!(far.tunnel_protocol(), wire::TunnelProtocol::Hbone);
+        // All the gateways, with who they must be.
+        let read = voile_xds::wire::Workload::check(&far).expect("good");
+        let keepers = read.away.expect("elsewhere").keepers.into_iter();
+        let keepers: Vec<String> = keepers
+            .map(|one| format!("{} {}", one.at, one.identity))
+            .collect();
+        assert_eq!(
+            keepers,
+            [
+                "192.0.2.9:15008 spiffe://cluster.local/ns/edge/sa/gate",
+                "192.0.2.8:15008 spiffe://cluster.local/ns/edge/sa/gate"
+            ]
+        );
         let at = far.network_gateway.and_then(|one| one.destination);
         let Some(wire::gateway_address::Destination::Address(at)) = at else {
             panic!("{at:?}");
@@ -255,7 +272,13 @@ spec:
             )
         };
         for (network, expected) in [
-            ("west", vec!["shop/all.shop.svc.cluster.local:80"]),
+            (
+                "west",
+                vec![
+                    "shop/all.shop.svc.cluster.local:80",
+                    "shop/gated.shop.svc.cluster.local:80",
+                ],
+            ),
             ("east", vec![]),
         ] {
             let made = snapshot(&format!("{WEST}{}{}", services.concat(), gate(network)));

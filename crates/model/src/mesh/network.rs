@@ -180,7 +180,7 @@ impl Mesh {
         !network.is_empty() && self.gateways_to(network).next().is_some()
     }
 
-    /// The workloads behind a service that whoever is no node proxy can call.
+    /// The workloads behind a service that can be called by their addresses.
     #[must_use]
     pub fn near_workloads_of(&self, service: &Service) -> Vec<ServiceWorkload> {
         let mut found = self.workloads_of(service);
@@ -205,11 +205,9 @@ impl Mesh {
         (workload.waypoint && self.flaws(found).is_empty()).then_some(found)
     }
 
-    /// Whether other networks may call a service: its own word. Behind a waypoint it is called by nobody from there, since what
-    /// comes through the gateway would go past the waypoint.
+    /// Whether other networks may call a service: its own word. What stands behind a waypoint is called through it.
     #[must_use]
     pub fn is_exported(&self, service: &Service) -> bool {
-        let public = service.visibility == Visibility::Public;
-        service.global && public && self.waypoint_of(service).is_none()
+        service.global && service.visibility == Visibility::Public
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::registry::tests::{Said, service, workload};
 use voile_proto::workload as proto;
 use voile_proto::workload::address::Type;
+use voile_xds::wire::encode_network_gateways;
 
 const KEY: &str = "shop/web.shop.svc.cluster.local";
 
@@ -401,6 +402,13 @@ fn keeper() -> proto::Workload {
     }
 }
 
+/// Where a network is entered, and by which accounts.
+fn gates(far: &Far) -> Vec<String> {
+    let all = far.gates.iter();
+    all.map(|gate| format!("{} as {}", gate.at, gate.identity.service_account))
+        .collect()
+}
+
 /// Somebody there, with an address that ours have, too.
 fn eastern() -> proto::Workload {
     proto::Workload {
@@ -437,15 +445,44 @@ fn a_workload_of_another_network_is_called_through_its_gateway_by_the_services_n
             (vip, ([192, 0, 2, 9], 15008).into(), None)
         );
         let far = target.far.expect("another network");
-        assert_eq!(
-            text(&far.keepers),
-            ["spiffe://cluster.local/ns/shop/sa/gate"]
-        );
+        assert_eq!(gates(&far), ["192.0.2.9:15008 as gate"]);
         assert_eq!(far.called, "web.shop.svc.cluster.local:80");
         // Its address is nobody's of our network.
         let target = called(&view, ([10, 244, 0, 3], 8080), 0.5).expect("passed on");
         assert!(target.resident.is_none() && target.far.is_none());
     }
+}
+
+#[test]
+fn a_network_is_entered_at_all_the_gateways_that_are_told_of() {
+    let other = proto::Workload {
+        addresses: vec![vec![192, 0, 2, 8]],
+        service_account: "other".to_owned(),
+        ..keeper()
+    };
+    let nobody = proto::Workload {
+        service_account: String::new(),
+        ..other.clone()
+    };
+    let plain = proto::Workload {
+        tunnel_protocol: proto::TunnelProtocol::None.into(),
+        ..other.clone()
+    };
+    let told = [keeper(), nobody, plain, other];
+    let far = proto::Workload {
+        extensions: encode_network_gateways(told.into_iter()).collect(),
+        ..eastern()
+    };
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let through = |known: Vec<proto::Workload>| {
+        let view = view(service(), known);
+        let target = called(&view, vip, 0.5).expect("somebody");
+        gates(&target.far.expect("another network"))
+    };
+    let both = ["192.0.2.9:15008 as gate", "192.0.2.8:15008 as other"];
+    assert_eq!(through(vec![client(), far.clone(), keeper()]), both);
+    // Who is asked for and not there is not in the way of the others.
+    assert_eq!(through(vec![client(), far]), both[1..]);
 }
 
 #[test]

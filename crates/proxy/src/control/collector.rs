@@ -45,7 +45,7 @@ impl Collected {
         let alive = service
             .endpoints
             .iter()
-            .filter(|endpoint| endpoint.available);
+            .filter(|endpoint| endpoint.available && !endpoint.is_far());
         let alive: Vec<_> = alive.collect();
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let endpoint = alive.get(turn.checked_rem(alive.len())?)?;

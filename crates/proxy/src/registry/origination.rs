@@ -10,11 +10,11 @@ use voile_identity::{OutsideTlsError, TowardsOutside};
 use voile_model::ServiceKey;
 use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use voile_transport::alpn;
-use voile_xds::wire::Credential;
+use voile_xds::wire::{Credential, Keeper};
 
 use super::Registry;
 use super::files::{Read, of_origin};
-use crate::plan::{Origination, Same, ServicePlan, WorldTls};
+use crate::plan::{FarPlan, Origination, Same, ServicePlan, WorldTls};
 
 /// All that decides what is spoken.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -40,12 +40,15 @@ struct Made {
     failed: bool,
 }
 
+/// What a tunnel asks for, and the gateways of another network that lead there; none for a waypoint's.
+type Told = (Arc<str>, Vec<Keeper>);
+
 /// What is made, for as long as a plan speaks of it.
 #[derive(Debug, Default)]
 pub(crate) struct Originations {
     made: RefCell<HashMap<Terms, Made>>,
-    /// Tunnels with waypoints, by what those are told.
-    through: RefCell<HashMap<Arc<str>, Weak<Origination>>>,
+    /// Tunnels with waypoints, by what those are told, and through other networks' gateways.
+    told: RefCell<HashMap<Told, Weak<Origination>>>,
     /// How often something was wanted.
     turn: Cell<u64>,
 }
@@ -92,16 +95,29 @@ impl Originations {
 
     /// What whoever is called through a waypoint has that is told this.
     pub(super) fn through(&self, called: &str) -> Same<Origination> {
-        let mut all = self.through.borrow_mut();
-        if let Some(known) = all.get(called).and_then(Weak::upgrade) {
+        self.told(called, Vec::new())
+    }
+
+    /// What whoever is called by this name through one of these gateways of another network has.
+    pub(super) fn far(&self, called: &str, gates: Vec<Keeper>) -> Same<Origination> {
+        self.told(called, gates)
+    }
+
+    fn told(&self, called: &str, gates: Vec<Keeper>) -> Same<Origination> {
+        let mut all = self.told.borrow_mut();
+        let key = (Arc::from(called), gates);
+        if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
             return Same(known);
         }
         if all.len() >= MANY {
             all.retain(|_, held| held.strong_count() > 0);
         }
-        let called: Arc<str> = called.into();
-        let made = Arc::new(Origination::Through(Arc::clone(&called)));
-        all.insert(called, Arc::downgrade(&made));
+        let (called, gates) = key.clone();
+        let made = Arc::new(match gates.is_empty() {
+            true => Origination::Through(called),
+            false => Origination::Far(FarPlan { gates, called }),
+        });
+        all.insert(key, Arc::downgrade(&made));
         Same(made)
     }
 }
@@ -271,7 +287,7 @@ pub(super) fn originate(plan: &mut ServicePlan) {
     };
     for endpoint in &mut plan.endpoints {
         let tunnelled = endpoint.origination.as_ref();
-        let tunnelled = tunnelled.is_some_and(|one| matches!(*one.0, Origination::Tunnel));
+        let tunnelled = tunnelled.is_some_and(|one| one.0.is_tunnel());
         if tunnelled && matches!(*origination.0, Origination::Mesh(_)) {
             // A name is asked for only where connections are told apart by it.
             continue;

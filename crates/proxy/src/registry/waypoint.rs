@@ -73,7 +73,18 @@ impl Registry {
         let workloads = self.workloads.values();
         let workloads = workloads.filter_map(|held| held.value.waypoint.as_ref());
         let both = services.chain(workloads).filter(|_| !self.is_waypoint);
-        both.filter_map(service_of).collect()
+        let all = both.chain(self.waypoints_led_to());
+        all.filter_map(service_of).collect()
+    }
+
+    /// The waypoints to which a gateway between networks leads on.
+    fn waypoints_led_to(&self) -> impl Iterator<Item = &WaypointAddress> {
+        let forwarded = self.destinations().filter(|one| one.forward);
+        let services = forwarded.filter_map(|one| match &one.to {
+            WaypointTo::Service(service) => self.services.get(&*service.key.to_string()),
+            WaypointTo::Workload(_) => None,
+        });
+        services.filter_map(|held| held.value.waypoint.as_ref())
     }
 
     /// Whether it was asked for and nothing came yet.
@@ -144,16 +155,26 @@ impl Registry {
         pods.filter_map(|held| endpoint(&held.value)).collect()
     }
 
-    /// Tunnels inside tunnels: what another network's node proxies say to those of a service's workloads goes on to where these
-    /// take tunnels, unread. Who may call, and whom, is decided there; only workloads of our own network are led to, and none
-    /// past a waypoint.
+    /// Tunnels inside tunnels: what another network's proxies say to those of a service's workloads, or to its waypoint, goes on to
+    /// where these take tunnels, unread. Who may call, and whom, is decided there; only workloads of our own network are led to, and
+    /// none past a waypoint.
     fn forwarded(&self, wanted: &OutboundService, name: &Arc<str>) -> OutboundPlan {
-        let held = self.services.get(wanted.key.to_string().as_str());
-        let there = held.is_some_and(|held| held.value.waypoint.is_none());
-        let pods = self.members.get(&wanted.key).filter(|_| there);
+        let held = self.services.get(&*wanted.key.to_string());
+        let waypoint = held.map(|held| held.value.waypoint.as_ref());
+        let taking = match waypoint {
+            Some(None) => Some(&wanted.key),
+            Some(Some(WaypointAddress::Service(key))) => Some(key),
+            Some(Some(WaypointAddress::Address(_) | WaypointAddress::Nobody(_))) | None => None,
+        };
+        let taking = taking.filter(|key| self.services.contains_key(&*key.to_string()));
+        let pods = taking.into_iter().flat_map(|key| self.members.get(key));
         let pods = pods.filter_map(|uid| self.workloads.get(uid));
+        let serves = |pod: &Workload| {
+            let ports = pod.services.get(&wanted.key);
+            ports.is_some_and(|ports| ports.contains_key(&wanted.port))
+        };
         let endpoint = |pod: &Workload| {
-            let served = pod.services.get(&wanted.key)?.contains_key(&wanted.port);
+            let served = taking != Some(&wanted.key) || serves(pod);
             let takes = served && pod.tunnel == Tunnel::Hbone && pod.away.is_none();
             let address = pod.addresses.first().filter(|_| takes)?;
             Some(EndpointPlan {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig};
 use tokio::net::TcpStream;
 use voile_identity::revocation::keys_of;
@@ -375,7 +375,7 @@ impl Endpoint {
         if let Some(Origination::Unmade(why)) = origination {
             return Err(Unreachable::unmade(why));
         }
-        if let Some(Origination::Tunnel | Origination::Through(_)) = origination {
+        if origination.is_some_and(Origination::is_tunnel) {
             return Box::pin(tunnels::connect(worker, self, limit)).await;
         }
         let tcp = match &self.plan.name {
@@ -513,10 +513,15 @@ pub(super) async fn connect_to(
 
 /// Whether whoever answered is one of those expected.
 pub(crate) fn verify(stream: &Stream, expected: &[Identity]) -> Result<(), PeerError> {
-    let leaf = stream
-        .peer_certificates()
-        .first()
-        .ok_or(PeerError::NoCertificate)?;
+    verify_chain(stream.peer_certificates(), expected)
+}
+
+/// The same by the certificates that were shown.
+pub(super) fn verify_chain(
+    chain: &[CertificateDer<'_>],
+    expected: &[Identity],
+) -> Result<(), PeerError> {
+    let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
     verify_expected(&identity_of(leaf)?, expected)
 }
 

@@ -62,6 +62,7 @@ use rustls::{ClientConfig, ServerConfig};
 pub(crate) use tokens::Figures as TokenFigures;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
+use voile_hbone::Gateways;
 use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
@@ -281,6 +282,8 @@ pub(crate) struct Worker {
     pub(crate) servers_first: ServersFirst,
     /// Connections to node proxies.
     pub(crate) tunnels: Rc<tunnels::Pool>,
+    /// Where other networks are entered, and not.
+    gateways: Gateways,
     /// Who asks endpoints whether they are well.
     pub(crate) checkers: checks::Checkers,
     /// For tasks of its own.
@@ -331,6 +334,7 @@ impl Worker {
             capture,
             servers_first: ServersFirst::default(),
             tunnels: Rc::default(),
+            gateways: Gateways::default(),
             checkers: checks::Checkers::default(),
             me: me.clone(),
         })

@@ -1,29 +1,36 @@
-//! Tunnels of HBONE, both ends of a sidecar: by them it calls workloads that a node proxy serves, and is called by node proxies.
+//! Tunnels of HBONE, both ends of a sidecar: by them it calls workloads that a node proxy serves, also those of other networks, and is
+//! called by node proxies.
 //!
 //! ```text
 //! endpoint ─► pool ─► CONNECT ─► Stream ─► http │ relay          15008 ─► mutual TLS ─► CONNECT ─► own address? ─► inbound
 //! ```
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
-use voile_hbone::{CONFIG, Owner, PORT, Request, Tunnel, Unopened, Wire, serve as serve_wire};
-use voile_http2::{Connection, Link, Reason};
+use voile_hbone::{
+    ATTEMPT, CONFIG, Lease, Owner, PORT, Request, Tunnel, Unopened, Wire, serve as serve_wire,
+};
+use voile_http2::{Connection, Fields, Link, Reason, RecvStream, SendStream};
 use voile_identity::revocation::keys_of;
 use voile_identity::{Identity, PeerError, identity_of};
-use voile_transport::{self as transport, Stream, TLS_HANDSHAKE_TIMEOUT, alpn};
+use voile_transport::{self as transport, Carried, Stream, TLS_HANDSHAKE_TIMEOUT, alpn};
 
 use super::admission::{Arrival, Verified};
 use super::captured::Captured;
-use super::endpoint::{Endpoint, Unreachable, connect_to, verify};
+use super::endpoint::{Endpoint, Unreachable, connect_to, verify_chain};
 use super::inbound::{self, Caller};
 use super::shown::Shown;
 use super::{Worker, count};
-use crate::plan::{Origination, Same};
+use crate::plan::{FarPlan, Origination, Same};
+
+/// What is told of TLS that failed.
+const TLS_ERROR: &str = "upstream TLS error";
 
 /// What makes two tunnels alike: all of a sidecar's have one client, its own workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,32 +65,109 @@ pub(crate) async fn connect(
         let why = format!("{}: nobody is known who would answer", plan.address);
         return Err(Unreachable::new("upstream connect error", why));
     }
-    let to = SocketAddr::new(plan.address.ip(), PORT);
-    let key = Key { expected, to };
+    let key = |expected| Key {
+        expected,
+        to: SocketAddr::new(plan.address.ip(), PORT),
+    };
+    let tunnel = match plan.origination.as_ref().map(|Same(one)| &**one) {
+        // Boxed: few calls leave their network.
+        Some(Origination::Far(far)) => Box::pin(connect_far(worker, far, &expected, limit)).await?,
+        Some(Origination::Through(called)) => open(worker, &key(expected), called, limit).await?,
+        _ => open(worker, &key(expected), &plan.address, limit).await?,
+    };
+    Ok(Stream::Tunnel(Box::new(tunnel)))
+}
+
+/// A tunnel to what is called, on a connection to whoever must be there.
+async fn open(
+    worker: &Worker,
+    key: &Key,
+    called: &dyn Display,
+    limit: Duration,
+) -> Result<Tunnel, Unreachable> {
     let mut first = true;
     loop {
         let shown = worker.shown.begin();
         let owner = Of(Rc::clone(&shown));
-        let dialling = || dial(worker, &key, &shown, limit);
+        let dialling = || dial(worker, key, &shown, limit);
         let lease = Box::pin(worker.tunnels.lease(owner, key.clone(), dialling)).await?;
-        let mut head = worker.tunnels.blocks().block();
-        match plan.origination.as_ref().map(|Same(one)| &**one) {
-            Some(Origination::Through(called)) => say(worker, &mut head, called),
-            _ => say(worker, &mut head, plan.address),
-        }
-        match voile_hbone::open(&lease, head).await {
-            Ok(halves) => {
-                let tunnel = Tunnel::new(halves, to, None, Some(lease));
-                return Ok(Stream::Tunnel(Box::new(tunnel)));
-            }
+        match ask(worker, &lease, called).await {
+            Ok(halves) => return Ok(Tunnel::new(halves, key.to, None, Some(lease))),
             // It had begun to leave when we asked.
             Err(error) if first && error.is_unprocessed() => first = false,
-            Err(error) => return Err(unopened(plan.address, error)),
+            Err(error) => return Err(unopened(called, error)),
         }
     }
 }
 
-fn unopened(to: SocketAddr, error: Unopened) -> Unreachable {
+/// A tunnel inside another: the outer one is a gateway's of another network, which leads on without reading. The inner one has a
+/// connection of its own, since each may lead to another workload, and whoever answers there must be one of those that are expected;
+/// the gateway's word counts for nothing.
+async fn connect_far(
+    worker: &Worker,
+    far: &FarPlan,
+    expected: &[Identity],
+    limit: Duration,
+) -> Result<Tunnel, Unreachable> {
+    let outer = enter(worker, far, limit).await?;
+    let at = Carried::peer(&outer);
+    // The name is neither sent nor compared; identities are.
+    let name = ServerName::IpAddress(at.ip().into());
+    let config = Arc::clone(&worker.tls.tunnel_client);
+    let outer = Box::new(outer);
+    let shaken = transport::connect_tls_within(config, name, outer, TLS_HANDSHAKE_TIMEOUT).await;
+    let behind = format!("behind {at}");
+    let within = shaken.map_err(|error| refused(worker, TLS_ERROR, &behind, &error))?;
+    let shown = worker.shown.begin();
+    let proven = (within.alpn(), within.peer_certificates());
+    admit(worker, proven, expected, &behind, &shown)?;
+    let lease = worker.tunnels.alone(Of(shown), within.into());
+    let asked = ask(worker, &lease, &far.called).await;
+    let halves = asked.map_err(|error| unopened(&far.called, error))?;
+    Ok(Tunnel::new(halves, at, None, Some(lease)))
+}
+
+/// A tunnel to one of the gateways of another network.
+async fn enter(worker: &Worker, far: &FarPlan, limit: Duration) -> Result<Tunnel, Unreachable> {
+    let all: Vec<SocketAddr> = far.gates.iter().map(|gate| gate.at).collect();
+    let known = &worker.gateways;
+    let order = known.order(&all, worker.random(), Instant::now());
+    let nobody = || Unreachable::new("upstream connect error", "no gateway is known".to_owned());
+    let mut last = nobody();
+    for (turn, place) in order.iter().enumerate() {
+        let gate = &far.gates[*place];
+        let key = Key {
+            expected: vec![gate.identity.clone()],
+            to: gate.at,
+        };
+        let attempt = open(worker, &key, &far.called, limit);
+        let entered = match turn + 1 == order.len() {
+            true => attempt.await,
+            false => match tokio::time::timeout(ATTEMPT, attempt).await {
+                Ok(entered) => entered,
+                Err(_) => {
+                    let why = format!("{}: no answer", gate.at);
+                    Err(Unreachable::new("upstream connect error", why))
+                }
+            },
+        };
+        match entered {
+            Ok(tunnel) => {
+                known.reached(gate.at);
+                return Ok(tunnel);
+            }
+            Err(error) => {
+                known.failed(gate.at, Instant::now());
+                let why = &error.detail;
+                tracing::debug!(gateway = %gate.at, why, "another network is not entered here");
+                last = error;
+            }
+        }
+    }
+    Err(last)
+}
+
+fn unopened(to: &dyn Display, error: Unopened) -> Unreachable {
     let public = match error {
         Unopened::Denied => "upstream refused by its policy",
         _ => "upstream connect error",
@@ -91,7 +175,18 @@ fn unopened(to: SocketAddr, error: Unopened) -> Unreachable {
     Unreachable::new(public, format!("{to}: {error}"))
 }
 
-fn say(worker: &Worker, head: &mut voile_http2::Fields, to: impl std::fmt::Display) {
+/// Asks for a tunnel to what is called.
+async fn ask(
+    worker: &Worker,
+    lease: &Lease,
+    called: &dyn Display,
+) -> Result<(RecvStream, SendStream), Unopened> {
+    let mut head = worker.tunnels.blocks().block();
+    say(worker, &mut head, called);
+    voile_hbone::open(lease, head).await
+}
+
+fn say(worker: &Worker, head: &mut Fields, to: &dyn Display) {
     let own = worker.own.borrow();
     let baggage = [
         ("k8s.cluster.name", own.cluster.as_str()),
@@ -118,26 +213,46 @@ async fn dial(
     let name = ServerName::IpAddress(key.to.ip().into());
     let config = Arc::clone(&worker.tls.tunnel_client);
     let shaken = transport::connect_tls(config, name, tcp.into(), TLS_HANDSHAKE_TIMEOUT).await;
-    let refused = |public, error: &dyn std::fmt::Display| {
-        count(&worker.counters.handshake_failures_upstream);
-        Unreachable::new(public, format!("{}: {error}", key.to))
-    };
-    let stream = shaken.map_err(|error| refused("upstream TLS error", &error))?;
-    if stream.alpn() != Some(alpn::PLAIN_HTTP2) {
-        return Err(refused("upstream TLS error", &"it does not speak h2"));
-    }
-    let verified = verify(&stream, &key.expected).and_then(|()| believed(worker, &stream));
-    let keys = verified.map_err(|error| refused("upstream identity refused", &error))?;
-    shown.remember(&keys);
+    let stream = shaken.map_err(|error| refused(worker, TLS_ERROR, &key.to, &error))?;
+    let proven = (stream.alpn(), stream.peer_certificates());
+    admit(worker, proven, &key.expected, &key.to, shown)?;
     Ok(stream)
 }
 
-/// The peer's certificates, if none was taken back while hands were shaken.
+fn refused(
+    worker: &Worker,
+    public: &'static str,
+    at: &dyn Display,
+    error: &dyn Display,
+) -> Unreachable {
+    count(&worker.counters.handshake_failures_upstream);
+    Unreachable::new(public, format!("{at}: {error}"))
+}
+
+/// Notes the certificates of whoever answered, if that is one of those expected, and none was taken back while hands were shaken.
+fn admit(
+    worker: &Worker,
+    (protocol, chain): (Option<&[u8]>, &[CertificateDer<'_>]),
+    expected: &[Identity],
+    at: &dyn Display,
+    shown: &Shown,
+) -> Result<(), Unreachable> {
+    if protocol != Some(alpn::PLAIN_HTTP2) {
+        return Err(refused(worker, TLS_ERROR, at, &"it does not speak h2"));
+    }
+    let verified = verify_chain(chain, expected).and_then(|()| believed(worker, chain));
+    let keys =
+        verified.map_err(|error| refused(worker, "upstream identity refused", at, &error))?;
+    shown.remember(&keys);
+    Ok(())
+}
+
+/// The peer's certificates, if all of them are believed.
 fn believed(
     worker: &Worker,
-    stream: &Stream,
+    chain: &[CertificateDer<'_>],
 ) -> Result<Box<[voile_identity::CertificateKey]>, PeerError> {
-    let keys = keys_of(stream.peer_certificates());
+    let keys = keys_of(chain);
     let belief = worker.belief.borrow();
     let lists = belief.as_ref().and_then(|one| one.revocations.as_ref());
     match lists.is_some_and(|lists| keys.iter().any(|key| lists.includes(*key))) {
@@ -163,7 +278,7 @@ pub(crate) async fn serve(
     tcp: TcpStream,
     remote: SocketAddr,
 ) {
-    let refused = |error: &dyn std::fmt::Display| {
+    let refused = |error: &dyn Display| {
         count(&worker.counters.handshake_failures_downstream);
         tracing::debug!(%remote, %error, "no tunnels from there");
     };
@@ -214,7 +329,7 @@ async fn tunnel(calling: Rc<Calling>, request: Request) -> bool {
     const UNAVAILABLE: u16 = 503;
     let worker = &calling.worker;
     let (remote, own_ports) = (calling.remote, &worker.capture.ports);
-    let refused = |request: Request, status, reason: &dyn std::fmt::Display| {
+    let refused = |request: Request, status, reason: &dyn Display| {
         count(&worker.counters.refused);
         tracing::debug!(%remote, status, %reason, "tunnel refused");
         request.refuse(status);

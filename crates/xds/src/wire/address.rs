@@ -266,7 +266,7 @@ fn tunnel(value: i32) -> Result<Tunnel, WireError> {
     }
 }
 
-fn identity(
+pub(super) fn identity(
     message: &wire::Workload,
     namespace: &Namespace,
     tunnel: Tunnel,

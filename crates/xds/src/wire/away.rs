@@ -4,11 +4,20 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use prost::{Message as _, Name as _};
+use voile_model::Identity;
 use voile_model::mesh::network::NetworkGateway;
 use voile_model::mesh::waypoint::HBONE_PORT;
 use voile_proto::workload as wire;
 
-use super::{WireError, address, address_bytes, port};
+use super::address::identity;
+use super::{Tunnel, WireError, address, address_bytes, namespace, port};
+
+/// Name of the extensions that say of a workload on another network where that is entered, one for each gateway: the gateway's own
+/// message, so that whoever calls knows who it must be without asking. Istio's wire has room for one gateway, and no name.
+const GATEWAYS_EXTENSION: &str = "voile.network_gateway";
+/// Gateways of a network that are told of; of more the first by name.
+const MAX_GATEWAYS: usize = 8;
 
 /// Where a workload is that is not on our network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +26,33 @@ pub struct Away {
     pub network: Arc<str>,
     /// Where that is entered, or why nobody can be called there; none where nothing is said of a gateway.
     pub gateway: Option<Result<Entrance, Arc<str>>>,
+    /// All gateways of that network, with who they must be, as far as our own control plane told.
+    pub keepers: Vec<Keeper>,
+}
+
+/// A gateway of a network.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Keeper {
+    /// Where it takes tunnels.
+    pub at: SocketAddr,
+    /// Who it must prove to be.
+    pub identity: Identity,
+}
+
+impl Keeper {
+    /// None of one that cannot be called, or that could be anybody.
+    fn read(message: &wire::Extension) -> Option<Self> {
+        let config = message.config.as_ref()?;
+        let gateway = wire::Workload::decode(&*config.value).ok()?;
+        let address = address("addresses", gateway.addresses.first()?).ok()?;
+        let namespace = namespace("namespace", &gateway.namespace).ok()?;
+        let identity = identity(&gateway, &namespace, Tunnel::Hbone).ok()??;
+        let takes = gateway.tunnel_protocol() == wire::TunnelProtocol::Hbone;
+        takes.then_some(Self {
+            at: SocketAddr::new(address, HBONE_PORT),
+            identity,
+        })
+    }
 }
 
 /// Where a network is entered: whoever is there takes tunnels. Who that must be is said by the workload of this network and address.
@@ -51,9 +87,12 @@ impl Away {
         }
         let gateway = message.network_gateway.as_ref();
         let gateway = gateway.map(|one| entrance(one).map_err(|error| error.to_string().into()));
+        let said = message.extensions.iter();
+        let said = said.filter(|one| one.name == GATEWAYS_EXTENSION);
         Some(Self {
             network: message.network.as_str().into(),
             gateway,
+            keepers: said.take(MAX_GATEWAYS).filter_map(Keeper::read).collect(),
         })
     }
 }
@@ -88,4 +127,17 @@ pub fn encode_network_gateway(gateway: &NetworkGateway) -> wire::GatewayAddress 
         destination: Some(wire::gateway_address::Destination::Address(at)),
         hbone_mtls_port: HBONE_PORT.into(),
     }
+}
+
+/// The extensions for the same workloads, of the messages of all gateways that lead there.
+pub fn encode_network_gateways(
+    gateways: impl Iterator<Item = wire::Workload>,
+) -> impl Iterator<Item = wire::Extension> {
+    gateways.take(MAX_GATEWAYS).map(|gateway| wire::Extension {
+        name: GATEWAYS_EXTENSION.to_owned(),
+        config: Some(prost_types::Any {
+            type_url: wire::Workload::type_url(),
+            value: gateway.encode_to_vec(),
+        }),
+    })
 }

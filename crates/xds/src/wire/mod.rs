@@ -32,7 +32,9 @@ pub use address::{
 };
 pub use authorization::{decode_authorization, encode_authorization};
 pub use authorizer::{Authorizer, AuthorizerHttp};
-pub use away::{Away, Entrance, encode_network_gateway, parse_away_address};
+pub use away::{
+    Away, Entrance, Keeper, encode_network_gateway, encode_network_gateways, parse_away_address,
+};
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
     Connection, ForwardClientCertificate, InboundListener, Limits, MutualTls, OutboundListener,

@@ -14,8 +14,8 @@ use voile_proto::{proxy, workload};
 use voile_xds::wire::{
     Address, ConnectionMatch, ConnectionRoute, Mirror, MutualTls, Protocol, ProxyConfiguration,
     RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel,
-    decode_key_set, decode_tokens, encode_labels, encode_service, encode_tokens, encode_workload,
-    parse_service_key,
+    decode_key_set, decode_tokens, encode_labels, encode_network_gateways, encode_service,
+    encode_tokens, encode_workload, parse_service_key,
 };
 
 const MESH: &str = r#"
@@ -145,6 +145,36 @@ fn a_workload_on_another_network_is_behind_its_gateway_or_nobody_knows_where() {
         assert_eq!(far.is_behind_gateway(), wanted != "nothing", "{wanted}");
         assert_eq!(far.near_addresses().is_empty(), wanted != "nothing");
     }
+}
+
+#[test]
+fn gateways_of_a_network_are_told_with_who_they_must_be_and_no_more_than_eight() {
+    let gateway = |last: u8| workload::Workload {
+        addresses: vec![vec![192, 0, 2, last]],
+        tunnel_protocol: workload::TunnelProtocol::Hbone.into(),
+        ..good_workload()
+    };
+    let told: Vec<_> = encode_network_gateways((1..=9).map(gateway)).collect();
+    assert_eq!(told.len(), 8);
+    let keepers = |extensions: Vec<workload::Extension>| {
+        let message = workload::Workload {
+            network: "east".to_owned(),
+            extensions,
+            ..good_workload()
+        };
+        let read = voile_xds::wire::Workload::check(&message).expect("good");
+        read.away.expect("elsewhere").keepers
+    };
+    let read = keepers(told.clone());
+    assert_eq!(read.len(), 8);
+    assert_eq!(read[7].at, ([192, 0, 2, 8], 15008).into());
+    let identity = read[7].identity.to_string();
+    assert_eq!(identity, "spiffe://cluster.local/ns/shop/sa/echo");
+    assert_eq!(
+        keepers([told.clone(), told].concat()),
+        read,
+        "of whoever tells of more"
+    );
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn answer(pod: &Pod, address: Ipv4Addr) {
 }
 
 /// Status and body.
-fn asked(from: &Namespace, to: SocketAddr) -> (u16, String) {
+pub(super) fn asked(from: &Namespace, to: SocketAddr) -> (u16, String) {
     match from.run(|| get(to, "/")).expect("entered") {
         Ok(answer) => (
             answer.status,

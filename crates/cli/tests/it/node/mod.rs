@@ -8,6 +8,7 @@ mod migration;
 mod mixed;
 mod names;
 mod networks;
+mod networks_beside;
 mod revoked;
 mod scenarios;
 mod up;
@@ -82,6 +83,45 @@ pub(crate) fn pod(mesh: &Mesh, name: &'static str, address: Ipv4Addr) -> Pod {
 }
 
 impl Node {
+/// The pod that a Gateway of this name is, at this address, and its account of the same name.
+fn gate_pod(namespace: &str, name: &str, address: Ipv4Addr) -> String {
+    format!(
+        r#"---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: {name}, namespace: {namespace}}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: {namespace}
+  labels: {{gateway.networking.k8s.io/gateway-name: {name}, sidecar.istio.io/inject: "true"}}
+  annotations: {{inject.istio.io/templates: waypoint}}
+spec:
+  serviceAccountName: {name}
+  nodeName: one
+  containers: [{{name: istio-proxy, image: auto}}]
+status: {{phase: Running, podIP: {address}}}
+"#
+    )
+}
+
+/// A waypoint of the shop, and its pod.
+fn waypoint_pod(name: &str, address: Ipv4Addr) -> String {
+    let gateway = format!(
+        r#"---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  gatewayClassName: istio-waypoint
+  listeners: [{{name: mesh, port: 15008, protocol: HBONE}}]
+"#
+    );
+    gateway + &gate_pod("shop", name, address)
+}
+
     /// Starts it in the world, and tells it of these pods.
     pub(crate) fn start(
         mesh: &mut Mesh,

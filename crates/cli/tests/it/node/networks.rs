@@ -1,6 +1,8 @@
 //! Two meshes on two networks, each with a control plane, node proxies and the very same addresses, under one authority. Nothing leads
 //! from one to the other but what stands before the gateway as a load balancer does, and that is the test's own.
 
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -17,10 +19,10 @@ use crate::ztunnel::program;
 
 /// Where the east is entered, on the west's network.
 const ENTRANCE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 9);
-const SERVICE: (Ipv4Addr, u16) = (VIP, 80);
+pub(super) const SERVICE: (Ipv4Addr, u16) = (VIP, 80);
 const OPENED: &str = "istio_tcp_connections_opened_total{";
 
-const WEST: &str = r#"---
+pub(super) const WEST: &str = r#"---
 apiVersion: v1
 kind: Namespace
 metadata: {name: istio-system, labels: {topology.istio.io/network: west}}
@@ -43,7 +45,7 @@ metadata: {name: first-east, namespace: shop}
 spec: {address: 10.244.0.3, network: east, serviceAccount: server, labels: {app: server}}
 "#;
 
-/// Beside the service that all may call, one that is the east's own.
+/// The gateway, whose pod is [`gate_pod`]; beside the service that all may call, one that is the east's own.
 const EAST: &str = r#"---
 apiVersion: v1
 kind: Namespace
@@ -57,23 +59,6 @@ spec:
   listeners: [{name: mesh, port: 15008, protocol: HBONE}]
 ---
 apiVersion: v1
-kind: Pod
-metadata:
-  name: gate
-  namespace: istio-system
-  labels: {gateway.networking.k8s.io/gateway-name: gate, sidecar.istio.io/inject: "true"}
-  annotations: {inject.istio.io/templates: waypoint}
-spec:
-  serviceAccountName: gate
-  nodeName: one
-  containers: [{name: istio-proxy, image: auto}]
-status: {phase: Running, podIP: 10.244.0.7}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: gate, namespace: istio-system}
----
-apiVersion: v1
 kind: Service
 metadata: {name: inner, namespace: shop}
 spec:
@@ -83,20 +68,31 @@ spec:
 "#;
 
 /// The east: its client, its server, and the gateway.
-struct East {
-    mesh: Mesh,
-    client: Pod,
-    first: Pod,
+pub(super) struct East {
+    pub(super) mesh: Mesh,
+    pub(super) client: Pod,
+    pub(super) first: Pod,
 }
 
 /// How a pod is made: for our node proxy, or for a ztunnel.
 type Make = fn(&Mesh, &'static str, Ipv4Addr) -> Pod;
 
+/// The east's words.
+fn eastern() -> String {
+    let gate = gate_pod("istio-system", "gate", GATE);
+    resources(&[("first", FIRST)]) + ZTUNNEL + EAST + &gate
+}
+
 impl East {
     fn start(make: Make) -> Option<Self> {
-        let text = resources(&[("first", FIRST)]) + ZTUNNEL + EAST;
+        Self::start_with(make, "")
+    }
+
+    /// Beside more resources.
+    pub(super) fn start_with(make: Make, more: &str) -> Option<Self> {
         let private = "  name: server\n  namespace: shop\nspec:\n  clusterIP";
         let global = "  name: server\n  namespace: shop\n  labels: {istio.io/global: \"true\"}\nspec:\n  clusterIP";
+        let text = eastern() + more;
         assert!(text.contains(private));
         let mut mesh = mesh(&text.replace(private, global))?;
         let (client, first) = (make(&mesh, "client", CLIENT), make(&mesh, "first", FIRST));
@@ -111,44 +107,57 @@ impl East {
     }
 
     /// Its node proxy.
-    fn node(&mut self) -> Node {
+    pub(super) fn node(&mut self) -> Node {
         let pods = [(&self.client, "client"), (&self.first, "server")];
         Node::start(&mut self.mesh, "ztunnel-one", 0, &pods, &[])
     }
 }
 
 /// The west, whose client calls a service of which nobody is near; and who is called where the east is entered.
-struct West {
-    mesh: Mesh,
-    client: Pod,
+pub(super) struct West {
+    pub(super) mesh: Mesh,
+    pub(super) client: Pod,
     leads_to: Arc<Mutex<SocketAddr>>,
 }
 
 impl West {
     fn start(east: &East, make: Make) -> Option<Self> {
-        let mesh = mesh_trusting(&(resources(&[]) + ZTUNNEL + WEST), &east.mesh)?;
+        Self::start_as(east, make, WEST)
+    }
+
+    /// In these words.
+    pub(super) fn start_as(east: &East, make: Make, words: &str) -> Option<Self> {
+        let mesh = mesh_trusting(&(resources(&[]) + ZTUNNEL + words), &east.mesh)?;
         let client = make(&mesh, "client", CLIENT);
-        let entrance = mesh.pod_with("entrance", ENTRANCE, Rules::default());
         let leads_to = Arc::new(Mutex::new(SocketAddr::from((GATE, 15008))));
-        lead(&entrance.inside, &east.mesh.world, Arc::clone(&leads_to));
-        Some(Self {
+        let west = Self {
             mesh,
             client,
             leads_to,
-        })
+        };
+        west.enter(east, "entrance", ENTRANCE);
+        Some(west)
+    }
+
+    /// The east is entered here, too. Says how often it was.
+    pub(super) fn enter(&self, east: &East, name: &'static str, at: Ipv4Addr) -> Arc<AtomicUsize> {
+        let entrance = self.mesh.pod_with(name, at, Rules::default());
+        let listener = listen(&entrance.inside, (at, 15008));
+        lead(listener, &east.mesh.world, Arc::clone(&self.leads_to))
     }
 
     /// Its node proxy, which has one worker: those of several share no connections.
-    fn node(&mut self) -> Node {
+    pub(super) fn node(&mut self) -> Node {
         let pods = [(&self.client, "client")];
         let one = ["--workers", "1"];
         Node::start(&mut self.mesh, "ztunnel-one", 0, &pods, &one)
     }
 }
 
-/// Leads connections from one network to an address of another, as they are.
-fn lead(from: &Namespace, into: &Namespace, to: Arc<Mutex<SocketAddr>>) {
-    let (listener, into) = (listen(from, (ENTRANCE, 15008)), into.clone());
+/// Leads connections from one network to an address of another, as they are, and counts them.
+fn lead(listener: TcpListener, into: &Namespace, to: Arc<Mutex<SocketAddr>>) -> Arc<AtomicUsize> {
+    let (into, led) = (into.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&led);
     let pass = |mut from: TcpStream, mut to: TcpStream| {
         std::thread::spawn(move || {
             // Whoever goes, goes.
@@ -159,6 +168,7 @@ fn lead(from: &Namespace, into: &Namespace, to: Arc<Mutex<SocketAddr>>) {
     std::thread::spawn(move || {
         for near in listener.incoming() {
             let Ok(near) = near else { return };
+            count.fetch_add(1, Ordering::Relaxed);
             let to = *to.lock().expect("nobody panicked");
             let Ok(Ok(far)) = into.run(|| TcpStream::connect(to)) else {
                 continue;
@@ -168,6 +178,18 @@ fn lead(from: &Namespace, into: &Namespace, to: Arc<Mutex<SocketAddr>>) {
             pass(far, near);
         }
     });
+    led
+}
+
+/// More than all windows and buffers on the way hold, there and back.
+pub(super) fn carries_much(open: &mut TcpStream) {
+    let all: Vec<u8> = (0..3_000_001_u32).map(|n| (n / 251) as u8).collect();
+    let mut half = open.try_clone().expect("the same");
+    let sent = all.clone();
+    std::thread::spawn(move || half.write_all(&sent).expect("taken"));
+    let mut heard = vec![0; all.len()];
+    open.read_exact(&mut heard).expect("all of it");
+    assert!(heard == all, "whole and in order");
 }
 
 const ELSE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: second\n  namespace: shop\n  labels:\n    app: server\nspec:\n  \
@@ -198,15 +220,8 @@ fn pods_of_two_networks_speak_by_their_own_identities_under_the_policy_of_who_is
     wait_until("nothing but the way to the gateway is kept", || {
         calling.counter(&west.mesh, "voile_node_pooled_tunnels") == 1
     });
-    // More than all windows and buffers on the way hold, there and back.
     let (_, mut open) = answers(&west.client.inside, SERVICE).expect("the far server");
-    let all: Vec<u8> = (0..3_000_001_u32).map(|n| (n / 251) as u8).collect();
-    let mut half = open.try_clone().expect("the same");
-    let sent = all.clone();
-    std::thread::spawn(move || half.write_all(&sent).expect("taken"));
-    let mut heard = vec![0; all.len()];
-    open.read_exact(&mut heard).expect("all of it");
-    assert!(heard == all, "whole and in order");
+    carries_much(&mut open);
     // A policy of the east takes hold of new connections and of those that are open.
     east.mesh.write("deny.yaml", DENIED);
     open.set_read_timeout(Some(Duration::from_secs(20)))
@@ -398,8 +413,7 @@ fn a_gateway_between_networks_leads_to_exported_services_and_nowhere_else() {
         "TLS says no, and nobody anything else"
     );
     // What is exported no more is called no more.
-    let text = resources(&[("first", FIRST)]) + ZTUNNEL + EAST;
-    mesh.write("mesh.yaml", &text);
+    mesh.write("mesh.yaml", &eastern());
     wait_until("it is not there for others any more", || {
         statuses_at(mesh, GATE, &asked[..1]) == [404]
     });

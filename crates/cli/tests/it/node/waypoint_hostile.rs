@@ -9,32 +9,8 @@ use super::*;
 
 pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 
-/// A waypoint, and its Pod; beside the service that is behind it, one that is not.
+/// What is behind the waypoint.
 const BEHIND: &str = r#"---
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: gate, namespace: shop}
-spec:
-  gatewayClassName: istio-waypoint
-  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: gate
-  namespace: shop
-  labels: {gateway.networking.k8s.io/gateway-name: gate, sidecar.istio.io/inject: "true"}
-  annotations: {inject.istio.io/templates: waypoint}
-spec:
-  serviceAccountName: gate
-  nodeName: one
-  containers: [{name: istio-proxy, image: auto}]
-status: {phase: Running, podIP: 10.244.0.7}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: gate, namespace: shop}
----
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop, labels: {istio.io/use-waypoint: gate}}
@@ -59,7 +35,8 @@ fn started() -> Option<(Mesh, Node, [Pod; 3])> {
 
 /// A client, a server and the waypoint, beside more resources.
 pub(super) fn started_with(more: &str) -> Option<(Mesh, Node, [Pod; 3])> {
-    let mut mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + BEHIND + more))?;
+    let behind = waypoint_pod("gate", GATE) + BEHIND;
+    let mut mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + &behind + more))?;
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     let gate = mesh.pod_with("gate", GATE, Rules::default());
     serve(&first, FIRST);
@@ -99,7 +76,7 @@ pub(super) fn start_gate(mesh: &mut Mesh, gate: &Pod, workload: &str) {
 }
 
 /// An application at 8081 that answers each request with its head.
-fn reflect(pod: &Pod) {
+pub(super) fn reflect(pod: &Pod) {
     let listener = listen(&pod.inside, (FIRST, 8081));
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -2,6 +2,7 @@
 //! said before.
 
 mod authorization;
+mod away;
 mod checks;
 mod files;
 mod routes;

@@ -1,6 +1,6 @@
 //! Nobody but a waypoint itself calls what stands behind it.
 
-use voile_xds::wire::{Away, Entrance, WaypointAddress, parse_service_key, socket_address};
+use voile_xds::wire::{Away, WaypointAddress, parse_service_key, socket_address};
 
 use super::*;
 
@@ -24,42 +24,6 @@ fn who_is_no_waypoint_does_not_go_past_one() {
     let own = registry.workloads.get_mut("waypointed");
     own.expect("there").value.waypoint = gate();
     assert_eq!(available(&registry, direct), 0, "its own address");
-}
-
-#[test]
-fn nobody_but_a_node_proxy_calls_what_is_behind_another_networks_gateway() {
-    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
-    let endpoints = |registry: &Registry| {
-        let to: SocketAddr = "10.96.0.1:80".parse().expect("an address");
-        let plan = registry.destination(&at(to)).expect("known");
-        plan.services
-            .iter()
-            .map(|one| one.endpoints.len())
-            .sum::<usize>()
-    };
-    assert_eq!(endpoints(&registry), 5);
-    let away = |gateway| {
-        Some(Box::new(Away {
-            network: "east".into(),
-            gateway,
-        }))
-    };
-    let mut put = |gateway| {
-        let far = registry.workloads.get_mut("waypointed").expect("there");
-        far.value.away = away(gateway);
-        endpoints(&registry)
-    };
-    assert_eq!(
-        put(None),
-        5,
-        "its network has no gateway: as if it were near"
-    );
-    assert_eq!(put(Some(Err("by name".into()))), 4);
-    let entrance = Entrance {
-        network: "east".into(),
-        at: ([192, 0, 2, 9], 15008).into(),
-    };
-    assert_eq!(put(Some(Ok(entrance))), 4);
 }
 
 /// Where this leads, each endpoint with what it is told, if it is a waypoint.
@@ -147,7 +111,7 @@ fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<
 }
 
 #[test]
-fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_and_past_no_waypoint() {
+fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_their_waypoint() {
     let mut registry = Registry {
         is_waypoint: true,
         ..Registry::default()
@@ -173,6 +137,7 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_and_pas
     far.value.away = Some(Box::new(Away {
         network: "west".into(),
         gateway: None,
+        keepers: Vec::new(),
     }));
     let led = |registry: &Registry| {
         let held = registry.configuration.as_ref().expect("told");
@@ -189,10 +154,30 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_and_pas
         shown.collect::<Vec<_>>()
     };
     assert_eq!(led(&registry), ["10.0.0.1:15008 true"], "as it came");
-    let web = registry.services.get_mut(&*format!("{SHOP}/web.test"));
-    let gate = WaypointAddress::Address([10, 0, 0, 99].into());
-    web.expect("there").value.waypoint = Some(gate);
-    assert!(led(&registry).is_empty(), "nobody goes past a waypoint");
+    // Behind a waypoint its pods are led to, and nobody past it.
+    let stand_behind = |registry: &mut Registry, waypoint| {
+        let web = registry.services.get_mut(&*format!("{SHOP}/web.test"));
+        web.expect("there").value.waypoint = Some(waypoint);
+    };
+    let gate = parse_service_key(&format!("{SHOP}/gate.test")).expect("a name");
+    stand_behind(&mut registry, WaypointAddress::Service(gate.clone()));
+    assert!(registry.services_wanted().contains(&*gate.to_string()));
+    assert!(led(&registry).is_empty(), "it is not there yet");
+    service(&mut registry, "gate", "10.96.0.9", 15008, false);
+    for (uid, address, tunnel) in [
+        ("gate-1", "10.0.0.99", Hbone),
+        ("gate-2", "10.0.0.98", Plain),
+    ] {
+        pod_behind(&mut registry, uid, address, tunnel, "gate");
+    }
+    assert_eq!(led(&registry), ["10.0.0.99:15008 true"]);
+    for nowhere in [
+        WaypointAddress::Address([10, 0, 0, 99].into()),
+        WaypointAddress::Nobody("by a name that is none".into()),
+    ] {
+        stand_behind(&mut registry, nowhere);
+        assert!(led(&registry).is_empty(), "nobody goes past a waypoint");
+    }
 }
 
 #[test]
