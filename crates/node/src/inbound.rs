@@ -2,19 +2,22 @@
 //! whenever those change; the application is called from its client's own address where that is possible.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use voile_hbone::{CONFIG, NoTunnel, Request, Wire, named, serve, target};
 use voile_http2::{Connection, End, Link, Reason};
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey};
 use voile_telemetry::{Reporter, Security};
-use voile_transport::{Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, reset};
+use voile_transport::{
+    Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, proxy_protocol, reset,
+};
 
 use crate::outbound::{CONNECT, DENY};
 use crate::plain::{Arrival, call, carry};
@@ -105,6 +108,7 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
             let called = named(request.head()).map(|(host, port)| Called::Named(host, port));
             called.ok_or(NoTunnel::NoAddress(text))
         }
+        Err(NoTunnel::Foreign(to)) => Ok(Called::Elsewhere(to)),
         other => other.map(Called::At),
     };
     let called = match called {
@@ -146,14 +150,69 @@ enum Called {
     At(SocketAddr),
     /// A service, by its host and port: so asks who comes from another network, where the addresses of ours mean nothing.
     Named(String, u16),
+    /// Somebody else: a waypoint stands before others.
+    Elsewhere(SocketAddr),
 }
 
+/// Where a tunnel leads.
+#[derive(Debug, PartialEq, Eq)]
+struct Way {
+    /// What is asked for as policies see it: at the pod's own address.
+    judged: SocketAddr,
+    /// Where the application is called.
+    to: SocketAddr,
+    /// What it is told that was asked for, in a header of the PROXY protocol.
+    told: Option<SocketAddr>,
+}
+
+/// Why it leads nowhere, with the status that says so.
+type Nowhere = (u16, &'static str);
+
+const BAD_REQUEST: u16 = 400;
+const DENIED: u16 = 401;
+const UNAVAILABLE: u16 = 503;
+
 impl Called {
+    /// Where a tunnel leads that asks for this. A waypoint that takes none itself is called at its loopback address, where nobody else
+    /// calls it, and told who calls whom.
+    fn way(&self, own: &Resident, here: IpAddr) -> Result<Way, Nowhere> {
+        let Some(tunnel) = own.workload.application_tunnel else {
+            if let Self::Elsewhere(_) = self {
+                return Err((BAD_REQUEST, "it is not the address of this workload"));
+            }
+            let to = self.at(own, here);
+            let to = to.ok_or((UNAVAILABLE, "the pod is behind no such service"))?;
+            return Ok(Way {
+                judged: to,
+                to,
+                told: None,
+            });
+        };
+        let (Self::At(asked) | Self::Elsewhere(asked)) = self else {
+            return Err((UNAVAILABLE, "a PROXY header has no room for a name"));
+        };
+        let port = tunnel.port.map_or(asked.port(), Port::get);
+        if OWN_PORTS.contains(&port) {
+            return Err((BAD_REQUEST, "the port is the node proxy's own"));
+        }
+        let at = match (tunnel.proxy, here) {
+            (false, _) => here,
+            (true, IpAddr::V4(_)) => Ipv4Addr::LOCALHOST.into(),
+            (true, IpAddr::V6(_)) => Ipv6Addr::LOCALHOST.into(),
+        };
+        Ok(Way {
+            judged: SocketAddr::new(here, asked.port()),
+            to: SocketAddr::new(at, port),
+            told: tunnel.proxy.then_some(*asked),
+        })
+    }
+
     /// The address of the application that is meant; none where the pod is not behind that service.
     fn at(&self, own: &Resident, here: IpAddr) -> Option<SocketAddr> {
         let (host, number) = match self {
             Self::At(to) => return Some(*to),
             Self::Named(host, number) => (host, Port::new(*number)?),
+            Self::Elsewhere(_) => return None,
         };
         let meant = |(key, ports): (&ServiceKey, &BTreeMap<Port, Port>)| {
             let named = key.hostname.as_str() == host;
@@ -176,8 +235,6 @@ async fn admit<'a>(
     called: &Called,
     began: Instant,
 ) -> Result<Admitted<'a>, u16> {
-    const DENIED: u16 = 401;
-    const UNAVAILABLE: u16 = 503;
     let (pod, here) = (&calling.pod, calling.local.ip());
     let known = worker.known_both(here, calling.peer.ip()).await;
     let Some(view) = known else {
@@ -186,10 +243,13 @@ async fn admit<'a>(
     let Some(own) = own(&view, pod, here) else {
         return Err(UNAVAILABLE);
     };
-    let Some(to) = called.at(own, here) else {
-        worker.refused.set(worker.refused.get() + 1);
-        tracing::info!(target: "access", direction = "inbound", src.addr = %calling.peer, src.identity = %calling.proven.identity, ?called, error = "the pod is behind no such service", "tunnel refused (503)");
-        return Err(UNAVAILABLE);
+    let way = match called.way(own, here) {
+        Ok(way) => way,
+        Err((status, error)) => {
+            worker.refused.set(worker.refused.get() + 1);
+            tracing::info!(target: "access", direction = "inbound", src.addr = %calling.peer, src.identity = %calling.proven.identity, ?called, error, "tunnel refused ({status})");
+            return Err(status);
+        }
     };
     let parties = Parties {
         reporter: Reporter::Destination,
@@ -202,28 +262,43 @@ async fn admit<'a>(
         security: Security::MutualTls,
         client: calling.peer,
         server: calling.local,
-        tunnelled: Some(to),
+        tunnelled: Some(way.told.unwrap_or(way.to)),
     };
     let record = Record::open(worker, &parties, began);
-    let ends = (calling.peer.ip(), to);
+    let ends = (calling.peer.ip(), way.judged);
     let watched = match worker.admit(&view, pod, Some(&calling.proven), ends) {
         Ok(watched) => watched,
         Err(closed) => {
             record.close(DENY, (0, 0), Some(closed.to_string()));
             return Err(match closed {
-                Closed::Denied(_) | Closed::Revoked(_) => DENIED,
+                Closed::Denied(_) | Closed::Revoked(_) | Closed::Door(_) => DENIED,
                 Closed::Nobody(_) => UNAVAILABLE,
             });
         }
     };
-    let source = pod.keeps_source.then(|| calling.peer.ip());
-    match pod.connect(to, source).await {
+    match reach(calling, &way).await {
         Ok(stream) => Ok((watched, record, stream)),
         Err(error) => {
-            record.close(CONNECT, (0, 0), Some(error.to_string()));
+            record.close(CONNECT, (0, 0), Some(error));
             Err(UNAVAILABLE)
         }
     }
+}
+
+/// Calls the application, and says who calls whom where it is to be told.
+async fn reach(calling: &Calling, way: &Way) -> Result<TcpStream, String> {
+    let pod = &calling.pod;
+    let kept = pod.keeps_source && way.told.is_none();
+    let source = kept.then(|| calling.peer.ip());
+    let connected = pod.connect(way.to, source).await;
+    let mut stream = connected.map_err(|error| error.to_string())?;
+    if let Some(asked) = way.told {
+        let identity = calling.proven.identity.to_string();
+        let header = proxy_protocol::header(calling.peer, asked, &identity);
+        let said = stream.write_all(&header).await;
+        said.map_err(|error| error.to_string())?;
+    }
+    Ok(stream)
 }
 
 /// The workload at the caller's address, if it is the caller: an address alone proves nothing.
@@ -353,6 +428,68 @@ mod tests {
             let found = Called::Named(host.to_owned(), port).at(own, here);
             let expected = expected.map(|port| SocketAddr::new(here, port));
             assert_eq!(found, expected, "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn a_waypoint_is_called_where_nobody_else_calls_it_and_told_what_was_asked_for() {
+        use voile_proto::workload::{ApplicationTunnel, application_tunnel::Protocol};
+        let here = IpAddr::from([10, 244, 0, 3]);
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let (vip, own) = (at("10.96.0.1:80"), at("10.244.0.3:81"));
+        type Shown = Result<(String, String, Option<String>), u16>;
+        let way = |said: Option<(Protocol, u32)>, called: Called| -> Shown {
+            let mut gate = workload("gate", 3);
+            gate.application_tunnel = said.map(|(protocol, port)| ApplicationTunnel {
+                protocol: protocol.into(),
+                port,
+            });
+            let mut said = Said::asked(&[]);
+            said.addresses(vec![("gate", &[], Type::Workload(gate))], &[]);
+            let view = said.registry.view();
+            let gate = view.workload(here).expect("the pod");
+            let way = called.way(gate, here).map_err(|(status, _)| status)?;
+            let told = way.told.map(|told| told.to_string());
+            Ok((way.judged.to_string(), way.to.to_string(), told))
+        };
+        let is = |judged: &str, to: &str, told: Option<&str>| -> Shown {
+            Ok((judged.to_owned(), to.to_owned(), told.map(str::to_owned)))
+        };
+        let proxy = |port| Some((Protocol::Proxy, port));
+        let named = || Called::Named("web.test".to_owned(), 80);
+        for (said, called, expected) in [
+            (
+                None,
+                Called::At(own),
+                is("10.244.0.3:81", "10.244.0.3:81", None),
+            ),
+            (None, Called::Elsewhere(vip), Err(400)),
+            (
+                proxy(15088),
+                Called::Elsewhere(vip),
+                is("10.244.0.3:80", "127.0.0.1:15088", Some("10.96.0.1:80")),
+            ),
+            (
+                proxy(15088),
+                Called::At(own),
+                is("10.244.0.3:81", "127.0.0.1:15088", Some("10.244.0.3:81")),
+            ),
+            (
+                proxy(0),
+                Called::Elsewhere(vip),
+                is("10.244.0.3:80", "127.0.0.1:80", Some("10.96.0.1:80")),
+            ),
+            (proxy(15008), Called::Elsewhere(vip), Err(400)),
+            (proxy(0), Called::Elsewhere(at("10.96.0.1:15001")), Err(400)),
+            (proxy(15088), named(), Err(503)),
+            (
+                Some((Protocol::None, 8080)),
+                Called::Elsewhere(vip),
+                is("10.244.0.3:80", "10.244.0.3:8080", None),
+            ),
+        ] {
+            let shown = format!("{said:?} {called:?}");
+            assert_eq!(way(said, called), expected, "{shown}");
         }
     }
 }

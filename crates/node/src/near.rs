@@ -28,6 +28,11 @@ pub(crate) fn home(worker: &Worker, from: &Pod, target: &Target) -> Option<Arc<P
         .expected
         .as_ref()
         .filter(|_| target.waypoint.is_none() && target.far.is_none())?;
+    // What is handed on to a waypoint is handed on by its own tunnels' side.
+    let called = target.resident.as_ref();
+    if called.is_some_and(|one| one.workload.application_tunnel.is_some()) {
+        return None;
+    }
     let there = worker.home(target.to.ip())?;
     let stays = *there.life.borrow() < Life::Leaving;
     let certified = |pod: &Pod| pod.badge.store.current().is_some();

@@ -169,6 +169,9 @@ pub(crate) enum Closed {
     /// Whoever calls showed a certificate that is taken back.
     #[error("the certificate of {0} is revoked")]
     Revoked(Identity),
+    /// Where a waypoint believes whoever says who calls, which is for us alone to say.
+    #[error("port {0} of this waypoint is the node proxy's to call")]
+    Door(u16),
 }
 
 /// Judges a connection that came in to a pod.
@@ -188,6 +191,12 @@ pub(crate) fn judge(
     };
     let address = destination.ip();
     let own = own(view, pod, address).ok_or(Closed::Nobody(address))?;
+    let told = own.workload.application_tunnel.filter(|one| one.proxy);
+    if let Some(door) = told.and_then(|one| one.port)
+        && door.get() == destination.port()
+    {
+        return Err(Closed::Door(door.get()));
+    }
     let judged = Judged {
         namespace: own.workload.namespace.as_str(),
         named: &own.policies,

@@ -21,6 +21,9 @@ const V2_FIXED_BYTES: usize = 16;
 const V1_SIGNATURE: &[u8] = b"PROXY ";
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
+/// The field of version 2 in which ztunnel says who calls.
+const IDENTITY: u8 = 0xd0;
+
 /// A whole header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyHeader {
@@ -64,6 +67,32 @@ pub fn parse(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
         return version_1(bytes);
     }
     Err(Malformed("no PROXY header"))
+}
+
+/// The header, of version 2, of a connection that `source` made to `destination`, with the identity that was proven.
+#[must_use]
+pub fn header(source: SocketAddr, destination: SocketAddr, identity: &str) -> Vec<u8> {
+    let wide = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let both = (source.ip().to_canonical(), destination.ip().to_canonical());
+    let (family, addresses) = match both {
+        (IpAddr::V4(from), IpAddr::V4(to)) => (0x11, [from.octets(), to.octets()].concat()),
+        (from, to) => (0x21, [wide(from), wide(to)].concat()),
+    };
+    let ports = [source.port(), destination.port()].map(u16::to_be_bytes);
+    // An identity is some hundred bytes: a certificate has no room for more.
+    let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
+    let rest = [
+        &*addresses,
+        ports.as_flattened(),
+        &[IDENTITY],
+        &length(identity.len()),
+        identity.as_bytes(),
+    ]
+    .concat();
+    [V2_SIGNATURE, &[0x21, family], &length(rest.len()), &rest].concat()
 }
 
 /// Whether one is the beginning of the other.
@@ -263,6 +292,27 @@ mod tests {
             for cut in 1..length {
                 assert_eq!(parse(&bytes[..cut]), Err(NeedMore), "{:?}", &bytes[..cut]);
             }
+        }
+    }
+
+    #[test]
+    fn a_header_of_ours_says_from_where_to_where_and_who() {
+        let [source, destination]: [SocketAddr; 2] =
+            ["192.0.2.1:12345", "198.51.100.2:80"].map(|text| text.parse().expect("an address"));
+        let identity = [0xd0, 0, 11].iter().chain(b"spiffe://a/");
+        let rest: Vec<u8> = ipv4().into_iter().chain(identity.copied()).collect();
+        let made = header(source, destination, "spiffe://a/");
+        assert_eq!(made, v2(0x21, 0x11, &rest));
+        for (source, destination) in [
+            (source, destination),
+            (source, "[2001:db8::1]:80".parse().expect("an address")),
+            ("[2001:db8::1]:9".parse().expect("an address"), destination),
+        ] {
+            let made = header(source, destination, "spiffe://a/");
+            let read = parse(&made).expect("a header");
+            let said = read.source.expect("an address");
+            let said = SocketAddr::new(said.ip().to_canonical(), said.port());
+            assert_eq!((read.length, said), (made.len(), source));
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost::Message;
+use voile_model::mesh::waypoint::InboundBinding;
 use voile_model::mesh::{
     EndpointAddress, Location, Mesh, Resolution, Service, TargetPort, Workload,
 };
@@ -33,6 +34,7 @@ pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Ar
     ztunnel::name_policies(mesh, workload, &mut message);
     let waypoint = mesh.waypoint_of_workload(workload);
     message.waypoint = waypoint.as_ref().and_then(WaypointAddress::encode);
+    message.application_tunnel = mesh.binding_of(workload).map(application_tunnel);
     network::of_workload(mesh, &workload.network, &mut message);
     let made = pack(
         workload.uid.clone(),
@@ -41,6 +43,18 @@ pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Ar
     );
     let services = members.keys().map(|key| key.to_string().into());
     (made, services.collect())
+}
+
+fn application_tunnel(said: InboundBinding) -> wire::ApplicationTunnel {
+    use wire::application_tunnel::Protocol;
+    let protocol = match said.proxy {
+        true => Protocol::Proxy,
+        false => Protocol::None,
+    };
+    wire::ApplicationTunnel {
+        protocol: protocol.into(),
+        port: said.port.map_or(0, |port| port.get().into()),
+    }
 }
 
 /// A service's Address.

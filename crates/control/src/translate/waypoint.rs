@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use voile_model::Port;
 use voile_model::mesh::gateway_api::Gateway;
-use voile_model::mesh::waypoint::HBONE_PORT;
+use voile_model::mesh::waypoint::{HBONE_PORT, INBOUND_BINDING};
 use voile_model::mesh::{AuthorizationPolicy, Mesh, Service, Workload};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, protocol_of, socket_address};
@@ -43,6 +43,12 @@ pub(super) fn waypoint(
         ));
         return made;
     };
+    if gateway.binding.is_some() {
+        problems.push(format!(
+            "{}: the annotation {INBOUND_BINDING} of {} is for pods of another program; it takes tunnels itself, and no PROXY header",
+            workload.key, gateway.name
+        ));
+    }
     let mut taken = BTreeSet::new();
     for service in mesh.services_behind(gateway) {
         let policies = policies(mesh, (gateway, workload), Some(service), snapshot);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::HttpRoute;
 use super::action::{HeaderRules, Share};
+use super::waypoint::InboundBinding;
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
 pub use said::{Condition, Part, Reason, Refusal, Said};
@@ -90,6 +91,8 @@ pub struct Gateway {
     pub places: Vec<(Arc<str>, Arc<str>, Source)>,
     /// The service account that it is said to have, where it stands for another mesh's.
     pub account: Option<Arc<str>>,
+    /// How its pods are called, where it is a waypoint and they are no proxies of ours.
+    pub binding: Option<InboundBinding>,
     /// Where it asks for parameters.
     pub parameters: Option<Source>,
     /// Whose ListenerSets may add to it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::authorization::{PolicyTarget, TargetReference};
 use super::gateway_api::{Admission, GROUP, Gateway};
 use super::{AuthorizationPolicy, Mesh, RequestAuthentication, Service, ServiceOrigin, Workload};
-use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, ResourceName};
+use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, Port, ResourceName};
 
 /// Label of a service, a workload or a namespace that names its waypoint; [`NO_WAYPOINT`] is none, whatever the namespace says.
 pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
@@ -23,6 +23,35 @@ pub const NO_WAYPOINT: &str = "none";
 pub const HBONE: &str = "HBONE";
 /// Where it does.
 pub const HBONE_PORT: u16 = 15008;
+
+/// Annotation of a waypoint: how its pods are called by the node proxy that takes tunnels for them.
+pub const INBOUND_BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
+
+/// What it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboundBinding {
+    /// PROXY: by a header of that protocol, which says who calls. NONE: by nothing.
+    pub proxy: bool,
+    /// The port, where it is another than the one that is asked for.
+    pub port: Option<Port>,
+}
+
+impl InboundBinding {
+    /// `PROXY` or `NONE`, and a port behind a slash; none of anything else.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let (protocol, port) = match text.split_once('/') {
+            Some((protocol, port)) => (protocol, Some(port.parse().ok().and_then(Port::new)?)),
+            None => (text, None),
+        };
+        let proxy = match protocol {
+            "PROXY" => true,
+            "NONE" => false,
+            _ => return None,
+        };
+        Some(Self { proxy, port })
+    }
+}
 
 /// What a resource's labels say of its waypoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +191,16 @@ impl Mesh {
         let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
         let name = ResourceName::new(workload.key.namespace.clone(), name);
         self.waypoint(&name).filter(|_| workload.waypoint)
+    }
+
+    /// How a workload is called by the node proxy that takes tunnels for it, if it is the pod of a waypoint that says so, and no proxy
+    /// of ours.
+    #[must_use]
+    pub fn binding_of(&self, workload: &Workload) -> Option<InboundBinding> {
+        let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
+        let name = ResourceName::new(workload.key.namespace.clone(), name);
+        let served = workload.ambient && !workload.waypoint;
+        self.waypoint(&name).filter(|_| served)?.binding
     }
 
     /// The services that a waypoint takes: those that name it, of namespaces that it lets in.

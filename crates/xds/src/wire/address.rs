@@ -75,6 +75,15 @@ pub(crate) const APP: &str = "app";
 /// See [`APP`].
 pub(crate) const VERSION: &str = "version";
 
+/// How a waypoint that takes no tunnels itself is called by the node proxy that takes them for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApplicationTunnel {
+    /// With a header of the PROXY protocol, which says what was asked for, and by whom.
+    pub proxy: bool,
+    /// At this port, if not at the one that was asked for.
+    pub port: Option<Port>,
+}
+
 /// Something that runs at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
@@ -110,6 +119,8 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Who stands before it where it is called by its own address.
     pub waypoint: Option<WaypointAddress>,
+    /// How it is called, if it is a waypoint for which a node proxy takes tunnels.
+    pub application_tunnel: Option<ApplicationTunnel>,
 }
 
 /// Where one service port of one workload answers.
@@ -238,8 +249,30 @@ impl Workload {
             healthy: message.status == wire::WorkloadStatus::Healthy as i32,
             locality: locality(message.locality.as_ref()),
             waypoint: message.waypoint.as_ref().map(WaypointAddress::read),
+            application_tunnel: application_tunnel(message)?,
         })
     }
+}
+
+fn application_tunnel(message: &wire::Workload) -> Result<Option<ApplicationTunnel>, WireError> {
+    use wire::application_tunnel::Protocol;
+    let Some(said) = &message.application_tunnel else {
+        return Ok(None);
+    };
+    let proxy = match Protocol::try_from(said.protocol) {
+        Ok(Protocol::None) => false,
+        Ok(Protocol::Proxy) => true,
+        // Never guessed: whoever reads a header that does not come believes the first bytes of a client.
+        Err(_) => {
+            let field = "application_tunnel.protocol";
+            return Err(super::unknown_value(field, said.protocol));
+        }
+    };
+    let port = match said.port {
+        0 => None,
+        number => Some(port("application_tunnel.port", number)?),
+    };
+    Ok(Some(ApplicationTunnel { proxy, port }))
 }
 
 fn locality(message: Option<&wire::Locality>) -> Arc<str> {

@@ -28,7 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use address::{
-    Address, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload, WorkloadType,
+    Address, ApplicationTunnel, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload,
+    WorkloadType,
 };
 pub use authorization::{decode_authorization, encode_authorization};
 pub use authorizer::{Authorizer, AuthorizerHttp};

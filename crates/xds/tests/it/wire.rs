@@ -187,7 +187,7 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
             app_protocol: 0,
         }],
     };
-    let spoil: [(&str, Spoil); 8] = [
+    let spoil: [(&str, Spoil); 10] = [
         ("uid: missing", |w| w.uid.clear()),
         ("namespace: `` is no namespace", |w| w.namespace.clear()),
         (
@@ -202,6 +202,18 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
             w.trust_domain = "A".to_owned();
         }),
         ("tunnel_protocol: 9 is not", |w| w.tunnel_protocol = 9),
+        ("application_tunnel.protocol: 9 is not", |w| {
+            w.application_tunnel = Some(workload::ApplicationTunnel {
+                protocol: 9,
+                port: 0,
+            });
+        }),
+        ("application_tunnel.port: a port is", |w| {
+            w.application_tunnel = Some(workload::ApplicationTunnel {
+                protocol: 1,
+                port: 65536,
+            });
+        }),
         ("workload_type: -1 is not", |w| w.workload_type = -1),
     ];
     assert!(voile_xds::wire::Workload::check(&good_workload()).is_ok());

@@ -10,6 +10,7 @@ mod names;
 mod networks;
 mod networks_beside;
 mod revoked;
+mod sandwich;
 mod scenarios;
 mod up;
 mod waypoint;
@@ -82,7 +83,6 @@ pub(crate) fn pod(mesh: &Mesh, name: &'static str, address: Ipv4Addr) -> Pod {
     mesh.pod_with(name, address, rules)
 }
 
-impl Node {
 /// The pod that a Gateway of this name is, at this address, and its account of the same name.
 fn gate_pod(namespace: &str, name: &str, address: Ipv4Addr) -> String {
     format!(
@@ -122,6 +122,7 @@ spec:
     gateway + &gate_pod("shop", name, address)
 }
 
+impl Node {
     /// Starts it in the world, and tells it of these pods.
     pub(crate) fn start(
         mesh: &mut Mesh,

@@ -11,6 +11,7 @@ use crate::mesh::gateway_api::{
     ListenerTls, Operator,
 };
 use crate::mesh::network::GATEWAY_ACCOUNT;
+use crate::mesh::waypoint::{INBOUND_BINDING, InboundBinding};
 use crate::names::{self, Labels, Namespace};
 use crate::source::Source;
 use crate::text::clip;
@@ -79,6 +80,7 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         addresses: addresses.map(|cursor| report.source(cursor.at())),
         places,
         account: account(&meta, report),
+        binding: binding(&meta, report),
         parameters,
         allowed_listeners: allowed.unwrap_or(Admission::Nobody),
         labels,
@@ -115,6 +117,18 @@ fn account(meta: &Meta, report: &Report) -> Option<Arc<str>> {
     let help = "write its name alone; it is of the Gateway's namespace";
     report.error(codes::BAD_VALUE, &meta.at, message, help);
     None
+}
+
+/// How a waypoint's pods are called.
+fn binding(meta: &Meta, report: &Report) -> Option<InboundBinding> {
+    let text = meta.annotations.get(INBOUND_BINDING)?;
+    let read = InboundBinding::read(text);
+    if read.is_none() {
+        let message = format!("`{}` is no way to call a waypoint", clip(text));
+        let help = "write PROXY or NONE, and a port if it is another than is called: PROXY/15088";
+        report.error(codes::BAD_VALUE, &meta.at, message, help);
+    }
+    read
 }
 
 pub(super) fn listener_set(

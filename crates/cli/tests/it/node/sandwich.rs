@@ -1,0 +1,144 @@
+//! A waypoint of another program, which takes no tunnels: the node proxy of its pod takes them for it, and hands on what they carry with
+//! a header of the PROXY protocol that says who calls whom. A ztunnel in its place says the same.
+
+use super::*;
+use crate::captured::connect;
+use crate::ztunnel::node::shared;
+use crate::ztunnel::program;
+
+const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
+const WEB: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 11), 80);
+/// Where the waypoint is told who calls.
+const DOOR: u16 = 15088;
+
+const WORDS: &str = r#"---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: gate
+  namespace: shop
+  annotations: {ambient.istio.io/waypoint-inbound-binding: PROXY/15088}
+spec:
+  gatewayClassName: istio-waypoint
+  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: gate, namespace: shop}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: gate, namespace: shop, labels: {gateway.networking.k8s.io/gateway-name: gate}}
+spec: {serviceAccountName: gate, nodeName: one, containers: [{name: other}]}
+status: {phase: Running, podIP: 10.244.0.7}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop, labels: {istio.io/use-waypoint: gate}}
+spec: {clusterIP: 10.96.0.11, selector: {app: server}, ports: [{name: http, port: 80, targetPort: 8081}]}
+"#;
+
+/// Reads a header of version 2 over IPv4, and says what is in it: from where, to where, and the field of who calls.
+fn told(stream: &mut TcpStream) -> std::io::Result<String> {
+    let mut fixed = [0; 16];
+    stream.read_exact(&mut fixed)?;
+    assert_eq!(&fixed[..12], b"\r\n\r\n\0\r\nQUIT\n");
+    assert_eq!(fixed[12..14], [0x21, 0x11], "a connection of TCP over IPv4");
+    let mut rest = vec![0; u16::from_be_bytes([fixed[14], fixed[15]]).into()];
+    stream.read_exact(&mut rest)?;
+    let address = |at: usize| Ipv4Addr::new(rest[at], rest[at + 1], rest[at + 2], rest[at + 3]);
+    let port = u16::from_be_bytes([rest[10], rest[11]]);
+    let (field, identity) = rest[12..].split_at(3);
+    assert_eq!(field[0], 0xd0);
+    let identity = String::from_utf8_lossy(identity);
+    Ok(format!("{} {}:{port} {identity}", address(0), address(4)))
+}
+
+/// A waypoint that believes what it is told, says it to whoever calls, and repeats what it hears.
+fn believe(pod: &Pod) {
+    let listener = listen(&pod.inside, (Ipv4Addr::UNSPECIFIED, DOOR));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let Ok(said) = told(&mut stream) else { return };
+                // Whoever goes, goes.
+                let _ = stream.write_all(format!("{said}\n").as_bytes());
+                let mut bytes = [0; 1024];
+                while let Ok(read @ 1..) = stream.read(&mut bytes) {
+                    if stream.write_all(&bytes[..read]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn town(make: fn(&Mesh, &'static str, Ipv4Addr) -> Pod) -> Option<(Mesh, [Pod; 2])> {
+    let mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + WORDS))?;
+    let pods = [make(&mesh, "client", CLIENT), make(&mesh, "gate", GATE)];
+    believe(&pods[1]);
+    Some((mesh, pods))
+}
+
+/// What the waypoint was told of a call of the service by the client.
+const EXPECTED: &str = "10.244.0.2 10.96.0.11:80 spiffe://cluster.local/ns/shop/sa/client";
+
+fn is_told(client: &Pod) {
+    let mut open = None;
+    wait_until("the waypoint is called", || {
+        open = answers(&client.inside, WEB);
+        open.is_some()
+    });
+    let (said, mut open) = open.expect("waited for");
+    assert_eq!(said, EXPECTED);
+    open.write_all(b"hello\n").expect("open");
+    let mut echo = [0; 6];
+    open.read_exact(&mut echo).expect("repeated");
+    assert_eq!(&echo, b"hello\n");
+}
+
+#[test]
+fn a_waypoint_of_another_program_is_told_by_our_node_proxy_who_calls_whom_and_by_nobody_else() {
+    let Some((mut mesh, [client, gate])) = town(pod) else {
+        return;
+    };
+    let pods = [(&client, "client"), (&gate, "gate")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    is_told(&client);
+    // Nobody says there himself who he is: neither in plaintext nor through the node proxy.
+    let forged =
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0f\x0a\xf4\0\x02\x0a\x60\0\x0b\x30\x39\0\x50\xd0\0\0";
+    for from in [&mesh.world, &client.inside] {
+        let mut stream = connect(from, (GATE, DOOR));
+        // It may be closed already.
+        let _ = stream.write_all(forged);
+        let heard = stream.read(&mut [0; 1]);
+        assert!(!matches!(heard, Ok(1..)), "{heard:?}");
+    }
+    wait_until("it says why", || {
+        node.log(&mesh)
+            .contains("port 15088 of this waypoint is the node proxy's to call")
+    });
+    // Other ports of its pod are as those of others.
+    serve(&gate, GATE);
+    let direct = SocketAddr::from((GATE, APPLICATION));
+    assert_eq!(name(&mesh.world, direct).as_deref(), Some("gate"));
+}
+
+#[test]
+fn a_ztunnel_tells_it_the_same() {
+    let Some(program) = program() else {
+        return;
+    };
+    let Some((mut mesh, [client, gate])) = town(Mesh::pod) else {
+        return;
+    };
+    let mut agent = shared(&mut mesh, &program, "ztunnel-one", "one");
+    agent.greet();
+    agent.add(&client, "client");
+    agent.add(&gate, "gate");
+    agent.complete();
+    is_told(&client);
+}
