@@ -31,26 +31,61 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
             }
             continue;
         }
-        let mut near = subjects.iter().filter(|one| one.namespace == namespace);
-        let mut gateways = telemetry.gateways.iter();
-        if near.any(|subject| telemetry.selects(subject.labels))
-            || gateways.any(|one| mesh.is_gateway(one, namespace))
-        {
-            continue;
+        nobody(mesh, telemetry, subjects, found);
+    }
+}
+
+/// Says what it is for that is not there, or tells nothing.
+fn nobody(
+    mesh: &Mesh,
+    telemetry: &Telemetry,
+    subjects: &[Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    let namespace = &telemetry.name.namespace;
+    let code = codes::TELEMETRY_SELECTS_NOTHING;
+    let mut near = subjects.iter().filter(|one| one.namespace == namespace);
+    if let Some(selector) = &telemetry.selector {
+        if near.any(|subject| telemetry.selects(subject.labels)) {
+            return;
         }
-        let (whom, field) = match &telemetry.selector {
-            Some(selector) => (
-                format!("the selector ({})", shown(selector)),
-                "spec.selector",
-            ),
-            None => ("`targetRefs`".to_owned(), "spec.targetRefs"),
-        };
-        let message = format!("{whom} of Telemetry {} selects no workload", telemetry.name);
-        let code = codes::TELEMETRY_SELECTS_NOTHING;
+        let message = format!(
+            "the selector ({}) of Telemetry {} selects no workload",
+            shown(selector),
+            telemetry.name
+        );
         found.push(
             Diagnostic::warning(code, telemetry.source.clone(), message)
-                .field(field)
+                .field("spec.selector")
                 .help("a Telemetry is for workloads of its own namespace"),
+        );
+        return;
+    }
+    let labelled = near.any(|subject| telemetry.selects(subject.labels));
+    for target in &telemetry.targets {
+        let gateway = &*target.kind == "Gateway";
+        let there = gateway && (labelled || mesh.is_gateway(target, namespace));
+        if there || mesh.is_obeyed(namespace, target) {
+            continue;
+        }
+        let (why, help) = match gateway {
+            true => (
+                "there is no such Gateway",
+                "a Telemetry is for gateways and waypoints of its own namespace",
+            ),
+            false => (
+                "no waypoint stands before it; sidecars and node proxies tell of workloads, which `selector` names, as in Istio",
+                "label the service `istio.io/use-waypoint: NAME` and write a Gateway NAME of the class istio-waypoint, or use `selector`",
+            ),
+        };
+        let message = format!(
+            "Telemetry {} says nothing of {} {}: {why}",
+            telemetry.name, target.kind, target.name
+        );
+        found.push(
+            Diagnostic::warning(code, target.source.clone(), message)
+                .field("spec.targetRefs")
+                .help(help),
         );
     }
 }

@@ -12,8 +12,8 @@ use crate::departed::{Present, Register};
 use crate::error::ControlError;
 use crate::last_good::LastGood;
 use crate::snapshot::MeshSnapshot;
-use crate::status::Status;
 use crate::status::gateway_api::Written;
+use crate::status::{Documents, Status};
 
 /// Quiet after which the configuration rests: people wait for what is said of their edit, and storms have shorter pauses.
 const QUIET: Duration = Duration::from_millis(100);
@@ -177,7 +177,8 @@ impl Rest {
                 .failed_reloads
                 .fetch_add(failed, Ordering::Relaxed);
         }
-        if unreadable.is_some() {
+        if let Some(why) = &unreadable {
+            self.status.unreadable(why.to_string());
             (self.reporter)(&Report {
                 diagnostics: Vec::new(),
                 problems: Vec::new(),
@@ -208,6 +209,7 @@ impl Rest {
         }
         let mut problems = snapshot.problems();
         problems.extend(known.problems);
+        self.status.found(Documents::of(&diagnostics, &problems));
         (self.reporter)(&Report {
             diagnostics,
             problems,

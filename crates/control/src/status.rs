@@ -1,10 +1,12 @@
 //! What an operator sees of the control plane: counters, and each proxy's stream with what it took and what it refused.
 
+mod documents;
 pub(crate) mod gateway_api;
 mod groups;
 mod histogram;
 mod journal;
 mod proxies;
+mod unwell;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +27,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::strangers::Limits;
 use crate::strangers::envoy::Envoys;
 use crate::why::{Explained, Why};
+pub(crate) use documents::Documents;
 use histogram::Histogram;
 pub(crate) use journal::{Happened, Journal};
 use proxies::{Proxies, View};
@@ -61,6 +64,8 @@ pub(crate) struct Status {
     pub(crate) journal: Journal,
     /// The mesh when it last rested.
     mesh: Mutex<Arc<Mesh>>,
+    /// What of its documents is not in force.
+    documents: Mutex<Documents>,
     /// Stock Envoys, and what could not be said to them.
     pub(crate) envoys: Envoys,
     /// What stock gRPCs could not be told.
@@ -88,6 +93,7 @@ impl Default for Status {
             groups: OnceLock::default(),
             journal: Journal::default(),
             mesh: Mutex::default(),
+            documents: Mutex::default(),
             envoys: Envoys::default(),
             limits: Limits::default(),
         }
@@ -119,6 +125,8 @@ struct Page<'a> {
     workload_groups: Vec<groups::Group>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gateway_api: Vec<gateway_api::Shown>,
+    #[serde(skip_serializing_if = "Documents::is_well")]
+    documents: Documents,
     /// What the mesh says and stock Envoys cannot do, by workload; and stock gRPCs, by what it is said of.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     translation_limits: BTreeMap<String, Vec<String>>,
@@ -190,6 +198,23 @@ impl Status {
         *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = mesh;
     }
 
+    /// What of the documents that were read last is not in force.
+    pub(crate) fn found(&self, documents: Documents) {
+        *self.documents() = documents;
+    }
+
+    /// They cannot be read any more.
+    pub(crate) fn unreadable(&self, why: String) {
+        let mut documents = self.documents();
+        *documents = std::mem::take(&mut *documents).unreadable(why);
+    }
+
+    fn documents(&self) -> std::sync::MutexGuard<'_, Documents> {
+        self.documents
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn mesh(&self) -> Arc<Mesh> {
         let mesh = self.mesh.lock().unwrap_or_else(PoisonError::into_inner);
         mesh.clone()
@@ -245,6 +270,7 @@ impl Status {
 
     /// `/debug/status`.
     pub(crate) fn json(&self) -> String {
+        let mesh = self.mesh();
         let inner = self.inner();
         let page = Page {
             ready: self.ready.load(Ordering::Relaxed),
@@ -255,9 +281,10 @@ impl Status {
             reloads: self.reloads.load(Ordering::Relaxed),
             failed_reloads: self.failed_reloads.load(Ordering::Relaxed),
             keys: self.keys.get().map(Keys::status).unwrap_or_default(),
-            proxies: inner.proxies.views(),
-            workload_groups: groups::groups(&self.mesh()),
-            gateway_api: gateway_api::shown(&self.mesh()),
+            proxies: inner.proxies.views(&mesh),
+            workload_groups: groups::groups(&mesh),
+            gateway_api: gateway_api::shown(&mesh),
+            documents: self.documents().clone(),
             translation_limits: self.translation_limits(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
@@ -441,6 +468,10 @@ impl Observer<Caller> for Status {
         if let Some(groups) = self.groups.get() {
             groups.health(id, complaint);
         }
+    }
+
+    fn findings(&self, id: StreamId, details: &[u8]) {
+        self.inner().proxies.unwell.told(id.0, details);
     }
 
     fn event(&self, id: StreamId, type_url: &str, event: &Event) {

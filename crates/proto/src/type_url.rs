@@ -36,6 +36,10 @@ pub const REVOCATIONS: &str = "mesh";
 /// How a workload's application is, which its proxy tells: an error is what it complains of. Nothing is asked for by it.
 pub const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
 
+/// Endpoints that a proxy's HealthChecks found to be unwell ([`crate::proxy::HealthFindings`]), which it tells in the details of an
+/// error. Nothing is asked for by it.
+pub const HEALTH_FINDINGS: &str = "type.googleapis.com/voile.proxy.v1.HealthFindings";
+
 /// Envoy's listeners, as strangers ask for them.
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 

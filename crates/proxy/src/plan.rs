@@ -102,6 +102,8 @@ pub(crate) struct LimiterPlan {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct TelemetryPlan {
     pub(crate) telemetry: Telemetry,
+    /// Of a waypoint's destinations that are told of in another way.
+    pub(crate) apart: Vec<Arc<Telemetry>>,
     pub(crate) collectors: HashMap<Collector, ServicePlan>,
 }
 
@@ -233,6 +235,8 @@ pub(crate) struct DoorPlan {
     pub(crate) authorization: Option<Authorization>,
     /// None where no rule about tokens does.
     pub(crate) tokens: Option<Tokens>,
+    /// Among the plan's that are apart; none where the proxy's own holds.
+    pub(crate) telemetry: Option<usize>,
 }
 
 /// A captured destination that workers ask for: an address, or at an address of nobody's, a host that the client named.

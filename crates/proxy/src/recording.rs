@@ -9,6 +9,23 @@ use voile_telemetry::access_log::{Logger, Wants};
 use voile_telemetry::outbox::Outbox;
 use voile_telemetry::trace::SpanSettings;
 
+/// All of a proxy's.
+#[derive(Debug)]
+pub(crate) struct Recordings {
+    pub(crate) own: Recording,
+    /// Of a waypoint's destinations that are told of in another way, in the order of the plan: the server's side alone.
+    pub(crate) apart: Vec<Recording>,
+}
+
+impl Recordings {
+    /// Whether any of it writes a log.
+    pub(crate) fn logs(&self) -> bool {
+        let all = std::iter::once(&self.own).chain(&self.apart);
+        all.flat_map(|one| [&one.client, &one.server])
+            .any(|side| !side.logs.is_empty())
+    }
+}
+
 /// Both sides.
 #[derive(Debug, Clone)]
 pub(crate) struct Recording {

@@ -33,7 +33,8 @@ use voile_telemetry as telemetry;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
     Address, Collector, InboundListener, OutboundListener, OutboundService, PolicyReference,
-    PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Subset, Tunnel, Workload,
+    PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Subset, Telemetry, Tunnel,
+    Workload,
 };
 
 use crate::authorization::Authorization;
@@ -331,7 +332,8 @@ impl Registry {
         let called = self.services_called();
         let led_to = self.led_to(&called);
         let configuration = self.configuration.iter();
-        let telling = configuration.flat_map(|held| held.value.telemetry.collectors());
+        let telling = configuration.flat_map(|held| held.value.telemetries());
+        let telling = telling.flat_map(Telemetry::collectors);
         let configuration = self.configuration.iter();
         let asked = configuration.flat_map(|held| &held.value.authorizers);
         let limits = self.rate_limits.iter();
@@ -349,14 +351,20 @@ impl Registry {
 
     /// What is told about the traffic, with the endpoints of those who take it.
     fn telemetry(&self, configuration: &ProxyConfiguration) -> TelemetryPlan {
-        let telemetry = configuration.telemetry.clone();
+        let apart = configuration.waypoint.as_ref();
+        let apart = apart.map_or_else(Vec::new, |waypoint| waypoint.telemetries.clone());
         let reached = |collector: &Collector| {
             let service = self.reached(&collector.service, collector.port);
             (collector.clone(), service)
         };
         TelemetryPlan {
-            collectors: telemetry.collectors().map(reached).collect(),
-            telemetry,
+            collectors: configuration
+                .telemetries()
+                .flat_map(Telemetry::collectors)
+                .map(reached)
+                .collect(),
+            telemetry: configuration.telemetry.clone(),
+            apart,
         }
     }
 

@@ -1,25 +1,36 @@
-//! `voile events`: what happens at a control plane, as it happens.
+//! `voile events`: what happens at a control plane, or at several that serve one mesh, as it happens.
+//!
+//! ```text
+//! control plane ─ asked by a thread of its own, again and again ─┐
+//! control plane ─ … ─────────────────────────────────────────────┴▶ lines, as they come
+//! ```
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::monitoring::{Monitoring, short, word};
+use super::monitoring::{AllMonitoring, Monitoring, short, word};
 
 /// Follow what happens at a control plane: changes published and when every proxy has them, proxies that come, go or refuse,
 /// certificates issued.
 ///
 /// One line each; `--json` prints each as an object. The control plane remembers the last 1,000; who is slower is told how
 /// many were missed. Ends with Ctrl-C, with `--for`, or when the control plane is gone.
+///
+/// With `--monitoring` more than once these are several control planes of one mesh: each line names the one where it happened
+/// (`control_plane` with `--json`). What they remember comes in the order in which it happened, and then everything as it comes. One
+/// that is gone is asked again every second, which is said, and what happened there meanwhile follows.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0 when the time of --for is over, 2 when the control plane cannot be asked (any more)."
+    after_help = "Exit code: 0 when the time of --for is over, 2 when the control plane, or none of several, cannot be asked (any more)."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    monitoring: Monitoring,
+    monitoring: AllMonitoring,
     /// Begin with what the control plane still remembers.
     #[arg(long)]
     past: bool,
@@ -33,6 +44,12 @@ pub(crate) struct Args {
 
 /// How long one question waits for something to happen.
 const WAIT_SECONDS: u64 = 20;
+/// How long one that is gone is left alone.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long the others wait for the first word of one, so that what is remembered can be told in order.
+const FIRST_WORDS: Duration = Duration::from_secs(2);
+/// Answers that wait to be printed: whoever reads slowly is told what was missed.
+const MAX_WAITING: usize = 16;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     match follow(args) {
@@ -44,46 +61,205 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// What happened at one since it was asked before.
+#[derive(Debug, Default, PartialEq)]
+struct Heard {
+    events: Vec<Value>,
+    missed: u64,
+    /// It was started again since.
+    anew: bool,
+}
+
+/// The answer of one of them, by its place among the words of the command line.
+type Answer = (usize, Result<Heard, String>);
+
 fn follow(args: &Args) -> Result<(), String> {
-    let begin = std::time::Instant::now();
-    let mut out = std::io::stdout().lock();
-    let mut after = match args.past {
-        true => 0,
-        false => last(&args.monitoring.page("/debug/events", Duration::ZERO)?)?,
+    let begin = Instant::now();
+    let each = args.monitoring.each();
+    let mut shown = Shown {
+        addresses: each.iter().map(|(address, _)| *address).collect(),
+        gone: vec![false; each.len()],
+        json: args.json,
+        past: args.past,
+        out: std::io::stdout().lock(),
     };
+    let (tell, told) = sync_channel(MAX_WAITING);
+    for (of, (_, at)) in each.into_iter().enumerate() {
+        let (tell, past) = (tell.clone(), args.past);
+        // Whoever waits for an answer when everything is over ends with the process.
+        std::thread::spawn(move || listen(of, &at, past, &tell));
+    }
+    drop(tell);
+    let mut answers = first_words(&told, shown.addresses.len());
+    if shown.addresses.len() > 1
+        && answers.len() == shown.addresses.len()
+        && answers.iter().all(|(_, answer)| answer.is_err())
+    {
+        let reasons = answers.into_iter().filter_map(|(_, answer)| answer.err());
+        return Err(reasons.collect::<Vec<_>>().join("; "));
+    }
     loop {
-        let left = args.for_.map(|all| all.saturating_sub(begin.elapsed()));
-        let wait = left.map_or(WAIT_SECONDS, |left| left.as_secs().min(WAIT_SECONDS));
-        let path = format!("/debug/events?after={after}&wait={wait}");
-        let page = args.monitoring.page(&path, Duration::from_secs(wait))?;
-        after = last(&page)?;
-        let missed = page["missed"].as_u64().unwrap_or(0);
-        if missed > 0 && !args.past {
-            eprintln!("voile events: {missed} missed");
-        }
-        for event in page["events"].as_array().into_iter().flatten() {
-            let line = if args.json {
-                event.to_string()
-            } else {
-                line(event)
-            };
-            // Whoever reads may be gone.
-            if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
-                return Ok(());
-            }
-        }
-        if left.is_some_and(|left| left.as_secs() == 0) {
+        if !shown.say(answers)? {
             return Ok(());
+        }
+        let left = args.for_.map(|all| all.saturating_sub(begin.elapsed()));
+        let next = match left {
+            None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(left) => told.recv_timeout(left),
+        };
+        match next {
+            Ok(answer) => answers = vec![answer],
+            Err(_) => return Ok(()),
         }
     }
 }
 
-fn last(page: &Value) -> Result<u64, String> {
-    let number = page["last"].as_u64();
-    number.ok_or_else(|| "the control plane's page of events has no number".to_owned())
+/// What each says first, as far as it says something in time.
+fn first_words(told: &Receiver<Answer>, all: usize) -> Vec<Answer> {
+    let until = Instant::now() + FIRST_WORDS;
+    let mut heard = vec![false; all];
+    let mut answers = Vec::new();
+    while heard.contains(&false) {
+        let left = match all {
+            1 => Duration::MAX,
+            _ => until.saturating_duration_since(Instant::now()),
+        };
+        let Ok((of, answer)) = told.recv_timeout(left) else {
+            break;
+        };
+        heard[of] = true;
+        answers.push((of, answer));
+    }
+    answers
 }
 
-fn line(event: &Value) -> String {
+/// Asks one for ever, until nobody wants to know.
+fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
+    let mut place = Place {
+        after: past.then_some(0),
+        began: None,
+    };
+    let mut wait = 0;
+    loop {
+        let path = place.question(wait);
+        let page = at.page(&path, Duration::from_secs(wait));
+        let answer = page.and_then(|page| place.heard(&page));
+        wait = match &answer {
+            // What it remembers of its new life is there at once.
+            Ok(Heard { anew: true, .. }) | Err(_) => 0,
+            Ok(_) => WAIT_SECONDS,
+        };
+        let failed = answer.is_err();
+        if tell.send((of, answer)).is_err() {
+            return;
+        }
+        if failed {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "one that is gone is not asked without a pause"
+            )]
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+/// How far one was heard.
+struct Place {
+    /// None: it is to say where it is.
+    after: Option<u64>,
+    /// When its numbers began.
+    began: Option<u64>,
+}
+
+impl Place {
+    fn question(&self, wait: u64) -> String {
+        match self.after {
+            None => "/debug/events".to_owned(),
+            Some(after) => format!("/debug/events?after={after}&wait={wait}"),
+        }
+    }
+
+    /// Takes a page. One of a new life has nothing of what was asked for, and everything else is still to be told.
+    fn heard(&mut self, page: &Value) -> Result<Heard, String> {
+        let number = |key: &str| page[key].as_u64();
+        let last = number("last")
+            .ok_or_else(|| "the control plane's page of events has no number".to_owned())?;
+        let began = number("began");
+        let anew = self.began.is_some() && self.began != began;
+        self.began = began;
+        if anew {
+            self.after = Some(0);
+            return Ok(Heard {
+                anew,
+                ..Heard::default()
+            });
+        }
+        self.after = Some(last);
+        Ok(Heard {
+            events: page["events"].as_array().cloned().unwrap_or_default(),
+            missed: number("missed").unwrap_or(0),
+            anew,
+        })
+    }
+}
+
+/// What was said so far.
+struct Shown<W> {
+    addresses: Vec<SocketAddr>,
+    /// Those that could not be asked the last time.
+    gone: Vec<bool>,
+    json: bool,
+    past: bool,
+    out: W,
+}
+
+impl<W: Write> Shown<W> {
+    /// Prints what came; says whether anybody reads.
+    fn say(&mut self, answers: Vec<Answer>) -> Result<bool, String> {
+        let several = self.addresses.len() > 1;
+        let mut events = Vec::new();
+        for (of, answer) in answers {
+            let address = self.addresses[of];
+            let was_gone = std::mem::replace(&mut self.gone[of], answer.is_err());
+            match answer {
+                Err(reason) if !several => return Err(reason),
+                Err(_) if was_gone => {}
+                Err(reason) => {
+                    eprintln!("voile events: {reason}; it is asked again until it answers");
+                }
+                Ok(heard) => {
+                    if was_gone {
+                        eprintln!("voile events: {address} answers again");
+                    }
+                    if heard.missed > 0 && !self.past {
+                        eprintln!("voile events: {} missed at {address}", heard.missed);
+                    }
+                    events.extend(heard.events.into_iter().map(|event| (address, event)));
+                }
+            }
+        }
+        events.sort_by_key(|(_, event)| event["at"].as_u64());
+        for (address, mut event) in events {
+            let line = match (self.json, several) {
+                (true, true) => {
+                    event["control_plane"] = address.to_string().into();
+                    event.to_string()
+                }
+                (true, false) => event.to_string(),
+                (false, true) => line(&event, Some(address)),
+                (false, false) => line(&event, None),
+            };
+            // Whoever reads may be gone.
+            let written = writeln!(self.out, "{line}").and_then(|()| self.out.flush());
+            if written.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn line(event: &Value, from: Option<SocketAddr>) -> String {
     let at = event["at"].as_u64().unwrap_or(0);
     let (seconds, milliseconds) = (at / 1000, at % 1000);
     let time = format!(
@@ -125,7 +301,10 @@ fn line(event: &Value) -> String {
         ),
         other => format!("{other} {event}"),
     };
-    format!("{time} {said}")
+    match from {
+        Some(address) => format!("{time} {address} {said}"),
+        None => format!("{time} {said}"),
+    }
 }
 
 #[cfg(test)]
@@ -151,7 +330,75 @@ mod tests {
                 "00:00:00.000Z REFUSED   x (stream 4): C: no",
             ),
         ] {
-            assert_eq!(line(&event), expected);
+            assert_eq!(line(&event, None), expected);
         }
+    }
+
+    fn heard(events: &[Value]) -> Result<Heard, String> {
+        Ok(Heard {
+            events: events.to_vec(),
+            ..Heard::default()
+        })
+    }
+
+    #[test]
+    fn what_several_say_is_told_in_order_by_name_and_one_that_is_gone_ends_nothing() {
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let event = |at: u64| json!({"at": at, "event": "in-sync", "version": "v", "proxies": at});
+        let mut shown = Shown {
+            addresses: vec![address(1), address(2)],
+            gone: vec![false; 2],
+            json: false,
+            past: true,
+            out: Vec::new(),
+        };
+        let first = vec![(0, heard(&[event(1), event(3)])), (1, heard(&[event(2)]))];
+        assert_eq!(shown.say(first), Ok(true));
+        assert_eq!(shown.say(vec![(0, Err("gone".to_owned()))]), Ok(true));
+        assert_eq!(shown.say(vec![(1, heard(&[event(4)]))]), Ok(true));
+        shown.json = true;
+        assert_eq!(shown.say(vec![(0, heard(&[event(5)]))]), Ok(true));
+        let text = String::from_utf8(std::mem::take(&mut shown.out)).expect("text");
+        let lines: Vec<&str> = text.lines().collect();
+        let one = |at: u64, port: u16| {
+            format!("00:00:00.00{at}Z 127.0.0.1:{port} in sync   v at all {at} proxies")
+        };
+        assert_eq!(lines[..4], [one(1, 1), one(2, 2), one(3, 1), one(4, 2)]);
+        let last: Value = serde_json::from_str(lines[4]).expect("JSON");
+        assert_eq!(last["control_plane"], "127.0.0.1:1");
+        // One alone that is gone is the end.
+        shown.addresses.truncate(1);
+        assert_eq!(
+            shown.say(vec![(0, Err("gone".to_owned()))]),
+            Err("gone".to_owned())
+        );
+    }
+
+    #[test]
+    fn one_that_was_started_again_is_asked_for_all_that_it_remembers() {
+        let mut place = Place {
+            after: Some(0),
+            began: None,
+        };
+        let page = |began: u64, last: u64| json!({"began": began, "last": last, "missed": 0, "events": [last]});
+        let seen = place.heard(&page(10, 7)).expect("a page");
+        assert_eq!(
+            (seen.events.len(), seen.anew, place.after),
+            (1, false, Some(7))
+        );
+        // Its numbers may be higher by now: they are of another life.
+        for (began, last) in [(20, 3), (30, 9)] {
+            let seen = place.heard(&page(began, last)).expect("a page");
+            assert_eq!(
+                (seen.events.len(), seen.anew, place.after),
+                (0, true, Some(0))
+            );
+            let seen = place.heard(&page(began, last)).expect("a page");
+            assert_eq!(
+                (seen.events.len(), seen.anew, place.after),
+                (1, false, Some(last))
+            );
+        }
+        assert!(place.heard(&json!({})).is_err());
     }
 }

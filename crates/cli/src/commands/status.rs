@@ -14,6 +14,9 @@ use super::monitoring::{AllMonitoring, short, table, word};
 /// of which it refused something last (`--json` has its words). CHANGES are those that are in force there, LAST and SLOWEST the
 /// time from the change of a document to its acknowledgement. A proxy may have several streams while it reconnects.
 ///
+/// Endpoints that HealthChecks of proxies found unwell follow, and documents that are refused, with their place and what serves in their
+/// stead; then WorkloadGroups and Gateway API's resources.
+///
 /// With `--monitoring` more than once these are several control planes of one mesh: each has a line, each proxy names the one
 /// that serves it, and `--json` has the pages by address.
 #[derive(Debug, clap::Args)]
@@ -55,6 +58,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
         (false, [(_, first), ..]) => {
             print!("{}", text(&pages, several, now()));
+            print!("{}", unhealthy(&pages));
+            print!("{}", documents(&pages));
             // They read the same documents.
             print!("{}", groups(first));
             print!("{}", gateway_api(first));
@@ -132,9 +137,102 @@ fn text(pages: &[Page], several: bool, now: u64) -> String {
     text
 }
 
+/// Endpoints that HealthChecks found unwell, by who found them.
+fn unhealthy(pages: &[Page]) -> String {
+    let (mut rows, mut more) = (Vec::new(), 0);
+    for proxy in pages.iter().flat_map(|(_, page)| proxies(page)) {
+        for one in list(&proxy["unhealthy"]) {
+            let cells = ["endpoint", "cluster", "workload", "check", "why"];
+            let mut row: Vec<String> = cells.map(|key| word(&one, key).to_owned()).into();
+            row.insert(4, name(proxy).to_owned());
+            rows.push(row);
+        }
+        more += proxy["unhealthy_more"].as_u64().unwrap_or(0);
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads = [
+        "UNHEALTHY",
+        "CALLED",
+        "WORKLOAD",
+        "CHECK",
+        "FOUND BY",
+        "WHY",
+    ];
+    let mut text = format!("\n{}", table(&heads, &rows));
+    if more > 0 {
+        text += &format!("and {more} more\n");
+    }
+    text
+}
+
+/// What a proxy calls itself, or else its pod.
+fn name(proxy: &Value) -> &str {
+    match word(proxy, "node") {
+        "-" => word(proxy, "pod"),
+        node => node,
+    }
+}
+
+/// Documents that are not in force, or not as they are written, by control plane where they do not all say the same.
+fn documents(pages: &[Page]) -> String {
+    let mut text = String::new();
+    let alike = pages
+        .windows(2)
+        .all(|two| two[0].1["documents"] == two[1].1["documents"]);
+    let said = if alike {
+        &pages[..pages.len().min(1)]
+    } else {
+        pages
+    };
+    for (address, page) in said {
+        let found = &page["documents"];
+        let mut lines = String::new();
+        if let Some(why) = found["unreadable"].as_str() {
+            lines +=
+                &format!("the documents cannot be read, and what was read last serves: {why}\n");
+        }
+        let rows = list(&found["refused"]).into_iter().map(|one| {
+            let state = match one["serves"] == true {
+                true => "serves",
+                false => "refused",
+            };
+            let field = match one["field"].as_str() {
+                Some(field) => format!(" (field {field})"),
+                None => String::new(),
+            };
+            let what = format!("{}{field}", word(&one, "message"));
+            let [at, code] = ["at", "code"].map(|key| word(&one, key).to_owned());
+            vec![at, code, state.to_owned(), what]
+        });
+        let rows: Vec<_> = rows.collect();
+        if !rows.is_empty() {
+            lines += &table(&["DOCUMENT", "CODE", "STATE", "WHAT"], &rows);
+        }
+        if let Some(more) = found["more"].as_u64() {
+            lines += &format!("and {more} more: voile analyze says all\n");
+        }
+        for problem in list(&found["problems"]) {
+            lines += &format!("not in force: {}\n", problem.as_str().unwrap_or_default());
+        }
+        if !lines.is_empty() {
+            text += "\n";
+            if !alike {
+                text += &format!("{address}:\n");
+            }
+            text += &lines;
+        }
+    }
+    text
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}
+
 /// WorkloadGroups with those who joined, if there are any.
 fn groups(page: &Value) -> String {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut rows = Vec::new();
     for group in list(&page["workload_groups"]) {
         let row = |rest: [&str; 3]| {
@@ -165,8 +263,6 @@ fn groups(page: &Value) -> String {
 
 /// Gateway API's resources with their conditions, if there are any: those that do not hold have their reason.
 fn gateway_api(page: &Value) -> String {
-    let none = Vec::new();
-    let list = |value: &Value| value.as_array().unwrap_or(&none).clone();
     let mut rows = Vec::new();
     for one in list(&page["gateway_api"]) {
         let name = format!("{} {}", word(&one, "kind"), word(&one, "name"));
@@ -207,12 +303,8 @@ fn row(proxy: &Value, now: u64) -> Vec<String> {
     };
     let propagation = &proxy["propagation"];
     let changes = propagation["changes"].as_u64().unwrap_or(0);
-    let name = match word(proxy, "node") {
-        "-" => word(proxy, "pod"),
-        node => node,
-    };
     vec![
-        name.to_owned(),
+        name(proxy).to_owned(),
         word(proxy, "identity").to_owned(),
         sync(proxy),
         word(proxy, "version").to_owned(),
@@ -299,6 +391,60 @@ mod tests {
              shop/none  -       -         -\n"
         );
     }
+
+    #[test]
+    fn who_is_unhealthy_is_a_line_for_each_proxy_that_found_it() {
+        let found = |node: &str, workload: Value| {
+            json!({"node": node, "unhealthy": [
+                {"endpoint": "10.0.0.1:80", "cluster": "c", "check": "shop/ask", "why": "GET / is answered 503", "workload": workload},
+            ]})
+        };
+        let mut last = found("b", Value::Null);
+        last["unhealthy_more"] = json!(3);
+        let page = json!({"proxies": [found("a", json!("WorkloadEntry shop/vm")), last, json!({"node": "c"})]});
+        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert_eq!(
+            unhealthy(&[(at, page)]),
+            "\nUNHEALTHY    CALLED  WORKLOAD               CHECK     FOUND BY  WHY\n\
+             10.0.0.1:80  c       WorkloadEntry shop/vm  shop/ask  a         GET / is answered 503\n\
+             10.0.0.1:80  c       -                      shop/ask  b         GET / is answered 503\n\
+             and 3 more\n"
+        );
+        assert_eq!(unhealthy(&[(at, json!({"proxies": []}))]), "");
+    }
+
+    #[test]
+    fn documents_that_are_not_in_force_are_told_with_what_serves_and_once_where_all_say_the_same() {
+        let at = |port: u16, documents: Value| {
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            (address, json!({ "documents": documents }))
+        };
+        assert_eq!(documents(&[at(1, Value::Null), at(2, Value::Null)]), "");
+        let found = json!({
+            "refused": [
+                {"at": "a.yaml:3:1", "code": "V0104", "message": "0 is no port", "field": "spec.ports[0].port", "serves": false},
+                {"at": "a.yaml:1:1", "code": "V0110", "message": "keeping the last good version of b", "serves": true},
+            ],
+            "more": 2,
+            "problems": ["no keys"],
+        });
+        let lines = "DOCUMENT    CODE   STATE    WHAT\n\
+             a.yaml:3:1  V0104  refused  0 is no port (field spec.ports[0].port)\n\
+             a.yaml:1:1  V0110  serves   keeping the last good version of b\n\
+             and 2 more: voile analyze says all\n\
+             not in force: no keys\n";
+        let both = [at(1, found.clone()), at(2, found.clone())];
+        assert_eq!(documents(&both), format!("\n{lines}"));
+        let gone = json!({"unreadable": "no such folder"});
+        assert_eq!(
+            documents(&[at(1, found), at(2, gone), at(3, Value::Null)]),
+            format!(
+                "\n127.0.0.1:1:\n{lines}\n127.0.0.1:2:\n\
+                 the documents cannot be read, and what was read last serves: no such folder\n"
+            )
+        );
+    }
+
     #[test]
     fn of_several_control_planes_each_has_a_line_and_each_proxy_its_own() {
         let proxy = |node: &str| json!({"node": node, "identity": "x", "synced": true, "version": "v1", "propagation": {}});

@@ -201,6 +201,56 @@ fn who_is_found_unwell_takes_no_traffic_until_it_is_well_again() {
     wait_until("nobody to ask", || found(&edge.metrics()) == [None, None]);
 }
 
+#[test]
+fn status_says_whose_endpoint_is_unwell_by_whose_word_and_why_as_long_as_it_is() {
+    let (mut edge, at) = edge("HTTP", &[20, 21]);
+    let bound = |at: SocketAddr| TcpListener::bind(at).expect("an address");
+    let [a, _b] = [("a", at[0]), ("b", at[1])].map(|(word, at)| App::serve(word, bound(at)));
+    let asks = check("http: {path: /healthz}");
+    say(&edge.mesh, "check.yaml", &asks);
+    finds(&edge, 2.0, 0.0);
+    let told = |mesh: &Mesh| crate::insight::asked(mesh, &["status"]).1;
+    assert!(
+        !told(&edge.mesh).contains("UNHEALTHY"),
+        "{}",
+        told(&edge.mesh)
+    );
+    let is_told = |mesh: &Mesh| {
+        let words = [
+            "outbound|80||world.test",
+            "WorkloadEntry shop/world-0",
+            " shop/world ",
+            "gateway",
+            "GET /healthz is answered 500",
+        ];
+        let text = told(mesh);
+        let mut lines = text.lines();
+        let line = lines.find(|line| line.starts_with(&format!("{} ", at[0])));
+        line.is_some_and(|line| words.iter().all(|word| line.contains(word)))
+    };
+    a.is(500);
+    wait_until("it is told", || is_told(&edge.mesh));
+    let (_, page) = crate::insight::asked(&edge.mesh, &["status", "--json"]);
+    let page: serde_json::Value = serde_json::from_str(&page).expect("JSON");
+    let proxies = page["proxies"].as_array().expect("a list").iter();
+    let mut found = proxies.filter_map(|proxy| proxy["unhealthy"].as_array());
+    let only = found.next().expect("somebody found it");
+    assert_eq!((only.len(), found.count()), (1, 0), "{page:#}");
+    let document = only[0]["document"].as_str().expect("a place");
+    assert!(document.contains("world.yaml:"), "{document}");
+    // Whoever is asked next is told as well.
+    edge.mesh.kill_control();
+    edge.mesh.restart_control();
+    wait_until("another control plane is told", || is_told(&edge.mesh));
+    a.is(200);
+    wait_until("it is well", || !told(&edge.mesh).contains("UNHEALTHY"));
+    // Who is asked no more is unwell no more.
+    a.is(500);
+    wait_until("it is told again", || is_told(&edge.mesh));
+    std::fs::remove_file(edge.mesh.config().join("check.yaml")).expect("removed");
+    wait_until("nobody asks", || !told(&edge.mesh).contains("UNHEALTHY"));
+}
+
 /// The same of the mesh's own server.
 fn found_server(metrics: &str, state: &str) -> Option<f64> {
     let state = format!("state=\"{state}\"");

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::gateway::say;
 use crate::mesh::{Mesh, Process, get, wait_until};
 
 pub(crate) fn asked(mesh: &Mesh, words: &[&str]) -> (Option<i32>, String) {
@@ -70,4 +71,65 @@ fn status_config_and_events_say_what_each_proxy_has_and_why() {
     for part in ["published", "connected", "certified", "in sync"] {
         assert!(events.contains(part), "{part}: {events}");
     }
+}
+
+#[test]
+fn status_says_which_documents_are_refused_where_and_what_serves_instead() {
+    let mesh = Mesh::start("STRICT");
+    let told = || asked(&mesh, &["status"]).1;
+    let entry = |port: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: out, namespace: shop}}\n\
+             spec: {{hosts: [out.example], resolution: NONE, ports: [{{number: {port}, name: http, protocol: HTTP}}]}}\n"
+        )
+    };
+    // At once: a file that is empty for a moment would take its entry along.
+    let write = |name: &str, text: &str| say(&mesh, name, text);
+    write("out.yaml", &entry("80"));
+    wait_until("it is in force", || {
+        let page = get(mesh.monitoring(), "/debug/status").expect("a page");
+        let page: Value = serde_json::from_slice(&page.body).expect("JSON");
+        page["version"].is_string() && page.get("documents").is_none()
+    });
+    assert!(!told().contains("DOCUMENT"), "{}", told());
+    write("out.yaml", &entry("eighty"));
+    write("torn.yaml", "apiVersion: v1\nkind: [Service\n");
+    let mut text = String::new();
+    wait_until("both are told", || {
+        text = told();
+        text.contains("torn.yaml:") && text.contains("out.yaml:4:")
+    });
+    let line = |file: &str, word: &str| {
+        let found = text
+            .lines()
+            .find(|line| line.contains(file) && line.contains(word));
+        found
+            .unwrap_or_else(|| panic!("{file} {word}: {text}"))
+            .to_owned()
+    };
+    line("/torn.yaml:", " refused ");
+    assert!(
+        line("/out.yaml:4:", " refused ").contains("a whole number is wanted"),
+        "{text}"
+    );
+    let serves = line("/out.yaml:", " serves ");
+    assert!(
+        serves.contains("last good version of ServiceEntry shop/out"),
+        "{serves}"
+    );
+    let (_, page) = asked(&mesh, &["status", "--json"]);
+    let page: Value = serde_json::from_str(&page).expect("JSON");
+    let refused = page["documents"]["refused"].as_array().expect("a list");
+    assert!(refused.iter().any(|one| one["code"] == "V0110"), "{page:#}");
+    std::fs::remove_file(mesh.config().join("torn.yaml")).expect("removed");
+    write("out.yaml", &entry("81"));
+    wait_until("nothing is wrong any more", || !told().contains("DOCUMENT"));
+    // Nothing can be read at all.
+    let moved = mesh.config().with_extension("gone");
+    std::fs::rename(mesh.config(), &moved).expect("moved");
+    wait_until("that is told", || {
+        told().contains("the documents cannot be read")
+    });
+    std::fs::rename(&moved, mesh.config()).expect("moved back");
+    wait_until("and no longer", || !told().contains("cannot be read"));
 }

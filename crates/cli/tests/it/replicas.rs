@@ -200,6 +200,44 @@ fn shown_together(monitoring: [u16; 2], all: usize) {
     }
 }
 
+/// What happens at both is followed by one command, each line by whom it is said; one that is gone is asked again, and what happened
+/// there since is told.
+#[test]
+fn events_of_several_control_planes_are_followed_together_past_the_end_of_one() {
+    let mut mesh = Mesh::start("STRICT");
+    let folder = mesh.config().parent().expect("a parent").to_path_buf();
+    let first = mesh.monitoring().port();
+    let other = [free_port(), free_port(), free_port()];
+    let _second = start_control(&folder, other, None, &[]);
+    let following = Process::start("events", |voile| {
+        voile.args(["events", "--past", "--json"]);
+        for port in [first, other[2]] {
+            voile.args(["--monitoring", &local(port).to_string()]);
+        }
+    });
+    let told = |port: u16, event: &str| {
+        let name = local(port).to_string();
+        let text = following.log();
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let by = lines.filter(|one| one["control_plane"] == *name && one["event"] == *event);
+        by.count()
+    };
+    let both = || [first, other[2]].map(|port| told(port, "published"));
+    wait_until("both tell what they published", || {
+        both().iter().all(|count| *count > 0)
+    });
+    let before = both();
+    mesh.kill_control();
+    mesh.set_peer_authentication("PERMISSIVE");
+    wait_until("the other goes on", || both()[1] > before[1]);
+    mesh.restart_control();
+    wait_until("what it does in its new life is told", || {
+        both()[0] > before[0]
+    });
+}
+
 /// The first cannot be asked: that is said, and the other's page is shown all the same.
 fn shown_without([first, other]: [u16; 2]) {
     let (code, text) = asked(&["status"], [first, other]);

@@ -10,7 +10,7 @@ use super::claim::Claim;
 use super::entry::Health;
 
 /// Members that one control plane holds: each is a document of half a kilobyte that everybody reads.
-const MAX_MEMBERS: usize = 20_000;
+pub(super) const MAX_MEMBERS: usize = 20_000;
 /// What is told of a member's health is put in force no more often: each time is a push to all that call it, and whoever says
 /// otherwise all the time says nothing.
 pub(super) const CALM: Duration = Duration::from_secs(1);

@@ -1,6 +1,7 @@
 //! What is decided about who joins, without a file or a clock; and that its document means what its group says.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant, SystemTime};
 
 use prost_types::value::Kind;
@@ -13,7 +14,7 @@ use voile_proto::discovery::{Locality, Node};
 
 use super::claim::Claim;
 use super::entry::Entry;
-use super::roll::{Act, CALM, Roll};
+use super::roll::{Act, CALM, MAX_MEMBERS, Roll};
 use crate::snapshot::Caller;
 use crate::translate::translate;
 
@@ -204,7 +205,7 @@ fn a_members_document_says_what_its_group_says() {
         .find(|one| one.group.is_some())
         .expect("the member");
     assert_eq!(workload.key.to_string(), "shop/vm-10.0.0.7");
-    assert_eq!(workload.addresses, [std::net::IpAddr::from([10, 0, 0, 7])]);
+    assert_eq!(workload.addresses, [IpAddr::from([10, 0, 0, 7])]);
     let labels: Vec<String> = workload
         .labels
         .iter()
@@ -413,4 +414,45 @@ fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_g
     roll.wrote(&"shop/vm-10.0.0.8".to_owned(), refused(), look + CALM);
     let again = roll.due().expect("it is tried again");
     assert_eq!(settled(&mut roll, again), ["write shop/vm-10.0.0.8 None"]);
+}
+
+#[test]
+fn who_joins_beyond_the_largest_number_is_refused_by_name_until_somebody_leaves() {
+    let begin = Instant::now();
+    let mut roll = Roll::new(GRACE, begin);
+    let one = claim("10.0.0.1");
+    let joins = |roll: &mut Roll, stream: u64, number: u32| {
+        let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number));
+        let (answer, heard) = oneshot::channel();
+        let claim = Claim {
+            address,
+            ..one.clone()
+        };
+        roll.joins(stream, claim, answer);
+        heard
+    };
+    let most = u32::try_from(MAX_MEMBERS).expect("a few");
+    for number in 0..most {
+        joins(&mut roll, number.into(), number);
+    }
+    assert_eq!(roll.len(), MAX_MEMBERS);
+    let (stream, other) = (u64::from(most), u64::from(most) + 1);
+    let mut refused = joins(&mut roll, stream, most);
+    let why = refused.try_recv().expect("an answer").expect_err("no room");
+    assert_eq!(why.code(), tonic::Code::ResourceExhausted);
+    assert!(
+        why.message()
+            .starts_with("WorkloadGroup shop/vm: 20000 workloads"),
+        "{why}"
+    );
+    // Who is there already may have one more stream, and waits for its document.
+    let mut waits = joins(&mut roll, other, 0);
+    assert!(waits.try_recv().is_err());
+    assert_eq!(roll.len(), MAX_MEMBERS);
+    roll.ended(1, begin);
+    let later = begin + GRACE;
+    assert!(matches!(roll.next(later), Some(Act::Write(_))));
+    let mut waits = joins(&mut roll, stream, most);
+    assert!(waits.try_recv().is_err(), "there is room again");
+    assert_eq!(roll.len(), MAX_MEMBERS);
 }

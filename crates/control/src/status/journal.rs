@@ -63,11 +63,19 @@ struct Memory {
     last: u64,
 }
 
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Journal {
     memory: Mutex<Memory>,
     last: watch::Sender<u64>,
+    /// Milliseconds since 1970: whoever knows numbers of another time knows those of a process that is gone.
+    began: u64,
 }
 
 impl Default for Journal {
@@ -75,12 +83,15 @@ impl Default for Journal {
         Self {
             memory: Mutex::default(),
             last: watch::channel(0).0,
+            began: now(),
         }
     }
 }
 
 #[derive(Serialize)]
 struct Page<'a> {
+    /// When numbers began.
+    began: u64,
     /// What to ask after next.
     last: u64,
     /// Events that were forgotten before they were asked for.
@@ -94,13 +105,11 @@ impl Journal {
     }
 
     pub(crate) fn note(&self, what: Happened) {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH);
-        let at = at.unwrap_or_default().as_millis();
         let mut memory = self.memory();
         memory.last += 1;
         let entry = Entry {
             number: memory.last,
-            at: u64::try_from(at).unwrap_or(u64::MAX),
+            at: now(),
             what,
         };
         if memory.entries.len() >= REMEMBERED {
@@ -126,6 +135,7 @@ impl Journal {
             .map_or(memory.last + 1, |one| one.number);
         let events = memory.entries.iter().filter(|one| one.number > number);
         let page = Page {
+            began: self.began,
             last: memory.last,
             missed: first.saturating_sub(number + 1),
             events: events.collect(),

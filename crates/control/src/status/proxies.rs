@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
 use voile_identity::Proof;
-use voile_model::Identity;
+use voile_model::{Identity, Mesh};
 use voile_proto::type_url::shared;
 use voile_xds::server::StreamId;
 
+use super::unwell::{Told, Unwell};
 use crate::snapshot::Caller;
 
 /// Callers whose certificates are remembered: more than any mesh has, less than would exhaust us.
@@ -27,6 +28,8 @@ pub(super) struct Proxies {
     certified: HashMap<Asker, BTreeMap<Identity, SystemTime>>,
     /// Streams that have not acknowledged all they were sent.
     behind: usize,
+    /// What their HealthChecks found.
+    pub(super) unwell: Unwell,
 }
 
 #[derive(Debug)]
@@ -151,6 +154,9 @@ pub(super) struct View<'a> {
     /// Until when the first of its certificates lasts that were issued or shown here, in seconds since 1970.
     certificate_until: Option<u64>,
     propagation: Propagation,
+    /// Endpoints that it found unwell.
+    #[serde(flatten)]
+    unwell: Told<'a>,
     types: &'a Types,
 }
 
@@ -316,6 +322,7 @@ impl Proxies {
     }
 
     pub(super) fn closed(&mut self, id: StreamId) {
+        self.unwell.closed(id.0);
         if let Some(proxy) = self.streams.remove(&id.0)
             && proxy.is_behind()
         {
@@ -355,12 +362,12 @@ impl Proxies {
         issued.or(shown).map(seconds)
     }
 
-    pub(super) fn views(&self) -> Vec<View<'_>> {
+    pub(super) fn views(&self, mesh: &Mesh) -> Vec<View<'_>> {
         let all = self.streams.iter();
-        all.map(|(id, proxy)| self.view(*id, proxy)).collect()
+        all.map(|(id, proxy)| self.view(*id, proxy, mesh)).collect()
     }
 
-    fn view<'a>(&self, stream: u64, proxy: &'a Proxy) -> View<'a> {
+    fn view<'a>(&'a self, stream: u64, proxy: &'a Proxy, mesh: &Mesh) -> View<'a> {
         let kinds = || proxy.types.kinds();
         let lag = kinds().filter_map(|kind| Some(kind.travelling_since?.elapsed()));
         let lag = lag.max().unwrap_or_default().as_millis();
@@ -383,6 +390,7 @@ impl Proxies {
                 last_ms: proxy.last.map(milliseconds),
                 slowest_ms: milliseconds(proxy.slowest),
             },
+            unwell: self.unwell.of(stream, mesh),
             types: &proxy.types,
         }
     }

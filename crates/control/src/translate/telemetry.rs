@@ -25,16 +25,72 @@ pub(super) fn telemetry(
     workload: &Workload,
     problems: &mut Vec<String>,
 ) -> wire::Telemetry {
-    let resources = mesh.telemetry_for(workload);
     let mut made = wire::Telemetry::default();
+    let resources = mesh.telemetry_for(workload);
     for side in Side::BOTH {
-        made.access_logs
-            .extend(access_logs(mesh, &resources, side, problems));
-        made.tracing
-            .extend(tracing(mesh, &resources, side, problems));
+        tell(mesh, &resources, side, &mut made, problems);
     }
-    made.metrics = metrics(mesh, &resources);
     made
+}
+
+/// What one side tells by these resources, which are from wide to narrow.
+fn tell(
+    mesh: &Mesh,
+    resources: &[&Arc<Telemetry>],
+    side: Side,
+    made: &mut wire::Telemetry,
+    problems: &mut Vec<String>,
+) {
+    made.access_logs
+        .extend(access_logs(mesh, resources, side, problems));
+    made.tracing
+        .extend(tracing(mesh, resources, side, problems));
+    made.metrics.extend(metrics(mesh, resources, side));
+}
+
+/// What a waypoint tells of destinations of which it does not tell what it tells of others: each once, however many have it.
+pub(super) struct Told<'m> {
+    mesh: &'m Mesh,
+    own: &'m Workload,
+    /// What holds for the waypoint itself.
+    usual: Vec<&'m Arc<Telemetry>>,
+    unusual: Vec<Vec<&'m Arc<Telemetry>>>,
+    pub(super) made: Vec<wire::Telemetry>,
+}
+
+impl<'m> Told<'m> {
+    pub(super) fn new(mesh: &'m Mesh, own: &'m Workload) -> Self {
+        Self {
+            mesh,
+            own,
+            usual: mesh.telemetry_for(own),
+            unusual: Vec::new(),
+            made: Vec::new(),
+        }
+    }
+
+    /// Which of them holds for a service, counted from 1; 0 is what holds for the waypoint.
+    pub(super) fn of(&mut self, service: &Service, problems: &mut Vec<String>) -> u32 {
+        let holding = self.mesh.telemetry_at(self.own, service);
+        let same = |other: &Vec<&Arc<Telemetry>>| {
+            let mut both = other.iter().zip(&holding);
+            other.len() == holding.len() && both.all(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        if same(&self.usual) {
+            return 0;
+        }
+        let known = self.unusual.iter().position(same);
+        let index = known.unwrap_or_else(|| {
+            let (mut made, mut more) = (wire::Telemetry::default(), Vec::new());
+            tell(self.mesh, &holding, Side::Server, &mut made, &mut more);
+            more.retain(|problem| !problems.contains(problem));
+            problems.extend(more);
+            self.made.push(made);
+            self.unusual.push(holding);
+            self.made.len() - 1
+        });
+        u32::try_from(index + 1).unwrap_or(u32::MAX)
+    }
 }
 
 fn wire_side(side: Side) -> i32 {
@@ -323,7 +379,7 @@ fn custom_tag((name, tag): (&Arc<str>, &CustomTag)) -> wire::CustomTag {
 }
 
 /// Overrides of the metrics that are scraped; those for other providers have nobody to change.
-fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>]) -> Vec<wire::MetricOverride> {
+fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>], side: Side) -> Vec<wire::MetricOverride> {
     let scraped = |name: &Arc<str>| mesh.config.provider(name) == Some(Provider::Prometheus);
     let defaults = &mesh.config.default_providers.metrics;
     let mut ours = defaults.is_empty() || defaults.iter().any(scraped);
@@ -338,22 +394,19 @@ fn metrics(mesh: &Mesh, resources: &[&Arc<Telemetry>]) -> Vec<wire::MetricOverri
         if !ours {
             continue;
         }
-        for change in &rule.overrides {
-            let sides = Side::BOTH
-                .into_iter()
-                .filter(|side| change.sides.has(*side));
-            made.extend(sides.map(|side| {
-                wire::MetricOverride {
-                    metric: change
-                        .metric
-                        .map_or("", |metric| metric.exposed())
-                        .to_owned(),
-                    side: wire_side(side),
-                    disabled: change.disabled,
-                    tags: change.tags.iter().map(tag_override).collect(),
-                }
-            }));
-        }
+        let overrides = rule.overrides.iter();
+        let overrides = overrides.filter(|change| change.sides.has(side));
+        made.extend(overrides.map(|change| {
+            wire::MetricOverride {
+                metric: change
+                    .metric
+                    .map_or("", |metric| metric.exposed())
+                    .to_owned(),
+                side: wire_side(side),
+                disabled: change.disabled,
+                tags: change.tags.iter().map(tag_override).collect(),
+            }
+        }));
     }
     made
 }

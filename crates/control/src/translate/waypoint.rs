@@ -16,6 +16,7 @@ use voile_xds::wire::{Protocol, protocol_of, socket_address};
 
 use super::authorization::reference;
 use super::listeners::target_ports;
+use super::telemetry::Told;
 use crate::snapshot::MeshSnapshot;
 
 pub(super) fn waypoint(
@@ -28,7 +29,7 @@ pub(super) fn waypoint(
     let bind = own.map(|address| socket_address(SocketAddr::new(*address, HBONE_PORT)));
     let mut made = wire::Waypoint {
         bind,
-        destinations: Vec::new(),
+        ..wire::Waypoint::default()
     };
     if mesh.east_west_run_by(workload).is_some() {
         let exported = mesh.services.values().filter(|one| mesh.is_exported(one));
@@ -50,11 +51,14 @@ pub(super) fn waypoint(
         ));
     }
     let mut taken = BTreeSet::new();
+    let mut told = Told::new(mesh, workload);
     for service in mesh.services_behind(gateway) {
         let policies = policies(mesh, (gateway, workload), Some(service), snapshot);
-        made.destinations
-            .extend(of_service(service, &policies, &mut taken));
+        let telemetry = told.of(service, problems);
+        let destinations = of_service(service, (&policies, telemetry), &mut taken);
+        made.destinations.extend(destinations);
     }
+    made.telemetries = told.made;
     let policies = policies(mesh, (gateway, workload), None, snapshot);
     for workload in mesh.workloads_behind(gateway) {
         made.destinations
@@ -109,7 +113,7 @@ fn policies(
 
 fn of_service(
     service: &Service,
-    policies: &Holding,
+    (policies, telemetry): (&Holding, u32),
     taken: &mut BTreeSet<SocketAddr>,
 ) -> Vec<wire::WaypointDestination> {
     let ports = service.ports.iter().filter_map(|port| {
@@ -130,6 +134,7 @@ fn of_service(
             workload: String::new(),
             authorization_policies: policies.authorization.clone(),
             request_authentications: policies.tokens.clone(),
+            telemetry,
             forward: false,
         })
     });
@@ -159,6 +164,7 @@ fn of_workload(
             workload: workload.uid.to_string(),
             authorization_policies: policies.authorization.clone(),
             request_authentications: policies.tokens.clone(),
+            telemetry: 0,
             forward: false,
         }
     };

@@ -39,15 +39,19 @@ const MAX_TAG_NAME_BYTES: usize = 256;
 
 pub(super) fn telemetry(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Telemetry {
     let written = written::Telemetry::read(fields);
-    let known = [(GATEWAY_API, "Gateway")];
-    let help = "a Gateway (gateway.networking.k8s.io), of a gateway or a waypoint, which tells the same of all that it takes";
+    let known = [
+        (GATEWAY_API, "Gateway"),
+        ("", "Service"),
+        ("networking.istio.io", "ServiceEntry"),
+    ];
+    let help = "a Gateway (gateway.networking.k8s.io) of a gateway or a waypoint, or a Service or ServiceEntry (networking.istio.io) behind a waypoint";
     let aims = |at: &At| targets(&written.target, at, (&known, help), report);
-    let gateways = written.at.as_ref().map(aims).unwrap_or_default();
+    let targets = written.at.as_ref().map(aims).unwrap_or_default();
     Telemetry {
         name: meta.name,
         source: meta.source,
         created: meta.created,
-        gateways,
+        targets,
         selector: values::selector(written.target.selector.as_ref(), report),
         metrics: written
             .metrics

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::authorization::TargetReference;
 use super::gateway_api::GATEWAY_NAME;
-use super::{Mesh, Workload};
+use super::waypoint::is_meant;
+use super::{Mesh, Service, Workload};
 use crate::log_filter::LogFilter;
 use crate::names::{Labels, Namespace, ResourceName};
 use crate::source::Source;
@@ -22,9 +23,9 @@ pub struct Telemetry {
     pub created: Option<i64>,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
-    /// Gateways and waypoints of its own namespace at whose proxies it holds, by the names of their Gateways (Gateway API); none
-    /// where it does not aim at any.
-    pub gateways: Vec<TargetReference>,
+    /// What of its own namespace it aims at: gateways and waypoints, by the names of their Gateways (Gateway API), and Services and
+    /// ServiceEntries, of which waypoints tell. None where it does not aim.
+    pub targets: Vec<TargetReference>,
     /// Metrics, in order.
     pub metrics: Vec<MetricsRule>,
     /// Spans, in order.
@@ -274,17 +275,23 @@ impl Telemetry {
     /// Whether it is for a whole namespace, or the whole mesh.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.selector.is_none() && self.gateways.is_empty()
+        self.selector.is_none() && self.targets.is_empty()
     }
 
     /// Whether it is for workloads of its namespace with these labels, and not for all.
     #[must_use]
     pub fn selects(&self, labels: &Labels) -> bool {
         let name = labels.get(GATEWAY_NAME);
-        let mut gateways = self.gateways.iter();
+        let mut gateways = self.targets.iter().filter(|one| &*one.kind == "Gateway");
         let selector = self.selector.as_ref();
         selector.is_some_and(|wanted| wanted.selects(labels))
             || name.is_some_and(|name| gateways.any(|one| *one.name == *name))
+    }
+
+    /// Whether it is for what is called by this service.
+    fn aims(&self, service: &Service) -> bool {
+        let mut targets = self.targets.iter();
+        targets.any(|target| is_meant(&self.name.namespace, target, service))
     }
 }
 
@@ -293,21 +300,43 @@ impl Mesh {
     /// the one that selects it. In each scope the oldest holds.
     #[must_use]
     pub fn telemetry_for(&self, workload: &Workload) -> Vec<&Arc<Telemetry>> {
-        let namespace = &workload.key.namespace;
-        let root = &self.config.root_namespace;
-        let whole = |namespace: &Namespace| {
-            self.telemetries
-                .iter()
-                .find(|one| one.name.namespace == *namespace && one.is_whole())
-        };
-        let own = (namespace != root).then(|| whole(namespace)).flatten();
-        let selecting = self
-            .telemetries
-            .iter()
-            .find(|one| one.name.namespace == *namespace && one.selects(&workload.labels));
-        [whole(root), own, selecting]
+        let whole = self.telemetry_of_all(&[&workload.key.namespace]);
+        whole
             .into_iter()
-            .flatten()
+            .chain(self.telemetry_selecting(workload))
             .collect()
+    }
+
+    /// The same for what a waypoint's Pod takes for a service: the service's namespace is nearer than the waypoint's, and what aims at
+    /// the service nearer than what aims at the waypoint.
+    #[must_use]
+    pub fn telemetry_at(&self, own: &Workload, service: &Service) -> Vec<&Arc<Telemetry>> {
+        let whole = self.telemetry_of_all(&[&own.key.namespace, &service.key.namespace]);
+        let mut all = self.telemetries.iter();
+        let aimed = all.find(|one| one.aims(service));
+        let near = self.telemetry_selecting(own).into_iter().chain(aimed);
+        whole.into_iter().chain(near).collect()
+    }
+
+    /// What holds for whole namespaces: for the mesh, and then for these.
+    fn telemetry_of_all(&self, namespaces: &[&Namespace]) -> Vec<&Arc<Telemetry>> {
+        let mut scopes = vec![&self.config.root_namespace];
+        for namespace in namespaces {
+            if !scopes.contains(namespace) {
+                scopes.push(namespace);
+            }
+        }
+        let whole = |namespace: &Namespace| {
+            let mut all = self.telemetries.iter();
+            all.find(|one| one.name.namespace == *namespace && one.is_whole())
+        };
+        scopes.into_iter().filter_map(whole).collect()
+    }
+
+    fn telemetry_selecting(&self, workload: &Workload) -> Option<&Arc<Telemetry>> {
+        let mut all = self.telemetries.iter();
+        all.find(|one| {
+            one.name.namespace == workload.key.namespace && one.selects(&workload.labels)
+        })
     }
 }

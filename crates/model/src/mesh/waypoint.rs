@@ -120,7 +120,7 @@ pub fn waypoint_host(name: &ResourceName) -> Option<Hostname> {
 }
 
 /// Whether a reference in this namespace means the service.
-fn is_meant(from: &Namespace, target: &TargetReference, service: &Service) -> bool {
+pub(super) fn is_meant(from: &Namespace, target: &TargetReference, service: &Service) -> bool {
     let kind = match service.origin {
         ServiceOrigin::Kubernetes => ("", "Service"),
         ServiceOrigin::ServiceEntry => ("networking.istio.io", "ServiceEntry"),

@@ -686,6 +686,65 @@ fn a_telemetry_that_aims_holds_at_the_proxies_of_its_gateways_alone() {
 }
 
 #[test]
+fn a_waypoint_tells_of_a_service_what_its_namespace_says_and_at_last_what_aims_at_it() {
+    let telemetry = |name: &str, namespace: &str, target: &str| {
+        format!(
+            "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{target}}}\n"
+        )
+    };
+    let web = "targetRefs: [{kind: Service, name: web}]";
+    let entry = "targetRefs: [{group: networking.istio.io, kind: ServiceEntry, name: web}]";
+    let gate = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
+    let service = |namespace: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: {namespace}}}\nspec: {{ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let text = [
+        telemetry("mesh", "istio-system", ""),
+        telemetry("all", "shop", ""),
+        telemetry("all", "bank", ""),
+        telemetry("aims", "shop", web),
+        telemetry("aims", "bank", web),
+        telemetry("second", "bank", web),
+        telemetry("outside", "bank", entry),
+        telemetry("gate", "shop", gate),
+        telemetry("elsewhere", "bank", gate),
+        service("shop"),
+        service("bank"),
+        "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: web, namespace: bank}\n\
+         spec: {hosts: [web.example], resolution: NONE, ports: [{number: 80, name: http, protocol: HTTP}]}\n\
+         ---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: gate, namespace: shop}\n\
+         spec: {address: 10.0.0.1, labels: {gateway.networking.k8s.io/gateway-name: gate}}\n"
+            .to_owned(),
+    ];
+    let mesh = good(&text.concat());
+    let key: WorkloadKey = "shop/gate".parse().unwrap();
+    let own = &mesh.workloads[&key];
+    for (service, expected) in [
+        ("shop/web.shop.svc.cluster.local", &["shop/aims"][..]),
+        (
+            "bank/web.bank.svc.cluster.local",
+            &["bank/all", "bank/aims"],
+        ),
+        ("bank/web.example", &["bank/all", "bank/outside"]),
+    ] {
+        let found = mesh.services.values();
+        let mut found = found.filter(|one| one.key.to_string() == service);
+        let held = mesh.telemetry_at(own, found.next().expect("the service"));
+        let names: Vec<String> = held.iter().map(|one| one.name.to_string()).collect();
+        let (last, whole) = expected.split_last().expect("some");
+        let mut all = vec!["istio-system/mesh", "shop/all"];
+        all.extend(whole);
+        all.extend(["shop/gate", last]);
+        assert_eq!(names, all, "{service}");
+    }
+    let held = mesh.telemetry_for(own);
+    let names: Vec<String> = held.iter().map(|one| one.name.to_string()).collect();
+    assert_eq!(names, ["istio-system/mesh", "shop/all", "shop/gate"]);
+}
+
+#[test]
 fn a_rate_limit_that_aims_is_for_the_workloads_of_its_targets_alone() {
     let limit = |name: &str, namespace: &str, targets: &str| {
         format!(

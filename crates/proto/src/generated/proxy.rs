@@ -2580,6 +2580,51 @@ impl ::prost::Name for Credential {
         "type.googleapis.com/voile.proxy.v1.Credential".into()
     }
 }
+/// Endpoints that HealthChecks of a proxy found to be unwell, all of them each time. A proxy tells it on its stream, in the details of
+/// a request's error; nothing is asked for by it, and nothing is answered.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HealthFindings {
+    #[prost(message, repeated, tag = "1")]
+    pub findings: ::prost::alloc::vec::Vec<HealthFinding>,
+    /// Those that are not told.
+    #[prost(uint32, tag = "2")]
+    pub more: u32,
+}
+impl ::prost::Name for HealthFindings {
+    const NAME: &'static str = "HealthFindings";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HealthFindings".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HealthFindings".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HealthFinding {
+    /// `namespace/name` of the HealthCheck.
+    #[prost(string, tag = "1")]
+    pub check: ::prost::alloc::string::String,
+    /// As access logs name it.
+    #[prost(string, tag = "2")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Address and port.
+    #[prost(string, tag = "3")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// What was wrong, for people.
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
+}
+impl ::prost::Name for HealthFinding {
+    const NAME: &'static str = "HealthFinding";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HealthFinding".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HealthFinding".into()
+    }
+}
 /// What a waypoint takes: tunnels in the mesh's mutual TLS (HBONE), each for one of these.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Waypoint {
@@ -2587,6 +2632,9 @@ pub struct Waypoint {
     pub bind: ::core::option::Option<SocketAddress>,
     #[prost(message, repeated, tag = "2")]
     pub destinations: ::prost::alloc::vec::Vec<WaypointDestination>,
+    /// What is told of destinations of which not the same is told as of all others.
+    #[prost(message, repeated, tag = "3")]
+    pub telemetries: ::prost::alloc::vec::Vec<Telemetry>,
 }
 impl ::prost::Name for Waypoint {
     const NAME: &'static str = "Waypoint";
@@ -2623,6 +2671,9 @@ pub struct WaypointDestination {
     /// What comes is a tunnel of HBONE itself, which is led on, unread, to where a workload of the service takes tunnels.
     #[prost(bool, tag = "8")]
     pub forward: bool,
+    /// Which of the waypoint's telemetries holds for it, counted from 1; 0: the configuration's. Of either, the server's side.
+    #[prost(uint32, tag = "9")]
+    pub telemetry: u32,
 }
 impl ::prost::Name for WaypointDestination {
     const NAME: &'static str = "WaypointDestination";

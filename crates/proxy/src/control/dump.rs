@@ -30,6 +30,7 @@ pub(super) fn configuration(control: &Control) -> String {
             "outbound_policy": format!("{:?}", configuration.outbound_policy),
             "source_address": configuration.source_address.map(|address| address.to_string()),
             "telemetry": telemetry(&configuration.telemetry),
+            "waypoint_telemetry": configuration.telemetries().skip(1).map(telemetry).collect::<Vec<_>>(),
             "capture": configuration.capture.as_ref().map(capture),
             "inbound": configuration.inbound.iter().map(|l| inbound(control, l)).collect::<Vec<_>>(),
             "outbound": configuration.outbound.iter().map(outbound).collect::<Vec<_>>(),

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
 use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
 use voile_traffic::Standing;
+use voile_xds::wire::Telemetry;
 
 use super::state::Control;
 use crate::moment;
@@ -54,19 +55,37 @@ fn projection(control: &Control) -> Projection {
     let sides = [
         (Side::Client, Reporter::Source),
         (Side::Server, Reporter::Destination),
+        (Side::Server, Reporter::Waypoint),
     ];
+    let told = &plan.telemetry;
     for (side, reporter) in sides {
         for (.., exposed) in Metric::NAMES {
-            let (off, tags) = plan.telemetry.telemetry.metric(side, exposed);
-            let label = |(name, change)| match change {
-                TagOverride::Remove => (name, None),
-                TagOverride::Set(value) => (name, Some(value)),
-            };
-            let labels = tags.into_iter().map(label).collect();
-            projection.set(reporter, exposed, Shape { off, labels });
+            let shape = shape(&told.telemetry, side, exposed);
+            projection.set(reporter, exposed, shape);
+        }
+    }
+    let servers = plan.gateway.iter().flat_map(|gateway| &gateway.servers);
+    for server in servers {
+        let door = server.door.as_ref();
+        let apart = door.and_then(|door| told.apart.get(door.telemetry?));
+        for (apart, to) in apart.into_iter().zip(&server.way.services) {
+            for (.., exposed) in Metric::NAMES {
+                let shape = shape(apart, Side::Server, exposed);
+                projection.set_behind_waypoint(&to.service, exposed, shape);
+            }
         }
     }
     projection
+}
+
+fn shape(told: &Telemetry, side: Side, exposed: &str) -> Shape {
+    let (off, tags) = told.metric(side, exposed);
+    let label = |(name, change)| match change {
+        TagOverride::Remove => (name, None),
+        TagOverride::Set(value) => (name, Some(value)),
+    };
+    let labels = tags.into_iter().map(label).collect();
+    Shape { off, labels }
 }
 
 #[derive(Default)]

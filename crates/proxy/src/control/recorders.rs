@@ -16,11 +16,11 @@ use voile_telemetry::outbox::{Outbox, outbox};
 use voile_telemetry::trace::{SpanSettings, resource};
 use voile_telemetry::{Family, Peer};
 use voile_transport::Origin;
-use voile_xds::wire::{AccessLog, Collector, GrpcLog, LogSink, Tracing};
+use voile_xds::wire::{AccessLog, Collector, GrpcLog, LogSink, Telemetry, Tracing};
 
 use super::collector::Collected;
 use crate::plan::{Plan, ServicePlan};
-use crate::recording::{Recording, SideRecording, Tracer};
+use crate::recording::{Recording, Recordings, SideRecording, Tracer};
 
 /// How long a process that ends waits for collectors.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
@@ -103,7 +103,7 @@ impl Recorders {
     }
 
     /// What workers obey from now on.
-    pub(super) fn follow(&mut self, plan: &Plan, origin: Origin) -> Recording {
+    pub(super) fn follow(&mut self, plan: &Plan, origin: Origin) -> Recordings {
         let mut new = Following {
             plan,
             origin,
@@ -111,11 +111,18 @@ impl Recorders {
             logs: HashMap::new(),
             spans: HashMap::new(),
         };
-        let recording = Recording {
-            client: self.side(Side::Client, &mut new),
-            server: self.side(Side::Server, &mut new),
+        let told = &plan.telemetry.telemetry;
+        let own = Recording {
+            client: self.side(told, Side::Client, &mut new),
+            server: self.side(told, Side::Server, &mut new),
             node_id: Arc::clone(&self.node_id),
         };
+        let apart = plan.telemetry.apart.iter().map(|told| Recording {
+            client: SideRecording::default(),
+            server: self.side(told, Side::Server, &mut new),
+            node_id: Arc::clone(&self.node_id),
+        });
+        let apart = apart.collect();
         let gone = std::mem::replace(&mut self.files, new.files);
         self.dropped.0 += unkept(&gone, &self.files, FileLog::dropped);
         let gone = std::mem::replace(&mut self.logs, new.logs);
@@ -125,12 +132,15 @@ impl Recorders {
         self.dropped.2 += unkept(&gone, &self.spans, |service| service.records.dropped());
         self.sent.1 += unkept(&gone, &self.spans, |service| service.records.delivered());
         self.remains.sending.retain(|task| !task.is_finished());
-        recording
+        Recordings { own, apart }
     }
 
-    fn side(&mut self, side: Side, new: &mut Following<'_>) -> SideRecording {
-        let plan = new.plan;
-        let telemetry = &plan.telemetry.telemetry;
+    fn side(
+        &mut self,
+        telemetry: &Telemetry,
+        side: Side,
+        new: &mut Following<'_>,
+    ) -> SideRecording {
         let wanted = telemetry.access_logs.iter().filter(|log| log.side == side);
         let logs = wanted.filter_map(|log| self.logger(log, new)).collect();
         let tracer = telemetry.tracing(side);

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use voile_identity::{CertificateKey, CertificateStore, Revocations};
+use voile_proto::proxy::{HealthFinding, HealthFindings};
 use voile_proto::type_url;
 use voile_telemetry::logging::Level;
+use voile_traffic::Standing;
 use voile_transport::handover::Lent;
 use voile_transport::{self as transport, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
@@ -31,6 +33,9 @@ use super::{AskForHealth, Options, SERVICE_IDLE};
 use crate::plan::{ListenerId, Plan};
 use crate::registry::{Compiled, Registry, is_service};
 use crate::worker::{FromWorker, ToWorker};
+
+/// Endpoints found unwell that the control plane is told of, for people: more are counted.
+const MAX_FINDINGS: usize = 100;
 
 /// What the discovery stream's handler changes. Locked only on the control thread, and never held over a wait.
 #[derive(Default)]
@@ -567,6 +572,7 @@ impl Control {
         match news {
             FromWorker::Stranger(address) => self.ask_for(address),
             FromWorker::Destination(to) => self.ask_destination(to),
+            FromWorker::Found => self.tell_findings(),
             // What takes time is not for here.
             FromWorker::MemoryShort | FromWorker::Emptied => {}
             FromWorker::Overdue(to) => self.decide_destination(to),
@@ -581,6 +587,28 @@ impl Control {
                 server_first,
             }),
         }
+    }
+
+    /// Tells the control plane who is unwell, where that is not what it knows.
+    fn tell_findings(&self) {
+        let found = self.shared().registry.health.asked();
+        let unwell = found.iter().flat_map(|one| {
+            let all = one.endpoints.iter();
+            let unwell = all.filter(|(_, standing, _)| *standing == Standing::Unwell);
+            unwell.map(|(endpoint, _, why)| HealthFinding {
+                check: one.by.to_string(),
+                cluster: one.cluster.clone(),
+                endpoint: endpoint.to_string(),
+                why: why.as_deref().unwrap_or_default().to_owned(),
+            })
+        });
+        let mut findings: Vec<HealthFinding> = unwell.collect();
+        let more = findings.len().saturating_sub(MAX_FINDINGS);
+        findings.truncate(MAX_FINDINGS);
+        self.client.tell_findings(HealthFindings {
+            findings,
+            more: u32::try_from(more).unwrap_or(u32::MAX),
+        });
     }
 
     /// Why this proxy is not ready; empty when it is.

@@ -316,6 +316,7 @@ impl Registry {
                 tokens: self
                     .tokens
                     .compiled_of(&destination.request_authentications),
+                telemetry: destination.telemetry,
             }),
             way,
         })

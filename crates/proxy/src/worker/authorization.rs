@@ -8,7 +8,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
 use voile_policy::authorization::{Facts, Http, Outcome, Verdict};
 use voile_telemetry::access_log::Marks;
@@ -18,7 +17,7 @@ use super::changes::Changes;
 use super::inbound::{self, Caller};
 use super::said::{Said, count_marks};
 use super::slots::InboundSlot;
-use super::{Worker, count, logged};
+use super::{Worker, count};
 use crate::authorization::Authorization;
 use crate::http::{Amendment, DENIED, Head, Told, is_grpc};
 use request::Came;
@@ -532,7 +531,7 @@ fn note(
     outcome: &Outcome,
 ) -> Option<Box<Said>> {
     count_marks(worker, policies, caller, outcome);
-    let told = logged::is_on(worker, Side::Server);
+    let told = worker.logs.get();
     told.then(|| Said::of(policies, outcome).map(Box::new))
         .flatten()
 }

@@ -16,9 +16,9 @@ use tokio::task::AbortHandle;
 use voile_model::mesh::health_check::CheckQuestion;
 use voile_traffic::Standing;
 
-use super::Worker;
 use super::callee::{Dialer, Lines, Unanswered};
 use super::endpoint::{Endpoint, InFlight, Inside, Manner};
+use super::{FromWorker, Worker};
 use crate::health::{Checks, Watch};
 use crate::http::UpstreamHttp;
 use crate::moment;
@@ -102,6 +102,11 @@ impl Drop for UnderWay {
 }
 
 impl Checkers {
+    /// Whether anybody asks, or did.
+    pub(super) fn are_any(&self) -> bool {
+        !self.all.borrow().is_empty()
+    }
+
     fn place(&self) -> Option<UnderWay> {
         let under_way = self.under_way.get();
         (under_way < MAX_UNDER_WAY).then(|| {
@@ -223,7 +228,11 @@ async fn check(
         Err(_) => Err(format!("no answer within {limit:?}").into()),
     };
     let (cluster, endpoint) = (&*way.cluster, endpoint.plan.address);
-    match (checks.heard(place, &answer), &answer) {
+    let news = checks.heard(place, &answer);
+    if news.is_some() {
+        worker.tell(FromWorker::Found);
+    }
+    match (news, &answer) {
         (Some(Standing::Unwell), Err(why)) => {
             tracing::warn!(cluster, %endpoint, %why, "found unwell: it takes no traffic");
         }

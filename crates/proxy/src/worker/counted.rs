@@ -1,9 +1,9 @@
 //! Counting a finished request in a worker's series, with what only gRPC has.
 
-use voile_model::mesh::telemetry::Side;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 
 use super::Worker;
+use super::vantage::Vantage;
 use crate::http::{Exchange, HttpRole};
 
 /// `request_protocol` of an exchange.
@@ -15,13 +15,14 @@ pub(crate) fn protocol<R: HttpRole>(exchange: &Exchange<'_, R>) -> &'static str 
 }
 
 /// Counts an exchange in its series.
-pub(crate) fn count<R: HttpRole>(
-    worker: &Worker,
-    side: Side,
+pub(crate) fn count<'a, R: HttpRole>(
+    worker: &'a Worker,
+    from: impl Into<Vantage<'a>>,
     series: SeriesId,
     exchange: &Exchange<'_, R>,
 ) {
-    if !worker.recording.borrow().side(side).metrics {
+    let from = from.into();
+    if !from.recording(worker).side(from.side).metrics {
         return;
     }
     let sizes = (

@@ -461,13 +461,20 @@ pub(super) async fn ended(
 pub(super) fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &Caller, why: &str) {
     count(&worker.counters.refused);
     tracing::debug!(remote = %caller.client(), why, "connection refused");
-    if logged::is_on(worker, Side::Client) {
-        let bind = slot.plan.borrow().bind;
+    let (bind, side) = {
+        let plan = slot.plan.borrow();
+        let side = match plan.waypoint {
+            true => Side::Server,
+            false => Side::Client,
+        };
+        (plan.bind, side)
+    };
+    if logged::is_on(worker, side) {
         let record = TcpRecord {
             flags: "NR",
             details: "filter_chain_not_found",
             downstream_failure: why,
-            ..TcpRecord::new(Side::Client, caller.downstream(bind))
+            ..TcpRecord::new(side, caller.downstream(bind))
         };
         logged::tcp(worker, &record);
     }

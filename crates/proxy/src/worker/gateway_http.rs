@@ -11,12 +11,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_model::mesh::telemetry::Side;
 use voile_policy::tokens::Verified;
 use voile_traffic::Attempt;
 use voile_xds::wire::MutualTls;
 
 use super::admission::Admission;
+use super::at_gateway::{AtGateway, Edge};
 use super::authorization::{self, Asking, Denied, Granted, Judged, Leave, count_revoked};
 use super::changes::Changes;
 use super::edge::{self, Arrived};
@@ -27,9 +27,11 @@ use super::line::Line;
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::outbound::black_hole;
-use super::outbound_http::{Delayed, Edge, OutboundRole, OutboundTicket, choose};
+use super::outbound_http::{Delayed, OutboundRole, OutboundTicket, choose};
 use super::rate_limits::{self, Counting, Limited, TooMany};
 use super::slots::{InboundSlot, OutboundSlot};
+use super::through::Through;
+use super::vantage::Vantage;
 use super::{Admitted, Worker, counted};
 use crate::http::{
     Amendment, Answer, BodyWanted, ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending,
@@ -105,9 +107,16 @@ impl GatewayRole {
             },
             suite: caller.suite,
         };
-        let through = door.as_ref().map(|_| caller.clone());
+        let through = door.as_ref().map(|door| {
+            let caller = caller.clone();
+            Through::new(caller, Rc::clone(door))
+        });
         Self {
-            out: out.of_gateway(edge, through),
+            out: out.of_gateway(AtGateway {
+                edge,
+                slot: Rc::clone(&slot),
+                through,
+            }),
             admission: Admission::new(caller.arrival.clone()),
             worker,
             slot,
@@ -131,6 +140,11 @@ impl GatewayRole {
     fn inbound(&self) -> &InboundSlot {
         let own = self.door.as_ref().map(|door| &door.place);
         own.unwrap_or(&self.slot.inbound)
+    }
+
+    /// From where its requests are told of.
+    fn vantage(&self) -> Vantage<'_> {
+        Vantage::at(self.inbound())
     }
 
     /// Whether the request may go on, by the policies and its token.
@@ -168,7 +182,7 @@ impl GatewayRole {
     /// A request that comes too often.
     fn too_many(&self, head: &Head<'_>, TooMany(why): TooMany) -> Refusal<Self> {
         let flag = rate_limits::flag(&why);
-        let notes = Notes::begin(&self.worker, Side::Client, head);
+        let notes = Notes::begin(&self.worker, self.vantage(), head);
         Refusal {
             flag,
             ..denied(why, notes)
@@ -182,7 +196,7 @@ impl GatewayRole {
         question: Question,
         body: Option<BodyWanted>,
     ) -> Refusal<Self> {
-        let notes = Notes::begin(&self.worker, Side::Client, head);
+        let notes = Notes::begin(&self.worker, self.vantage(), head);
         let mut refusal = denied(Denied::new(403, UNDECIDED, DENIED), notes);
         refusal.pending = Some(Box::new(Pending { body, question }));
         refusal
@@ -344,7 +358,7 @@ impl HttpRole for GatewayRole {
     type Question = Question;
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let notes = || Notes::begin(&self.worker, Side::Client, head);
+        let notes = || Notes::begin(&self.worker, self.vantage(), head);
         match self.judged(head).map_err(|why| denied(why, notes()))? {
             Judged::Let(granted) => self.way(head, granted).map_err(|refusal| *refusal),
             Judged::Ask(asking) => {
@@ -385,7 +399,10 @@ impl HttpRole for GatewayRole {
         drop(admitted);
         match granted {
             Ok(granted) => self.way(head, granted).map_err(|refusal| *refusal),
-            Err(why) => Err(denied(why, Notes::begin(&self.worker, Side::Client, head))),
+            Err(why) => Err(denied(
+                why,
+                Notes::begin(&self.worker, self.vantage(), head),
+            )),
         }
     }
 
@@ -475,20 +492,24 @@ impl GatewayRole {
             Some(called) => self.out.series(&called.plan.service, None, protocol),
             None => self.out.series(&black_hole(), None, protocol),
         };
-        counted::count(worker, Side::Client, series, exchange);
-        if logged::wants(worker, Side::Client, notes) {
-            let bind = self.slot.plan.borrow().bind;
+        let from = self.vantage();
+        counted::count(worker, from, series, exchange);
+        if logged::wants(worker, from, notes) {
+            let bind = self.inbound().plan.borrow().bind;
+            let meant = called.map(|called| (called.plan.service.host.as_str(), called.plan.port));
+            let meant = meant.filter(|(host, _)| !host.is_empty());
+            let (host, port) = meant.unwrap_or(("unknown", bind.port()));
             let context = HttpContext {
                 route: None,
                 upstream: None,
                 cluster: "",
-                operation: &format_args!("unknown:{}", bind.port()),
+                operation: &format_args!("{host}:{port}"),
                 peer: None,
                 downstream: self.caller.downstream(bind),
                 details: Some(&denied.details),
                 marks: denied.marks(),
             };
-            logged::http(worker, Side::Client, exchange, notes, &context);
+            logged::http(worker, from, exchange, notes, &context);
         }
     }
 }

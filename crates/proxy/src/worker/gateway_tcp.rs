@@ -9,7 +9,6 @@
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use voile_model::mesh::telemetry::Side;
 use voile_transport::Stream;
 
 use super::authorization::{self, Leave};
@@ -19,6 +18,7 @@ use super::logged::{self, TcpRecord};
 use super::outbound::{AsClient, black_hole, cluster, led, refuse, to_service};
 use super::slots::InboundSlot;
 use super::through::Through;
+use super::vantage::Vantage;
 use super::{Conversation, Worker};
 
 /// Serves a connection to its end. `asked` is the name that a client of TLS asks for, empty for none, and `None` without TLS.
@@ -37,8 +37,8 @@ pub(super) fn bytes(
         // Boxed: no gateway's connection has one.
         let through = door
             .as_ref()
-            .map(|_| Box::new(Through::new(caller.clone())));
-        let admitted = let_in(&worker, (&slot, inbound), stream, &caller);
+            .map(|door| Box::new(Through::new(caller.clone(), Rc::clone(door))));
+        let admitted = let_in(&worker, inbound, stream, &caller);
         let Some((stream, leave)) = Box::pin(admitted).await else {
             return;
         };
@@ -81,7 +81,10 @@ pub(super) fn bytes(
             server_name: asked.as_deref().unwrap_or_default(),
             cluster: cluster(&led),
             marks: leave.marks(),
-            ..TcpRecord::new(Side::Client, caller.downstream(slot.plan.borrow().bind))
+            ..TcpRecord::new(
+                Vantage::at(inbound),
+                caller.downstream(inbound.plan.borrow().bind),
+            )
         };
         relayed.record(&worker, record);
     })
@@ -90,7 +93,7 @@ pub(super) fn bytes(
 /// Asks the policies; who may not is reset, and there is a line about it.
 async fn let_in(
     worker: &Worker,
-    (slot, inbound): (&GatewaySlot, &InboundSlot),
+    inbound: &InboundSlot,
     stream: Stream,
     caller: &Caller,
 ) -> Option<(Stream, Leave)> {
@@ -102,13 +105,14 @@ async fn let_in(
     match judged {
         Ok(leave) => Some((stream, leave)),
         Err(denied) => {
-            if logged::is_on(worker, Side::Client) {
+            let from = Vantage::at(inbound);
+            if logged::is_on(worker, from) {
                 let record = TcpRecord {
                     flags: "UAEX",
                     details: &denied.details,
                     termination: &denied.reason,
                     marks: denied.marks(),
-                    ..TcpRecord::new(Side::Client, caller.downstream(slot.plan.borrow().bind))
+                    ..TcpRecord::new(from, caller.downstream(inbound.plan.borrow().bind))
                 };
                 logged::tcp(worker, &record);
             }

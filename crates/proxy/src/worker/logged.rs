@@ -2,6 +2,7 @@
 //! wants it.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::CipherSuite;
@@ -12,6 +13,8 @@ use voile_telemetry::access_log::{Entry, Fields, Http, Marks, TlsFacts};
 use voile_telemetry::trace::{self, SpanFacts};
 
 use super::notes::{Notes, Seen};
+use super::peers::Known;
+use super::vantage::Vantage;
 use super::{Worker, tokens};
 use crate::http::{Exchange, Head, HttpRole, UNREACHED};
 
@@ -53,7 +56,7 @@ impl Downstream<'_> {
 
 /// An opaque connection that ended, or one that was refused.
 pub(crate) struct TcpRecord<'a> {
-    pub(crate) side: Side,
+    pub(crate) from: Vantage<'a>,
     pub(crate) start: SystemTime,
     pub(crate) duration: Duration,
     pub(crate) flags: &'static str,
@@ -78,9 +81,9 @@ pub(crate) struct TcpRecord<'a> {
 
 impl<'a> TcpRecord<'a> {
     /// A connection of which nothing is known but who called.
-    pub(crate) fn new(side: Side, downstream: Downstream<'a>) -> Self {
+    pub(crate) fn new(from: impl Into<Vantage<'a>>, downstream: Downstream<'a>) -> Self {
         Self {
-            side,
+            from: from.into(),
             start: SystemTime::now(),
             duration: Duration::ZERO,
             flags: "-",
@@ -100,14 +103,15 @@ impl<'a> TcpRecord<'a> {
     }
 }
 
-/// Whether anything is logged on a side.
-pub(crate) fn is_on(worker: &Worker, side: Side) -> bool {
-    !worker.recording.borrow().side(side).logs.is_empty()
+/// Whether anything is logged there.
+pub(crate) fn is_on<'a>(worker: &'a Worker, from: impl Into<Vantage<'a>>) -> bool {
+    let from = from.into();
+    !from.recording(worker).side(from.side).logs.is_empty()
 }
 
 pub(crate) fn tcp(worker: &Worker, record: &TcpRecord<'_>) {
-    let recording = worker.recording.borrow();
-    let logs = &recording.side(record.side).logs;
+    let recording = record.from.recording(worker);
+    let logs = &recording.side(record.from.side).logs;
     if logs.is_empty() {
         return;
     }
@@ -178,20 +182,25 @@ impl Fields for Told<'_> {
 }
 
 /// Whether a request's record is wanted, so that nobody puts one together for nothing.
-pub(crate) fn wants(worker: &Worker, side: Side, notes: Option<&Notes>) -> bool {
+pub(crate) fn wants<'a>(
+    worker: &'a Worker,
+    from: impl Into<Vantage<'a>>,
+    notes: Option<&Notes>,
+) -> bool {
     let sampled = notes.and_then(|notes| notes.context.as_ref());
-    is_on(worker, side) || sampled.is_some_and(|context| context.sampled)
+    is_on(worker, from) || sampled.is_some_and(|context| context.sampled)
 }
 
-pub(crate) fn http<R: HttpRole>(
-    worker: &Worker,
-    side: Side,
+pub(crate) fn http<'a, R: HttpRole>(
+    worker: &'a Worker,
+    from: impl Into<Vantage<'a>>,
     exchange: &Exchange<'_, R>,
     notes: Option<&Notes>,
     context: &HttpContext<'_>,
 ) {
-    let recording = worker.recording.borrow();
-    let wanted = recording.side(side);
+    let from = from.into();
+    let recording = from.recording(worker);
+    let wanted = recording.side(from.side);
     let seen = notes.map(Notes::seen);
     let seen = seen.as_deref();
     let told = Told {
@@ -205,7 +214,7 @@ pub(crate) fn http<R: HttpRole>(
     let span_context = notes.and_then(|notes| notes.context.as_ref());
     let trace_id = span_context.map_or_else(String::new, |context| context.trace.to_string());
     let head = exchange.head.as_ref();
-    let path = tokens::told_path(worker, side, head);
+    let path = tokens::told_path(from.tokens(worker), head);
     let http = Http {
         method: head.map(Head::method).unwrap_or_default(),
         path: &path,
@@ -251,21 +260,60 @@ pub(crate) fn http<R: HttpRole>(
         marks: context.marks,
     };
     wanted.logs.iter().for_each(|log| log.log(&entry));
-    let Some(tracer) = &wanted.tracer else { return };
-    if let (Some(spans), Some(place)) = (&tracer.spans, span_context)
-        && place.sampled
-    {
-        let facts = SpanFacts {
-            entry: &entry,
-            http: &http,
-            context: place,
-            operation: format!("{}/*", context.operation),
-            own: &worker.own.borrow(),
-            node_id: &recording.node_id,
-            peer: context.peer,
-        };
-        let span = trace::span(&facts, &tracer.settings);
-        let bytes = prost::Message::encoded_len(&span);
-        spans.send(span, bytes);
+    if let Some(place) = span_context.filter(|place| place.sampled) {
+        span(worker, from, (&entry, &http, place), context);
+    }
+}
+
+/// Sends the span of a request, where somebody takes it.
+fn span(
+    worker: &Worker,
+    from: Vantage<'_>,
+    (entry, http, place): (&Entry<'_>, &Http<'_>, &trace::Context),
+    context: &HttpContext<'_>,
+) {
+    let recording = from.recording(worker);
+    let Some(tracer) = &recording.side(from.side).tracer else {
+        return;
+    };
+    let Some(spans) = &tracer.spans else { return };
+    let own: &Peer = &worker.own.borrow();
+    let caller = caller(worker, from, entry.remote);
+    let facts = SpanFacts {
+        entry,
+        http,
+        context: place,
+        operation: format!("{}/*", context.operation),
+        own,
+        node_id: &recording.node_id,
+        ends: ends(from, caller.as_deref(), own, context.peer),
+    };
+    let span = trace::span(&facts, &tracer.settings);
+    let bytes = prost::Message::encoded_len(&span);
+    spans.send(span, bytes);
+}
+
+/// Who calls, and who is called.
+fn ends<'a>(
+    from: Vantage<'_>,
+    caller: Option<&'a Peer>,
+    own: &'a Peer,
+    peer: Option<&'a Peer>,
+) -> [Option<&'a Peer>; 2] {
+    match (from.is_between(), from.side) {
+        (true, _) => [caller, peer],
+        (false, Side::Client) => [Some(own), peer],
+        (false, Side::Server) => [peer, Some(own)],
+    }
+}
+
+/// Who calls through us, where that is neither ourselves nor said otherwise.
+fn caller(worker: &Worker, from: Vantage<'_>, remote: SocketAddr) -> Option<Rc<Peer>> {
+    if !from.is_between() {
+        return None;
+    }
+    match worker.peers.get(remote.ip()) {
+        Known::Workload(peer) => Some(peer),
+        Known::Stranger | Known::Asked => None,
     }
 }

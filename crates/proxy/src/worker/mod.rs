@@ -2,6 +2,7 @@
 //! message; a connection is one local task.
 
 mod admission;
+mod at_gateway;
 mod authorization;
 mod authorizer;
 mod balance;
@@ -44,6 +45,7 @@ pub(crate) mod tests;
 mod through;
 mod tokens;
 mod tunnels;
+mod vantage;
 mod waypoint;
 
 use std::cell::{Cell, RefCell};
@@ -70,7 +72,7 @@ use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, Refusal, clock};
 use crate::plan::{AuthorizerPlan, LimiterPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::rate_limits::RateLimits;
-use crate::recording::Recording;
+use crate::recording::{Recording, Recordings};
 use admission::Belief;
 use authorizer::Authorizer;
 pub(crate) use ceiling::Level;
@@ -117,7 +119,7 @@ pub(crate) enum ToWorker {
         inbound: Vec<ListenerId>,
         outbound: Vec<ListenerId>,
         gateway: Vec<ListenerId>,
-        recording: Arc<Recording>,
+        recording: Arc<Recordings>,
         /// When the last word that it is made of arrived.
         heard: Instant,
     },
@@ -181,6 +183,8 @@ pub(crate) enum FromWorker {
         place: server_first::Place,
         server_first: bool,
     },
+    /// A HealthCheck found somebody well, or unwell, who was not, or others are asked.
+    Found,
 }
 
 /// The addresses of a name, or why there are none.
@@ -240,6 +244,10 @@ pub(crate) struct Worker {
     pub(crate) belief: RefCell<Option<Rc<Belief>>>,
     pub(crate) principal: RefCell<String>,
     pub(crate) recording: RefCell<Rc<Recording>>,
+    /// Of a waypoint's destinations that are told of in another way.
+    pub(crate) recordings_apart: RefCell<Vec<Rc<Recording>>>,
+    /// Whether any of them writes a log.
+    pub(crate) logs: Cell<bool>,
     pub(crate) random: RefCell<fastrand::Rng>,
     /// What policies come to; none where there are none.
     pub(crate) authorization: RefCell<Option<Authorization>>,
@@ -310,6 +318,8 @@ impl Worker {
             belief: RefCell::default(),
             principal: RefCell::default(),
             recording: RefCell::new(Rc::new(Recording::new("".into()))),
+            recordings_apart: RefCell::default(),
+            logs: Cell::new(false),
             random: RefCell::new(fastrand::Rng::new()),
             authorization: RefCell::default(),
             authorizer: RefCell::default(),
@@ -580,8 +590,9 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 heard,
             } => {
                 worker.changed_at.set(heard);
-                *worker.recording.borrow_mut() = Rc::new(Recording::clone(&recording));
+                worker.record(&recording);
                 slots.apply(&worker, &plan, [&inbound, &outbound, &gateway]);
+                worker.tell_of_checks(plan);
             }
             ToWorker::Peer { address, peer } => {
                 worker
@@ -589,7 +600,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                     .settle(&worker.shard, address, peer.as_deref());
                 worker.peers.learn(address, peer.map(|peer| *peer));
             }
-            ToWorker::Destination { to, plan } => slots.learn(&worker, to, plan.as_deref()),
+            ToWorker::Destination { to, plan } => slots.learn(&worker, to, plan),
             ToWorker::ServerFirst {
                 place,
                 server_first,
@@ -650,6 +661,25 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
         outliers_ejected: worker.counters.outliers_ejected.get(),
         authorization: worker.counters.authorization.figures(),
         tokens: worker.counters.tokens.figures(),
+    }
+}
+
+impl Worker {
+    /// Others may be asked now how they are, and what said so is held no longer: of who is not any more nothing is known.
+    pub(crate) fn tell_of_checks<T>(&self, obeyed: T) {
+        drop(obeyed);
+        if self.checkers.are_any() {
+            self.tell(FromWorker::Found);
+        }
+    }
+
+    /// Tells from now on what these say.
+    fn record(&self, recordings: &Recordings) {
+        *self.recording.borrow_mut() = Rc::new(recordings.own.clone());
+        let apart = recordings.apart.iter();
+        let apart = apart.map(|one| Rc::new(one.clone())).collect();
+        *self.recordings_apart.borrow_mut() = apart;
+        self.logs.set(recordings.logs());
     }
 }
 

@@ -12,6 +12,7 @@ use voile_model::mesh::telemetry::Side;
 use voile_telemetry::trace::{CONTEXT_FIELDS, Context, Incoming, context_lines, request_id};
 
 use super::Worker;
+use super::vantage::Vantage;
 use crate::http::{Head, Names, Observe};
 use crate::recording::{Recording, SideRecording, Tracer};
 
@@ -47,8 +48,13 @@ pub(crate) struct Seen {
 
 impl Notes {
     /// Notes on a request, if anybody wants them.
-    pub(crate) fn begin(worker: &Worker, side: Side, head: &Head<'_>) -> Option<Rc<Self>> {
-        let recording = worker.recording.borrow();
+    pub(crate) fn begin<'a>(
+        worker: &'a Worker,
+        from: impl Into<Vantage<'a>>,
+        head: &Head<'_>,
+    ) -> Option<Rc<Self>> {
+        let from = from.into();
+        let (recording, side) = (from.recording(worker), from.side);
         let wanted = recording.side(side);
         if !wanted.takes_notes() {
             return None;

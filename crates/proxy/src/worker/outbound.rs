@@ -23,6 +23,7 @@ use super::outbound_http::OutboundRole;
 use super::routes::Way;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
+use super::vantage::Vantage;
 use super::{Conversation, Worker, count};
 use crate::health::Seated;
 use crate::http::serve_connection;
@@ -202,6 +203,9 @@ struct Opaque {
 pub(super) trait Counted: Copy {
     /// Where.
     fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId;
+
+    /// From where it is told of.
+    fn vantage(&self) -> Vantage<'_>;
 }
 
 /// As its client, which we are or speak for.
@@ -215,6 +219,10 @@ impl Counted for AsClient {
             worker.shard.borrow_mut().series(&labels)
         };
         to.map_or_else(nobody, |to| to.tcp_series(worker, service))
+    }
+
+    fn vantage(&self) -> Vantage<'_> {
+        Side::Client.into()
     }
 }
 
@@ -449,7 +457,7 @@ fn carry<'a>(
     } = reached;
     let idle = service.plan.traffic.tcp_idle;
     let idle = idle.unwrap_or_else(|| worker.settings.borrow().idle_timeout);
-    let upstream_local = match logged::is_on(worker, Side::Client) {
+    let upstream_local = match logged::is_on(worker, counted.vantage()) {
         true => connected.local().map(Box::new),
         false => None,
     };

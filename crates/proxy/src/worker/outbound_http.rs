@@ -7,9 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rustls::CipherSuite;
 use voile_model::mesh::telemetry::Side;
-use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 use voile_policy::claims::Claims;
 use voile_telemetry::access_log::Marks;
 use voile_telemetry::{SeriesId, Service};
@@ -17,13 +15,13 @@ use voile_traffic::balance::Key;
 use voile_traffic::{Attempt, Held, Outcome, Resource, RetryPolicy};
 use voile_xds::wire::Protocol;
 
+use super::at_gateway::AtGateway;
 use super::authorization::count_revoked;
 use super::balance::Wish;
 use super::captured::Captured;
 use super::changes::Changes;
 use super::effects::{Effects, refused};
 use super::endpoint::{Endpoint, InFlight, Manner, outbound_labels};
-use super::inbound::Caller;
 use super::inbound_http::upstream;
 use super::ledger::Begun;
 use super::line::Line;
@@ -34,7 +32,7 @@ use super::notes::Notes;
 use super::outbound::black_hole;
 use super::routes::{Acts, Asked, AtEdge, Chosen, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
-use super::through::Through;
+use super::vantage::Vantage;
 use super::{Admitted, Overload, Worker, count, counted, outcome};
 use crate::actions::Answered;
 use crate::health::{Seated, Waited};
@@ -53,34 +51,6 @@ pub(crate) struct OutboundRole {
     remote: SocketAddr,
     /// At a gateway; behind a pointer, since few connections have any.
     edge: Option<Box<AtGateway>>,
-}
-
-/// What a gateway's connections have besides.
-struct AtGateway {
-    edge: Edge,
-    /// At a waypoint: who calls, between whom and the endpoint it stands.
-    through: Option<Through>,
-}
-
-/// How routes of a gateway compare requests.
-#[derive(Clone, Copy)]
-pub(super) struct Edge {
-    pub(super) normalization: Normalization,
-    /// `http` or `https`: what the connection is.
-    pub(super) scheme: &'static str,
-    /// None in plaintext.
-    pub(super) suite: Option<CipherSuite>,
-}
-
-impl Edge {
-    /// The path and query that count, where they are not what came; an error where nobody can tell.
-    pub(super) fn path(self, head: &Head<'_>) -> Result<Option<Box<str>>, PathError> {
-        let came = head.path_and_query();
-        Ok(match self.normalization.normalize(came.as_bytes())? {
-            Cow::Owned(path) => String::from_utf8(path).ok().map(Into::into),
-            Cow::Borrowed(_) => None,
-        })
-    }
 }
 
 /// What the names mean by which the requests of a connection ask.
@@ -196,12 +166,31 @@ impl OutboundRole {
         }
     }
 
-    /// The same for what comes from outside.
-    pub(super) fn of_gateway(self, edge: Edge, through: Option<Caller>) -> Self {
-        let through = through.map(Through::new);
+    /// The same for what a gateway takes.
+    pub(super) fn of_gateway(self, at: AtGateway) -> Self {
         Self {
-            edge: Some(Box::new(AtGateway { edge, through })),
+            edge: Some(Box::new(at)),
             ..self
+        }
+    }
+
+    /// From where its requests are told of.
+    fn vantage(&self) -> Vantage<'_> {
+        let edge = self.edge.as_deref();
+        edge.map_or(Side::Client.into(), AtGateway::vantage)
+    }
+
+    /// The caller's side of the connection.
+    fn downstream(&self) -> Downstream<'_> {
+        let local = self.slot.plan.borrow().bind;
+        match self.edge.as_deref() {
+            Some(at) => at.downstream(local, self.remote),
+            None => Downstream {
+                local,
+                remote: self.remote,
+                principal: "",
+                suite: None,
+            },
         }
     }
 
@@ -403,7 +392,7 @@ impl OutboundRole {
         head: &Head<'_>,
         claims: Option<&Claims>,
     ) -> Result<Route<Self>, Refusal<Self>> {
-        let notes = Notes::begin(&self.worker, Side::Client, head);
+        let notes = Notes::begin(&self.worker, self.vantage(), head);
         let meant = match self.meant(head) {
             Ok(meant) => meant,
             Err(why) => {
@@ -759,7 +748,8 @@ impl HttpRole for OutboundRole {
             }
             None => self.series(&black_hole(), None, protocol),
         };
-        counted::count(worker, Side::Client, series, &exchange);
+        let from = self.vantage();
+        counted::count(worker, from, series, &exchange);
         if let (Some(service), Some(to)) = (service, endpoint) {
             // What was to follow an attempt and never did says nothing.
             let kept = ticket.and_then(|ticket| ticket.kept.as_deref());
@@ -774,7 +764,7 @@ impl HttpRole for OutboundRole {
             }
         }
         let notes = ticket.and_then(|ticket| ticket.notes.as_deref());
-        if logged::wants(worker, Side::Client, notes) {
+        if logged::wants(worker, from, notes) {
             let (host, port) = service.map_or(("unknown", 0), |service| {
                 (service.plan.service.host.as_str(), service.plan.port)
             });
@@ -786,14 +776,9 @@ impl HttpRole for OutboundRole {
                 cluster: service.map_or("", |service| service.cluster.as_str()),
                 operation: &format_args!("{host}:{port}"),
                 peer: endpoint.map(|to| &to.endpoint.plan.peer),
-                downstream: Downstream {
-                    local: self.slot.plan.borrow().bind,
-                    remote: self.remote,
-                    principal: "",
-                    suite: self.edge.as_ref().and_then(|at| at.edge.suite),
-                },
+                downstream: self.downstream(),
             };
-            logged::http(worker, Side::Client, &exchange, notes, &context);
+            logged::http(worker, from, &exchange, notes, &context);
         }
     }
 }

@@ -41,6 +41,7 @@ use crate::plan::{
     DoorPlan, InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings,
     Target,
 };
+use crate::recording::Recording;
 
 /// An inbound listener in force.
 pub(crate) struct InboundSlot {
@@ -59,6 +60,8 @@ pub(crate) struct InboundSlot {
 struct Own {
     policies: RefCell<Option<Authorization>>,
     tokens: Tokens,
+    /// Among those of destinations that are told of in another way than the rest.
+    telemetry: Cell<Option<usize>>,
 }
 
 /// An outbound listener in force.
@@ -288,8 +291,9 @@ impl Slots {
     }
 
     /// Takes the answer about a captured destination.
-    pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<&OutboundPlan>) {
-        self.captured.learn(worker, to, plan);
+    pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<Arc<OutboundPlan>>) {
+        self.captured.learn(worker, to, plan.as_deref());
+        worker.tell_of_checks(plan);
     }
 
     /// Serves a redirected connection in a task of its own.
@@ -455,7 +459,23 @@ impl InboundSlot {
         if changed {
             own.policies.borrow_mut().clone_from(&door.authorization);
         }
+        own.telemetry.set(door.telemetry);
         own.tokens.obey(door.tokens.as_ref()) || changed
+    }
+
+    /// Whether it is a destination of a waypoint.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// What is told of what comes in here.
+    pub(crate) fn recording<'a>(&'a self, worker: &'a Worker) -> Ref<'a, Rc<Recording>> {
+        let own = self.own.as_ref().and_then(|own| own.telemetry.get());
+        let Some(index) = own else {
+            return worker.recording.borrow();
+        };
+        let apart = Ref::filter_map(worker.recordings_apart.borrow(), |all| all.get(index));
+        apart.unwrap_or_else(|_| worker.recording.borrow())
     }
 
     /// What holds here.

@@ -2,15 +2,19 @@
 //! their proxies can tell of requests (`reporter="waypoint"`, as in Istio).
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 
 use super::Worker;
 use super::endpoint::Endpoint;
+use super::gateway::Door;
 use super::inbound::Caller;
+use super::logged::Downstream;
 use super::outbound::Counted;
 use super::peers::Known;
+use super::vantage::Vantage;
 
 /// Endpoints whose series one connection remembers; the labels of others are looked up each time.
 const MAX_SERIES: usize = 64;
@@ -19,11 +23,17 @@ impl Counted for &Through {
     fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId {
         Through::series(self, worker, service, to, TCP)
     }
+
+    fn vantage(&self) -> Vantage<'_> {
+        Through::vantage(self)
+    }
 }
 
 /// The calls of one tunnel.
 pub(super) struct Through {
     caller: Caller,
+    /// What they ask for.
+    door: Rc<Door>,
     /// By our own labels' epoch, endpoint and protocol.
     known: RefCell<Vec<(Mark, SeriesId)>>,
 }
@@ -31,11 +41,21 @@ pub(super) struct Through {
 type Mark = (u32, Option<u32>, &'static str);
 
 impl Through {
-    pub(super) fn new(caller: Caller) -> Self {
+    pub(super) fn new(caller: Caller, door: Rc<Door>) -> Self {
         Self {
             caller,
+            door,
             known: RefCell::default(),
         }
+    }
+
+    pub(super) fn vantage(&self) -> Vantage<'_> {
+        Vantage::at(&self.door.place)
+    }
+
+    /// The caller's side, which was called at this address.
+    pub(super) fn downstream(&self, local: SocketAddr) -> Downstream<'_> {
+        self.caller.downstream(local)
     }
 
     /// Where calls of a service are counted that an endpoint took, or nobody.

@@ -7,7 +7,6 @@ use std::time::SystemTime;
 
 use smallvec::SmallVec;
 use voile_model::mesh::TokenRule;
-use voile_model::mesh::telemetry::Side;
 use voile_policy::claims::Claims;
 use voile_policy::tokens::{
     Cache, Outcome, Refusal, Request, Rules, Verified, masked_params, without_cookies,
@@ -154,13 +153,13 @@ pub(super) fn unforged(tokens: &Tokens) -> Changes {
 
 /// A path as logs and spans tell it: without the tokens in its query. Also where no rule holds, since `access_token` is one by
 /// its name (RFC 6750), and a caller's sidecar does not know the rules of whom it calls.
-pub(super) fn told_path<'a>(worker: &Worker, side: Side, head: Option<&Head<'a>>) -> Cow<'a, str> {
+pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&Head<'a>>) -> Cow<'a, str> {
     let path = head.map(Head::path_and_query).unwrap_or_default();
     if !path.contains('?') {
         return Cow::Borrowed(path);
     }
-    let held = worker.tokens.rules.borrow();
-    let held = held.as_ref().filter(|_| side == Side::Server);
+    let held = tokens.map(|tokens| tokens.rules.borrow());
+    let held = held.as_ref().and_then(|held| held.as_ref());
     let rules = held.and_then(|held| held.tokens.rules());
     let masked = masked_params(path.as_bytes(), |name| {
         name == TokenRule::DEFAULT_PARAM.as_bytes()

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{label_text, outcome_labels};
-use crate::labels::Reporter;
+use crate::labels::{Reporter, Service};
 use crate::shard::{Outcome, Series, TcpOutcome};
 
 /// What becomes of one metric of one reporter.
@@ -20,20 +20,36 @@ pub struct Shape {
 
 /// All shapes that are not as usual.
 #[derive(Debug, Clone, Default)]
-pub struct Projection(HashMap<(Reporter, &'static str), Shape>);
+pub struct Projection {
+    shapes: HashMap<(Reporter, &'static str), Shape>,
+    /// Of services behind a waypoint that have shapes of their own: all of theirs, as usual or not.
+    behind_waypoint: HashMap<Service, HashMap<&'static str, Shape>>,
+}
 
 impl Projection {
     /// Gives a metric its shape; the name is as exposed.
     pub fn set(&mut self, reporter: Reporter, metric: &'static str, shape: Shape) {
         if shape != Shape::default() {
-            self.0.insert((reporter, metric), shape);
+            self.shapes.insert((reporter, metric), shape);
         }
     }
 
+    /// The same of what a waypoint counts for a service, in place of what it gives the metric otherwise.
+    pub fn set_behind_waypoint(&mut self, service: &Service, metric: &'static str, shape: Shape) {
+        let shapes = self.behind_waypoint.entry(service.clone()).or_default();
+        shapes.insert(metric, shape);
+    }
+
     fn shape(&self, series: &Series, metric: &'static str) -> Option<&Shape> {
-        match self.0.is_empty() {
+        let labels = &series.labels;
+        if labels.reporter == Reporter::Waypoint
+            && let Some(own) = self.behind_waypoint.get(&labels.service)
+        {
+            return own.get(metric).filter(|shape| **shape != Shape::default());
+        }
+        match self.shapes.is_empty() {
             true => None,
-            false => self.0.get(&(series.labels.reporter, metric)),
+            false => self.shapes.get(&(labels.reporter, metric)),
         }
     }
 

@@ -88,8 +88,8 @@ pub struct SpanFacts<'a> {
     pub own: &'a Peer,
     /// `sidecar~…`.
     pub node_id: &'a str,
-    /// Called or calling workload, as far as it is known.
-    pub peer: Option<&'a Peer>,
+    /// Calling and called workload, as far as they are known.
+    pub ends: [Option<&'a Peer>; 2],
 }
 
 fn text(value: impl Into<String>) -> Option<wire::AnyValue> {
@@ -197,7 +197,7 @@ fn attributes(facts: &SpanFacts<'_>, settings: &SpanSettings) -> Vec<wire::KeyVa
         tags.push(tag("error", "true"));
     }
     if settings.istio_tags {
-        istio(facts, settings, &mut tags);
+        istio(facts, &mut tags);
     }
     let fixed = settings.fixed.iter();
     tags.extend(fixed.map(|(name, value)| tag(name, &**value)));
@@ -212,7 +212,7 @@ fn attributes(facts: &SpanFacts<'_>, settings: &SpanSettings) -> Vec<wire::KeyVa
     tags
 }
 
-fn istio(facts: &SpanFacts<'_>, settings: &SpanSettings, tags: &mut Vec<wire::KeyValue>) {
+fn istio(facts: &SpanFacts<'_>, tags: &mut Vec<wire::KeyValue>) {
     let own = facts.own;
     tags.extend([
         tag("istio.canonical_service", own.canonical_service.clone()),
@@ -221,11 +221,7 @@ fn istio(facts: &SpanFacts<'_>, settings: &SpanSettings, tags: &mut Vec<wire::Ke
         tag("istio.mesh_id", own.cluster.clone()),
         tag("istio.cluster_id", own.cluster.clone()),
     ]);
-    let (source, destination) = match settings.side {
-        Side::Client => (Some(own), facts.peer),
-        Side::Server => (facts.peer, Some(own)),
-    };
-    for (end, peer) in [("source", source), ("destination", destination)] {
+    for (end, peer) in ["source", "destination"].into_iter().zip(facts.ends) {
         if let Some(peer) = peer {
             tags.push(tag(&format!("istio.{end}_workload"), peer.workload.clone()));
             tags.push(tag(

@@ -286,6 +286,50 @@ fn overrides_change_what_is_shown_and_series_that_become_the_same_are_added_up()
 }
 
 #[test]
+fn what_a_waypoint_counts_for_a_service_has_the_shape_of_that_service_in_place_of_the_usual() {
+    let mut shard = Shard::default();
+    let of = |reporter, host: &str| Labels {
+        reporter,
+        service: Service {
+            host: host.to_owned(),
+            ..Service::default()
+        },
+        ..labels("a")
+    };
+    for host in ["apart", "plain", "usual"] {
+        count(&mut shard, &of(Reporter::Waypoint, host), 200, 1);
+    }
+    count(&mut shard, &of(Reporter::Destination, "apart"), 200, 1);
+    let mut scrape = Scrape::default();
+    scrape.add(shard.snapshot());
+    let said = |value: &str| Shape {
+        off: false,
+        labels: [("region".into(), Some(value.into()))].into(),
+    };
+    let name = "istio_requests_total";
+    let mut projection = Projection::default();
+    projection.set(Reporter::Waypoint, name, said("all"));
+    let service = |host| of(Reporter::Waypoint, host).service;
+    projection.set_behind_waypoint(&service("apart"), name, said("own"));
+    projection.set_behind_waypoint(&service("plain"), name, Shape::default());
+    scrape.project(projection);
+    let page = scrape.render();
+    let region = |reporter: &str, host: &str| {
+        let mut lines = page.lines().filter(|line| line.starts_with(name));
+        let line = lines.find(|line| {
+            line.contains(&format!("reporter=\"{reporter}\""))
+                && line.contains(&format!("destination_service=\"{host}\""))
+        });
+        let (_, rest) = line.expect("a line").split_once("region=\"")?;
+        rest.split('"').next()
+    };
+    assert_eq!(region("waypoint", "apart"), Some("own"));
+    assert_eq!(region("waypoint", "plain"), None);
+    assert_eq!(region("waypoint", "usual"), Some("all"));
+    assert_eq!(region("destination", "apart"), None);
+}
+
+#[test]
 fn open_metrics_names_counters_by_their_family_and_says_that_the_page_is_whole() {
     let mut shard = Shard::default();
     count(&mut shard, &labels("a"), 200, 1);

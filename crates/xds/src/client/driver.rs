@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use prost::Message as _;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -11,6 +12,7 @@ use tonic::Streaming;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
+use voile_proto::proxy::HealthFindings;
 use voile_proto::type_url;
 
 use super::backoff::Backoff;
@@ -70,27 +72,82 @@ struct Commands {
     news: Notify,
 }
 
-/// How the application is, as far as it is known, and whether the open stream's server was told.
+/// What is said once on each stream, if there is anything to say.
+#[derive(Debug)]
+struct Once<T> {
+    word: Option<T>,
+    told: bool,
+}
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self {
+            word: None,
+            told: false,
+        }
+    }
+}
+
+impl<T> Once<T> {
+    fn take(&mut self) -> Option<&T> {
+        let untold = !std::mem::replace(&mut self.told, true);
+        self.word.as_ref().filter(|_| untold)
+    }
+
+    fn say(&mut self, word: T) {
+        *self = Self {
+            word: Some(word),
+            told: false,
+        };
+    }
+}
+
+/// What the open stream's server was told besides what is asked.
 #[derive(Debug, Default)]
 struct Told {
-    health: Option<Health>,
-    told: bool,
+    /// How the application is, as far as it is known.
+    health: Once<Health>,
+    /// What HealthChecks found.
+    findings: Once<HealthFindings>,
 }
 
 impl Told {
     /// What must be said of it, once.
-    fn request(&mut self) -> Option<DeltaDiscoveryRequest> {
-        let health = self.health.as_ref().filter(|_| !self.told)?;
-        self.told = true;
-        Some(DeltaDiscoveryRequest {
-            type_url: type_url::HEALTH.to_owned(),
-            error_detail: health.as_ref().err().map(|complaint| Status {
+    fn requests(&mut self) -> Vec<DeltaDiscoveryRequest> {
+        let request = |type_url: &str, error_detail: Option<Status>| DeltaDiscoveryRequest {
+            type_url: type_url.to_owned(),
+            error_detail,
+            ..DeltaDiscoveryRequest::default()
+        };
+        let health = self.health.take().map(|health| {
+            let complaint = health.as_ref().err().map(|complaint| Status {
                 code: UNWELL,
                 message: complaint.clone(),
                 details: Vec::new(),
-            }),
-            ..DeltaDiscoveryRequest::default()
-        })
+            });
+            request(type_url::HEALTH, complaint)
+        });
+        let findings = self.findings.take().map(|findings| {
+            let details = prost_types::Any {
+                type_url: type_url::HEALTH_FINDINGS.to_owned(),
+                value: findings.encode_to_vec(),
+            };
+            let said = Status {
+                code: UNWELL,
+                message: String::new(),
+                details: vec![details],
+            };
+            request(type_url::HEALTH_FINDINGS, Some(said))
+        });
+        health.into_iter().chain(findings).collect()
+    }
+
+    /// Whoever answers now may be another than before.
+    fn begin(&mut self) {
+        self.health.told = false;
+        // That nothing was found is no news to somebody new.
+        let some = |found: &HealthFindings| !found.findings.is_empty();
+        self.findings.told = !self.findings.word.as_ref().is_some_and(some);
     }
 }
 
@@ -106,11 +163,11 @@ impl Commands {
     /// What is said on a new stream first: whoever answers may be another than before.
     fn first(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
         self.apply(subscriptions);
-        self.told().told = false;
+        self.told().begin();
         let mut first = subscriptions.open();
         // Only on a stream that says who we are: that is what a type's first request does.
         if !first.is_empty() {
-            first.extend(self.told().request());
+            first.extend(self.told().requests());
         }
         first
     }
@@ -118,7 +175,7 @@ impl Commands {
     /// What is said when there is something new.
     fn news(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
         let mut news = self.apply(subscriptions);
-        news.extend(self.told().request());
+        news.extend(self.told().requests());
         news
     }
 
@@ -221,11 +278,19 @@ impl XdsClient {
 
     /// Tells how the application is: now, and on each stream to come, until it is told otherwise.
     pub fn tell_health(&self, health: Health) {
-        *self.inner.commands.told() = Told {
-            health: Some(health),
-            told: false,
-        };
+        self.inner.commands.told().health.say(health);
         self.inner.commands.news.notify_one();
+    }
+
+    /// Tells what HealthChecks found: now, if it is something else than before, and on each stream to come.
+    pub fn tell_findings(&self, found: HealthFindings) {
+        let mut told = self.inner.commands.told();
+        let nothing = HealthFindings::default();
+        if *told.findings.word.as_ref().unwrap_or(&nothing) != found {
+            told.findings.say(found);
+            drop(told);
+            self.inner.commands.news.notify_one();
+        }
     }
 
     /// The state, to look at or to wait on.

@@ -27,6 +27,8 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn asked(request: &Self::Request) -> &str;
     /// What a request says is wrong.
     fn complaint(request: &Self::Request) -> Option<&str>;
+    /// What it says of it to programs.
+    fn details(request: &Self::Request) -> Option<&[u8]>;
     fn changed(&mut self);
     fn touched(&mut self, type_url: &str, names: Option<Names>);
     /// The sources changed then.
@@ -67,6 +69,10 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn complaint(request: &Self::Request) -> Option<&str> {
         Some(&request.error_detail.as_ref()?.message)
+    }
+
+    fn details(request: &Self::Request) -> Option<&[u8]> {
+        Some(&request.error_detail.as_ref()?.details.first()?.value)
     }
 
     fn changed(&mut self) {
@@ -136,6 +142,10 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
 
     fn complaint(request: &Self::Request) -> Option<&str> {
         Some(&request.error_detail.as_ref()?.message)
+    }
+
+    fn details(request: &Self::Request) -> Option<&[u8]> {
+        Some(&request.error_detail.as_ref()?.details.first()?.value)
     }
 
     fn changed(&mut self) {

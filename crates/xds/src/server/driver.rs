@@ -59,6 +59,8 @@ pub trait Observer<C>: Send + Sync + 'static {
     }
     /// The caller says that its application is well, or what it complains of (Istio's HealthInformation).
     fn health(&self, _id: StreamId, _complaint: Option<&str>) {}
+    /// The caller tells what its HealthChecks found (a `HealthFindings`): all of it, each time.
+    fn findings(&self, _id: StreamId, _details: &[u8]) {}
     /// A request arrived.
     fn event(&self, id: StreamId, type_url: &str, event: &Event);
     /// A response was sent.
@@ -260,6 +262,11 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         // It asks for nothing, and is answered by nothing.
         if S::asked(&request) == type_url::HEALTH {
             self.observer.health(self.id, S::complaint(&request));
+            return Ok(());
+        }
+        if S::asked(&request) == type_url::HEALTH_FINDINGS {
+            let details = S::details(&request).unwrap_or_default();
+            self.observer.findings(self.id, details);
             return Ok(());
         }
         let type_url = type_url::shared(S::asked(&request));

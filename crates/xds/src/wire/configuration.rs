@@ -173,6 +173,12 @@ pub struct Connection {
 }
 
 impl ProxyConfiguration {
+    /// All that is told about the traffic: the proxy's own, and what a waypoint tells of some destinations.
+    pub fn telemetries(&self) -> impl Iterator<Item = &Telemetry> {
+        let behind = self.waypoint.iter().flat_map(|one| &one.telemetries);
+        std::iter::once(&self.telemetry).chain(behind.map(|one| &**one))
+    }
+
     /// Checks the bytes of a `voile.proxy.v1.ProxyConfiguration`.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         Self::check(&wire::ProxyConfiguration::decode(bytes)?)

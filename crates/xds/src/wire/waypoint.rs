@@ -10,7 +10,7 @@ use voile_proto::proxy as wire;
 use voile_proto::workload;
 
 use super::configuration::{OutboundService, PolicyReference, references};
-use super::{Protocol, WireError, address, hostname, namespace, socket};
+use super::{Protocol, Telemetry, WireError, address, hostname, namespace, socket};
 
 /// What a waypoint takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Waypoint {
     pub bind: SocketAddr,
     /// For what.
     pub destinations: Vec<WaypointDestination>,
+    /// What is told of some of them.
+    pub telemetries: Vec<Arc<Telemetry>>,
 }
 
 /// What tunnels may be for.
@@ -38,6 +40,8 @@ pub struct WaypointDestination {
     pub request_authentications: Vec<PolicyReference>,
     /// What comes is a tunnel itself, and goes on unread to where a workload of the service takes tunnels.
     pub forward: bool,
+    /// Which of the waypoint's telemetries holds for it, on the server's side; none: the configuration's.
+    pub telemetry: Option<usize>,
 }
 
 /// Where a tunnel leads.
@@ -54,6 +58,13 @@ impl Waypoint {
     pub fn check(message: &wire::Waypoint) -> Result<Self, WireError> {
         let mut destinations = Vec::with_capacity(message.destinations.len());
         let (mut names, mut called) = (BTreeSet::new(), BTreeSet::new());
+        let mut telemetries = Vec::with_capacity(message.telemetries.len());
+        for (index, one) in message.telemetries.iter().enumerate() {
+            let checked = Telemetry::check(Some(one));
+            let checked =
+                checked.map_err(|error| error.within(&format!("telemetries[{index}]")))?;
+            telemetries.push(Arc::new(checked));
+        }
         for (index, destination) in message.destinations.iter().enumerate() {
             let field = format!("destinations[{index}]");
             let checked = WaypointDestination::check(destination);
@@ -69,11 +80,19 @@ impl Waypoint {
                 let reason = format!("{twice} is there twice");
                 return Err(WireError::new(format!("{field}.called"), reason));
             }
+            if checked
+                .telemetry
+                .is_some_and(|which| which >= telemetries.len())
+            {
+                let reason = format!("there are {} telemetries", telemetries.len());
+                return Err(WireError::new(format!("{field}.telemetry"), reason));
+            }
             destinations.push(checked);
         }
         Ok(Self {
             bind: socket("bind", message.bind.as_ref())?,
             destinations,
+            telemetries,
         })
     }
 }
@@ -106,6 +125,7 @@ impl WaypointDestination {
         }
         Ok(Self {
             forward: message.forward,
+            telemetry: (message.telemetry as usize).checked_sub(1),
             name: message.name.as_str().into(),
             called,
             protocol: Protocol::from_proxy("protocol", message.protocol)?,

@@ -284,6 +284,39 @@ fn tokens_are_verified_at_the_door_and_say_what_goes_on() {
 }
 
 #[test]
+fn a_gateways_log_tells_no_token_of_a_query() {
+    let issuer = Issuer::new("https://issuer.example", "one");
+    let security = format!(
+        "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: door, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: gateway}}}}, jwtRules: [{}]}}\n---\n",
+        crate::tokens::rule(&issuer, ", fromParams: [pass]")
+    );
+    let edge = Edge::start(
+        "",
+        &(security + &servers(&http_server("\"*\"")) + &routes("\"*\"", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    let log = edge.mesh.config().with_file_name("access.log");
+    let config = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n    \
+         accessLogFile: {}\n",
+        log.display()
+    );
+    say(&edge.mesh, "istio.yaml", &config);
+    let good = issuer.token("anna", json!({}));
+    let told = || std::fs::read_to_string(&log).unwrap_or_default();
+    for (token, status) in [(&*good, 200), ("no.token.secret", 401)] {
+        let path = format!("/logged?a={status}&pass={token}");
+        wait_until("it is told", || {
+            let answered = edge.status("shop.example", &path);
+            answered == status && told().contains(&format!("/logged?a={status}&pass=-"))
+        });
+    }
+    let told = told();
+    assert!(!told.contains(&good) && !told.contains("secret"), "{told}");
+}
+
+#[test]
 fn a_gateway_routes_by_what_a_verified_token_says_and_by_nobody_elses_word() {
     let issuer = Issuer::new("https://issuer.example", "one");
     let security = format!(

@@ -15,7 +15,10 @@ mod scenarios;
 mod up;
 mod waypoint;
 mod waypoint_hostile;
+mod waypoint_keys;
 mod waypoint_policies;
+mod waypoint_rules;
+mod waypoint_telemetry;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -43,8 +46,14 @@ pub(crate) struct Node {
 
 /// A mesh with node proxies; the socket's folder is its own.
 pub(crate) fn mesh(text: &str) -> Option<Mesh> {
+    mesh_of(text, &[])
+}
+
+/// The same of a control plane with these options.
+fn mesh_of(text: &str, more: &[&str]) -> Option<Mesh> {
     let account = ["--node-account", "istio-system/ztunnel"];
-    Mesh::start_with(PathBuf::from(env!("CARGO_BIN_EXE_voile")), text, &account)
+    let options = [&account, more].concat();
+    Mesh::start_with(PathBuf::from(env!("CARGO_BIN_EXE_voile")), text, &options)
 }
 
 /// The same under the authority of another mesh.

@@ -10,7 +10,7 @@ use super::*;
 pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 
 /// What is behind the waypoint.
-const BEHIND: &str = r#"---
+pub(super) const BEHIND: &str = r#"---
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop, labels: {istio.io/use-waypoint: gate}}
@@ -35,8 +35,14 @@ fn started() -> Option<(Mesh, Node, [Pod; 3])> {
 
 /// A client, a server and the waypoint, beside more resources.
 pub(super) fn started_with(more: &str) -> Option<(Mesh, Node, [Pod; 3])> {
+    started_by(more, &[])
+}
+
+/// The same by a control plane with these options.
+pub(super) fn started_by(more: &str, options: &[&str]) -> Option<(Mesh, Node, [Pod; 3])> {
     let behind = waypoint_pod("gate", GATE) + BEHIND;
-    let mut mesh = mesh(&(resources(&[("first", FIRST)]) + ZTUNNEL + &behind + more))?;
+    let text = resources(&[("first", FIRST)]) + ZTUNNEL + &behind + more;
+    let mut mesh = mesh_of(&text, options)?;
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     let gate = mesh.pod_with("gate", GATE, Rules::default());
     serve(&first, FIRST);

@@ -19,38 +19,38 @@ use crate::mesh::{Answer, exchange, read_answer, series};
 use crate::tokens::{ISSUER, rule};
 
 /// A service behind the same waypoint, at which no policy of these tests aims.
-const OTHER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
+pub(super) const OTHER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
 
-const SECOND_SERVICE: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
+pub(super) const SECOND_SERVICE: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
     spec:\n  clusterIP: 10.96.0.12\n  selector: {app: server}\n  ports: [{name: http, port: 80, targetPort: 8081}]\n";
 
 /// What is answered to a request with these lines.
-fn asked(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> Option<Answer> {
+pub(super) fn asked(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> Option<Answer> {
     let head = format!("GET {path} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n{lines}\r\n");
     let ask = || exchange((to, 80).into(), head.as_bytes());
     from.run(ask).expect("entered").ok()
 }
 
-fn status(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> u16 {
+pub(super) fn status(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> u16 {
     asked(from, to, path, lines).map_or(0, |answer| answer.status)
 }
 
 /// What its application saw of it.
-fn seen(from: &Namespace, to: Ipv4Addr, lines: &str) -> String {
+pub(super) fn seen(from: &Namespace, to: Ipv4Addr, lines: &str) -> String {
     let answer = asked(from, to, "/open", lines).expect("an answer");
     assert_eq!(answer.status, 200, "{}", answer.head);
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
-fn believes(target: &str, rule: &str) -> String {
+pub(super) fn believes(target: &str, rule: &str) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: tokens, namespace: shop}}\n\
          spec: {{targetRefs: [{target}], jwtRules: [{rule}]}}\n"
     )
 }
 
-const AT_WEB: &str = "{group: \"\", kind: Service, name: web}";
-const AT_GATE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: gate}";
+pub(super) const AT_WEB: &str = "{group: \"\", kind: Service, name: web}";
+pub(super) const AT_GATE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: gate}";
 
 #[test]
 fn tokens_are_looked_at_where_a_request_authentication_aims_and_nowhere_else() {
@@ -148,6 +148,22 @@ fn requests_are_counted_where_a_rate_limit_aims_by_who_sends_them_and_nowhere_el
         status(inside, OTHER, "/few", "") == 429
     });
     assert_eq!(status(inside, WEB, "/few", ""), 429);
+    // What is for the waypoint's own Pod is counted once.
+    mesh.write(
+        "few.yaml",
+        &limits(AT_GATE).replace("requests: 2", "requests: 1000"),
+    );
+    let mut told = String::new();
+    wait_until("there is room for more", || {
+        let answer = asked(inside, OTHER, "/few", "").expect("an answer");
+        told = answer.head;
+        answer.status == 200
+    });
+    let policies = told
+        .lines()
+        .filter(|line| line.starts_with("ratelimit-policy: "));
+    let policies: String = policies.collect();
+    assert_eq!(policies.matches("\"few\"").count(), 1, "{told}");
     mesh.remove("few.yaml");
     wait_until("nobody counts any more", || {
         [WEB, OTHER].map(|to| status(inside, to, "/few", "")) == [200, 200]

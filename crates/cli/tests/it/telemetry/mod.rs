@@ -4,7 +4,7 @@
 mod calls;
 mod collectors;
 mod cost;
-mod receiver;
+pub(crate) mod receiver;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -16,8 +16,8 @@ use voile_proto::trace::{ExportTraceServiceRequest, KeyValue, Span, any_value, s
 
 use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, read_to_end, wait_until};
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const CALLER: &str = "b7ad6b7169203331";
+pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(crate) const CALLER: &str = "b7ad6b7169203331";
 
 /// Spans that arrived, each with its service's name.
 #[derive(Clone, Default)]
@@ -88,7 +88,7 @@ fn read_body(reader: &mut BufReader<std::net::TcpStream>) -> Option<Vec<u8>> {
     Some(body)
 }
 
-fn tag(attributes: &[KeyValue], key: &str) -> String {
+pub(crate) fn tag(attributes: &[KeyValue], key: &str) -> String {
     let found = attributes.iter().find(|attribute| attribute.key == key);
     match found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref()) {
         Some(any_value::Value::StringValue(text)) => text.clone(),
@@ -96,7 +96,7 @@ fn tag(attributes: &[KeyValue], key: &str) -> String {
     }
 }
 
-fn hex(text: &str) -> Vec<u8> {
+pub(crate) fn hex(text: &str) -> Vec<u8> {
     let pair = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
     (0..text.len()).step_by(2).map(pair).collect()
 }
@@ -112,7 +112,7 @@ fn apply(mesh: &Mesh, word: &str, resources: &str) {
     }
 }
 
-fn mesh_config(mesh: &str) -> String {
+pub(crate) fn mesh_config(mesh: &str) -> String {
     let indented: String = mesh.lines().map(|line| format!("    {line}\n")).collect();
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  mesh: |\n{indented}"
@@ -150,7 +150,7 @@ fn tracing(collector: SocketAddr, sampling: f64) -> String {
     )
 }
 
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = head.lines().filter_map(|line| line.split_once(": "));
     lines
         .find(|(key, _)| key.eq_ignore_ascii_case(name))

@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use http::Request;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::LocalSet;
 use tonic::Status;
 use tonic::body::Body;
@@ -68,6 +68,17 @@ impl GrpcService for Counting {
     }
 }
 
+/// The server's end of this.
+async fn connection(far: TcpStream) -> Connection<TcpStream, Talkative, Counting> {
+    let stream = Guarded::new(far, Newcomers::new().admit().await);
+    let entrance = stream.connect_info();
+    let shared = Shared::new(Routes {
+        discovery: Talkative,
+        certificates: Some(Counting),
+    });
+    Connection::new(stream, entrance, shared)
+}
+
 /// The other end.
 struct Peer {
     socket: TcpStream,
@@ -89,13 +100,7 @@ impl Peer {
         let address = listener.local_addr().expect("its address");
         let socket = TcpStream::connect(address).await.expect("a listener");
         let (far, _) = listener.accept().await.expect("a connection");
-        let stream = Guarded::new(far, Newcomers::new().admit().await);
-        let entrance = stream.connect_info();
-        let shared = Shared::new(Routes {
-            discovery: Talkative,
-            certificates: Some(Counting),
-        });
-        let connection = Connection::new(stream, entrance, shared);
+        let connection = connection(far).await;
         let (end, ending) = watch::channel(());
         spawn_local(connection.serve(longest, ending));
         // Windows of 65,535 bytes, which are never given back.
@@ -241,6 +246,45 @@ async fn who_acknowledges_what_it_has_not_read_is_told_nothing_more() {
         // Others on the connection are served all the same.
         let (mut response, _say) = peer.call(STREAM, false);
         assert_eq!(status(&peer.head(&mut response).await), "16 who%20calls%3F");
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn who_reads_nothing_is_listened_to_until_so_much_waits_for_it() {
+    /// What the kernel keeps for either end is as little as it lets us say.
+    const KERNEL: u32 = 4096;
+    /// Turns that each end has: what is read without a bound is many times the bound after a few of them.
+    const TURNS: usize = 20_000;
+    const PINGS: usize = 1000;
+    let test = async {
+        let near = TcpSocket::new_v4().expect("a socket");
+        near.set_send_buffer_size(KERNEL).expect("so little");
+        near.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+        let listener = near.listen(1).expect("a listener");
+        let address = listener.local_addr().expect("its address");
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(KERNEL).expect("so little");
+        let mut socket = socket.connect(address).await.expect("a listener");
+        let (far, _) = listener.accept().await.expect("a connection");
+        let connection = connection(far).await;
+        let link = connection.link.clone();
+        let (_end, ending) = watch::channel(());
+        spawn_local(connection.serve(Duration::from_secs(60), ending));
+        let begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        socket.write_all(begin).await.expect("a server");
+        // Each is to be answered by as much.
+        let pings = b"\0\0\x08\x06\0\0\0\0\0--ping--".repeat(PINGS);
+        let (mut said, mut most) = (0, 0);
+        for _ in 0..TURNS {
+            while let Ok(written @ 1..) = socket.try_write(&pings[said..]) {
+                said = (said + written) % pings.len();
+            }
+            tokio::task::yield_now().await;
+            most = most.max(link.borrow().output().len());
+        }
+        let read = MAX_UNWRITTEN..MAX_UNWRITTEN + 2 * ROOM;
+        assert!(read.contains(&most), "{most} bytes wait, and {read:?} may");
     };
     LocalSet::new().run_until(test).await;
 }

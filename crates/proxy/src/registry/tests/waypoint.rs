@@ -104,6 +104,7 @@ fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<
         waypoint: Some(proxy::Waypoint {
             bind: Some(socket_address(([10, 0, 0, 7], 15008).into())),
             destinations: vec![web],
+            ..proxy::Waypoint::default()
         }),
         ..proxy::ProxyConfiguration::default()
     };
@@ -193,14 +194,23 @@ fn what_goes_on_unread_has_neither_an_address_nor_a_policy() {
         |one| (one.service, one.workload) = (None, "near".to_owned()),
     ];
     for spoil in cases {
-        let mut registry = Registry {
-            is_waypoint: true,
-            ..Registry::default()
-        };
-        let body = between_networks(spoil);
-        let name = "shop/own".into();
-        let kind = type_url::PROXY_CONFIGURATION;
-        let refused = registry.add(kind, &name, &"1".into(), &body);
-        assert!(refused.is_err(), "{refused:?}");
+        assert!(is_refused(spoil));
     }
+}
+
+/// Whether the configuration of a gateway between networks is refused that is spoilt so.
+fn is_refused(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> bool {
+    let mut registry = Registry {
+        is_waypoint: true,
+        ..Registry::default()
+    };
+    let (kind, name) = (type_url::PROXY_CONFIGURATION, "shop/own".into());
+    let body = between_networks(spoil);
+    registry.add(kind, &name, &"1".into(), &body).is_err()
+}
+
+#[test]
+fn a_destination_is_told_of_by_a_telemetry_that_is_there() {
+    assert!(!is_refused(|_| {}));
+    assert!(is_refused(|one| one.telemetry = 1));
 }

@@ -1,0 +1,67 @@
+//! What a connection that a gateway or a waypoint takes has besides what a sidecar's own calls have: how its paths are compared, what
+//! it came in, and from where it is told of.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use rustls::CipherSuite;
+use voile_policy::authorization::{PathError, PathNormalization as Normalization};
+
+use super::gateway::GatewaySlot;
+use super::logged::Downstream;
+use super::through::Through;
+use super::vantage::Vantage;
+use crate::http::Head;
+
+/// See the module.
+pub(super) struct AtGateway {
+    pub(super) edge: Edge,
+    pub(super) slot: Rc<GatewaySlot>,
+    /// At a waypoint: who calls, between whom and the endpoint it stands.
+    pub(super) through: Option<Through>,
+}
+
+impl AtGateway {
+    /// From where its requests are told of.
+    pub(super) fn vantage(&self) -> Vantage<'_> {
+        match &self.through {
+            Some(through) => through.vantage(),
+            None => Vantage::at(&self.slot.inbound),
+        }
+    }
+
+    /// The caller's side of it.
+    pub(super) fn downstream(&self, local: SocketAddr, remote: SocketAddr) -> Downstream<'_> {
+        match &self.through {
+            Some(through) => through.downstream(local),
+            None => Downstream {
+                local,
+                remote,
+                principal: "",
+                suite: self.edge.suite,
+            },
+        }
+    }
+}
+
+/// How routes of a gateway compare requests.
+#[derive(Clone, Copy)]
+pub(super) struct Edge {
+    pub(super) normalization: Normalization,
+    /// `http` or `https`: what the connection is.
+    pub(super) scheme: &'static str,
+    /// None in plaintext.
+    pub(super) suite: Option<CipherSuite>,
+}
+
+impl Edge {
+    /// The path and query that count, where they are not what came; an error where nobody can tell.
+    pub(super) fn path(self, head: &Head<'_>) -> Result<Option<Box<str>>, PathError> {
+        let came = head.path_and_query();
+        Ok(match self.normalization.normalize(came.as_bytes())? {
+            Cow::Owned(path) => String::from_utf8(path).ok().map(Into::into),
+            Cow::Borrowed(_) => None,
+        })
+    }
+}

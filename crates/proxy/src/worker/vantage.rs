@@ -1,0 +1,61 @@
+//! From where traffic is told of: a side of the proxy, by the proxy's Telemetry; or a place that requests come in by, a waypoint's
+//! destination among them, which may have a Telemetry of its own and is told of as a server is, as in Istio.
+
+use std::cell::Ref;
+use std::rc::Rc;
+
+use voile_model::mesh::telemetry::Side;
+
+use super::Worker;
+use super::slots::InboundSlot;
+use super::tokens::Tokens;
+use crate::recording::Recording;
+
+/// See the module.
+#[derive(Clone, Copy)]
+pub(crate) struct Vantage<'a> {
+    pub(crate) side: Side,
+    place: Option<&'a InboundSlot>,
+}
+
+impl From<Side> for Vantage<'_> {
+    fn from(side: Side) -> Self {
+        Self { side, place: None }
+    }
+}
+
+impl<'a> Vantage<'a> {
+    /// Where a gateway or a waypoint lets requests in.
+    pub(super) fn at(place: &'a InboundSlot) -> Self {
+        let side = match place.is_apart() {
+            true => Side::Server,
+            false => Side::Client,
+        };
+        Self {
+            side,
+            place: Some(place),
+        }
+    }
+
+    /// Whether it stands between a client and a server, and is neither.
+    pub(super) fn is_between(self) -> bool {
+        self.place.is_some_and(InboundSlot::is_apart)
+    }
+
+    /// What is told.
+    pub(crate) fn recording(self, worker: &'a Worker) -> Ref<'a, Rc<Recording>> {
+        match self.place {
+            None => worker.recording.borrow(),
+            Some(place) => place.recording(worker),
+        }
+    }
+
+    /// By which rules tokens are found in what is told of; nobody's where a caller's sidecar tells of its calls.
+    pub(super) fn tokens(self, worker: &'a Worker) -> Option<&'a Tokens> {
+        match (self.place, self.side) {
+            (Some(place), _) => Some(place.tokens(worker)),
+            (None, Side::Server) => Some(&worker.tokens),
+            (None, Side::Client) => None,
+        }
+    }
+}
