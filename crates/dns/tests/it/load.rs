@@ -40,7 +40,7 @@ impl Answers for Forwarder {
     }
 }
 
-fn question(number: u16) -> Vec<u8> {
+pub(crate) fn question(number: u16) -> Vec<u8> {
     let mut packet = number.to_be_bytes().to_vec();
     packet.extend(b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x05");
     packet.extend(format!("{number:05}").bytes());

@@ -192,7 +192,7 @@ pub(super) fn carries_much(open: &mut TcpStream) {
     assert!(heard == all, "whole and in order");
 }
 
-const ELSE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: second\n  namespace: shop\n  labels:\n    app: server\nspec:\n  \
+pub(super) const ELSE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: second\n  namespace: shop\n  labels:\n    app: server\nspec:\n  \
     serviceAccountName: server\n  nodeName: one\n  containers:\n  - name: app\nstatus:\n  phase: Running\n  podIP: 10.244.0.4\n";
 
 #[test]

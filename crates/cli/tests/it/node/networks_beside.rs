@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::mixed::{asked, sidecar};
-use super::networks::{East, SERVICE, WEST, West, carries_much};
+use super::networks::{ELSE, East, SERVICE, WEST, West, carries_much};
 use super::revoked::{revoke, serial};
 use super::waypoint_hostile::{WEB, reflect, start_gate};
 use super::*;
@@ -157,6 +157,29 @@ fn a_sidecar_hears_nothing_from_another_network_but_who_was_expected_there() {
         words("kind", "kind");
         wait_until("all is well again", goes);
     }
+}
+
+#[test]
+fn a_sidecar_calls_who_is_near_as_long_as_anybody_there_is_well() {
+    let Some((mut east, mut west, sided)) = both("", WEST) else {
+        return;
+    };
+    let _called = east.node();
+    west.mesh.write("second.yaml", ELSE);
+    let second = pod(&west.mesh, "second", SECOND);
+    serve(&second, SECOND);
+    let pods = [(&second, "server")];
+    let _node = Node::start(&mut west.mesh, "ztunnel-one", 0, &pods, &[]);
+    let is_called = |who: &str| name(&sided.inside, SERVICE).as_deref() == Some(who);
+    wait_until("who is near is known", || is_called("second"));
+    assert!((0..16).all(|_| is_called("second")));
+    let pending = ELSE.replace("phase: Running", "phase: Pending");
+    west.mesh.write("second.yaml", &pending);
+    wait_until("the other network is called", || is_called("first"));
+    west.mesh.write("second.yaml", ELSE);
+    wait_until("and no more once somebody is near", || {
+        (0..8).all(|_| is_called("second"))
+    });
 }
 
 #[test]
