@@ -428,6 +428,8 @@ pub(crate) enum Origination {
     Through(Arc<str>),
     /// The mesh's own with whoever is expected, inside a tunnel through a gateway of another network.
     Far(FarPlan),
+    /// None that we make: what comes is the mesh's own already, and goes on unread.
+    Unread,
     /// The world's.
     World(WorldTls),
     /// It cannot be made, and nothing goes without it: why.
@@ -480,6 +482,7 @@ impl std::fmt::Debug for Origination {
         match self {
             Self::Mesh(name) => f.debug_tuple("Mesh").field(name).finish(),
             Self::Tunnel => f.write_str("Tunnel"),
+            Self::Unread => f.write_str("Unread"),
             Self::Through(called) => f.debug_tuple("Through").field(called).finish(),
             Self::Far(far) => f.debug_tuple("Far").field(far).finish(),
             Self::World(tls) => f.debug_tuple("World").field(&tls.name).finish(),

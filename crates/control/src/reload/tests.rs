@@ -535,6 +535,51 @@ fn what_a_waypoint_stands_before_ends_where_a_fresh_start_begins() {
     }
 }
 
+/// A gateway's own configuration has the names of what may be reached by its name.
+#[test]
+fn what_a_gateway_leads_to_by_name_ends_where_a_fresh_start_begins() {
+    let gateway = "apiVersion: v1\nkind: Pod\nmetadata: {name: g, namespace: edge, labels: {app: g, sidecar.istio.io/inject: \"true\"}, annotations: \
+                   {inject.istio.io/templates: gateway}}\nspec: {containers: [{name: istio-proxy, image: auto}]}\nstatus: \
+                   {phase: Running, podIP: 10.0.1.9}\n---\napiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, \
+                   namespace: edge}\nspec: {selector: {app: g}, servers: [{port: {number: 15443, name: tls, protocol: TLS}, hosts: \
+                   [\"*\"], tls: {mode: AUTO_PASSTHROUGH}}]}";
+    let service = |said: &str, ports: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: a, namespace: shop, annotations: {{{said}}}}}\nspec: {{clusterIP: \
+             10.9.0.1, selector: {{app: a}}, ports: [{ports}]}}"
+        )
+    };
+    let entry = |location: &str| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: e, namespace: shop}}\nspec: {{hosts: \
+             [e.example], location: {location}, resolution: STATIC, ports: [{{number: 80, name: tcp}}], endpoints: [{{address: \
+             10.0.1.1}}]}}"
+        )
+    };
+    let (tcp, udp) = ("{name: u, port: 80}", "{name: u, port: 80, protocol: UDP}");
+    let name = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {type: ExternalName, externalName: \
+                a.example, ports: [{name: u, port: 80}]}";
+    let kept = "networking.istio.io/exportTo: \".\"";
+    let world = World::new();
+    let (mut one, mut other) = (Loop::new(&world, false), Loop::new(&world, true));
+    let steps = [
+        ("a.yaml", gateway.to_owned()),
+        ("b.yaml", service("x: y", tcp)),
+        ("b.yaml", service("x: y", udp)),
+        ("b.yaml", service("x: y", tcp)),
+        ("b.yaml", name.to_owned()),
+        ("b.yaml", service(kept, tcp)),
+        ("c.yaml", entry("MESH_EXTERNAL")),
+        ("c.yaml", entry("MESH_INTERNAL")),
+        ("c.yaml", entry("MESH_EXTERNAL")),
+    ];
+    for (step, (file, text)) in steps.into_iter().enumerate() {
+        world.texts().insert(file, vec![text]);
+        let (now, anew) = (one.read(&world), other.read(&world));
+        assert_eq!(now, anew, "step {step}");
+    }
+}
+
 /// The address that a service without one is given.
 fn given() -> String {
     let world = World::new();

@@ -2,6 +2,7 @@
 //! those. As in Istio: servers of one port are one listener, and of several VirtualServices for one host each has its routes there,
 //! the oldest first, those that take everything last.
 
+mod automatic;
 mod connections;
 mod credentials;
 mod http3;
@@ -131,9 +132,13 @@ fn told_apart(
             ..plain(ServerKind::Bytes)
         }],
         Family::Tls => {
-            let servers = servers.iter();
-            servers
-                .map(|one| in_tls(mesh, workload, answers, one, problems))
+            let (automatic, named): (Servers<'_>, Servers<'_>) = servers
+                .into_iter()
+                .partition(|(_, server)| automatic::is(server));
+            let named = named.iter();
+            let named = named.map(|one| in_tls(mesh, workload, answers, one, problems));
+            named
+                .chain(automatic::server(mesh, workload, &automatic))
                 .collect()
         }
     }
@@ -169,13 +174,11 @@ fn in_tls(
         names: names.collect(),
         hosts: match kind {
             ServerKind::Requests => hosts(mesh, workload, answers, &own),
-            ServerKind::Bytes | ServerKind::Passthrough => Vec::new(),
+            _ => Vec::new(),
         },
         connections: match kind {
             ServerKind::Requests => PackedRoutes::default(),
-            ServerKind::Bytes | ServerKind::Passthrough => {
-                connections::routes(mesh, workload, answers, &own)
-            }
+            _ => connections::routes(mesh, workload, answers, &own),
         },
         tls,
         kind,

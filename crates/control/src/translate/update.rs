@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::check::{Changes, Reach, Turn};
-use voile_model::mesh::{CaptureMode, Mesh, Provider, Service, Sidecar, Visibility, Workload};
+use voile_model::mesh::{
+    CaptureMode, Mesh, Provider, Resolution, Service, Sidecar, Visibility, Workload,
+};
 use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 
 use super::{Making, address, capture, names};
@@ -183,8 +185,10 @@ impl<'a> Following<'a> {
     /// Routes name services, their ports and subsets; of rules that have these everything is made again.
     fn routes(&mut self) {
         let named = |one: &Service| {
-            let ports: Vec<_> = one.ports.iter().map(|port| port.number).collect();
-            (one.visibility.clone(), ports)
+            let ports = one.ports.iter();
+            let ports: Vec<_> = ports.map(|port| (port.number, port.transport)).collect();
+            let alias = matches!(one.resolution, Resolution::Alias(_));
+            (one.visibility.clone(), one.location, alias, ports)
         };
         let mut services = self.changes.services.values();
         if self.changes.routes || services.any(|turn| differ(turn, named)) {

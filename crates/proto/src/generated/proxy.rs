@@ -3158,6 +3158,8 @@ pub enum ServerKind {
     Bytes = 1,
     /// TLS that ends behind us: its name alone is looked at. There is no `tls`.
     Passthrough = 2,
+    /// The mesh's own TLS, which goes on unread to who takes it: its names say which service. There is no `tls`.
+    AutoPassthrough = 3,
 }
 impl ServerKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -3169,6 +3171,7 @@ impl ServerKind {
             Self::Requests => "REQUESTS",
             Self::Bytes => "BYTES",
             Self::Passthrough => "PASSTHROUGH",
+            Self::AutoPassthrough => "AUTO_PASSTHROUGH",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -3177,6 +3180,7 @@ impl ServerKind {
             "REQUESTS" => Some(Self::Requests),
             "BYTES" => Some(Self::Bytes),
             "PASSTHROUGH" => Some(Self::Passthrough),
+            "AUTO_PASSTHROUGH" => Some(Self::AutoPassthrough),
             _ => None,
         }
     }

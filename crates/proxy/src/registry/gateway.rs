@@ -16,6 +16,7 @@ use voile_xds::wire::{
 
 use super::Registry;
 use super::files::Files;
+use super::origination;
 use super::routes::HeldRoutes;
 use tls::Tls;
 
@@ -69,6 +70,10 @@ impl Server {
 fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
     let names: Vec<&str> = server.names.iter().map(|name| &**name).collect();
     let clients = match &server.tls {
+        // There is one, whose names are those of all services: they come and go, and connections stay.
+        None if server.kind == ServerKind::AutoPassthrough => {
+            return format!("{listener}/automatic").into();
+        }
         None if server.kind == ServerKind::Passthrough => "passthrough",
         None => "plain",
         Some(tls) if tls.mesh => "mesh",
@@ -78,7 +83,7 @@ fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
     };
     let kind = match server.kind {
         ServerKind::Bytes => "-bytes",
-        ServerKind::Requests | ServerKind::Passthrough => "",
+        ServerKind::Requests | ServerKind::Passthrough | ServerKind::AutoPassthrough => "",
     };
     format!("{listener}/{clients}{kind}/{}", names.join(",")).into()
 }
@@ -114,7 +119,9 @@ impl Listener {
                 kind: one.kind,
                 connections: match one.kind {
                     ServerKind::Requests => None,
-                    ServerKind::Bytes | ServerKind::Passthrough => Some(connections(one)?),
+                    ServerKind::Bytes | ServerKind::Passthrough | ServerKind::AutoPassthrough => {
+                        Some(connections(one)?)
+                    }
                 },
                 key: key(&said.name, one),
                 names: one.names.clone(),
@@ -330,11 +337,11 @@ impl Registry {
                 protocol: match server.kind {
                     ServerKind::Requests => Protocol::Http,
                     ServerKind::Bytes => Protocol::Tcp,
-                    ServerKind::Passthrough => Protocol::Tls,
+                    ServerKind::Passthrough | ServerKind::AutoPassthrough => Protocol::Tls,
                 },
                 services: server
                     .routed()
-                    .map(|host| self.virtual_host(listener.port, host))
+                    .map(|host| self.virtual_host(listener.port, (server.kind, host)))
                     .collect(),
                 otherwise: any.map_or(Otherwise::NoRoute, Otherwise::Service),
                 // A lone service takes every connection; requests name their host.
@@ -343,7 +350,12 @@ impl Registry {
         }
     }
 
-    fn virtual_host(&self, called: Port, host: &Host) -> ServicePlan {
+    fn virtual_host(&self, called: Port, (kind, host): (ServerKind, &Host)) -> ServicePlan {
+        let mut routes = self.plan_of(&host.routes, called);
+        if kind == ServerKind::AutoPassthrough {
+            let there = routes.targets.iter_mut().flatten();
+            there.for_each(origination::unread);
+        }
         ServicePlan {
             service: telemetry::Service {
                 host: host.host.to_string(),
@@ -363,7 +375,7 @@ impl Registry {
             traffic: TrafficPlan::default(),
             retry: RetryPolicy::default(),
             retry_budget: RetryBudget::default(),
-            routes: Some(self.plan_of(&host.routes, called)),
+            routes: Some(routes),
         }
     }
 }

@@ -14,6 +14,7 @@ use voile_xds::wire::{Credential, Keeper};
 
 use super::Registry;
 use super::files::{Read, of_origin};
+use crate::health::Watch;
 use crate::plan::{FarPlan, Origination, Same, ServicePlan, WorldTls};
 
 /// All that decides what is spoken.
@@ -206,6 +207,21 @@ fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Originatio
 pub(super) fn tunnel() -> Same<Origination> {
     static TUNNEL: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Tunnel));
     Same(Arc::clone(&TUNNEL))
+}
+
+/// A destination of the mesh's own TLS that clients made and whose end is behind us: its endpoints as far as a sidecar takes it there.
+/// Others are called by nobody; what was sealed for the mesh is never theirs.
+pub(super) fn unread(plan: &mut ServicePlan) {
+    static UNREAD: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Unread));
+    for endpoint in &mut plan.endpoints {
+        endpoint.available &= endpoint.is_sidecar();
+        endpoint.origination = Some(Same(Arc::clone(&UNREAD)));
+    }
+    // Who asks whether somebody is well has no TLS of a client's to ask in.
+    let asked = |Same(watch): &Same<Watch>| watch.checks.is_some();
+    if plan.traffic.watch.as_ref().is_some_and(asked) {
+        plan.traffic.watch = None;
+    }
 }
 
 fn make(terms: &Terms) -> Origination {

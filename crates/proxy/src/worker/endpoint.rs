@@ -389,6 +389,9 @@ impl Endpoint {
         {
             tracing::debug!(address = %self.plan.address, %error, "keep-alive is the kernel's own");
         }
+        if let Some(Origination::Unread) = origination {
+            return Ok(Stream::Tcp(tcp.into()));
+        }
         if let Some(Origination::World(world)) = origination {
             return Box::pin(self.shake(worker, world, inside, tcp)).await;
         }

@@ -253,8 +253,7 @@ impl GatewaySlot {
     /// Whether it takes nothing but TLS.
     fn is_encrypted(&self) -> bool {
         let plan = self.plan.borrow();
-        let in_tls =
-            |server: &ServerPlan| server.tls.is_some() || server.kind == ServerKind::Passthrough;
+        let in_tls = |server: &ServerPlan| server.tls.is_some() || server.kind.ends_behind();
         plan.servers.iter().any(in_tls)
     }
 
@@ -387,12 +386,22 @@ async fn in_tls(
         transport::linger(Stream::Tcp(TcpIo::new(tcp, prefix))).await;
         return None;
     };
+    let is_mesh = hello.is_mesh();
     let name = hello.server_name.map(|name| name.to_ascii_lowercase());
-    let Some(server) = slot.named(name.as_deref()) else {
-        let why = "no server has the name that was asked for";
-        refuse(&worker, &slot, &caller, why);
-        transport::reset(&tcp);
-        return None;
+    let server = slot.named(name.as_deref());
+    let server = server.ok_or("no server has the name that was asked for");
+    let server = server.and_then(|server| match server.kind {
+        // What is not for the mesh's proxies is not theirs to refuse: perhaps they would hand it to an application.
+        ServerKind::AutoPassthrough if !is_mesh => Err("TLS that is not the mesh's own"),
+        _ => Ok(server),
+    });
+    let server = match server {
+        Ok(server) => server,
+        Err(why) => {
+            refuse(&worker, &slot, &caller, why);
+            transport::reset(&tcp);
+            return None;
+        }
     };
     if let Some(name) = &name {
         caller.tell(|told| told.server_name = Some(name.as_str().into()));

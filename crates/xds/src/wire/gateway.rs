@@ -54,6 +54,16 @@ pub enum ServerKind {
     Bytes,
     /// TLS that ends behind us: its name alone is looked at.
     Passthrough,
+    /// The mesh's own TLS, which goes on unread to who takes it.
+    AutoPassthrough,
+}
+
+impl ServerKind {
+    /// Whether it takes TLS that ends behind us.
+    #[must_use]
+    pub fn ends_behind(self) -> bool {
+        matches!(self, Self::Passthrough | Self::AutoPassthrough)
+    }
 }
 
 /// One of them.
@@ -231,8 +241,7 @@ impl GatewayListener {
         if servers.is_empty() {
             return Err(WireError::new("servers", "missing"));
         }
-        let in_tls =
-            |server: &GatewayServer| server.tls.is_some() || server.kind == ServerKind::Passthrough;
+        let in_tls = |server: &GatewayServer| server.tls.is_some() || server.kind.ends_behind();
         let plain = servers.iter().filter(|server| !in_tls(server)).count();
         if plain > 0 && servers.len() > 1 {
             let reason = "one in plaintext has no others beside it";
@@ -274,9 +283,10 @@ impl GatewayServer {
             Ok(wire::ServerKind::Requests) => ServerKind::Requests,
             Ok(wire::ServerKind::Bytes) => ServerKind::Bytes,
             Ok(wire::ServerKind::Passthrough) => ServerKind::Passthrough,
+            Ok(wire::ServerKind::AutoPassthrough) => ServerKind::AutoPassthrough,
             Err(_) => return Err(super::unknown_value("kind", message.kind)),
         };
-        if kind == ServerKind::Passthrough && message.tls.is_some() {
+        if kind.ends_behind() && message.tls.is_some() {
             return Err(WireError::new("tls", "it ends behind us"));
         }
         Ok(Self {
@@ -301,6 +311,7 @@ impl GatewayServer {
                 ServerKind::Requests => wire::ServerKind::Requests,
                 ServerKind::Bytes => wire::ServerKind::Bytes,
                 ServerKind::Passthrough => wire::ServerKind::Passthrough,
+                ServerKind::AutoPassthrough => wire::ServerKind::AutoPassthrough,
             }
             .into(),
             connections: self.connections.bytes().to_vec(),

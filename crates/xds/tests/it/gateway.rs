@@ -112,17 +112,21 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
         carrying(proxy::ServerKind::Bytes, None),
         carrying(proxy::ServerKind::Bytes, Some(tls())),
         carrying(proxy::ServerKind::Passthrough, None),
+        carrying(proxy::ServerKind::AutoPassthrough, None),
         carrying(proxy::ServerKind::Bytes, Some(mesh)),
     ] {
         let read = Gateway::check(&good).expect("good");
         assert_eq!(Gateway::check(&read.encode()), Ok(read));
     }
-    let table: [(&str, Change); 10] = [
+    let table: [(&str, Change); 11] = [
         ("listeners[0].servers[0].kind", |one| {
             one.servers[0].kind = 77;
         }),
         ("listeners[0].servers[0].tls: it ends behind", |one| {
             one.servers[0].kind = proxy::ServerKind::Passthrough.into();
+        }),
+        ("listeners[0].servers[0].tls: it ends behind", |one| {
+            one.servers[0].kind = proxy::ServerKind::AutoPassthrough.into();
         }),
         ("listeners[0].servers: missing", |one| one.servers.clear()),
         ("listeners[0].port", |one| one.port = 70_000),

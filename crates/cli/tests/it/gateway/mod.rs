@@ -1,5 +1,6 @@
 //! A gateway: what comes from outside, by plain sockets, through it into the mesh.
 
+mod automatic;
 mod files;
 mod forwarded;
 mod http3;
@@ -81,7 +82,11 @@ impl Edge {
 
     /// The same, with a gateway that is started so.
     pub(crate) fn start_as(how: Client, annotations: &str, resources: &str) -> Self {
-        let mesh = Mesh::start("STRICT");
+        Self::start_on(Mesh::start("STRICT"), how, annotations, resources)
+    }
+
+    /// The same in front of a mesh that runs.
+    pub(crate) fn start_on(mesh: Mesh, how: Client, annotations: &str, resources: &str) -> Self {
         say(&mesh, "gateway.yaml", &pod(&mesh, annotations));
         say(&mesh, "edge.yaml", resources);
         let (gateway, ports) = mesh.start_beside("gateway", &as_gateway(how));

@@ -166,11 +166,6 @@ fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, 
             let help = "write protocol: TLS, or remove `tls`";
             report.error(codes::CONTRADICTION, at, message, help);
         }
-        Some(tls) if encrypted && tls.mode == ServerTlsMode::AutoPassthrough => {
-            let message = format!("tls.mode {} is not yet supported", word(tls.mode));
-            let help = "write PASSTHROUGH, and routes by `tls` in a VirtualService";
-            report.error(codes::NOT_YET, at, message, help);
-        }
         Some(tls) if encrypted && ends_here(tls.mode) && nameless => {
             let message = format!("a server of {protocol} needs a certificate");
             let help = "name its Secret in tls.credentialName, or its files in tls.serverCertificate and tls.privateKey";
