@@ -213,10 +213,13 @@ impl Checking<'_> {
     /// Whether anybody in front of any workload that obeys the policy is believed about who calls.
     fn hears_of_clients(&self) -> bool {
         let mesh_wide = self.mesh.config.proxy.trusted_proxies;
+        let at_gateways = self.mesh.config.proxy.proxy_protocol;
         let hears = |subject: &&Subject<'_>| {
             let topology = subject.template.map(|template| template.topology);
             let topology = topology.unwrap_or_default();
-            topology.proxy_protocol || topology.trusted_proxies.unwrap_or(mesh_wide) > 0
+            topology.proxy_protocol
+                || (at_gateways && subject.is_gateway())
+                || topology.trusted_proxies.unwrap_or(mesh_wide) > 0
         };
         match self.selected.is_empty() {
             true => mesh_wide > 0,

@@ -13,7 +13,7 @@ use voile_model::{Port, ServiceKey, mesh};
 use voile_telemetry::{Peer, Service};
 use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
-use voile_transport::KeepAlive;
+use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
     Authorizer, Collector, ForwardClientCertificate, Keeper, MutualTls, Protocol,
     ProxyConfiguration, ServerKind, Telemetry, protocol_of,
@@ -349,6 +349,8 @@ pub(crate) struct TrafficPlan {
     pub(crate) upstream: UpstreamTerms,
     /// What TLS every endpoint is spoken to in.
     pub(crate) origination: Option<Same<Origination>>,
+    /// By which header connections say first for whom they are.
+    pub(crate) introduces: Option<proxy_protocol::Version>,
 }
 
 /// How one of a destination's endpoints is chosen.

@@ -1,5 +1,5 @@
-//! The header by which a load balancer says for whom it connects (the PROXY protocol, versions 1 and 2). The parser is pure
-//! and takes nothing that does not belong to the header, so that what follows is read by whoever reads it anyway.
+//! The header by which a load balancer says for whom it connects (the PROXY protocol, versions 1 and 2), read and written. The parser
+//! is pure and takes nothing that does not belong to the header, so that what follows is read by whoever reads it anyway.
 
 use std::fmt;
 use std::io;
@@ -72,27 +72,14 @@ pub fn parse(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
 /// The header, of version 2, of a connection that `source` made to `destination`, with the identity that was proven.
 #[must_use]
 pub fn header(source: SocketAddr, destination: SocketAddr, identity: &str) -> Vec<u8> {
-    let wide = |ip: IpAddr| match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
-    let both = (source.ip().to_canonical(), destination.ip().to_canonical());
-    let (family, addresses) = match both {
-        (IpAddr::V4(from), IpAddr::V4(to)) => (0x11, [from.octets(), to.octets()].concat()),
-        (from, to) => (0x21, [wide(from), wide(to)].concat()),
-    };
-    let ports = [source.port(), destination.port()].map(u16::to_be_bytes);
-    // An identity is some hundred bytes: a certificate has no room for more.
-    let length = |bytes: usize| u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
-    let rest = [
-        &*addresses,
-        ports.as_flattened(),
-        &[IDENTITY],
-        &length(identity.len()),
-        identity.as_bytes(),
-    ]
-    .concat();
-    [V2_SIGNATURE, &[0x21, family], &length(rest.len()), &rest].concat()
+    let length = length(identity.len());
+    let addition = [&[IDENTITY][..], &length, identity.as_bytes()].concat();
+    block(Some((source, destination)), &addition)
+}
+
+/// An identity is some hundred bytes: a certificate has no room for more.
+fn length(bytes: usize) -> [u8; 2] {
+    u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }
 
 /// Whether one is the beginning of the other.
@@ -195,6 +182,80 @@ fn version_2(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
         _ => return Err(Malformed("PROXY header of something other than TCP")),
     };
     Ok(ProxyHeader { length, source })
+}
+
+/// A version that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// A line of text.
+    V1,
+    /// Bytes.
+    V2,
+}
+
+/// The header of a connection that is made for somebody: who connected, and to where. Without them it is the writer's own, or he does
+/// not know. Addresses of two families are both written as IPv6.
+#[must_use]
+pub fn introduction(version: Version, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
+    match version {
+        Version::V1 => line(ends).into_bytes(),
+        Version::V2 => block(ends, &[]),
+    }
+}
+
+/// Addresses of one family.
+enum Ends {
+    V4([Ipv4Addr; 2]),
+    V6([Ipv6Addr; 2]),
+}
+
+impl Ends {
+    fn of(from: IpAddr, to: IpAddr) -> Self {
+        let mapped = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        match (from.to_canonical(), to.to_canonical()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => Self::V4([from, to]),
+            (from, to) => Self::V6([mapped(from), mapped(to)]),
+        }
+    }
+}
+
+fn line(ends: Option<(SocketAddr, SocketAddr)>) -> String {
+    let Some((from, to)) = ends else {
+        return "PROXY UNKNOWN\r\n".to_owned();
+    };
+    let ports = format!("{} {}\r\n", from.port(), to.port());
+    match Ends::of(from.ip(), to.ip()) {
+        Ends::V4([from, to]) => format!("PROXY TCP4 {from} {to} {ports}"),
+        Ends::V6([from, to]) => format!("PROXY TCP6 {from} {to} {ports}"),
+    }
+}
+
+fn block(ends: Option<(SocketAddr, SocketAddr)>, addition: &[u8]) -> Vec<u8> {
+    const LOCAL: u8 = 0x20;
+    const PROXY: u8 = 0x21;
+    let (command, family, addresses) = match ends {
+        None => (LOCAL, 0, Vec::new()),
+        Some((from, to)) => {
+            let ports = [from.port(), to.port()].map(u16::to_be_bytes);
+            let (family, both) = match Ends::of(from.ip(), to.ip()) {
+                Ends::V4(both) => (0x11, both.map(|one| one.octets()).concat()),
+                Ends::V6(both) => (0x21, both.map(|one| one.octets()).concat()),
+            };
+            (PROXY, family, [&both, ports.as_flattened()].concat())
+        }
+    };
+    let length = length(addresses.len() + addition.len());
+    [
+        V2_SIGNATURE,
+        &[command, family],
+        &length,
+        &addresses,
+        addition,
+    ]
+    .concat()
 }
 
 /// Takes the header from the beginning of a connection, and not a byte more; gives who stands behind it. A connection that
@@ -313,6 +374,75 @@ mod tests {
             let said = read.source.expect("an address");
             let said = SocketAddr::new(said.ip().to_canonical(), said.port());
             assert_eq!((read.length, said), (made.len(), source));
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_the_protocol_says_and_is_read_back() {
+        let at = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+        let (v4, other4) = (at("192.0.2.1:12345"), at("198.51.100.2:80"));
+        let (v6, other6) = (at("[2001:db8::1]:12345"), at("[2001:db8::2]:80"));
+        let mapped = at("[::ffff:192.0.2.1]:12345");
+        let table: [(Option<(SocketAddr, SocketAddr)>, &str, Option<SocketAddr>); 5] = [
+            (None, "PROXY UNKNOWN\r\n", None),
+            (
+                Some((v4, other4)),
+                "PROXY TCP4 192.0.2.1 198.51.100.2 12345 80\r\n",
+                Some(v4),
+            ),
+            (
+                Some((v6, other6)),
+                "PROXY TCP6 2001:db8::1 2001:db8::2 12345 80\r\n",
+                Some(v6),
+            ),
+            // Families that differ are both told as IPv6; one that is only written so is told as what it is.
+            (
+                Some((v4, other6)),
+                "PROXY TCP6 ::ffff:192.0.2.1 2001:db8::2 12345 80\r\n",
+                Some(mapped),
+            ),
+            (
+                Some((mapped, other4)),
+                "PROXY TCP4 192.0.2.1 198.51.100.2 12345 80\r\n",
+                Some(v4),
+            ),
+        ];
+        for (ends, text, source) in table {
+            let first = introduction(Version::V1, ends);
+            assert_eq!(String::from_utf8_lossy(&first), text);
+            for written in [first, introduction(Version::V2, ends)] {
+                let length = written.len();
+                assert_eq!(parse(&written), Ok(ProxyHeader { length, source }));
+            }
+        }
+        let expected = v2(0x21, 0x11, &ipv4());
+        assert_eq!(introduction(Version::V2, Some((v4, other4))), expected);
+        assert_eq!(introduction(Version::V2, None), v2(0x20, 0, &[]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_drips_his_header_is_heard_no_longer_than_the_limit() {
+        use tokio::io::AsyncWriteExt;
+        use tokio::net::TcpListener;
+
+        const LIMIT: Duration = Duration::from_secs(10);
+        for (pause, expected) in [(1, Err(io::ErrorKind::TimedOut)), (0, Ok(None))] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("an address");
+            let at = listener.local_addr().expect("an address");
+            let mut client = TcpStream::connect(at).await.expect("a connection");
+            let (mut server, _) = listener.accept().await.expect("a connection");
+            let drips = async {
+                for byte in b"PROXY UNKNOWN\r\n" {
+                    client.write_all(&[*byte]).await.expect("sent");
+                    tokio::time::sleep(Duration::from_secs(pause)).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let heard = tokio::select! {
+                heard = read_proxy_header(&mut server, LIMIT) => heard,
+                () = drips => unreachable!("it never ends"),
+            };
+            assert_eq!(heard.map_err(|error| error.kind()), expected, "{pause}");
         }
     }
 

@@ -383,7 +383,7 @@ fn configuration(
         trusted_proxies: topology
             .trusted_proxies
             .unwrap_or(config.proxy.trusted_proxies),
-        proxy_protocol: topology.proxy_protocol,
+        proxy_protocol: workload.hears_proxy_header(config.proxy.proxy_protocol),
         forward_client_certificate: forwards(workload.forwards(&config.proxy.forwards)).into(),
         labels: labels_on_wire(&workload.labels),
         health_probe: member_of(mesh, workload)

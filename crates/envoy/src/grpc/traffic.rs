@@ -95,6 +95,7 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> 
         pool,
         retry_budget,
         tls,
+        proxy_protocol,
     } = said;
     let mut found = Vec::new();
     of_balancer(balancer, crowd, &mut found);
@@ -113,6 +114,10 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> 
     if retry_budget.is_some() {
         let why = "gRPC bounds attempts by their number alone (retryBudget)";
         found.push((LimitName::RetryBudget, why.to_owned()));
+    }
+    if proxy_protocol.is_some() {
+        let why = "gRPC writes no PROXY header (proxyProtocol): who expects one refuses it";
+        found.push((LimitName::ProxyProtocol, why.to_owned()));
     }
     if let Some(ClientTls::Mutual(Some(name))) = tls {
         let why = format!("gRPC asks for no server name of ours (sni: {name})");

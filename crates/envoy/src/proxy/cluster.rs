@@ -167,6 +167,13 @@ impl<'a> Target<'a> {
             );
             return None;
         }
+        if self.traffic.proxy_protocol.is_some() {
+            limit(
+                LimitName::ProxyProtocol,
+                "proxyProtocol of DestinationRules is not translated; it is left out, and nothing goes there without the header",
+            );
+            return None;
+        }
         match &self.service.resolution {
             Resolution::Passthrough if !self.service.headless => {
                 if self.subset.is_some() {

@@ -167,7 +167,8 @@ impl Edge<'_> {
             "traffic_direction": Way::Out.direction(),
         });
         let mut filters = Vec::new();
-        if self.workload.topology.proxy_protocol {
+        let of_mesh = self.outbound.mesh.config.proxy.proxy_protocol;
+        if self.workload.hears_proxy_header(of_mesh) {
             filters.push(listener_filter("proxy_protocol", "ProxyProtocol"));
         }
         let chains = match kind {

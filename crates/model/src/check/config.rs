@@ -366,6 +366,7 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
             .map(|tracing| proxy_tracing(tracing, report))
             .unwrap_or_default(),
         limits: limits::limits(&written.runtime_values, report),
+        proxy_protocol: written.proxy_protocol,
         ..ProxySettings::default()
     };
     set(

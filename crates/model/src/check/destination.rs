@@ -10,6 +10,7 @@ use super::{intents, traffic};
 use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::intent::Intent;
+use crate::mesh::traffic::ProxyProtocol;
 use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy, Visibility};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, ResourceName};
 use crate::written::traffic::Level;
@@ -107,9 +108,11 @@ fn policy(written: &written::TrafficPolicy, report: &Report) -> TrafficPolicy {
         }
     }
     let budget = written.retry_budget.as_ref();
+    let header = written.proxy_protocol.as_ref();
     TrafficPolicy {
         whole: PolicyLevel {
             retry_budget: budget.map(|budget| traffic::retry_budget(budget, report)),
+            proxy_protocol: header.and_then(|version| proxy_protocol(version.as_ref(), report)),
             ..level(&written.level, written.tls.as_ref(), report)
         },
         ports,
@@ -124,6 +127,17 @@ fn level(written: &Level, tls: Option<&written::ClientTls>, report: &Report) -> 
         outliers: outliers.map(|outliers| traffic::outliers(outliers, report)),
         pool: pool.and_then(|pool| traffic::pool(pool, report)),
         retry_budget: None,
+        proxy_protocol: None,
         tls: tls.and_then(|tls| origin::tls(tls, report)),
+    }
+}
+
+/// Without a word it is the first version, as in Istio.
+fn proxy_protocol(version: Option<&Text>, report: &Report) -> Option<ProxyProtocol> {
+    const VERSIONS: [(&str, ProxyProtocol); 2] =
+        [("V1", ProxyProtocol::V1), ("V2", ProxyProtocol::V2)];
+    match version {
+        None => Some(ProxyProtocol::V1),
+        Some(text) => report.one_of(text, &VERSIONS),
     }
 }

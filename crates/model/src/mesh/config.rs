@@ -169,6 +169,8 @@ pub struct ProxySettings {
     pub keeps_source: bool,
     /// Proxies in front of a proxy whose word in `x-forwarded-for` is believed (`gatewayTopology.numTrustedProxies`).
     pub trusted_proxies: u32,
+    /// Whether whoever connects to a gateway says by a PROXY header for whom (`gatewayTopology.proxyProtocol`).
+    pub proxy_protocol: bool,
     /// What becomes of `x-forwarded-client-cert`, where a Pod does not say.
     pub forwards: Forwards,
 }
@@ -200,6 +202,7 @@ impl Default for ProxySettings {
             limits: ProxyLimits::default(),
             keeps_source: false,
             trusted_proxies: 0,
+            proxy_protocol: false,
             forwards: Forwards::default(),
         }
     }

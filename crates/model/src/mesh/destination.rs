@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::traffic::{
-    ClientTls, ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic, RetryBudget,
+    ClientTls, ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic, ProxyProtocol,
+    RetryBudget,
 };
 use super::{Mesh, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
@@ -69,6 +70,8 @@ pub struct PolicyLevel {
     pub retry_budget: Option<RetryBudget>,
     /// `tls`.
     pub tls: Option<ClientTls>,
+    /// `proxyProtocol`, which ports do not have.
+    pub proxy_protocol: Option<ProxyProtocol>,
 }
 
 impl TrafficPolicy {
@@ -76,14 +79,17 @@ impl TrafficPolicy {
     fn over(&self, wider: PolicyLevel, port: Port) -> PolicyLevel {
         let own = self.whole.clone();
         let retry_budget = own.retry_budget.or(wider.retry_budget);
+        let proxy_protocol = own.proxy_protocol.or(wider.proxy_protocol);
         if let Some(of_port) = self.ports.get(&port) {
             return PolicyLevel {
                 retry_budget,
+                proxy_protocol,
                 ..of_port.clone()
             };
         }
         PolicyLevel {
             retry_budget,
+            proxy_protocol,
             tls: own.tls.or(wider.tls),
             balancer: own.balancer.or(wider.balancer),
             outliers: own.outliers.or(wider.outliers),
@@ -111,6 +117,7 @@ impl DestinationRule {
             pool: level.pool.unwrap_or_default(),
             retry_budget: level.retry_budget,
             tls: level.tls,
+            proxy_protocol: level.proxy_protocol,
         }
     }
 }
@@ -121,6 +128,7 @@ impl DestinationRule {
         let speaking = |level: PolicyLevel| PolicyLevel {
             tls: Some(tls.clone()),
             retry_budget: None,
+            proxy_protocol: None,
             ..level
         };
         let whole = self.policy.over(PolicyLevel::default(), port);

@@ -17,6 +17,17 @@ pub struct PortTraffic {
     pub retry_budget: Option<RetryBudget>,
     /// `tls`; as the mesh finds it where nothing is said.
     pub tls: Option<ClientTls>,
+    /// `proxyProtocol`: what connections begin with, before TLS.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// The version of the header by which a server is told for whom a connection is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// A line of text.
+    V1,
+    /// Bytes.
+    V2,
 }
 
 impl PortTraffic {

@@ -83,13 +83,19 @@ impl Workload {
 pub struct Topology {
     /// Proxies whose word in `x-forwarded-for` is believed; `None` where the mesh says.
     pub trusted_proxies: Option<u32>,
-    /// Whether whoever connects in plaintext says by a PROXY header for whom.
+    /// Whether whoever connects in plaintext says by a PROXY header for whom; MeshConfig says it of gateways.
     pub proxy_protocol: bool,
     /// What becomes of `x-forwarded-client-cert`, where the mesh does not say.
     pub forwards: Forwards,
 }
 
 impl Workload {
+    /// Whether its proxy hears first for whom a connection is made, where the mesh says so of gateways or not.
+    #[must_use]
+    pub fn hears_proxy_header(&self, mesh: bool) -> bool {
+        self.topology.proxy_protocol || (mesh && self.gateway)
+    }
+
     /// What its proxy makes of `x-forwarded-client-cert`, in a mesh that says this for all. Gateways tell of clients' certificates where
     /// nothing is said, as Istio's; sidecars, where that would cost each request, only where it is.
     #[must_use]

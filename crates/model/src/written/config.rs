@@ -42,6 +42,8 @@ pub(crate) struct ProxySettings {
     pub(crate) runtime_values: TextMap,
     pub(crate) interception_mode: Option<Text>,
     pub(crate) trusted_proxies: Option<Spanned<i64>>,
+    /// Whether it is said that balancers in front of gateways say for whom they connect.
+    pub(crate) proxy_protocol: bool,
     /// What becomes of `x-forwarded-client-cert` at gateways, and at sidecars.
     pub(crate) forwards: [Option<Text>; 2],
 }
@@ -232,6 +234,7 @@ impl RetrySettings {
 impl ProxySettings {
     fn read(mut fields: Fields<'_>) -> Self {
         let mut at_gateways = None;
+        let mut proxy_protocol = false;
         let mut settings = Self {
             concurrency: fields.integer("concurrency"),
             drain_duration: fields.text("drainDuration"),
@@ -243,14 +246,16 @@ impl ProxySettings {
             interception_mode: fields.text("interceptionMode"),
             trusted_proxies: fields.inner("gatewayTopology").and_then(|mut topology| {
                 let number = topology.integer("numTrustedProxies");
-                // Of all proxies they speak of gateways, which are not there yet; of one Pod's its annotation may.
-                topology.not_yet(&["proxyProtocol"]);
+                let header = topology.inner("proxyProtocol").map(Fields::finish);
+                proxy_protocol = header.is_some();
                 at_gateways = topology.text(GATEWAYS_FORWARD);
                 topology.finish();
                 number
             }),
+            proxy_protocol: false,
             forwards: [None, None],
         };
+        settings.proxy_protocol = proxy_protocol;
         let at_sidecars = fields.inner("proxyHeaders").and_then(|mut inner| {
             let said = proxy_headers(&mut inner);
             inner.finish();

@@ -31,6 +31,8 @@ pub(crate) struct TrafficPolicy {
     pub(crate) retry_budget: Option<RetryBudget>,
     pub(crate) ports: Vec<PortPolicy>,
     pub(crate) tls: Option<ClientTls>,
+    /// `proxyProtocol`, with its version where one is written.
+    pub(crate) proxy_protocol: Option<Option<Text>>,
     /// Where failover between localities is asked for.
     pub(crate) failover: Option<At>,
 }
@@ -100,9 +102,14 @@ impl TrafficPolicy {
             retry_budget: RetryBudget::read(&mut fields),
             ports: fields.list("portLevelSettings", PortPolicy::read),
             tls: ClientTls::read(&mut fields),
+            proxy_protocol: fields.inner("proxyProtocol").map(|mut inner| {
+                let version = inner.text("version");
+                inner.finish();
+                version
+            }),
             failover: failover(&mut fields),
         };
-        fields.not_yet(&["tunnel", "proxyProtocol"]);
+        fields.not_yet(&["tunnel"]);
         fields.finish();
         policy
     }

@@ -1550,6 +1550,9 @@ pub struct TrafficPolicy {
     /// Of MESH_MUTUAL: the name that is asked for. Empty: none.
     #[prost(string, tag = "21")]
     pub mesh_server_name: ::prost::alloc::string::String,
+    /// The version of the PROXY protocol's header that connections begin with, before TLS; 0: none.
+    #[prost(uint32, tag = "22")]
+    pub proxy_protocol: u32,
 }
 impl ::prost::Name for TrafficPolicy {
     const NAME: &'static str = "TrafficPolicy";

@@ -14,6 +14,7 @@ use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
 use voile_traffic::{Limits, OutlierPolicy, RetryBudget, Standing};
 use voile_transport::KeepAlive;
+use voile_transport::proxy_protocol::Version;
 use voile_xds::wire::{HealthCheck, OutboundService};
 
 use super::{Registry, origination, service_name};
@@ -193,6 +194,9 @@ fn insert<T>(all: &mut BTreeMap<Destination, Weak<T>>, of: &Destination, fresh: 
     all.insert(of.clone(), Arc::downgrade(fresh));
 }
 
+/// How long a connection is kept that was opened for one client and carries nothing: what it waits for is that client alone.
+const IDLE_ALONE: Duration = Duration::from_secs(5);
+
 impl Registry {
     /// A destination with what a DestinationRule says of calls to it.
     pub(super) fn treated(
@@ -242,6 +246,9 @@ impl Registry {
             // As with Envoy a budget stands in for it.
             retries: pool.max_retries.filter(|_| said.retry_budget.is_none()),
         };
+        // What is opened for one client is nobody else's to use.
+        let alone = said.proxy_protocol.map(|_| IDLE_ALONE);
+        let idle = pool.http_idle.into_iter().chain(alone).min();
         let outliers = said.outliers.as_ref().map(outlier_policy);
         let watched = outliers.is_some() || check.is_some();
         TrafficPlan {
@@ -259,11 +266,15 @@ impl Registry {
             }),
             upstream: UpstreamTerms {
                 requests: pool.requests_per_connection.and_then(NonZeroU32::new),
-                idle: pool.http_idle.and_then(|idle| {
+                idle: idle.and_then(|idle| {
                     let milliseconds = u32::try_from(idle.as_millis());
                     NonZeroU32::new(milliseconds.unwrap_or(u32::MAX))
                 }),
             },
+            introduces: said.proxy_protocol.map(|version| match version {
+                said::ProxyProtocol::V1 => Version::V1,
+                said::ProxyProtocol::V2 => Version::V2,
+            }),
         }
     }
 }

@@ -21,6 +21,7 @@ use voile_transport::{
     self as transport, ConnectError, HandshakeError, KeepAlive, Stream, TLS_HANDSHAKE_TIMEOUT,
 };
 
+use super::introduction::Introduction;
 use super::shown::Shown;
 use super::{Tls, Worker, count, tunnels};
 use crate::http::{Answer, UNREACHED, UpstreamHttp};
@@ -68,6 +69,8 @@ pub(crate) struct Manner {
     /// How long the kernel may take.
     pub(crate) timeout: Duration,
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// What they begin with.
+    introduction: Option<Introduction>,
 }
 
 impl Manner {
@@ -77,6 +80,16 @@ impl Manner {
         Self {
             timeout: plan.connect_timeout.unwrap_or_else(usual),
             keep_alive: plan.keep_alive,
+            introduction: plan.introduces.map(Introduction::of_our_own),
+        }
+    }
+
+    /// The same for a client that called this, where it is said for whom connections are made.
+    pub(super) fn on_behalf(self, client: SocketAddr, called: impl FnOnce() -> SocketAddr) -> Self {
+        let of_client = |one: Introduction| one.on_behalf(client, called());
+        Self {
+            introduction: self.introduction.map(of_client),
+            ..self
         }
     }
 }
@@ -376,18 +389,16 @@ impl Endpoint {
             return Err(Unreachable::unmade(why));
         }
         if origination.is_some_and(Origination::is_tunnel) {
-            return Box::pin(tunnels::connect(worker, self, limit)).await;
-        }
-        let tcp = match &self.plan.name {
-            Some(name) if self.plan.address.ip().is_unspecified() => {
-                Box::pin(self.connect_by_name(worker, &name.host, limit)).await?
+            let mut tunnel = Box::pin(tunnels::connect(worker, self, limit)).await?;
+            if let Some(introduction) = manner.introduction {
+                introduction.make(&mut tunnel, None).await?;
             }
-            _ => connect_to(worker, self.plan.address, limit).await?,
-        };
-        if let Some(keep_alive) = manner.keep_alive
-            && let Err(error) = keep_alive.set(&tcp)
-        {
-            tracing::debug!(address = %self.plan.address, %error, "keep-alive is the kernel's own");
+            return Ok(tunnel);
+        }
+        let mut tcp = self.reach(worker, manner).await?;
+        if let Some(introduction) = manner.introduction {
+            let ends = tcp.local_addr().ok().zip(tcp.peer_addr().ok());
+            introduction.make(&mut tcp, ends).await?;
         }
         if let Some(Origination::Unread) = origination {
             return Ok(Stream::Tcp(tcp.into()));
@@ -426,6 +437,23 @@ impl Endpoint {
             "upstream identity refused",
             format!("{}: {error}", self.plan.address),
         ))
+    }
+
+    /// A connection to where it is.
+    async fn reach(&self, worker: &Worker, manner: Manner) -> Result<TcpStream, Unreachable> {
+        let limit = manner.timeout;
+        let tcp = match &self.plan.name {
+            Some(name) if self.plan.address.ip().is_unspecified() => {
+                Box::pin(self.connect_by_name(worker, &name.host, limit)).await?
+            }
+            _ => connect_to(worker, self.plan.address, limit).await?,
+        };
+        if let Some(keep_alive) = manner.keep_alive
+            && let Err(error) = keep_alive.set(&tcp)
+        {
+            tracing::debug!(address = %self.plan.address, %error, "keep-alive is the kernel's own");
+        }
+        Ok(tcp)
     }
 
     /// Speaks TLS of the world's, which verifies who answered by itself.

@@ -54,7 +54,7 @@ pub(super) fn bytes(
                 },
             }
         };
-        let streams = (stream, caller.client());
+        let streams = (stream, caller.client(), &*way);
         let relayed = match (&led, &through) {
             (Err(flags), None) => refuse(&worker, &black_hole(), &streams.0, flags, AsClient),
             (Err(flags), Some(through)) => {

@@ -11,8 +11,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_transport::{News, Stream};
 
-use crate::health::Seated;
-use crate::http::Io;
+use super::endpoint::Endpoint;
+use crate::health::{Seated, Waited};
+use crate::http::{ConnectFailure, Io, UpstreamHttp};
+use crate::plan::{Same, TrafficPlan};
 
 /// See the module.
 pub(crate) struct Line {
@@ -117,5 +119,30 @@ impl Io for Line {
 
     fn closed_before(&self, mark: u64) -> bool {
         Io::closed_before(&self.stream, mark)
+    }
+}
+
+/// A place for a connection to an endpoint, where those have a limit. As with Envoy the first that a worker has to an endpoint is
+/// always allowed, since it may be that all others are idle and somebody else's.
+pub(super) async fn seat(
+    traffic: &TrafficPlan,
+    endpoint: &Endpoint,
+    upstream: UpstreamHttp,
+) -> Result<Option<Seated>, ConnectFailure> {
+    let Some(Same(gate)) = &traffic.breaker else {
+        return Ok(None);
+    };
+    let seated = gate.seat();
+    if seated.is_some() || endpoint.lines.get() == 0 {
+        return Ok(seated);
+    }
+    // Requests of HTTP/2 share the connections that there are.
+    if upstream == UpstreamHttp::Http2 {
+        return Err(ConnectFailure::overflow());
+    }
+    match Box::pin(gate.connection()).await {
+        Ok(seated) => Ok(Some(seated)),
+        Err(Waited::InVain) => Err(ConnectFailure::overflow()),
+        Err(Waited::Freed) => Err(ConnectFailure::look_again()),
     }
 }

@@ -22,6 +22,7 @@ mod gateway_http3;
 mod gateway_tcp;
 mod inbound;
 mod inbound_http;
+mod introduction;
 mod late;
 mod ledger;
 mod line;
@@ -294,6 +295,8 @@ pub(crate) struct Worker {
     gateways: Gateways,
     /// Who asks endpoints whether they are well.
     pub(crate) checkers: checks::Checkers,
+    /// Connections that are one client's alone.
+    pub(crate) introduced: introduction::Introduced,
     /// For tasks of its own.
     me: Weak<Worker>,
 }
@@ -346,6 +349,7 @@ impl Worker {
             tunnels: Rc::default(),
             gateways: Gateways::default(),
             checkers: checks::Checkers::default(),
+            introduced: introduction::Introduced::default(),
             me: me.clone(),
         })
     }

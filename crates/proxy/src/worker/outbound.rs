@@ -257,7 +257,7 @@ fn relay(
             Err(flags) => refuse(worker, &black_hole(), &stream, flags, AsClient),
             Ok(service) => {
                 let ending = (std::future::pending(), AsClient);
-                to_service(worker, service, (stream, remote), watched, ending).await
+                to_service(worker, service, (stream, remote, &*slot), watched, ending).await
             }
         };
         let downstream = Downstream {
@@ -349,13 +349,13 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
 pub(super) fn to_service<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,
-    (stream, remote): (Stream, SocketAddr),
+    (stream, remote, slot): (Stream, SocketAddr, &'a OutboundSlot),
     watched: Option<(Place, u64)>,
     (ending, counted): (impl Future<Output = ()> + 'a, impl Counted + 'a),
 ) -> impl Future<Output = Relayed> + 'a {
     async move {
         // The way there is boxed, and gone when it is known.
-        match Box::pin(reach(worker, service, (&stream, remote), counted)).await {
+        match Box::pin(reach(worker, service, (&stream, remote, slot), counted)).await {
             Ok(reached) => {
                 carry(worker, service, reached, stream, (watched, ending, counted)).await
             }
@@ -376,7 +376,7 @@ struct Reached {
 async fn reach(
     worker: &Rc<Worker>,
     service: &ServiceState,
-    (stream, remote): (&Stream, SocketAddr),
+    (stream, remote, slot): (&Stream, SocketAddr, &OutboundSlot),
     counted: impl Counted,
 ) -> Result<Reached, Relayed> {
     let traffic = &service.plan.traffic;
@@ -399,7 +399,8 @@ async fn reach(
     let endpoint = &in_flight.endpoint;
     let series = counted.series(worker, &service.plan.service, Some(endpoint));
     worker.shard.borrow_mut().tcp_opened(series);
-    let manner = Manner::of(worker, traffic);
+    let called = || slot.plan.borrow().bind;
+    let manner = Manner::of(worker, traffic).on_behalf(remote, called);
     let connected = endpoint.connect(worker, Inside::Bytes, manner).await;
     let outcome = match &connected {
         Ok(_) => Outcome::Answered(200),

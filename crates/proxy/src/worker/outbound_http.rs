@@ -23,8 +23,9 @@ use super::changes::Changes;
 use super::effects::{Effects, refused};
 use super::endpoint::{Endpoint, InFlight, Manner, outbound_labels};
 use super::inbound_http::upstream;
+use super::introduction;
 use super::ledger::Begun;
-use super::line::Line;
+use super::line::{Line, seat};
 use super::logged::{self, Downstream, HttpContext};
 use super::mirror::Mirrors;
 use super::names::host_of;
@@ -35,7 +36,6 @@ use super::slots::{OutboundSlot, ServiceState, Table};
 use super::vantage::Vantage;
 use super::{Admitted, Overload, Worker, count, counted, outcome};
 use crate::actions::Answered;
-use crate::health::{Seated, Waited};
 use crate::http::{
     self, Amendment, Answer, ConnectFailure, Exchange, Head, HttpRole, Observe, Pending, Refusal,
     ResponseFlag, Revocation, Route, Shown, UpstreamHttp,
@@ -192,6 +192,12 @@ impl OutboundRole {
                 suite: None,
             },
         }
+    }
+
+    /// The connections that our client's requests to an endpoint may travel on.
+    fn pool_key(&self, endpoint: &Endpoint, traffic: &TrafficPlan) -> u32 {
+        let called = || self.slot.plan.borrow().bind;
+        introduction::pool_key(&self.worker, (endpoint, traffic), self.remote, called)
     }
 
     /// Where a request to a service is counted that an endpoint took, or nobody.
@@ -461,7 +467,8 @@ impl OutboundRole {
             delayed,
             ..
         } = way;
-        let (key, protocol) = (endpoint.endpoint.key, service.plan.protocol);
+        let protocol = service.plan.protocol;
+        let key = self.pool_key(&endpoint.endpoint, &service.plan.traffic);
         let to_sidecar = endpoint.endpoint.plan.is_sidecar();
         let connect_timeout = Manner::of(&self.worker, &service.plan.traffic).timeout;
         let terms_of_pool = service.plan.traffic.upstream;
@@ -546,7 +553,8 @@ impl OutboundRole {
             ..Wish::default()
         };
         let (to, untried) = service.choose_other(&self.worker, wish)?;
-        let (key, to_sidecar) = (to.endpoint.key, to.endpoint.plan.is_sidecar());
+        let key = self.pool_key(&to.endpoint, &service.plan.traffic);
+        let to_sidecar = to.endpoint.plan.is_sidecar();
         if let Some(failed) = ticket.endpoint.replace(to) {
             self.ended(&service, &failed, outcome::of_attempt(last), false);
             kept.reported = made;
@@ -580,7 +588,8 @@ impl OutboundRole {
         };
         let endpoint = &in_flight.endpoint;
         let seated = seat(traffic, endpoint, upstream).await?;
-        let manner = Manner::of(&self.worker, traffic);
+        let called = || self.slot.plan.borrow().bind;
+        let manner = Manner::of(&self.worker, traffic).on_behalf(self.remote, called);
         let inside = upstream.into();
         let connecting = Box::pin(endpoint.connect(&self.worker, inside, manner));
         let connected = connecting.await;
@@ -607,31 +616,6 @@ fn overflow(way: Way) -> Refusal<OutboundRole> {
     let mut refusal = Refusal::new(503, ResponseFlag::UpstreamOverflow, reason);
     refusal.ticket = Some(way.ticket());
     refusal
-}
-
-/// A place for a connection to an endpoint, where those have a limit. As with Envoy the first that a worker has to an endpoint is
-/// always allowed, since it may be that all others are idle and somebody else's.
-async fn seat(
-    traffic: &TrafficPlan,
-    endpoint: &Endpoint,
-    upstream: UpstreamHttp,
-) -> Result<Option<Seated>, ConnectFailure> {
-    let Some(Same(gate)) = &traffic.breaker else {
-        return Ok(None);
-    };
-    let seated = gate.seat();
-    if seated.is_some() || endpoint.lines.get() == 0 {
-        return Ok(seated);
-    }
-    // Requests of HTTP/2 share the connections that there are.
-    if upstream == UpstreamHttp::Http2 {
-        return Err(ConnectFailure::overflow());
-    }
-    match Box::pin(gate.connection()).await {
-        Ok(seated) => Ok(Some(seated)),
-        Err(Waited::InVain) => Err(ConnectFailure::overflow()),
-        Err(Waited::Freed) => Err(ConnectFailure::look_again()),
-    }
 }
 
 /// The status, flag and reason of a request that no route takes, or one that leads nowhere.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use voile_model::mesh::traffic::{
     Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
-    LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive,
-    TlsOrigin, Warmup,
+    LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, ProxyProtocol, RetryBudget,
+    TcpKeepAlive, TlsOrigin, Warmup,
 };
 use voile_proto::proxy as wire;
 
@@ -22,6 +22,7 @@ pub fn encode_traffic(traffic: &PortTraffic) -> Option<wire::TrafficPolicy> {
         pool,
         retry_budget,
         tls,
+        proxy_protocol,
     } = traffic;
     let message = wire::TrafficPolicy {
         load_balancer: (*balancer != LoadBalancer::default()).then(|| encode_balancer(balancer)),
@@ -46,6 +47,11 @@ pub fn encode_traffic(traffic: &PortTraffic) -> Option<wire::TrafficPolicy> {
         tls_origin: match tls {
             Some(ClientTls::Originate(origin)) => Some(encode_origin(origin)),
             _ => None,
+        },
+        proxy_protocol: match proxy_protocol {
+            None => 0,
+            Some(ProxyProtocol::V1) => 1,
+            Some(ProxyProtocol::V2) => 2,
         },
     };
     (message != wire::TrafficPolicy::default()).then_some(message)
@@ -266,6 +272,15 @@ pub(super) fn check_traffic(
             }
             Err(_) => return Err(super::unknown_value("tls", message.tls)),
         },
+        proxy_protocol: match message.proxy_protocol {
+            0 => None,
+            1 => Some(ProxyProtocol::V1),
+            2 => Some(ProxyProtocol::V2),
+            other => {
+                let why = format!("there is no version {other}");
+                return Err(WireError::new("proxy_protocol", why));
+            }
+        },
     })
 }
 
@@ -429,6 +444,7 @@ mod tests {
             min: 0,
         });
         all.tls = Some(ClientTls::Mutual(Some("way.example".into())));
+        all.proxy_protocol = Some(ProxyProtocol::V1);
         let origin = TlsOrigin {
             mutual: true,
             authorities: Authorities::Pem(b"pem".as_slice().into()),
@@ -457,6 +473,7 @@ mod tests {
             ..PortTraffic::default()
         };
         let unnamed = PortTraffic {
+            proxy_protocol: Some(ProxyProtocol::V2),
             tls: Some(ClientTls::Mutual(None)),
             ..PortTraffic::default()
         };
@@ -498,6 +515,8 @@ mod tests {
         let good = good.expect("a message");
         let mut unknown = good.clone();
         unknown.tls = 9;
+        let mut headed = good.clone();
+        headed.proxy_protocol = 3;
         let mut bare = good.clone();
         bare.tls = voile_proto::proxy::ClientTls::Originate.into();
         let mut unshown = bare.clone();
@@ -519,6 +538,7 @@ mod tests {
         }
         for (message, why) in [
             (unknown, "tls"),
+            (headed, "proxy_protocol"),
             (bare, "tls_origin"),
             (unshown, "credential"),
             (small, "size"),

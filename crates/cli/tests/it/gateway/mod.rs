@@ -10,6 +10,7 @@ mod http3_handover;
 mod http3_streams;
 mod origination;
 mod plain;
+mod proxied;
 mod quic;
 pub(crate) mod streams;
 pub(crate) mod tls;

@@ -97,14 +97,10 @@ fn is_carried(port: &ServicePort) -> bool {
     port.transport == Transport::Tcp
 }
 
-/// The whole, and the parts that the gateway's DestinationRule makes of it, as far as a name can ask for them: letters' case means
-/// nothing in names.
+/// The whole, and the parts that the gateway's DestinationRule makes of it.
 fn parts(mesh: &Mesh, workload: &Workload, service: &Service) -> Vec<Option<Arc<str>>> {
     let rule = mesh.destination_rule(service, Client::of(workload));
     let said = rule.into_iter().flat_map(|rule| rule.subsets.keys());
-    let asked =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let said = said.filter(|name| name.bytes().all(asked));
     let said = said.cloned().map(Some);
     std::iter::once(None).chain(said).collect()
 }
@@ -181,7 +177,7 @@ spec: {hosts: [in.cluster.local], location: MESH_INTERNAL, resolution: STATIC, p
 apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: web, namespace: shop}
-spec: {host: web, subsets: [{name: v1, labels: {version: v1}}, {name: V2, labels: {version: v2}}]}
+spec: {host: web, subsets: [{name: v1, labels: {version: v1}}]}
 "#;
 
     fn gateway(name: &str, port: u16, hosts: &str, mode: &str) -> String {

@@ -1,0 +1,354 @@
+//! The PROXY protocol at a gateway: heard of the balancer in front, whatever that says and however slowly, and said to servers
+//! outside, each of whose connections is then one client's alone.
+
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustls::{ServerConnection, StreamOwned};
+use voile_testkit::{TestAuthority, hostile_server_config};
+
+use super::streams::entry;
+use super::tls::{PORT, curl, https, path};
+use super::{Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
+use crate::mesh::certificates::Keys;
+use crate::mesh::{HTTP_PORT, application, read_answer, wait_until};
+
+/// No read or write of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// What a connection begins with, by its words: none where it is no header.
+fn introduced(stream: &mut impl Read) -> Option<String> {
+    let mut begun = vec![0; 12];
+    stream.read_exact(&mut begun).ok()?;
+    if begun == SIGNATURE {
+        let mut fixed = [0; 4];
+        stream.read_exact(&mut fixed).ok()?;
+        let mut rest = vec![0; usize::from(u16::from_be_bytes([fixed[2], fixed[3]]))];
+        stream.read_exact(&mut rest).ok()?;
+        let at = |address: usize, port: usize| {
+            let octets: [u8; 4] = rest.get(address..address + 4)?.try_into().ok()?;
+            let port = u16::from_be_bytes(rest.get(port..port + 2)?.try_into().ok()?);
+            Some(SocketAddr::from((octets, port)))
+        };
+        return match (fixed[0], fixed[1]) {
+            (0x21, 0x11) => Some(format!("V2 {} {}", at(0, 8)?, at(4, 10)?)),
+            other => Some(format!("V2 {other:?}")),
+        };
+    }
+    let mut byte = [0];
+    while !begun.ends_with(b"\r\n") && begun.len() < 200 {
+        stream.read_exact(&mut byte).ok()?;
+        begun.push(byte[0]);
+    }
+    let line = String::from_utf8(begun).ok()?;
+    let words: Vec<&str> = line.trim_end().split(' ').collect();
+    match words[..] {
+        ["PROXY", "TCP4", from, to, port, to_port] => {
+            Some(format!("V1 {from}:{port} {to}:{to_port}"))
+        }
+        _ => None,
+    }
+}
+
+/// Answers requests by the number of their connection and what that began with.
+fn serve_introduced(listener: TcpListener) {
+    let count = AtomicUsize::new(0);
+    application::serve(listener, move |stream| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        let mut reader = BufReader::new(stream);
+        let Some(said) = introduced(&mut reader) else {
+            return;
+        };
+        while application::read_request(&mut reader).is_some() {
+            let said = format!("{number} {said}");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{said}",
+                said.len()
+            );
+            if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// A client that keeps its connection.
+struct Caller(BufReader<TcpStream>);
+
+impl Caller {
+    fn new(at: SocketAddr) -> Self {
+        let stream = TcpStream::connect(at).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        Self(BufReader::new(stream))
+    }
+
+    fn own(&self) -> SocketAddr {
+        self.0.get_ref().local_addr().expect("an address")
+    }
+
+    /// What one request is answered: the number of the connection that it went on, and what that began with.
+    fn ask(&mut self) -> (usize, String) {
+        let request = b"GET / HTTP/1.1\r\nHost: out.example\r\n\r\n";
+        self.0.get_mut().write_all(request).expect("sent");
+        let answer = body(&read_answer(&mut self.0).expect("an answer"));
+        let (number, said) = answer.split_once(' ').unwrap_or(("0", &answer));
+        (number.parse().unwrap_or_default(), said.to_owned())
+    }
+}
+
+/// How a server outside is called.
+fn rule(policy: &str) -> String {
+    format!(
+        "{NETWORKING}DestinationRule\nmetadata: {{name: out, namespace: shop}}\nspec: {{host: out.test, trafficPolicy: {{{policy}}}}}\n---\n"
+    )
+}
+
+#[test]
+fn a_server_hears_first_for_whom_and_no_connection_is_of_two_clients() {
+    let to_out = "{route: [{destination: {host: out.test}}]}";
+    let edge = Edge::start(
+        "",
+        &(servers(&http_server("out.example")) + &routes("out.example", to_out)),
+    );
+    let listener = TcpListener::bind(edge.mesh.address(11, 14_080)).expect("an address");
+    let server = entry("out", listener.local_addr().expect("an address"), "HTTP");
+    serve_introduced(listener);
+    for version in ["V1", "V2"] {
+        let policy = format!("proxyProtocol: {{version: {version}}}");
+        say(&edge.mesh, "out.yaml", &(server.clone() + &rule(&policy)));
+        let at = edge.at(HTTP_PORT);
+        let said = |caller: &Caller| format!("{version} {} {at}", caller.own());
+        wait_until("the header", || {
+            let mut caller = Caller::new(at);
+            let expected = said(&caller);
+            caller.ask().1 == expected
+        });
+        let (mut one, mut other) = (Caller::new(at), Caller::new(at));
+        let (first, heard) = one.ask();
+        assert_eq!(heard, said(&one));
+        let (second, heard) = other.ask();
+        assert_eq!(heard, said(&other));
+        assert_ne!(first, second);
+        // Each goes on with its own.
+        for _ in 0..3 {
+            assert_eq!(one.ask(), (first, said(&one)));
+            assert_eq!(other.ask(), (second, said(&other)));
+        }
+    }
+    // Without a version it is the first, as in Istio.
+    say(
+        &edge.mesh,
+        "out.yaml",
+        &(server.clone() + &rule("proxyProtocol: {}")),
+    );
+    wait_until("the first version", || {
+        let mut caller = Caller::new(edge.at(HTTP_PORT));
+        caller.ask().1.starts_with("V1 ")
+    });
+}
+
+#[test]
+fn the_header_comes_before_the_bytes_of_a_connection_and_before_tls() {
+    let tcp = format!("{{port: {{number: {PORT}, name: tcp, protocol: TCP}}, hosts: [\"*\"]}}");
+    let all = format!(
+        "{NETWORKING}VirtualService\nmetadata: {{name: streams, namespace: shop}}\nspec:\n  hosts: [\"*\"]\n  gateways: [edge]\n  tcp: [{{route: [{{destination: {{host: out.test}}}}]}}]\n---\n"
+    );
+    let edge = Edge::start("", &(servers(&tcp) + &all));
+    let listener = TcpListener::bind(edge.mesh.address(11, 14_080)).expect("an address");
+    let server = entry("out", listener.local_addr().expect("an address"), "TCP");
+    let authority = TestAuthority::new();
+    let certificate = (&authority.certificate("shop", "out")).into();
+    let config = hostile_server_config(&certificate);
+    // Says what it heard, in TLS where that is what comes after the header.
+    application::serve(listener, move |mut stream| {
+        let Some(said) = introduced(&mut stream) else {
+            return;
+        };
+        let mut first = [0];
+        if stream.peek(&mut first).is_ok_and(|count| count == 1) && first == [22] {
+            let tls = ServerConnection::new(Arc::clone(&config)).expect("a server");
+            let mut stream = StreamOwned::new(tls, stream);
+            // What was not read would end the connection too soon; whoever went away hears nothing.
+            let _ = stream.read(&mut first);
+            let _ = stream.write_all(format!("in TLS: {said}").as_bytes());
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        } else {
+            let _ = stream.read(&mut first);
+            let _ = stream.write_all(said.as_bytes());
+        }
+    });
+    let heard = || {
+        let mut stream = TcpStream::connect(edge.at(PORT)).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        // The server waits for a byte, in plaintext.
+        let _ = stream.write_all(b"x");
+        let mut text = String::new();
+        let _ = stream.read_to_string(&mut text);
+        (text, stream.local_addr().expect("an address"))
+    };
+    for (policy, prefix) in [
+        ("proxyProtocol: {version: V2}", "V2"),
+        (
+            "proxyProtocol: {version: V1}, tls: {mode: SIMPLE, insecureSkipVerify: true}",
+            "in TLS: V1",
+        ),
+    ] {
+        say(&edge.mesh, "out.yaml", &(server.clone() + &rule(policy)));
+        wait_until(policy, || {
+            let (text, own) = heard();
+            text == format!("{prefix} {own} {}", edge.at(PORT))
+        });
+    }
+}
+
+/// The second version's header, with this behind its fixed part.
+fn block(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(rest.len()).expect("short").to_be_bytes();
+    [SIGNATURE, &[command, family], &length, rest].concat()
+}
+
+const V4: [u8; 12] = [203, 0, 113, 9, 198, 51, 100, 2, 0x30, 0x39, 0, 80];
+
+/// What a balancer may begin with, or somebody who is none, and who the client is then: nobody where the connection is closed.
+fn beginnings() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
+    const OWN: &str = "127.0.0.1";
+    const FAR: &str = "203.0.113.9";
+    let line = |text: &str| text.as_bytes().to_vec();
+    let additions = [4, 0, 1, 0, 0xea, 0, 3, 1, 2, 3];
+    let with = |rest: &[u8]| [&V4[..], rest].concat();
+    vec![
+        (
+            "v1",
+            line("PROXY TCP4 203.0.113.9 198.51.100.2 1 80\r\n"),
+            Some(FAR),
+        ),
+        ("v2", block(0x21, 0x11, &V4), Some(FAR)),
+        (
+            "v2 with additions",
+            block(0x21, 0x11, &with(&additions)),
+            Some(FAR),
+        ),
+        (
+            "v2 with many",
+            block(0x21, 0x11, &with(&[0; 4_000])),
+            Some(FAR),
+        ),
+        ("v1, unknown", line("PROXY UNKNOWN\r\n"), Some(OWN)),
+        ("v2, its own", block(0x20, 0x11, &V4), Some(OWN)),
+        ("v2, unspecified", block(0x21, 0, &[]), Some(OWN)),
+        (
+            "v2, of a Unix socket",
+            block(0x21, 0x31, &[b'/'; 216]),
+            None,
+        ),
+        ("v2, datagrams", block(0x21, 0x12, &V4), None),
+        (
+            "v2, too short for its addresses",
+            block(0x21, 0x11, &V4[..8]),
+            None,
+        ),
+        ("v2, too much", block(0x21, 0x11, &with(&[0; 5_000])), None),
+        ("v2, another version", block(0x31, 0x11, &V4), None),
+        ("v2, another command", block(0x22, 0x11, &V4), None),
+        (
+            "v1, over-long",
+            line(&format!("PROXY UNKNOWN {}\r\n", "x".repeat(120))),
+            None,
+        ),
+        (
+            "v1, truncated",
+            line("PROXY TCP4 203.0.113.9 198.51.100.2 1"),
+            None,
+        ),
+        (
+            "nearly a signature",
+            line("PROXI TCP4 203.0.113.9 198.51.100.2 1 80\r\n"),
+            None,
+        ),
+        ("none", Vec::new(), None),
+    ]
+}
+
+/// What is answered to who begins with this and then asks, each byte by itself or all at once.
+fn asked(at: SocketAddr, begins: &[u8], dripped: bool) -> Option<String> {
+    let mut stream = TcpStream::connect(at).ok()?;
+    stream.set_nodelay(true).expect("set");
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    let request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n";
+    let all = [begins, request].concat();
+    let pieces = all.chunks(if dripped { 1 } else { all.len() });
+    for piece in pieces {
+        // Whoever is refused may be so before he has said all.
+        if stream.write_all(piece).is_err() {
+            break;
+        }
+    }
+    let mut text = String::new();
+    // A reset tells nothing more.
+    let _ = stream.read_to_string(&mut text);
+    text.starts_with("HTTP/1.1 200").then_some(text)
+}
+
+/// What the application is told of who called.
+fn client(answer: &str) -> Option<&str> {
+    let line = |line: &&str| {
+        line.to_ascii_lowercase()
+            .starts_with("x-envoy-external-address:")
+    };
+    Some(answer.lines().find(line)?.split_once(": ")?.1.trim())
+}
+
+/// The Service in front of the gateway, with a port for HTTP/3.
+fn service() -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: gateway, namespace: shop}}\nspec:\n  selector: {{istio: ingress}}\n  ports: [{{name: https, port: 443, targetPort: {PORT}}}, {{name: http3, port: 443, targetPort: {PORT}, protocol: UDP}}]\n---\n"
+    )
+}
+
+/// MeshConfig with a balancer before all gateways.
+const MESH_CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    defaultConfig: {gatewayTopology: {proxyProtocol: {}}}\n---\n";
+
+#[test]
+fn a_balancer_says_to_a_gateway_for_whom_it_connects_and_whoever_else_comes_is_closed() {
+    let keys = Keys::new();
+    keys.own("shop", "shop.example");
+    let list = http_server("shop.example")
+        + ", "
+        + &https("shop.example", "mode: SIMPLE, credentialName: shop");
+    let edge = Edge::start(
+        "",
+        &(keys.pair("shop") + &servers(&list) + &routes("shop.example", TO_SERVER) + &service()),
+    );
+    application::reflect(edge.mesh.http_app());
+    let at = edge.at(HTTP_PORT);
+    let over_tls = |more: &[&str]| {
+        let authority = keys.path("shop.crt");
+        let own = ["--cacert", path(&authority), "-i"];
+        let told = curl(&edge, "shop.example", &[&own[..], more].concat());
+        told.map(|(_, text)| text.to_ascii_lowercase())
+    };
+    wait_until("a gateway without a balancer", || {
+        over_tls(&[]).is_ok_and(|told| told.contains("alt-svc: h3"))
+    });
+    say(&edge.mesh, "config.yaml", MESH_CONFIG);
+    wait_until("the header is expected", || asked(at, &[], false).is_none());
+    for (what, begins, expected) in beginnings() {
+        for dripped in [false, true] {
+            let answer = asked(at, &begins, dripped);
+            let seen = answer.as_deref().and_then(client);
+            assert_eq!(seen, expected, "{what}, in pieces: {dripped}");
+        }
+    }
+    // The balancer's word comes before TLS; and nothing is offered over UDP, where nobody could say it.
+    let told = over_tls(&["--haproxy-protocol"]).expect("an answer");
+    assert!(told.contains("x-envoy-external-address"), "{told}");
+    assert!(!told.contains("alt-svc"), "{told}");
+    // The mesh's sidecars are no gateways: what comes to them begins as ever.
+    let answer = crate::mesh::get(edge.mesh.http(), "/").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
