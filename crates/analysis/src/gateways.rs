@@ -117,17 +117,32 @@ pub(crate) fn credential(
             None => return,
         },
     };
-    let said = match mesh.secrets.get(&id) {
-        None => format!("the Secret {id} is not there"),
-        Some(secret) => match lacks(secret) {
-            Some(lacks) => format!("the Secret {id} has no `{lacks}`"),
-            None => return,
+    let whole = "add a Secret of type kubernetes.io/tls with `tls.crt` and `tls.key` in the namespace of the workload that uses it";
+    let (said, help) = match mesh.secrets.get(&id) {
+        None => (format!("the Secret {id} is not there"), whole),
+        Some(secret) => match (lacks(secret), unreadable(secret)) {
+            (Some(lacks), _) => (format!("the Secret {id} has no `{lacks}`"), whole),
+            (None, Some(key)) => (
+                format!(
+                    "`{key}` of the Secret {id} holds no list of revoked certificates: nobody is believed"
+                ),
+                "write the lists of its authorities there in PEM (`X509 CRL`), or remove the key",
+            ),
+            (None, None) => return,
         },
     };
     let diagnostic = Diagnostic::error(codes::UNKNOWN_CREDENTIAL, at.clone(), said);
-    found.push(diagnostic.help(
-        "add a Secret of type kubernetes.io/tls with `tls.crt` and `tls.key` in the namespace of the workload that uses it",
-    ));
+    found.push(diagnostic.help(help));
+}
+
+/// A list of what is revoked that is none.
+fn unreadable(secret: &Secret) -> Option<&'static str> {
+    const BEGINS: &[u8] = b"-----BEGIN X509 CRL-----";
+    let is_none = |key: &&str| {
+        let held = secret.data.get(*key);
+        held.is_some_and(|held| !held.windows(BEGINS.len()).any(|part| part == BEGINS))
+    };
+    ["ca.crl", "crl"].into_iter().find(is_none)
 }
 
 fn lacks(secret: &Secret) -> Option<&'static str> {

@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 
 use voile_model::mesh::intent::{ClientTls, ClientTlsMode, Destination};
-use voile_model::mesh::{
-    Location, Mesh, MutualTlsMode, Service, Transport, authorities, certificate,
-};
+use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service, Transport, believed, certificate};
 use voile_model::{Diagnostic, Namespace, Port, ResourceName};
 use voile_policy::{Mode, inherited};
 
@@ -57,7 +55,7 @@ fn of_client(
     let suits = |namespace: &Namespace| {
         let id = ResourceName::new(namespace.clone(), plain);
         let shown = certificate(mesh, &id).is_ok();
-        shown || (tls.mode == ClientTlsMode::Simple && authorities(mesh, &id).is_some())
+        shown || (tls.mode == ClientTlsMode::Simple && believed(mesh, &id).is_some())
     };
     if plain.contains('/') || !gateways.iter().any(|namespace| suits(namespace)) {
         let namespace = match gateways.first() {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{
-    ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
+    WebPkiClientVerifier,
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
@@ -16,13 +17,15 @@ use rustls::{
     RootCertStore, ServerConfig, SignatureAlgorithm, SupportedCipherSuite, SupportedProtocolVersion,
 };
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 use crate::keys::MAX_CHAIN_CERTIFICATES;
 pub use servers::TowardsOutside;
 
 /// Most authorities of the other side's certificates.
 const MAX_AUTHORITIES: usize = 1_000;
+/// Most lists of what they took back: one for each.
+const MAX_LISTS: usize = MAX_AUTHORITIES;
 
 /// What is spoken with clients outside. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct OutsideTls {
     pub more: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
     pub authorities: Vec<u8>,
+    /// Lists of certificates that those took back, in PEM; empty where nobody looks.
+    pub revocations: Vec<u8>,
     /// Whether clients may come without one, where they are asked.
     pub anonymous: bool,
     /// Whether TLS 1.2 is spoken.
@@ -49,6 +54,7 @@ impl fmt::Debug for OutsideTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutsideTls")
             .field("authorities", &!self.authorities.is_empty())
+            .field("revocations", &!self.revocations.is_empty())
             .field("anonymous", &self.anonymous)
             .field("tls12", &self.tls12)
             .field("tls13", &self.tls13)
@@ -72,6 +78,9 @@ pub enum OutsideTlsError {
     /// The authorities of the other side cannot be read.
     #[error("the authorities of certificates cannot be read: {0}")]
     Authorities(String),
+    /// The lists of what those took back cannot be read.
+    #[error("the lists of revoked certificates cannot be read: {0}")]
+    Revocations(String),
     /// What no certificate can have as a name.
     #[error("`{0}` is no name of a certificate")]
     Name(Arc<str>),
@@ -109,8 +118,20 @@ impl OutsideTls {
                     true => verifier.allow_unauthenticated(),
                     false => verifier,
                 };
-                builder
-                    .with_client_cert_verifier(verifier.build().map_err(|error| refused(&error))?)
+                let verifier = match self.revocations.is_empty() {
+                    true => verifier,
+                    // As with Envoy of every certificate of the chain it is known, by a list that is not out of date, or it is refused.
+                    false => verifier
+                        .with_crls(lists(&self.revocations)?)
+                        .enforce_revocation_expiration(),
+                };
+                let verifier = verifier.build().map_err(|error| match error {
+                    VerifierBuilderError::InvalidCrl(error) => {
+                        OutsideTlsError::Revocations(rustls::Error::from(error).to_string())
+                    }
+                    error => refused(&error),
+                });
+                builder.with_client_cert_verifier(verifier?)
             }
         };
         let mut config = builder.with_cert_resolver(resolver);
@@ -207,8 +228,18 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, OutsideTlsError> {
     Ok(roots)
 }
 
+/// Lists of revoked certificates.
+fn lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, OutsideTlsError> {
+    several(pem, MAX_LISTS).map_err(OutsideTlsError::Revocations)
+}
+
 fn certificates(pem: &[u8], most: usize) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).take(most + 1).collect();
+    several(pem, most)
+}
+
+/// All of one kind; there is one at least.
+fn several<T: PemObject>(pem: &[u8], most: usize) -> Result<Vec<T>, String> {
+    let all: Result<Vec<_>, _> = T::pem_slice_iter(pem).take(most + 1).collect();
     match all.map_err(|error| error.to_string())? {
         none if none.is_empty() => Err("there is none in it".to_owned()),
         many if many.len() > most => Err(format!("there are more than {most} in it")),

@@ -39,7 +39,7 @@ pub use config::{
     RetryPolicy,
 };
 pub use destination::{Client, DestinationRule, PolicyLevel, Subset, TrafficPolicy};
-pub use edge::{HostRouting, authorities, certificate, gateway_name};
+pub use edge::{Believed, HostRouting, believed, certificate, gateway_name};
 pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};

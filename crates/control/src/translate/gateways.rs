@@ -14,7 +14,7 @@ use std::sync::Arc;
 use voile_model::mesh::intent::{
     Gateway, Server, ServerFiles, ServerTls, ServerTlsMode, TlsVersion,
 };
-use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, authorities, certificate};
+use voile_model::mesh::{HostRouting, Mesh, Place, TextMatch, Workload, believed, certificate};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
@@ -210,6 +210,7 @@ fn of_files(server: &Server, files: &ServerFiles) -> GatewayTls {
             certificate: files.certificate.clone(),
             key: files.key.clone(),
             authorities: files.authorities.clone(),
+            revocations: files.revocations.clone(),
         })),
         ..spoken(said)
     }
@@ -293,16 +294,24 @@ fn of_secrets(
         )
     }));
     let mut known = ids.iter().flatten();
-    let believed = known.find_map(|id| authorities(mesh, id)).filter(|_| asks);
-    let certificate = match asks && believed.is_none() {
-        true => Err(nobody_believed(&ids)),
-        false => first,
+    let believed = known.find_map(|id| believed(mesh, id)).filter(|_| asks);
+    let (authorities, revocations, unknown) = match believed {
+        None => (Vec::new(), Vec::new(), asks.then(|| nobody_believed(&ids))),
+        Some(believed) => match believed.revocations {
+            Ok(lists) => (believed.authorities, lists, None),
+            Err(why) => (Vec::new(), Vec::new(), Some(why)),
+        },
+    };
+    let certificate = match unknown {
+        Some(why) => Err(why),
+        None => first,
     };
     GatewayTls {
         credential,
-        anonymous: mode == ServerTlsMode::OptionalMutual && believed.is_some(),
+        anonymous: mode == ServerTlsMode::OptionalMutual && !authorities.is_empty(),
         certificate,
-        authorities: believed.unwrap_or_default(),
+        authorities,
+        revocations,
         more: shown.collect(),
         ..spoken(said)
     }

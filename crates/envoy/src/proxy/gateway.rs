@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::mesh::intent::{Gateway, Server, ServerFiles, ServerTlsMode};
-use voile_model::mesh::{HostRouting, Place, Workload, authorities, certificate};
+use voile_model::mesh::{HostRouting, Place, Workload, believed, certificate};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 
 use super::manager::{self, Routes, Way};
@@ -122,8 +122,12 @@ fn of_files(server: &Server, files: &ServerFiles, alpn: &[&str], made: &mut Made
     made.secret(&secret, "tls_certificate", shown);
     let authorities = files.authorities.as_ref().filter(|_| asks(server));
     let believed = authorities.map(|path| {
-        let name = format!("file-root:{path}");
-        let trusted = json!({ "trusted_ca": file(path), "watched_directory": folder(path) });
+        let mut name = format!("file-root:{path}");
+        let mut trusted = json!({ "trusted_ca": file(path), "watched_directory": folder(path) });
+        if let Some(lists) = &files.revocations {
+            name = format!("{name}~{lists}");
+            trusted["crl"] = file(lists);
+        }
         made.secret(&name, "validation_context", trusted);
         name
     });
@@ -318,9 +322,15 @@ impl Edge<'_> {
         let believed = match asks(server) {
             true => {
                 let mut known = ids.iter();
-                let (id, pem) = known.find_map(|id| Some((id, pem(authorities(mesh, id)?)?)))?;
+                let (id, believed) = known.find_map(|id| Some((id, believed(mesh, id)?)))?;
                 let name = format!("kubernetes://{id}-cacert");
-                made.secret(&name, "validation_context", json!({ "trusted_ca": pem }));
+                let mut context = json!({ "trusted_ca": pem(believed.authorities)? });
+                // Lists that are meant and not there let nobody in.
+                let lists = believed.revocations.ok()?;
+                if !lists.is_empty() {
+                    context["crl"] = pem(lists)?;
+                }
+                made.secret(&name, "validation_context", context);
                 Some(name)
             }
             false => None,

@@ -15,7 +15,7 @@ const MESH: &str = r#"
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: first, namespace: shop}, stringData: {tls.crt: first's, tls.key: first's key}}
 ---
-{apiVersion: v1, kind: Secret, metadata: {name: second, namespace: shop}, stringData: {tls.crt: second's, tls.key: second's key, ca.crt: second's clients}}
+{apiVersion: v1, kind: Secret, metadata: {name: second, namespace: shop}, stringData: {tls.crt: second's, tls.key: second's key, ca.crt: second's clients, ca.crl: second's list}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {name: half, namespace: shop}, stringData: {tls.crt: half's}}
 ---
@@ -266,6 +266,7 @@ fn what_is_shown_is_a_secret_of_the_gateways_own_namespace_and_without_one_nobod
     )));
     let clients = &asked.secrets["kubernetes://shop/second-cacert"]["validation_context"];
     assert_eq!(clients["trusted_ca"]["inline_string"], "second's clients");
+    assert_eq!(clients["crl"]["inline_string"], "second's list");
 }
 
 #[test]
@@ -721,6 +722,10 @@ fn what_is_in_files_is_read_by_envoy_itself() {
             "b.example",
             &format!("mode: MUTUAL, {files}, caCertificates: /ca.crt"),
         ),
+        secure(
+            "c.example",
+            &format!("mode: MUTUAL, {files}, caCertificates: /ca.crt, caCrl: /ca.crl"),
+        ),
     ];
     let made = told(&(gateway(&servers.join(", ")) + &routes("shop", "all", "\"*\"", TO_WEB)));
     assert_eq!(limits(&made), [""; 0]);
@@ -739,10 +744,13 @@ fn what_is_in_files_is_read_by_envoy_itself() {
         *believed,
         json!({ "trusted_ca": { "filename": "/ca.crt" }, "watched_directory": { "path": "/" } })
     );
+    let looked = &made.secrets["file-root:/ca.crt~/ca.crl"]["validation_context"];
+    assert_eq!(looked["crl"], json!({ "filename": "/ca.crl" }));
     let chains = chains(&made, SECURE);
     for (chain, root, demands) in [
         (&chains[0], Value::Null, false),
         (&chains[1], json!("file-root:/ca.crt"), true),
+        (&chains[2], json!("file-root:/ca.crt~/ca.crl"), true),
     ] {
         let tls = &shown(chain)["common_tls_context"];
         assert_eq!(tls["tls_certificate_sds_secret_configs"][0]["name"], pair);

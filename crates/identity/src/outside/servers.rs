@@ -12,12 +12,17 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::SingleCertAndKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore,
+    SignatureScheme,
 };
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use voile_model::Identity;
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+};
 
-use super::{OutsideTlsError, certified, roots};
+use super::{OutsideTlsError, certified, lists, roots};
 use crate::spiffe::{has_uri, identity_of};
 
 /// What is spoken with servers outside. `Debug` does not show the key.
@@ -25,6 +30,8 @@ use crate::spiffe::{has_uri, identity_of};
 pub struct TowardsOutside {
     /// Whose certificates are believed, in PEM; `None` is the system's authorities.
     pub authorities: Option<Vec<u8>>,
+    /// Lists of certificates that those took back, in PEM; `None` where nobody looks.
+    pub revocations: Option<Vec<u8>>,
     /// What is shown, and its key, in PEM.
     pub certificate: Option<(Vec<u8>, Vec<u8>)>,
     /// One of these must be the certificate's, instead of the name that is asked for: host names, addresses, identities.
@@ -37,6 +44,7 @@ impl fmt::Debug for TowardsOutside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TowardsOutside")
             .field("authorities", &self.authorities.is_some())
+            .field("revocations", &self.revocations.is_some())
             .field("certificate", &self.certificate.is_some())
             .field("names", &self.names)
             .field("unverified", &self.unverified)
@@ -58,8 +66,10 @@ impl TowardsOutside {
             None => system_roots()?,
         };
         let names = self.names.iter().map(|name| Name::new(name));
+        let revoked = self.revocations.as_deref().map(Revoked::new);
         let verifier = Verifier {
             roots,
+            revoked: revoked.transpose()?,
             names: names.collect::<Result<_, _>>()?,
             unverified: self.unverified,
             provider: Arc::clone(&provider),
@@ -132,9 +142,62 @@ impl Name {
     }
 }
 
+/// What authorities took back.
+#[derive(Debug)]
+struct Revoked(Vec<CertRevocationList<'static>>);
+
+impl Revoked {
+    fn new(pem: &[u8]) -> Result<Self, OutsideTlsError> {
+        let read = |list: &CertificateRevocationListDer<'_>| {
+            let list = OwnedCertRevocationList::from_der(list);
+            list.map(CertRevocationList::from)
+                .map_err(|error| OutsideTlsError::Revocations(error.to_string()))
+        };
+        let all = lists(pem)?;
+        Ok(Self(all.iter().map(read).collect::<Result<_, _>>()?))
+    }
+
+    /// Refuses a chain of which something is revoked, or of which nobody says whether it is by a list that is not out of date.
+    fn spare(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        roots: &RootCertStore,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let all: Vec<&CertRevocationList<'_>> = self.0.iter().collect();
+        let looked = RevocationOptionsBuilder::new(&all)
+            .expect("invariant: there is one list at least")
+            .with_depth(RevocationCheckDepth::Chain)
+            .with_status_policy(UnknownStatusPolicy::Deny)
+            .with_expiration_policy(ExpirationPolicy::Enforce)
+            .build();
+        let end = EndEntityCert::try_from(leaf).map_err(|_| CertificateError::BadEncoding)?;
+        let spared = end.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &roots.roots,
+            rest,
+            now,
+            KeyUsage::server_auth(),
+            Some(looked),
+            None,
+        );
+        spared.map(drop).map_err(|error| {
+            let why = match error {
+                webpki::Error::CertRevoked => CertificateError::Revoked,
+                webpki::Error::UnknownRevocationStatus => CertificateError::UnknownRevocationStatus,
+                webpki::Error::CrlExpired { .. } => CertificateError::ExpiredRevocationList,
+                other => CertificateError::Other(OtherError(Arc::new(other))),
+            };
+            why.into()
+        })
+    }
+}
+
 #[derive(Debug)]
 struct Verifier {
     roots: Arc<RootCertStore>,
+    revoked: Option<Revoked>,
     names: Vec<Name>,
     unverified: bool,
     provider: Arc<CryptoProvider>,
@@ -161,6 +224,9 @@ impl ServerCertVerifier for Verifier {
             now,
             algorithms,
         )?;
+        if let Some(revoked) = &self.revoked {
+            revoked.spare(leaf, rest, &self.roots, now)?;
+        }
         match self.names.as_slice() {
             [] => verify_server_name(&certificate, asked)?,
             names if names.iter().any(|name| name.is_of(&certificate, leaf)) => {}

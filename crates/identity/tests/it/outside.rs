@@ -13,6 +13,7 @@ fn good(mesh: &TestAuthority) -> OutsideTls {
         private_key: certificate.private_key_pem().into(),
         more: Vec::new(),
         authorities: Vec::new(),
+        revocations: Vec::new(),
         anonymous: false,
         tls12: true,
         tls13: true,
@@ -26,6 +27,7 @@ fn what_cannot_be_spoken_is_refused_with_the_reason() {
     let other = good(&mesh);
     let many = other.certificates.repeat(17);
     let root: Vec<u8> = mesh.authority().root_pem().into();
+    let (listing, broken) = (root.clone(), root.clone());
     type Change = Box<dyn Fn(&mut OutsideTls)>;
     let table: Vec<(&str, Change)> = vec![
         ("", Box::new(|_| {})),
@@ -53,6 +55,21 @@ fn what_cannot_be_spoken_is_refused_with_the_reason() {
         (
             "the authorities of certificates cannot be read",
             Box::new(|tls| tls.authorities = b"junk".to_vec()),
+        ),
+        (
+            "the lists of revoked certificates cannot be read: there is none in it",
+            Box::new(move |tls| {
+                tls.authorities.clone_from(&listing);
+                tls.revocations = b"junk".to_vec();
+            }),
+        ),
+        (
+            "the lists of revoked certificates cannot be read",
+            Box::new(move |tls| {
+                tls.authorities.clone_from(&broken);
+                let list = "-----BEGIN X509 CRL-----\nanVuaw==\n-----END X509 CRL-----\n";
+                tls.revocations = list.into();
+            }),
         ),
         (
             "there is no suite `RC4-MD5`",

@@ -65,6 +65,7 @@ pub(super) fn policies<'m>(world: &World<'m>) -> Vec<Policy<'m>> {
 
 fn origin(policy: &BackendTls, authorities: Authorities) -> TlsOrigin {
     TlsOrigin {
+        revocations: None,
         mutual: false,
         authorities: match &policy.hostname {
             Some(_) => authorities,

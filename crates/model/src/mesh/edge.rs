@@ -156,13 +156,34 @@ pub fn certificate(mesh: &Mesh, id: &ResourceName) -> Result<(Vec<u8>, Vec<u8>),
     Ok((certificate?, key?))
 }
 
-/// Whose certificates of clients are believed: what is said beside a Secret is before what is said within.
+/// Whose certificates are believed, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Believed {
+    /// The authorities.
+    pub authorities: Vec<u8>,
+    /// Lists of what they took back, empty where there are none; or why those that are meant are not there.
+    pub revocations: Result<Vec<u8>, Arc<str>>,
+}
+
+/// Whose certificates are believed, and what of theirs is revoked: what is said beside a Secret is before what is said within.
 #[must_use]
-pub fn authorities(mesh: &Mesh, id: &ResourceName) -> Option<Vec<u8>> {
+pub fn believed(mesh: &Mesh, id: &ResourceName) -> Option<Believed> {
+    const LISTS: [&str; 2] = ["ca.crl", "crl"];
     let beside = ResourceName::new(id.namespace.clone(), format!("{}-cacert", id.name));
-    let secrets = [&beside, id].map(|id| mesh.secrets.get(id));
+    let secrets = [&beside, id].map(|id| Some((id, mesh.secrets.get(id)?)));
     let mut found = secrets.into_iter().flatten();
-    found.find_map(|secret| held(secret, ["ca.crt", "cacert"]))
+    found.find_map(|(id, secret)| {
+        let authorities = held(secret, ["ca.crt", "cacert"])?;
+        let meant = LISTS.iter().find(|key| secret.data.contains_key(**key));
+        let revocations = match (meant, held(secret, LISTS)) {
+            (Some(key), None) => Err(format!("`{key}` of the Secret {id} is empty").into()),
+            (_, lists) => Ok(lists.unwrap_or_default()),
+        };
+        Some(Believed {
+            authorities,
+            revocations,
+        })
+    })
 }
 
 impl Server {

@@ -61,6 +61,8 @@ pub struct TlsOrigin {
     pub authorities: Authorities,
     /// `credentialName`: a Secret of the namespace of the gateway that speaks. No sidecar has it.
     pub credential: Option<Arc<str>>,
+    /// `caCrl`: lists of certificates that those took back, in a file of the proxy's own.
+    pub revocations: Option<Arc<str>>,
     /// `clientCertificate` and `privateKey`: files of the proxy's own.
     pub certificate: Option<(Arc<str>, Arc<str>)>,
     /// `sni`: the name that is asked for, and that the certificate must have. None: the host's.

@@ -49,6 +49,7 @@ pub(crate) struct ClientTls {
     pub(crate) ca_certificates: Option<Text>,
     pub(crate) subject_alt_names: Vec<Text>,
     pub(crate) sni: Option<Text>,
+    pub(crate) ca_crl: Option<Text>,
 }
 
 /// One of `portLevelSettings`.
@@ -147,8 +148,8 @@ impl ClientTls {
             ca_certificates: fields.text("caCertificates"),
             subject_alt_names: fields.texts("subjectAltNames"),
             sni: fields.text("sni"),
+            ca_crl: fields.text("caCrl"),
         };
-        fields.not_yet(&["caCrl"]);
         fields.finish();
         Some(tls)
     }

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_model::mesh::traffic::Algorithm;
-use voile_model::mesh::{Client, OutboundPolicy, Probe, Protocol, Question, Service, WorkloadType};
-use voile_model::{Hostname, Identity, Mesh, Port, SourceFile, WorkloadKey, check};
+use voile_model::mesh::traffic::{Algorithm, ProxyProtocol};
+use voile_model::mesh::{
+    Client, OutboundPolicy, Probe, Protocol, Question, Service, WorkloadType, believed,
+};
+use voile_model::{
+    Hostname, Identity, Mesh, Namespace, Port, ResourceName, SourceFile, WorkloadKey, check,
+};
 
 use crate::{check_text, good, render};
 
@@ -48,6 +52,7 @@ metadata: {name: narrow, namespace: shop}
 spec:
   host: a
   trafficPolicy:
+    proxyProtocol: {}
     connectionPool: {http: {h2UpgradePolicy: UPGRADE}}
     portLevelSettings:
     - {port: {number: 81}, connectionPool: {http: {h2UpgradePolicy: DO_NOT_UPGRADE}}}
@@ -57,6 +62,7 @@ spec:
   - name: v2
     labels: {version: v2}
     trafficPolicy:
+      proxyProtocol: {version: V2}
       connectionPool: {http: {useClientProtocol: true}}
       portLevelSettings: [{port: {number: 80}}]
 ---
@@ -99,6 +105,15 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
         let pool = rule.pool(Port::new(port).unwrap(), subset);
         let got = (pool.http2_upgrade, pool.use_client_protocol);
         assert_eq!(got, expected, "{port} {subset:?}");
+        // Ports have no word on it, and keep what holds around them.
+        let header = rule
+            .traffic(Port::new(port).unwrap(), subset)
+            .proxy_protocol;
+        let version = match subset {
+            Some("v2") => ProxyProtocol::V2,
+            _ => ProxyProtocol::V1,
+        };
+        assert_eq!(header, Some(version), "{port} {subset:?}");
     }
     mesh.destination_rules
         .retain(|rule| &*rule.name.name != "younger");
@@ -794,5 +809,31 @@ fn a_rate_limit_that_aims_is_for_the_workloads_of_its_targets_alone() {
         let held = mesh.rate_limits_for(&mesh.workloads[&key]);
         let names: Vec<String> = held.map(|one| one.name.to_string()).collect();
         assert_eq!(names, expected, "{workload}");
+    }
+}
+
+#[test]
+fn lists_of_what_is_revoked_are_read_beside_their_authorities_and_empty_ones_are_none_at_all() {
+    let empty = |key| Err(format!("`{key}` of the Secret shop/a-cacert is empty"));
+    for (data, expected) in [
+        ("ca.crt: x", Ok("")),
+        ("ca.crt: x, ca.crl: list", Ok("list")),
+        ("cacert: x, crl: list", Ok("list")),
+        // Never read as "nothing is revoked".
+        ("ca.crt: x, ca.crl: \"\"", empty("ca.crl")),
+        ("cacert: x, crl: \"\"", empty("crl")),
+    ] {
+        let mesh = good(&format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: a-cacert, namespace: shop}}\nstringData: {{{data}}}\n"
+        ));
+        let id = ResourceName::new(Namespace::new("shop").unwrap(), "a");
+        let believed = believed(&mesh, &id).unwrap();
+        assert_eq!(believed.authorities, b"x", "{data}");
+        let found = believed.revocations.map_err(|why| why.to_string());
+        assert_eq!(
+            found,
+            expected.map(|list| list.as_bytes().to_vec()),
+            "{data}"
+        );
     }
 }

@@ -1592,6 +1592,9 @@ pub struct TlsOrigin {
     pub certificate_file: ::prost::alloc::string::String,
     #[prost(string, tag = "9")]
     pub key_file: ::prost::alloc::string::String,
+    /// Lists of certificates that are revoked. Empty: nobody looks.
+    #[prost(string, tag = "10")]
+    pub revocations_file: ::prost::alloc::string::String,
 }
 impl ::prost::Name for TlsOrigin {
     const NAME: &'static str = "TlsOrigin";
@@ -2572,6 +2575,9 @@ pub struct Credential {
     pub private_key: ::prost::alloc::vec::Vec<u8>,
     #[prost(bytes = "vec", tag = "5")]
     pub authorities: ::prost::alloc::vec::Vec<u8>,
+    /// PEM of lists of certificates that these took back. Empty: nobody looks.
+    #[prost(bytes = "vec", tag = "6")]
+    pub revocations: ::prost::alloc::vec::Vec<u8>,
 }
 impl ::prost::Name for Credential {
     const NAME: &'static str = "Credential";
@@ -2826,6 +2832,12 @@ pub struct GatewayTls {
     /// Certificates beside that one, for clients that cannot verify its kind of key.
     #[prost(message, repeated, tag = "14")]
     pub more: ::prost::alloc::vec::Vec<GatewayCertificate>,
+    /// PEM of lists of certificates that the authorities took back. Empty: nobody looks.
+    #[prost(bytes = "vec", tag = "15")]
+    pub revocations: ::prost::alloc::vec::Vec<u8>,
+    /// A file of them in place of that, beside the files above.
+    #[prost(string, tag = "16")]
+    pub revocations_file: ::prost::alloc::string::String,
     /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
     #[prost(bool, tag = "20")]
     pub mesh: bool,

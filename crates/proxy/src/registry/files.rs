@@ -40,8 +40,8 @@ impl Files {
     }
 }
 
-/// The files of TLS that we make, in the order certificate, key, authorities.
-pub(super) fn of_origin(origin: &TlsOrigin) -> [Option<&Arc<str>>; 3] {
+/// The files of TLS that we make, in the order certificate, key, authorities, lists of what is revoked.
+pub(super) fn of_origin(origin: &TlsOrigin) -> [Option<&Arc<str>>; 4] {
     let pair = origin.certificate.as_ref().filter(|_| origin.mutual);
     let authorities = match &origin.authorities {
         Authorities::File(path) => Some(path),
@@ -51,6 +51,7 @@ pub(super) fn of_origin(origin: &TlsOrigin) -> [Option<&Arc<str>>; 3] {
         pair.map(|(certificate, _)| certificate),
         pair.map(|(_, key)| key),
         authorities,
+        origin.revocations.as_ref(),
     ]
 }
 

@@ -27,8 +27,8 @@ struct Terms {
     names: Vec<Arc<str>>,
     /// The credential, where one is named; an error where it is not here.
     credential: Option<Result<Arc<Credential>, Arc<str>>>,
-    /// What the files of our own machine hold that are named: the certificate's, its key's, the authorities'.
-    files: [Option<Read>; 3],
+    /// What the files of our own machine hold that are named: the certificate's, its key's, the authorities', lists of what is revoked.
+    files: [Option<Read>; 4],
 }
 
 /// What was made of some terms.
@@ -189,9 +189,16 @@ fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Originatio
         let files = terms.files.iter().any(Option::is_some);
         terms.credential.as_ref().map_or(files, Result::is_ok)
     };
+    // What is revoked belongs to the terms: nobody is believed by lists of before, or by none, where others are meant.
+    let lists = |terms: &Terms| match &terms.credential {
+        Some(Ok(credential)) => credential.revocations.clone(),
+        _ => Vec::new(),
+    };
     let same = |other: &Terms| {
         let named = (&other.said, &other.name, &other.names);
-        held(other) && named == (&terms.said, &terms.name, &terms.names)
+        held(other)
+            && named == (&terms.said, &terms.name, &terms.names)
+            && lists(other) == lists(terms)
     };
     let good = |(other, held): (&Terms, &Made)| {
         let made = (!held.failed && same(other)).then(|| held.made.upgrade())??;
@@ -238,8 +245,8 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         return Ok(Origination::Mesh(server));
     };
     let credential = terms.credential.clone().transpose()?;
-    let [certificate, key, authorities] = terms.files.clone().map(Option::transpose);
-    let (pair, of_file) = (certificate?.zip(key?), authorities?);
+    let [certificate, key, authorities, revocations] = terms.files.clone().map(Option::transpose);
+    let (pair, of_file, lists) = (certificate?.zip(key?), authorities?, revocations?);
     let of_credential = credential.as_ref().map(|one| &one.authorities);
     let authorities = match &said.authorities {
         Authorities::Pem(pem) => Some(pem.to_vec()),
@@ -255,7 +262,10 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
         (true, Some(one), None) => Some((one.certificates.clone(), one.private_key.clone())),
         (true, None, None) => return Err("there is no certificate to show".into()),
     };
+    let of_credential = credential.as_ref().map(|one| &one.revocations);
+    let of_credential = of_credential.filter(|pem| !pem.is_empty()).cloned();
     let towards = TowardsOutside {
+        revocations: lists.map(|lists| lists.0.to_vec()).or(of_credential),
         authorities,
         certificate,
         names: terms.names.clone(),
@@ -281,11 +291,12 @@ fn try_make(terms: &Terms) -> Result<Origination, Arc<str>> {
 
 /// The file that an error is about, where it is about one.
 fn about<'a>(error: &OutsideTlsError, said: &'a TlsOrigin) -> Option<&'a str> {
-    let [certificate, key, authorities] = of_origin(said);
+    let [certificate, key, authorities, revocations] = of_origin(said);
     let file = match error {
         OutsideTlsError::Certificate(_) => certificate,
         OutsideTlsError::Key | OutsideTlsError::Mismatch => key,
         OutsideTlsError::Authorities(_) => authorities,
+        OutsideTlsError::Revocations(_) => revocations,
         OutsideTlsError::Name(_) | OutsideTlsError::Suite(_) | OutsideTlsError::Refused(_) => None,
     };
     file.map(|path| &**path)

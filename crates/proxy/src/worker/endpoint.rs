@@ -191,6 +191,10 @@ impl Unreachable {
                 "upstream TLS error: its certificate has expired",
                 "upstream_connection_failure{tls_certificate_expired}",
             ),
+            (Some(Wrong::Revoked), _) => (
+                "upstream TLS error: its certificate is revoked",
+                "upstream_connection_failure{tls_certificate_revoked}",
+            ),
             (Some(Wrong::UnknownIssuer), _) => (
                 "upstream TLS error: nobody we believe certifies it",
                 "upstream_connection_failure{tls_unknown_authority}",

@@ -54,7 +54,8 @@ pub(super) fn bytes(
                 },
             }
         };
-        let streams = (stream, caller.client(), &*way);
+        let client = caller.client();
+        let streams = (stream, &client, &*way);
         let relayed = match (&led, &through) {
             (Err(flags), None) => refuse(&worker, &black_hole(), &streams.0, flags, AsClient),
             (Err(flags), Some(through)) => {

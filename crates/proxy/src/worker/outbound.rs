@@ -257,7 +257,7 @@ fn relay(
             Err(flags) => refuse(worker, &black_hole(), &stream, flags, AsClient),
             Ok(service) => {
                 let ending = (std::future::pending(), AsClient);
-                to_service(worker, service, (stream, remote, &*slot), watched, ending).await
+                to_service(worker, service, (stream, &remote, &*slot), watched, ending).await
             }
         };
         let downstream = Downstream {
@@ -349,13 +349,13 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
 pub(super) fn to_service<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,
-    (stream, remote, slot): (Stream, SocketAddr, &'a OutboundSlot),
+    (stream, remote, slot): (Stream, &'a SocketAddr, &'a OutboundSlot),
     watched: Option<(Place, u64)>,
     (ending, counted): (impl Future<Output = ()> + 'a, impl Counted + 'a),
 ) -> impl Future<Output = Relayed> + 'a {
     async move {
         // The way there is boxed, and gone when it is known.
-        match Box::pin(reach(worker, service, (&stream, remote, slot), counted)).await {
+        match Box::pin(reach(worker, service, (&stream, *remote, slot), counted)).await {
             Ok(reached) => {
                 carry(worker, service, reached, stream, (watched, ending, counted)).await
             }

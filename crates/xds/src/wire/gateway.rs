@@ -33,6 +33,8 @@ pub struct Credential {
     pub private_key: Vec<u8>,
     /// PEM; may be empty.
     pub authorities: Vec<u8>,
+    /// PEM of lists of what these took back; empty where nobody looks.
+    pub revocations: Vec<u8>,
 }
 
 impl fmt::Debug for Credential {
@@ -105,6 +107,8 @@ pub struct GatewayTls {
     pub certificate: Result<(Vec<u8>, Vec<u8>), Arc<str>>,
     /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
     pub authorities: Vec<u8>,
+    /// Lists of certificates that those took back, in PEM; empty where nobody looks.
+    pub revocations: Vec<u8>,
     /// Whether clients may come without one, where they are asked.
     pub anonymous: bool,
     /// Whether TLS 1.2 is spoken.
@@ -130,6 +134,8 @@ pub struct GatewayFiles {
     pub key: Arc<str>,
     /// Whose certificates of clients are believed; `None` where none is asked for.
     pub authorities: Option<Arc<str>>,
+    /// Lists of certificates that those took back; `None` where nobody looks.
+    pub revocations: Option<Arc<str>>,
 }
 
 impl GatewayTls {
@@ -158,6 +164,7 @@ impl GatewayTls {
             credential: "".into(),
             certificate: Ok(Default::default()),
             authorities: Vec::new(),
+            revocations: Vec::new(),
             anonymous: false,
             tls12: false,
             tls13: true,
@@ -206,6 +213,7 @@ impl Gateway {
             certificates: one.certificates.clone(),
             private_key: one.private_key.clone(),
             authorities: one.authorities.clone(),
+            revocations: one.revocations.clone(),
         });
         Ok(Self {
             listeners,
@@ -223,6 +231,7 @@ impl Gateway {
             certificates: one.certificates.clone(),
             private_key: one.private_key.clone(),
             authorities: one.authorities.clone(),
+            revocations: one.revocations.clone(),
         });
         wire::Gateway {
             listeners: listeners.collect(),
@@ -357,9 +366,14 @@ impl GatewayTls {
         if message.anonymous && message.authorities.is_empty() && !by_file {
             return Err(WireError::new("authorities", "missing"));
         }
+        // Nor as "nothing is revoked".
+        if !message.revocations.is_empty() && message.authorities.is_empty() {
+            return Err(WireError::new("authorities", "missing"));
+        }
         Ok(Self {
             mesh: false,
             files,
+            revocations: message.revocations.clone(),
             more: message
                 .more
                 .iter()
@@ -406,6 +420,8 @@ impl GatewayTls {
             certificate_file: file(|files| Some(&files.certificate)),
             key_file: file(|files| Some(&files.key)),
             authorities_file: file(|files| files.authorities.as_ref()),
+            revocations: self.revocations.clone(),
+            revocations_file: file(|files| files.revocations.as_ref()),
             more: self
                 .more
                 .iter()
@@ -423,6 +439,10 @@ impl GatewayTls {
 fn files(message: &wire::GatewayTls) -> Result<Option<Box<GatewayFiles>>, WireError> {
     let path = |text: &str| (!text.is_empty()).then(|| Arc::from(text));
     let authorities = path(&message.authorities_file);
+    let revocations = path(&message.revocations_file);
+    if revocations.is_some() && authorities.is_none() {
+        return Err(WireError::new("authorities_file", "missing"));
+    }
     let (certificate, key) = match (path(&message.certificate_file), path(&message.key_file)) {
         (Some(certificate), Some(key)) => (certificate, key),
         (None, None) if authorities.is_none() => return Ok(None),
@@ -433,6 +453,7 @@ fn files(message: &wire::GatewayTls) -> Result<Option<Box<GatewayFiles>>, WireEr
         &message.certificates,
         &message.private_key,
         &message.authorities,
+        &message.revocations,
     ];
     if told.into_iter().any(|pem| !pem.is_empty()) {
         return Err(WireError::new(
@@ -444,5 +465,6 @@ fn files(message: &wire::GatewayTls) -> Result<Option<Box<GatewayFiles>>, WireEr
         certificate,
         key,
         authorities,
+        revocations,
     })))
 }

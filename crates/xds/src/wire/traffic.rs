@@ -83,6 +83,7 @@ fn encode_origin(origin: &TlsOrigin) -> wire::TlsOrigin {
         authorities_file: file,
         certificate_file: files.map(|(path, _)| path.to_string()).unwrap_or_default(),
         key_file: files.map(|(_, path)| path.to_string()).unwrap_or_default(),
+        revocations_file: text(&origin.revocations),
     }
 }
 
@@ -105,6 +106,7 @@ fn check_origin(message: &wire::TlsOrigin) -> Result<TlsOrigin, WireError> {
     }
     Ok(TlsOrigin {
         mutual: message.mutual,
+        revocations: some(&message.revocations_file),
         authorities,
         credential,
         certificate,
@@ -369,8 +371,8 @@ mod tests {
 
     use voile_model::mesh::traffic::{
         Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
-        LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, RetryBudget, TcpKeepAlive,
-        TlsOrigin, Warmup,
+        LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, ProxyProtocol, RetryBudget,
+        TcpKeepAlive, TlsOrigin, Warmup,
     };
 
     use super::{check_traffic, encode_traffic};
@@ -446,6 +448,7 @@ mod tests {
         all.tls = Some(ClientTls::Mutual(Some("way.example".into())));
         all.proxy_protocol = Some(ProxyProtocol::V1);
         let origin = TlsOrigin {
+            revocations: None,
             mutual: true,
             authorities: Authorities::Pem(b"pem".as_slice().into()),
             credential: Some("shown".into()),
@@ -455,6 +458,7 @@ mod tests {
             unverified: false,
         };
         let files = TlsOrigin {
+            revocations: Some("/ca.crl".into()),
             authorities: Authorities::File("/ca.pem".into()),
             credential: None,
             certificate: Some(("/c.pem".into(), "/k.pem".into())),

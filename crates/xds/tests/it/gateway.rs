@@ -26,6 +26,7 @@ fn files(authorities: &str) -> proxy::GatewayTls {
         certificate_file: "/tls.crt".to_owned(),
         key_file: "/tls.key".to_owned(),
         authorities_file: authorities.to_owned(),
+        revocations_file: authorities.replace("crt", "crl"),
         anonymous: !authorities.is_empty(),
         tls13: true,
         ..proxy::GatewayTls::default()
@@ -153,7 +154,20 @@ fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_ref
 
 #[test]
 fn files_that_are_named_by_halves_are_refused() {
-    let table: [(&str, Change); 4] = [
+    let table: [(&str, Change); 6] = [
+        (
+            "listeners[0].servers[0].tls.authorities_file: missing",
+            |one| {
+                one.servers[0].tls = Some(proxy::GatewayTls {
+                    revocations_file: "/ca.crl".to_owned(),
+                    ..files("")
+                });
+            },
+        ),
+        // Never read as "nothing is revoked".
+        ("listeners[0].servers[0].tls.authorities: missing", |one| {
+            one.servers[0].tls.as_mut().expect("TLS").revocations = b"a list".to_vec();
+        }),
         ("listeners[0].servers[0].tls.authorities: missing", |one| {
             one.servers[0].tls = Some(proxy::GatewayTls {
                 anonymous: true,

@@ -12,6 +12,7 @@ mod origination;
 mod plain;
 mod proxied;
 mod quic;
+mod revoked;
 pub(crate) mod streams;
 pub(crate) mod tls;
 

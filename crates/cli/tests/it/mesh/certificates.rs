@@ -63,7 +63,10 @@ impl Keys {
         self.request(name);
         let settings = "[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\nserial=serial\nnew_certs_dir=.\npolicy=p\nunique_subject=no\n[p]\ncommonName=supplied\n";
         for (file, text) in [("ca.cnf", settings), ("index.txt", ""), ("serial", "01\n")] {
-            std::fs::write(self.path(file), text).expect("written");
+            // No two certificates have one number.
+            if !self.path(file).exists() {
+                std::fs::write(self.path(file), text).expect("written");
+            }
         }
         self.openssl(&format!(
             "ca -batch -notext -config ca.cnf -md sha256 -cert {authority}.crt -keyfile {authority}.key -startdate 20200101000000Z -enddate {end} -extfile server.ext -in {name}.csr -out {name}.crt"
@@ -82,6 +85,37 @@ impl Keys {
         self.request(name);
         self.openssl(&format!(
             "x509 -req -in {name}.csr -CA {authority}.crt -CAkey {authority}.key -CAcreateserial -days 2 -extfile client.ext -out {name}.crt"
+        ));
+    }
+
+    /// A list of what an authority took back, those of before among it: NAME.crl. With an end (`YYYYMMDD000000Z`) it is out of date then.
+    pub(crate) fn revoke(&self, authority: &str, names: &[&str], end: Option<&str>) {
+        let own = |what: &str| format!("{authority}-{what}");
+        let settings = format!(
+            "[ca]\ndefault_ca=d\n[d]\ndatabase={}\ncrlnumber={}\ndefault_md=sha256\ncrl_extensions=e\n[e]\nauthorityKeyIdentifier=keyid\n",
+            own("index"),
+            own("number")
+        );
+        std::fs::write(self.path(&own("lists.cnf")), settings).expect("written");
+        for (file, text) in [("index", ""), ("number", "01\n")] {
+            let path = self.path(&own(file));
+            if !path.exists() {
+                std::fs::write(path, text).expect("written");
+            }
+        }
+        let as_authority = format!(
+            "ca -config {} -cert {authority}.crt -keyfile {authority}.key",
+            own("lists.cnf")
+        );
+        for name in names {
+            self.openssl(&format!("{as_authority} -revoke {name}.crt"));
+        }
+        let time = match end {
+            None => "-crldays 2".to_owned(),
+            Some(end) => format!("-crl_lastupdate 20200101000000Z -crl_nextupdate {end}"),
+        };
+        self.openssl(&format!(
+            "{as_authority} -gencrl {time} -out {authority}.crl"
         ));
     }
 

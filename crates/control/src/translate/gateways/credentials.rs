@@ -9,7 +9,7 @@ use voile_model::mesh::traffic::{ClientTls, TlsOrigin};
 use voile_model::mesh::{Client, DestinationRule, Mesh, PolicyLevel, Workload};
 use voile_xds::wire::Credential;
 
-use super::{authorities, certificate};
+use super::{believed, certificate};
 
 pub(super) fn for_servers(
     mesh: &Mesh,
@@ -28,11 +28,14 @@ pub(super) fn for_servers(
     let mut all: Vec<Credential> = Vec::new();
     for (name, mutual) in named {
         let id = ResourceName::new(client.clone(), name.clone());
-        let (pair, authorities) = (certificate(mesh, &id), authorities(mesh, &id));
+        let (pair, believed) = (certificate(mesh, &id), believed(mesh, &id));
+        let lists = believed.as_ref().map(|one| one.revocations.clone());
+        let lists = lists.unwrap_or_else(|| Ok(Vec::new()));
         let missing = match &pair {
+            _ if lists.is_err() => lists.as_ref().err().cloned(),
             Err(missing) if mutual => Some(missing.clone()),
             // It may hold nothing but authorities.
-            Err(missing) if authorities.is_none() => Some(missing.clone()),
+            Err(missing) if believed.is_none() => Some(missing.clone()),
             _ => None,
         };
         if let Some(missing) = &missing {
@@ -49,7 +52,8 @@ pub(super) fn for_servers(
             missing: missing.unwrap_or_default(),
             certificates,
             private_key,
-            authorities: authorities.unwrap_or_default(),
+            authorities: believed.map(|one| one.authorities).unwrap_or_default(),
+            revocations: lists.unwrap_or_default(),
         });
     }
     all

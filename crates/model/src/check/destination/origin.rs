@@ -39,6 +39,7 @@ fn of_mesh(written: &written::ClientTls, report: &Report) {
         ("clientCertificate", &written.client_certificate),
         ("privateKey", &written.private_key),
         ("caCertificates", &written.ca_certificates),
+        ("caCrl", &written.ca_crl),
         ("credentialName", &written.credential_name),
     ];
     for (name, text) in fields {
@@ -110,8 +111,17 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
         }
         Some(text) => Authorities::File(values::file(text, report)?),
     };
+    if let Some(text) = written.ca_crl.as_ref().filter(|_| credential.is_some()) {
+        let message = "`caCrl` beside `credentialName`: the lists would be named twice";
+        let help = "remove it; a Secret has them as `ca.crl`";
+        report.error(codes::CONTRADICTION, &text.at, message, help);
+    }
+    let revocations = match &written.ca_crl {
+        Some(text) => Some(values::file(text, report)?),
+        None => None,
+    };
     let names = names(written, report);
-    let pointless = written.ca_certificates.as_ref();
+    let pointless = written.ca_certificates.as_ref().or(written.ca_crl.as_ref());
     let pointless = pointless.or(written.subject_alt_names.first());
     if let Some(text) = pointless.filter(|_| unverified) {
         let message = "`insecureSkipVerify` looks at no certificate, and this says what it must be";
@@ -121,6 +131,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     Some(TlsOrigin {
         mutual,
         authorities,
+        revocations,
         credential,
         certificate,
         server_name: server_name(written, report),

@@ -247,7 +247,6 @@ fn server_tls(
         }
     }
     tls.not_yet(&[
-        "caCrl",
         "subjectAltNames",
         "caCertCredentialName",
         "tlsCertificates",
@@ -290,6 +289,7 @@ fn server_files(
         return None;
     }
     let [certificate, key, authorities] = written;
+    let revocations = tls.text("caCrl").filter(|text| !text.value.is_empty());
     let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
     match &authorities {
         Some(text) if !asks => {
@@ -307,11 +307,20 @@ fn server_files(
         }
         _ => {}
     }
+    if let Some(text) = revocations.as_ref().filter(|_| authorities.is_none()) {
+        let message = "`caCrl` says what is revoked of authorities in files, and none are named";
+        let help = "name their file in `caCertificates`; a Secret has the list as `ca.crl`";
+        report.error(codes::CONTRADICTION, &text.at, message, help);
+    }
     match (certificate, key) {
         (Some(certificate), Some(key)) => Some(ServerFiles {
             certificate: values::file(&certificate, report)?,
             key: values::file(&key, report)?,
             authorities: match &authorities {
+                Some(text) => Some(values::file(text, report)?),
+                None => None,
+            },
+            revocations: match &revocations {
                 Some(text) => Some(values::file(text, report)?),
                 None => None,
             },

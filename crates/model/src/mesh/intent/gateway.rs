@@ -65,7 +65,7 @@ pub struct ServerTls {
     pub files: Option<ServerFiles>,
 }
 
-/// `serverCertificate`, `privateKey` and `caCertificates`: paths on the machine of the proxy.
+/// `serverCertificate`, `privateKey`, `caCertificates` and `caCrl`: paths on the machine of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFiles {
     /// The certificate and those between it and its root.
@@ -74,6 +74,8 @@ pub struct ServerFiles {
     pub key: Arc<str>,
     /// Whose certificates of clients are believed, where these are asked for one.
     pub authorities: Option<Arc<str>>,
+    /// `caCrl`: lists of certificates that those took back.
+    pub revocations: Option<Arc<str>>,
 }
 
 /// `tls.mode`.

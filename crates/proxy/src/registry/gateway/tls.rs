@@ -32,6 +32,7 @@ struct Held {
     certificate: Read,
     key: Read,
     authorities: Option<Read>,
+    revocations: Option<Read>,
 }
 
 /// What TLS is made of.
@@ -39,6 +40,7 @@ struct Held {
 struct Parts {
     pair: (Content, Content),
     authorities: Option<Content>,
+    revocations: Option<Content>,
 }
 
 impl Tls {
@@ -48,7 +50,8 @@ impl Tls {
             // The proxy's own certificate is shown, or one that is not read yet.
             Ok(_) if said.mesh || said.files.is_some() => Err(None),
             Ok((certificates, private_key)) => {
-                let made = made(said, (certificates, private_key), &said.authorities);
+                let believed = (&said.authorities[..], &said.revocations[..]);
+                let made = made(said, (certificates, private_key), believed);
                 made.map_err(|error| Some(format!("{}: {error}", said.all_credentials())))
             }
         };
@@ -93,6 +96,7 @@ impl Tls {
             [&files.certificate, &files.key]
                 .into_iter()
                 .chain(&files.authorities)
+                .chain(&files.revocations)
         })
     }
 
@@ -100,21 +104,18 @@ impl Tls {
     fn asks_as(&self, before: &Self) -> bool {
         let nothing: &Arc<str> = &Arc::from("");
         let terms = |said: &GatewayTls| {
-            let authorities = said
-                .files
-                .as_ref()
-                .and_then(|files| files.authorities.clone());
-            let file = |authorities| {
+            let files = said.files.as_ref().filter(|one| one.authorities.is_some());
+            let believed = |files: &Box<GatewayFiles>| {
                 Box::new(GatewayFiles {
                     certificate: nothing.clone(),
                     key: nothing.clone(),
-                    authorities: Some(authorities),
+                    ..GatewayFiles::clone(files)
                 })
             };
             GatewayTls {
                 credential: nothing.clone(),
                 certificate: Err(nothing.clone()),
-                files: authorities.map(file),
+                files: files.map(believed),
                 more: Vec::new(),
                 ..said.clone()
             }
@@ -146,6 +147,7 @@ impl Tls {
             certificate: files.of(&paths.certificate),
             key: files.of(&paths.key),
             authorities: paths.authorities.as_ref().map(|path| files.of(path)),
+            revocations: paths.revocations.as_ref().map(|path| files.of(path)),
         };
         if self.tried.as_deref() == Some(&now) {
             return false;
@@ -177,7 +179,8 @@ impl Tls {
             },
             Err(why) => why.to_string(),
         };
-        // Not all of it can be used. Of the certificate and the authorities each that can be is; why the other is not was said.
+        // Not all of it can be used. Of the certificate, the authorities and what they took back each that can be is; why the others are
+        // not was said.
         let pair = now.certificate.clone().ok().zip(now.key.clone().ok());
         if let (Some(pair), Some(good)) = (pair, self.good.as_deref().cloned()) {
             self.make(Parts { pair, ..good }).ok();
@@ -191,6 +194,15 @@ impl Tls {
             })
             .ok();
         }
+        let lists = now.revocations.clone().and_then(Result::ok);
+        if let (Some(_), Some(good)) = (&lists, self.good.as_deref().cloned()) {
+            let revocations = lists;
+            self.make(Parts {
+                revocations,
+                ..good
+            })
+            .ok();
+        }
         Err(first)
     }
 
@@ -199,8 +211,9 @@ impl Tls {
             return Ok(());
         }
         let (certificate, key) = &parts.pair;
-        let authorities = parts.authorities.as_ref().map_or(&[][..], |one| &one.0);
-        self.config = Some(made(&self.said, (&certificate.0, &key.0), authorities)?);
+        let believed = [&parts.authorities, &parts.revocations]
+            .map(|one| one.as_ref().map_or(&[][..], |one| &one.0));
+        self.config = Some(made(&self.said, (&certificate.0, &key.0), believed.into())?);
         self.good = Some(Box::new(parts));
         Ok(())
     }
@@ -211,6 +224,7 @@ impl Held {
         Ok(Parts {
             pair: (self.certificate.clone()?, self.key.clone()?),
             authorities: self.authorities.clone().transpose()?,
+            revocations: self.revocations.clone().transpose()?,
         })
     }
 }
@@ -218,7 +232,7 @@ impl Held {
 fn made(
     said: &GatewayTls,
     (certificates, private_key): (&[u8], &[u8]),
-    authorities: &[u8],
+    (authorities, revocations): (&[u8], &[u8]),
 ) -> Result<Arc<ServerConfig>, OutsideTlsError> {
     let tls = OutsideTls {
         certificates: certificates.to_vec(),
@@ -229,6 +243,7 @@ fn made(
             .map(|(_, certificates, key)| (certificates.clone(), key.clone()))
             .collect(),
         authorities: authorities.to_vec(),
+        revocations: revocations.to_vec(),
         anonymous: said.anonymous,
         tls12: said.tls12,
         tls13: said.tls13,
@@ -242,6 +257,7 @@ fn of_file(error: &OutsideTlsError, paths: &GatewayFiles) -> String {
     let path = match error {
         OutsideTlsError::Key | OutsideTlsError::Mismatch => &paths.key,
         OutsideTlsError::Authorities(_) => paths.authorities.as_ref().unwrap_or(&paths.certificate),
+        OutsideTlsError::Revocations(_) => paths.revocations.as_ref().unwrap_or(&paths.certificate),
         OutsideTlsError::Certificate(_)
         | OutsideTlsError::Name(_)
         | OutsideTlsError::Suite(_)

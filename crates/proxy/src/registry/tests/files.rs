@@ -23,6 +23,7 @@ fn made(registry: &mut Registry, held: Option<&str>) -> Arc<Origination> {
     let read = read.ok_or_else(|| "No such file".into());
     registry.files_read(&wanted, BTreeMap::from([(PATH.into(), read)]));
     let origin = TlsOrigin {
+        revocations: None,
         mutual: false,
         authorities: Authorities::File(PATH.into()),
         credential: None,

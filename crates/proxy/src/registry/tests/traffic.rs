@@ -248,3 +248,33 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     assert_eq!(registry.health.out(now), [], "nobody calls there any more");
     assert_eq!(watch(&web(&registry)).0.out(now), Some(0));
 }
+
+#[test]
+fn a_connection_that_is_one_clients_alone_is_not_kept_for_long() {
+    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
+    let idle = |registry: &mut Registry, version, http_idle_ms| {
+        let policy = proxy::TrafficPolicy {
+            proxy_protocol: version,
+            connection_pool: Some(proxy::ConnectionPool {
+                http_idle_ms,
+                ..proxy::ConnectionPool::default()
+            }),
+            ..proxy::TrafficPolicy::default()
+        };
+        obey(registry, policy);
+        let traffic = web(registry).traffic;
+        assert_eq!(traffic.introduces.is_some(), version > 0);
+        traffic.upstream.idle()
+    };
+    let seconds = |count| Some(Duration::from_secs(count));
+    for (version, said, expected) in [
+        (0, 0, None),
+        (0, 60_000, seconds(60)),
+        (1, 0, seconds(5)),
+        (2, 60_000, seconds(5)),
+        (2, 2_000, seconds(2)),
+    ] {
+        let found = idle(&mut registry, version, said);
+        assert_eq!(found, expected, "{version} {said}");
+    }
+}

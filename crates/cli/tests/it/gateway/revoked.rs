@@ -1,0 +1,252 @@
+//! Certificates that their authorities took back, of clients at a gateway and of servers that it calls, in lists by openssl: from Secrets
+//! and from files, read again under its hands.
+
+use super::origination::{LATER, rule};
+use super::streams::{entry, tls_server};
+use super::tls::{PORT, curl, https, path};
+use super::{Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
+use crate::mesh::certificates::Keys;
+use crate::mesh::{HTTP_PORT, application, exchange, get, wait_until};
+
+/// Longer ago than any test.
+const LONG_AGO: &str = "20200201000000Z";
+
+/// A server's keys, two clients', and an authority whose list has nobody on it yet.
+fn keys() -> Keys {
+    let keys = Keys::new();
+    keys.own("server", "*.example");
+    keys.own("clients", "clients");
+    for name in ["kept", "lost"] {
+        keys.client(name, "clients");
+    }
+    keys.revoke("clients", &[], None);
+    keys
+}
+
+/// Whether a client is let in that shows this certificate, or none.
+fn enters(edge: &Edge, keys: &Keys, host: &str, shows: Option<&str>) -> bool {
+    let files = shows.map(|name| ["crt", "key"].map(|kind| keys.path(&format!("{name}.{kind}"))));
+    let mut arguments = vec!["-k"];
+    if let Some([certificate, key]) = &files {
+        arguments.extend(["--cert", path(certificate), "--key", path(key)]);
+    }
+    curl(edge, host, &arguments).is_ok_and(|(status, _)| status == "200 2")
+}
+
+#[test]
+fn who_shows_a_revoked_certificate_is_not_let_in_by_the_list_of_a_secret() {
+    let keys = keys();
+    let secret = |more: &[(&str, &str)]| {
+        let own = [("ca.crt", "clients.crt")];
+        keys.secret("shop", "server-cacert", &[&own[..], more].concat())
+    };
+    let all = servers(&format!(
+        "{}, {}",
+        https("must.example", "mode: MUTUAL, credentialName: server"),
+        https(
+            "may.example",
+            "mode: OPTIONAL_MUTUAL, credentialName: server"
+        ),
+    ));
+    let edge = Edge::start(
+        "",
+        &(keys.pair("server") + &all + &routes("\"*\"", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    let enters = |host: &str, shows: Option<&str>| enters(&edge, &keys, host, shows);
+    let list = [("ca.crl", "clients.crl")];
+    say(&edge.mesh, "clients.yaml", &secret(&list));
+    wait_until("the clients", || {
+        enters("must.example", Some("kept")) && enters("must.example", Some("lost"))
+    });
+    keys.revoke("clients", &["lost"], None);
+    say(&edge.mesh, "clients.yaml", &secret(&list));
+    wait_until("the list", || !enters("must.example", Some("lost")));
+    for (host, shows, welcome) in [
+        ("must.example", Some("kept"), true),
+        ("may.example", Some("kept"), true),
+        ("may.example", Some("lost"), false),
+        // Nobody is asked for what he does not show.
+        ("may.example", None, true),
+        ("must.example", None, false),
+    ] {
+        assert_eq!(enters(host, shows), welcome, "{host} {shows:?}");
+    }
+    // A list that is out of date says nothing of anybody.
+    keys.revoke("clients", &[], Some(LONG_AGO));
+    say(&edge.mesh, "clients.yaml", &secret(&list));
+    wait_until("the old list", || !enters("must.example", Some("kept")));
+    assert!(enters("may.example", None));
+    // One that cannot be read, or is empty, lets nobody in, not even who shows nothing; and it is said.
+    let back = |what: &str| {
+        keys.revoke("clients", &[], None);
+        say(&edge.mesh, "clients.yaml", &secret(&list));
+        wait_until(what, || enters("must.example", Some("kept")));
+    };
+    back("a new list");
+    std::fs::write(keys.path("junk.crl"), "junk\n").expect("written");
+    say(
+        &edge.mesh,
+        "clients.yaml",
+        &secret(&[("ca.crl", "junk.crl")]),
+    );
+    wait_until("the junk", || !enters("may.example", None));
+    assert!(!enters("must.example", Some("kept")));
+    let why = "the lists of revoked certificates cannot be read: there is none in it";
+    let status = || body(&get(edge.mesh.monitoring(), "/debug/status").expect("an answer"));
+    wait_until("the refusal", || status().contains(why));
+    back("a list after the junk");
+    std::fs::write(keys.path("empty.crl"), "").expect("written");
+    say(
+        &edge.mesh,
+        "clients.yaml",
+        &secret(&[("ca.crl", "empty.crl")]),
+    );
+    wait_until("nothing", || !enters("may.example", None));
+    assert!(!enters("must.example", Some("kept")));
+    back("a list after nothing");
+    // Without a list nobody looks.
+    say(&edge.mesh, "clients.yaml", &secret(&[]));
+    wait_until("no list", || enters("must.example", Some("lost")));
+}
+
+#[test]
+fn a_list_in_a_file_is_read_again_and_what_cannot_be_read_leaves_the_last() {
+    let keys = keys();
+    let at = |name: &str| keys.path(name).display().to_string();
+    let tls = format!(
+        "mode: MUTUAL, serverCertificate: {}, privateKey: {}, caCertificates: {}, caCrl: {}",
+        at("server.crt"),
+        at("server.key"),
+        at("clients.crt"),
+        at("list.crl")
+    );
+    let all = servers(&https("must.example", &tls)) + &routes("must.example", TO_SERVER);
+    let edge = Edge::start("", &all);
+    application::reflect(edge.mesh.http_app());
+    let enters = |name: &str| enters(&edge, &keys, "must.example", Some(name));
+    // Nobody is let in before there is a list.
+    let missing = format!("{}: No such file", at("list.crl"));
+    wait_until("the list to be missed", || edge.dump().contains(&missing));
+    assert!(!enters("kept"));
+    keys.put("clients.crl", "list.crl");
+    wait_until("the clients", || enters("kept") && enters("lost"));
+    keys.revoke("clients", &["lost"], None);
+    keys.put("clients.crl", "list.crl");
+    wait_until("the list", || !enters("lost"));
+    assert!(enters("kept"));
+    std::fs::write(keys.path("junk"), "junk\n").expect("written");
+    keys.put("junk", "list.crl");
+    let why = format!(
+        "{}: the lists of revoked certificates cannot be read",
+        at("list.crl")
+    );
+    wait_until("a line in the log", || edge.gateway.log().contains(&why));
+    assert!(enters("kept") && !enters("lost"));
+    // Others follow for themselves: the certificate is renewed beside a list that cannot be read.
+    keys.own("next", "must.example");
+    keys.put("next.key", "server.key");
+    keys.put("next.crt", "server.crt");
+    let certificate = keys.path("next.crt");
+    let [kept, key] = ["kept.crt", "kept.key"].map(|name| keys.path(name));
+    let shown = [
+        "--cacert",
+        path(&certificate),
+        "--cert",
+        path(&kept),
+        "--key",
+        path(&key),
+    ];
+    wait_until("the next certificate", || {
+        curl(&edge, "must.example", &shown).is_ok_and(|(status, _)| status == "200 2")
+    });
+    assert!(!enters("lost"));
+    // And the list beside a certificate that cannot be read.
+    keys.put("junk", "server.crt");
+    keys.revoke("clients", &["kept"], None);
+    keys.put("clients.crl", "list.crl");
+    wait_until("the longer list", || !enters("kept"));
+    keys.put("next.crt", "server.crt");
+    keys.client("third", "clients");
+    wait_until("the certificate again", || enters("third"));
+    assert!(!enters("kept"));
+}
+
+#[test]
+fn a_server_whose_certificate_is_revoked_is_not_called() {
+    let keys = Keys::new();
+    keys.own("authority", "authority");
+    for name in ["kept", "lost"] {
+        keys.server(name, &format!("{name}.test"), "authority", LATER);
+    }
+    keys.revoke("authority", &["lost"], None);
+    let route = |name: &str| {
+        format!(
+            "{NETWORKING}VirtualService\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  hosts: [{name}.test]\n  gateways: [edge]\n  http: [{{route: [{{destination: {{host: {name}.test}}}}]}}]\n---\n"
+        )
+    };
+    let edge = Edge::start(
+        "",
+        &(servers(&http_server("\"*.test\"")) + &route("kept") + &route("lost")),
+    );
+    let both = [("kept", 20), ("lost", 21)];
+    let at = |last: u8| edge.mesh.address(last, PORT);
+    let _servers = both.map(|(name, last)| tls_server(&keys, name, at(last), &[]));
+    let entries: String = both
+        .map(|(name, last)| entry(name, at(last), "HTTP"))
+        .concat();
+    say(&edge.mesh, "entries.yaml", &entries);
+    let ask = |name: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: {name}.test\r\nConnection: close\r\n\r\n");
+        let answer = exchange(edge.at(HTTP_PORT), request.as_bytes()).expect("an answer");
+        (answer.status, body(&answer))
+    };
+    let refused = |name: &str| {
+        let (status, why) = ask(name);
+        status == 503 && why.contains("its certificate is revoked")
+    };
+    let by_secret = |files: &[(&str, &str)]| {
+        let simple = |name: &str| rule(name, "mode: SIMPLE, credentialName: authority");
+        keys.secret("shop", "authority", files) + &simple("kept") + &simple("lost")
+    };
+    let authority = ("ca.crt", "authority.crt");
+    say(&edge.mesh, "rules.yaml", &by_secret(&[authority]));
+    wait_until("both servers", || {
+        ask("kept").0 == 200 && ask("lost").0 == 200
+    });
+    let with_list = [authority, ("ca.crl", "authority.crl")];
+    say(&edge.mesh, "rules.yaml", &by_secret(&with_list));
+    wait_until("the list", || refused("lost"));
+    assert_eq!(ask("kept").0, 200);
+    // One that is out of date says nothing of anybody.
+    keys.revoke("authority", &[], Some(LONG_AGO));
+    say(&edge.mesh, "rules.yaml", &by_secret(&with_list));
+    wait_until("the old list", || ask("kept").0 == 503);
+    keys.revoke("authority", &[], None);
+    say(&edge.mesh, "rules.yaml", &by_secret(&with_list));
+    wait_until("a new list", || ask("kept").0 == 200);
+    // A list that cannot be read is no reason to look at none, or at that of before.
+    std::fs::write(keys.path("junk.crl"), "junk\n").expect("written");
+    let spoilt = [authority, ("ca.crl", "junk.crl")];
+    say(&edge.mesh, "rules.yaml", &by_secret(&spoilt));
+    let uncalled = || {
+        let (status, why) = ask("kept");
+        status == 503 && why.contains("TLS cannot be made")
+    };
+    wait_until("the junk", uncalled);
+    // The same by files; one that is not there leaves nobody to be called.
+    let file = |name: &str| keys.path(name).display().to_string();
+    let by_file = |list: &str| {
+        let tls = format!(
+            "mode: SIMPLE, caCertificates: {}, caCrl: {}",
+            file("authority.crt"),
+            file(list)
+        );
+        rule("kept", &tls) + &rule("lost", &tls)
+    };
+    say(&edge.mesh, "rules.yaml", &by_file("gone.crl"));
+    wait_until("no list", || edge.dump().contains("gone.crl") && uncalled());
+    say(&edge.mesh, "rules.yaml", &by_file("authority.crl"));
+    wait_until("the file", || ask("kept").0 == 200);
+    assert!(refused("lost"));
+}
