@@ -1,5 +1,5 @@
 //! What proxies tell servers of a client's certificate: one element of `x-forwarded-client-cert`, as Envoy writes it
-//! (`By=…;Hash=…;Cert="…";Subject="…";URI=…;DNS=…`). Whatever a certificate says, nothing of it begins another key or element.
+//! (`By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`). Whatever a certificate says, nothing of it begins another key or element.
 
 use std::fmt::Write as _;
 
@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
+use voile_model::mesh::ClientCertificateDetails;
 use x509_parser::der_parser::asn1_rs::{Oid, ToDer};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -18,10 +19,18 @@ const MAX_ELEMENT_BYTES: usize = 16 * 1024;
 /// Characters of a line of PEM.
 const PEM_LINE: usize = 64;
 
-/// The element for a client's certificate, shown to whoever is `by` (may be empty), with the whole certificate or without.
+/// The element for a client's chain, its own certificate first, shown to whoever is `by` (may be empty), with these parts. Empty for
+/// none.
 #[must_use]
-pub fn forwarded_certificate(certificate: &CertificateDer<'_>, by: &str, whole: bool) -> String {
+pub fn forwarded_certificate(
+    chain: &[CertificateDer<'_>],
+    by: &str,
+    parts: ClientCertificateDetails,
+) -> String {
     let mut first = String::new();
+    let Some(certificate) = chain.first() else {
+        return first;
+    };
     if !by.is_empty() {
         first.push_str("By=");
         plain(by, &mut first);
@@ -31,12 +40,19 @@ pub fn forwarded_certificate(certificate: &CertificateDer<'_>, by: &str, whole: 
     for byte in Sha256::digest(certificate) {
         hex(byte, b"0123456789abcdef", &mut first);
     }
-    let told = said(certificate);
-    let pem = if whole {
-        pem(certificate)
-    } else {
-        String::new()
-    };
+    let told = said(certificate, parts);
+    let mut pem = String::new();
+    let own = &chain[..1];
+    for (key, all, wanted) in [
+        ("Cert", own, parts.certificate),
+        ("Chain", chain, parts.chain),
+    ] {
+        if wanted {
+            pem += &format!(";{key}=\"");
+            all.iter().for_each(|one| written(one, &mut pem));
+            pem.push('"');
+        }
+    }
     match first.len() + told.len() {
         much if much > MAX_ELEMENT_BYTES => first,
         much if much + pem.len() > MAX_ELEMENT_BYTES => first + &told,
@@ -45,9 +61,9 @@ pub fn forwarded_certificate(certificate: &CertificateDer<'_>, by: &str, whole: 
 }
 
 /// The certificate in PEM as a URL would have it.
-fn pem(certificate: &CertificateDer<'_>) -> String {
+fn written(certificate: &CertificateDer<'_>, out: &mut String) {
     let text = STANDARD.encode(certificate);
-    let mut out = String::from(";Cert=\"-----BEGIN%20CERTIFICATE-----%0A");
+    out.push_str("-----BEGIN%20CERTIFICATE-----%0A");
     for (index, letter) in text.chars().enumerate() {
         if index > 0 && index % PEM_LINE == 0 {
             out.push_str("%0A");
@@ -59,30 +75,33 @@ fn pem(certificate: &CertificateDer<'_>) -> String {
             letter => out.push(letter),
         }
     }
-    out + "%0A-----END%20CERTIFICATE-----%0A\""
+    out.push_str("%0A-----END%20CERTIFICATE-----%0A");
 }
 
 /// What the certificate says of its owner; nothing of one that cannot be read.
-fn said(certificate: &CertificateDer<'_>) -> String {
+fn said(certificate: &CertificateDer<'_>, parts: ClientCertificateDetails) -> String {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
         return String::new();
     };
-    let mut out = format!(";Subject=\"{}\"", subject(certificate.subject()));
+    let mut out = String::new();
+    if parts.subject {
+        out = format!(";Subject=\"{}\"", subject(certificate.subject()));
+    }
     let names = certificate.subject_alternative_name().ok().flatten();
     let names = names.map_or(&[][..], |names| &names.value.general_names);
     let mut has_uri = false;
     for name in names {
-        if let GeneralName::URI(uri) = name {
+        if let (GeneralName::URI(uri), true) = (name, parts.uri) {
             has_uri = true;
             out.push_str(";URI=");
             plain(uri, &mut out);
         }
     }
-    if !has_uri {
+    if parts.uri && !has_uri {
         out.push_str(";URI=");
     }
     for name in names {
-        if let GeneralName::DNSName(host) = name {
+        if let (GeneralName::DNSName(host), true) = (name, parts.dns) {
             out.push_str(";DNS=");
             plain(host, &mut out);
         }

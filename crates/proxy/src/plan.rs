@@ -15,8 +15,8 @@ use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
-    Authorizer, Collector, ForwardClientCertificate, Keeper, MutualTls, Protocol,
-    ProxyConfiguration, ServerKind, Telemetry, protocol_of,
+    Authorizer, ClientCertificateDetails, Collector, ForwardClientCertificate, Keeper, MutualTls,
+    Protocol, ProxyConfiguration, ServerKind, Telemetry, protocol_of,
 };
 
 use crate::authorization::Authorization;
@@ -119,6 +119,8 @@ pub(crate) struct Settings {
     pub(crate) proxy_protocol: bool,
     /// What becomes of `x-forwarded-client-cert`.
     pub(crate) forwards: ForwardClientCertificate,
+    /// What of a client's certificate is told.
+    pub(crate) details: ClientCertificateDetails,
 }
 
 /// One inbound listener.
@@ -522,6 +524,7 @@ impl Default for Settings {
             source_address: None,
             proxy_protocol: false,
             forwards: ForwardClientCertificate::default(),
+            details: ClientCertificateDetails::default(),
         }
     }
 }
@@ -538,6 +541,7 @@ impl Settings {
             source_address: configuration.source_address,
             proxy_protocol: configuration.proxy_protocol,
             forwards: configuration.forwards,
+            details: configuration.certificate_details,
         }
     }
 }

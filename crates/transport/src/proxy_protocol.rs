@@ -383,7 +383,12 @@ mod tests {
         let (v4, other4) = (at("192.0.2.1:12345"), at("198.51.100.2:80"));
         let (v6, other6) = (at("[2001:db8::1]:12345"), at("[2001:db8::2]:80"));
         let mapped = at("[::ffff:192.0.2.1]:12345");
-        let table: [(Option<(SocketAddr, SocketAddr)>, &str, Option<SocketAddr>); 5] = [
+        type Row = (
+            Option<(SocketAddr, SocketAddr)>,
+            &'static str,
+            Option<SocketAddr>,
+        );
+        let table: [Row; 5] = [
             (None, "PROXY UNKNOWN\r\n", None),
             (
                 Some((v4, other4)),

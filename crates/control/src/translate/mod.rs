@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use prost::Message;
 use voile_model::mesh::{
-    AuthorizationPolicy, ForwardClientCertificate, Service, Visibility, Workload, WorkloadGroup,
+    AuthorizationPolicy, ForwardClientCertificate, Forwards, Service, Visibility, Workload,
+    WorkloadGroup,
 };
 use voile_model::{Identity, Mesh};
 use voile_proto::proxy as wire;
@@ -385,6 +386,7 @@ fn configuration(
             .unwrap_or(config.proxy.trusted_proxies),
         proxy_protocol: workload.hears_proxy_header(config.proxy.proxy_protocol),
         forward_client_certificate: forwards(workload.forwards(&config.proxy.forwards)).into(),
+        client_certificate_details: details(workload, &config.proxy.forwards),
         labels: labels_on_wire(&workload.labels),
         health_probe: member_of(mesh, workload)
             .and_then(|group| HealthProbe::of(group, workload))
@@ -435,6 +437,20 @@ fn forwards(said: ForwardClientCertificate) -> wire::ForwardClientCertificate {
         ForwardClientCertificate::SanitizeSet => Wire::SanitizeSet,
         ForwardClientCertificate::AlwaysForwardOnly => Wire::AlwaysForwardOnly,
     }
+}
+
+/// Of who tells nothing nothing is said.
+fn details(workload: &Workload, mesh: &Forwards) -> Option<wire::ClientCertificateDetails> {
+    use ForwardClientCertificate::{AppendForward, SanitizeSet};
+    let tells = matches!(workload.forwards(mesh), AppendForward | SanitizeSet);
+    let said = workload.certificate_details(mesh);
+    tells.then_some(wire::ClientCertificateDetails {
+        subject: said.subject,
+        certificate: said.certificate,
+        chain: said.chain,
+        dns: said.dns,
+        uri: said.uri,
+    })
 }
 
 fn connection(config: &voile_model::mesh::MeshConfig) -> wire::ConnectionSettings {

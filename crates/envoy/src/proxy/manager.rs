@@ -77,8 +77,14 @@ pub(crate) fn http(
             // Who the peer is says its certificate, and nobody else, unless somebody wants it otherwise.
             let forwards = said.unwrap_or(ForwardClientCertificate::SanitizeSet);
             config["forward_client_cert_details"] = json!(word(forwards));
-            config["set_current_client_cert_details"] =
-                json!({ "subject": true, "dns": true, "uri": true });
+            let said = workload.certificate_details(&mesh.config.proxy.forwards);
+            let mut told = json!({ "subject": said.subject, "dns": said.dns, "uri": said.uri });
+            for (key, wanted) in [("cert", said.certificate), ("chain", said.chain)] {
+                if wanted {
+                    told[key] = json!(true);
+                }
+            }
+            config["set_current_client_cert_details"] = told;
         }
         Way::Edge(workload) => {
             inbound(mesh, workload, &mut config);

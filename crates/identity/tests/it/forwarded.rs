@@ -6,6 +6,7 @@ use std::process::Command;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use voile_identity::forwarded_certificate;
+use voile_model::mesh::ClientCertificateDetails;
 
 fn openssl(folder: &Path, arguments: &[&str]) -> String {
     let ran = Command::new("openssl")
@@ -101,6 +102,7 @@ fn an_element_says_of_a_certificate_what_openssl_says() {
         made(folder, subject, names);
         let pem = openssl(folder, &["x509", "-in", "crt.pem"]);
         let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+        let own = [certificate];
         let name = [
             "x509", "-in", "crt.pem", "-noout", "-subject", "-nameopt", "RFC2253",
         ];
@@ -120,7 +122,7 @@ fn an_element_says_of_a_certificate_what_openssl_says() {
             .next()
             .expect("a fingerprint")
             .to_lowercase();
-        let short = forwarded_certificate(&certificate, "", false);
+        let short = forwarded_certificate(&own, "", ClientCertificateDetails::OF_SIDECARS);
         let begin = format!("Hash={print};Subject=\"{name}\"");
         let rest = short.strip_prefix(&begin);
         let rest = rest.unwrap_or_else(|| panic!("{short} does not begin with {begin}"));
@@ -129,7 +131,11 @@ fn an_element_says_of_a_certificate_what_openssl_says() {
             short.bytes().all(|byte| matches!(byte, b' '..=b'~')),
             "{short}"
         );
-        let whole = forwarded_certificate(&certificate, "spiffe://a/ns/b/sa/c", true);
+        let whole = forwarded_certificate(
+            &own,
+            "spiffe://a/ns/b/sa/c",
+            ClientCertificateDetails::OF_GATEWAYS,
+        );
         let begin = format!("By=spiffe://a/ns/b/sa/c;Hash={print};Cert=\"");
         let (text, after) = whole
             .strip_prefix(&begin)
@@ -152,11 +158,65 @@ fn an_element_is_bounded_and_what_is_no_certificate_has_its_hash_alone() {
         made(folder, "/CN=x", &names);
         let pem = std::fs::read(folder.join("crt.pem")).expect("a file");
         let der = CertificateDer::from_pem_slice(&pem).expect("a certificate");
-        let told = forwarded_certificate(&der, "", true);
+        let told = forwarded_certificate(&[der], "", ClientCertificateDetails::OF_GATEWAYS);
         assert!(told.len() <= 16 * 1024, "{count}: {}", told.len());
         assert_eq!(told.contains(";Cert=\""), certificate, "{count}");
         assert_eq!(told.matches(";DNS=").count(), hosts, "{count}");
     }
-    let told = forwarded_certificate(&CertificateDer::from(b"junk".to_vec()), "", false);
+    let told = forwarded_certificate(
+        &[CertificateDer::from(b"junk".to_vec())],
+        "",
+        ClientCertificateDetails::OF_SIDECARS,
+    );
     assert_eq!(told.len(), "Hash=".len() + 64, "{told}");
+}
+
+/// Those parts by their first letters; a capital is the chain.
+fn parts(letters: &str) -> ClientCertificateDetails {
+    ClientCertificateDetails {
+        subject: letters.contains('s'),
+        certificate: letters.contains('c'),
+        chain: letters.contains('C'),
+        dns: letters.contains('d'),
+        uri: letters.contains('u'),
+    }
+}
+
+#[test]
+fn those_parts_are_written_that_are_wished_for_in_envoys_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let read = || {
+        let pem = std::fs::read(folder.join("crt.pem")).expect("a file");
+        CertificateDer::from_pem_slice(&pem).expect("a certificate")
+    };
+    let names = [("URI", "spiffe://a/ns/b/sa/c"), ("DNS", "a.example")];
+    made(folder, "/CN=own", &names);
+    let own = read();
+    made(folder, "/CN=above", &[]);
+    let chain = [own, read()];
+    // Each part by its key, and how many certificates it holds.
+    let table: [(&str, &[(&str, usize)]); 8] = [
+        ("", &[]),
+        ("s", &[("Subject", 0)]),
+        ("c", &[("Cert", 1)]),
+        ("C", &[("Chain", 2)]),
+        ("u", &[("URI", 0)]),
+        ("d", &[("DNS", 0)]),
+        ("cC", &[("Cert", 1), ("Chain", 2)]),
+        ("sdu", &[("Subject", 0), ("URI", 0), ("DNS", 0)]),
+    ];
+    for (letters, expected) in table {
+        let told = forwarded_certificate(&chain, "spiffe://me", parts(letters));
+        let mut found = told.split(';');
+        assert_eq!(found.next(), Some("By=spiffe://me"), "{told}");
+        let hash = found.next().is_some_and(|part| part.starts_with("Hash="));
+        assert!(hash, "{told}");
+        let found = found.map(|part| {
+            let (key, value) = part.split_once('=').expect("a key");
+            (key, value.matches("BEGIN%20CERTIFICATE").count())
+        });
+        assert_eq!(found.collect::<Vec<_>>(), expected, "{told}");
+    }
+    assert_eq!(forwarded_certificate(&[], "spiffe://me", parts("s")), "");
 }

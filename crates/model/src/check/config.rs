@@ -394,6 +394,7 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
     settings.forwards = Forwards {
         gateway: topology::forwards(gateway.as_ref(), report),
         sidecar: topology::forwards(sidecar.as_ref(), report),
+        details: written.details,
     };
     let mode = written.interception_mode.as_ref();
     set(

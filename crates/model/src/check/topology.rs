@@ -87,7 +87,9 @@ pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topolo
         read.proxy_protocol = proxy_protocol.is_some();
     }
     if let Some(mut fields) = inner(HEADERS) {
-        read.forwards.sidecar = forwards(written::proxy_headers(&mut fields).as_ref(), report);
+        let (word, details) = written::proxy_headers(&mut fields);
+        read.forwards.sidecar = forwards(word.as_ref(), report);
+        read.forwards.details = details;
         fields.finish();
     }
     read

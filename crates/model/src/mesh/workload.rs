@@ -112,6 +112,18 @@ impl Workload {
     }
 }
 
+impl Workload {
+    /// What of a client's certificate its proxy tells, in a mesh that says this for all.
+    #[must_use]
+    pub fn certificate_details(&self, mesh: &Forwards) -> ClientCertificateDetails {
+        let said = self.topology.forwards.details.or(mesh.details);
+        match self.gateway {
+            true => ClientCertificateDetails::OF_GATEWAYS,
+            false => said.unwrap_or(ClientCertificateDetails::OF_SIDECARS),
+        }
+    }
+}
+
 /// What becomes of `x-forwarded-client-cert`, by the role of the proxy; `None` where it is not said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forwards {
@@ -119,6 +131,39 @@ pub struct Forwards {
     pub gateway: Option<ForwardClientCertificate>,
     /// At sidecars: `proxyHeaders.forwardedClientCert`.
     pub sidecar: Option<ForwardClientCertificate>,
+    /// What of a certificate sidecars tell: `proxyHeaders.setCurrentClientCertDetails`.
+    pub details: Option<ClientCertificateDetails>,
+}
+
+/// What of a client's certificate is told beside its hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientCertificateDetails {
+    /// Its owner's name.
+    pub subject: bool,
+    /// The certificate.
+    pub certificate: bool,
+    /// It and those that came with it.
+    pub chain: bool,
+    /// Its host names.
+    pub dns: bool,
+    /// Its URIs.
+    pub uri: bool,
+}
+
+impl ClientCertificateDetails {
+    /// What sidecars tell where nothing is said, as Istio's.
+    pub const OF_SIDECARS: Self = Self {
+        subject: true,
+        certificate: false,
+        chain: false,
+        dns: true,
+        uri: true,
+    };
+    /// What gateways tell, as Istio's.
+    pub const OF_GATEWAYS: Self = Self {
+        certificate: true,
+        ..Self::OF_SIDECARS
+    };
 }
 
 /// What a proxy makes of `x-forwarded-client-cert`. A client without a verified certificate is believed by none but the last.

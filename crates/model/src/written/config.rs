@@ -6,6 +6,7 @@ use super::telemetry::{CustomTag, custom_tags};
 use super::traffic::LocalitySetting;
 use super::{Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::mesh::ClientCertificateDetails;
 
 /// MeshConfig.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) struct ProxySettings {
     pub(crate) proxy_protocol: bool,
     /// What becomes of `x-forwarded-client-cert` at gateways, and at sidecars.
     pub(crate) forwards: [Option<Text>; 2],
+    /// What of them sidecars tell.
+    pub(crate) details: Option<ClientCertificateDetails>,
 }
 
 /// `defaultProviders`.
@@ -254,14 +257,17 @@ impl ProxySettings {
             }),
             proxy_protocol: false,
             forwards: [None, None],
+            details: None,
         };
         settings.proxy_protocol = proxy_protocol;
-        let at_sidecars = fields.inner("proxyHeaders").and_then(|mut inner| {
+        let at_sidecars = fields.inner("proxyHeaders").map(|mut inner| {
             let said = proxy_headers(&mut inner);
             inner.finish();
             said
         });
+        let (at_sidecars, details) = at_sidecars.unwrap_or_default();
         settings.forwards = [at_gateways, at_sidecars];
+        settings.details = details;
         fields.ignore(&[
             "binaryPath",
             "caCertificatesPem",
@@ -298,9 +304,23 @@ impl ProxySettings {
 pub(crate) const GATEWAYS_FORWARD: &str = "forwardClientCertDetails";
 
 /// What `proxyHeaders` says of `x-forwarded-client-cert`.
-pub(crate) fn proxy_headers(fields: &mut Fields<'_>) -> Option<Text> {
+pub(crate) fn proxy_headers(
+    fields: &mut Fields<'_>,
+) -> (Option<Text>, Option<ClientCertificateDetails>) {
     let said = fields.text("forwardedClientCert");
-    fields.not_yet(&["setCurrentClientCertDetails"]);
+    let details = fields.inner("setCurrentClientCertDetails");
+    let details = details.map(|mut inner| {
+        let mut told = |name| inner.boolean(name).is_some_and(|flag| flag.value);
+        let details = ClientCertificateDetails {
+            subject: told("subject"),
+            certificate: told("cert"),
+            chain: told("chain"),
+            dns: told("dns"),
+            uri: told("uri"),
+        };
+        inner.finish();
+        details
+    });
     // Of headers that nobody here writes, or that are always as is said.
     fields.ignore(&[
         "attemptCount",
@@ -313,7 +333,7 @@ pub(crate) fn proxy_headers(fields: &mut Fields<'_>) -> Option<Text> {
         "xForwardedHost",
         "xForwardedPort",
     ]);
-    said
+    (said, details)
 }
 
 impl ExtensionProvider {

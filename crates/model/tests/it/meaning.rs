@@ -546,7 +546,7 @@ fn a_namespace_holds_its_own_services_and_workloads_only() {
         .collect();
     let mesh = good(&all);
     for (namespace, count) in [("a", 1), ("ab", 1), ("b", 1), ("aa", 0), ("c", 0)] {
-        let namespace = voile_model::Namespace::new(namespace).unwrap();
+        let namespace = Namespace::new(namespace).unwrap();
         assert_eq!(mesh.services_in(&namespace).count(), count);
         assert_eq!(mesh.workloads_in(&namespace).count(), count);
     }

@@ -57,6 +57,9 @@ pub struct ProxyConfiguration {
     /// What becomes of `x-forwarded-client-cert`.
     #[prost(enumeration = "ForwardClientCertificate", tag = "33")]
     pub forward_client_certificate: i32,
+    /// What of a client's certificate is told, where it is. Absent: its hash alone.
+    #[prost(message, optional, tag = "34")]
+    pub client_certificate_details: ::core::option::Option<ClientCertificateDetails>,
     /// The workload's own: routes may hold for callers with certain labels only.
     #[prost(message, repeated, tag = "31")]
     pub labels: ::prost::alloc::vec::Vec<Label>,
@@ -2768,6 +2771,30 @@ impl ::prost::Name for VirtualHost {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.VirtualHost".into()
+    }
+}
+/// What of a client's certificate is told beside its hash.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClientCertificateDetails {
+    #[prost(bool, tag = "1")]
+    pub subject: bool,
+    #[prost(bool, tag = "2")]
+    pub certificate: bool,
+    #[prost(bool, tag = "3")]
+    pub chain: bool,
+    #[prost(bool, tag = "4")]
+    pub dns: bool,
+    #[prost(bool, tag = "5")]
+    pub uri: bool,
+}
+impl ::prost::Name for ClientCertificateDetails {
+    const NAME: &'static str = "ClientCertificateDetails";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ClientCertificateDetails".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ClientCertificateDetails".into()
     }
 }
 /// One more certificate of a server.

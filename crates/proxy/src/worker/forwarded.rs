@@ -4,6 +4,7 @@
 use rustls::pki_types::CertificateDer;
 use voile_identity::forwarded_certificate;
 use voile_transport::Stream;
+use voile_xds::wire::ClientCertificateDetails;
 use voile_xds::wire::ForwardClientCertificate::{
     self, AlwaysForwardOnly, AppendForward, ForwardOnly, Sanitize, SanitizeSet,
 };
@@ -23,11 +24,13 @@ pub(crate) struct Forwarded {
     shown: bool,
     /// What is true of it, where that is told.
     own: Option<Box<str>>,
+    /// The parts that this is.
+    details: ClientCertificateDetails,
 }
 
 /// Notes of a new connection what its requests may go on with; nothing where nothing is told.
-pub(super) fn note(worker: &Worker, stream: &Stream, caller: &mut Caller, whole: bool) {
-    note_shown(worker, || stream.peer_certificates(), caller, whole);
+pub(super) fn note(worker: &Worker, stream: &Stream, caller: &mut Caller) {
+    note_shown(worker, || stream.peer_certificates(), caller);
 }
 
 /// The same of what a client showed otherwise.
@@ -35,25 +38,31 @@ pub(super) fn note_shown<'c>(
     worker: &Worker,
     shown: impl FnOnce() -> &'c [CertificateDer<'static>],
     caller: &mut Caller,
-    whole: bool,
 ) {
-    let mode = worker.settings.borrow().forwards;
+    let (mode, details) = {
+        let settings = worker.settings.borrow();
+        (settings.forwards, settings.details)
+    };
     if mode == Sanitize || !(can_show(caller) || mode == AlwaysForwardOnly) {
         return;
     }
-    let certificate = shown().first();
-    let told = certificate.filter(|_| matches!(mode, AppendForward | SanitizeSet));
-    let own = told.map(|certificate| {
+    let chain = shown();
+    let tells = !chain.is_empty() && matches!(mode, AppendForward | SanitizeSet);
+    let own = tells.then(|| {
         let principal = worker.principal.borrow();
         let by = match caller.arrival.peer() {
             Some(_) => principal.as_str(),
             // Another certificate than the mesh's was shown to it.
             None => "",
         };
-        forwarded_certificate(certificate, by, whole).into()
+        forwarded_certificate(chain, by, details).into()
     });
-    let shown = certificate.is_some();
-    caller.tell(|told| told.forwarded = Some(Forwarded { shown, own }));
+    let noted = Forwarded {
+        shown: !chain.is_empty(),
+        own,
+        details,
+    };
+    caller.tell(|told| told.forwarded = Some(noted));
 }
 
 /// Whether a connection speaks TLS in which a client may show a certificate. Who comes through a tunnel showed it to the tunnel's end.
@@ -63,22 +72,33 @@ fn can_show(caller: &Caller) -> bool {
 
 /// Whether a connection opened while less was to be told than is now: it ends when it carries nothing, and the next is noted.
 pub(super) fn is_stale(worker: &Worker, caller: &Caller) -> bool {
+    let settings = worker.settings.borrow();
     let noted = caller.forwarded();
-    match worker.settings.borrow().forwards {
+    match settings.forwards {
         Sanitize => false,
         AlwaysForwardOnly => noted.is_none() && !matches!(caller.arrival, Arrival::Tunnel(_)),
         ForwardOnly => noted.is_none() && can_show(caller),
         AppendForward | SanitizeSet => {
-            let lacks = noted.is_none_or(|noted| noted.shown && noted.own.is_none());
-            lacks && can_show(caller)
+            let lacks = |noted: &Forwarded| noted.shown && noted.own_as(settings.details).is_none();
+            noted.is_none_or(lacks) && can_show(caller)
         }
     }
 }
 
 impl Forwarded {
+    /// What is true, in these parts; none where others were noted.
+    fn own_as(&self, details: ClientCertificateDetails) -> Option<&[u8]> {
+        let own = self.own.as_deref().filter(|_| self.details == details);
+        own.map(str::as_bytes)
+    }
+
     /// Whether what came goes on, and what is written after it.
-    fn goes_on(&self, mode: ForwardClientCertificate) -> (bool, Option<&[u8]>) {
-        let own = self.own.as_deref().map(str::as_bytes);
+    fn goes_on(
+        &self,
+        mode: ForwardClientCertificate,
+        details: ClientCertificateDetails,
+    ) -> (bool, Option<&[u8]>) {
+        let own = self.own_as(details);
         match mode {
             AlwaysForwardOnly => (true, None),
             ForwardOnly => (self.shown, None),
@@ -92,7 +112,10 @@ impl Forwarded {
     /// Writes into what a request is changed by what goes on as things stand now: what is to be told no longer is not, and what was not
     /// noted when the connection opened is nobody's to guess.
     pub(super) fn write(&self, worker: &Worker, head: &Head<'_>, changes: &mut Changes) {
-        let (came, own) = self.goes_on(worker.settings.borrow().forwards);
+        let (came, own) = {
+            let settings = worker.settings.borrow();
+            self.goes_on(settings.forwards, settings.details)
+        };
         let lines = head.headers().filter(|(name, _)| {
             let is_it = name.eq_ignore_ascii_case(FORWARDED_CERTIFICATE);
             came && is_it
@@ -120,6 +143,7 @@ mod tests {
         let note = |shown, own: Option<&str>| Forwarded {
             shown,
             own: own.map(Into::into),
+            details: ClientCertificateDetails::OF_SIDECARS,
         };
         // Of nobody, of whom nothing was to be told then, and of who is known.
         let notes = [note(false, None), note(true, None), note(true, Some("a"))];
@@ -132,8 +156,12 @@ mod tests {
             (SanitizeSet, [nothing, nothing, (false, a)]),
             (AlwaysForwardOnly, [(true, None); 3]),
         ] {
-            let found = [0, 1, 2].map(|index: usize| notes[index].goes_on(mode));
-            assert_eq!(found, expected, "{mode:?}");
+            let told = |details| [0, 1, 2].map(|index: usize| notes[index].goes_on(mode, details));
+            let same = told(ClientCertificateDetails::OF_SIDECARS);
+            assert_eq!(same, expected, "{mode:?}");
+            // What was noted in other parts than are told now is not told.
+            let others = told(ClientCertificateDetails::OF_GATEWAYS);
+            assert!(others.iter().all(|(_, own)| own.is_none()), "{mode:?}");
         }
     }
 }

@@ -497,7 +497,7 @@ pub(super) fn http(
     mut caller: Caller,
     detected: Detected,
 ) -> Conversation {
-    forwarded::note(&worker, &stream, &mut caller, true);
+    forwarded::note(&worker, &stream, &mut caller);
     let engine = match &server.door {
         Some(door) => door.http.engine(),
         None => slot.http.engine(),

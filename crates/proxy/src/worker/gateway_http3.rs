@@ -71,7 +71,7 @@ async fn open(
         return None;
     };
     caller.suite = shown.suite;
-    forwarded::note_shown(&worker, || &carried.certificates, &mut caller, true);
+    forwarded::note_shown(&worker, || &carried.certificates, &mut caller);
     let engine = slot.http.engine();
     let role = Rc::new(GatewayRole::new(worker, slot, server, caller).over_udp());
     Some(Box::pin(http3::serve(engine, role, carried.connection)))

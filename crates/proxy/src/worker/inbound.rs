@@ -278,7 +278,7 @@ async fn introduced(
     if client.is_some() {
         identified.caller.tell(|told| told.client = client);
     }
-    forwarded::note(worker, &identified.stream, &mut identified.caller, false);
+    forwarded::note(worker, &identified.stream, &mut identified.caller);
     Some(identified)
 }
 

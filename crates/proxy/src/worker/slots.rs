@@ -206,7 +206,11 @@ impl Slots {
     ) {
         let renewed = **worker.settings.borrow() != plan.settings;
         // What is told of clients' certificates is noted when they connect: who was not asked then connects anew.
-        let forwards = worker.settings.borrow().forwards != plan.settings.forwards;
+        let forwards = {
+            let before = worker.settings.borrow();
+            let told = |settings: &Settings| (settings.forwards, settings.details);
+            told(&before) != told(&plan.settings)
+        };
         if renewed {
             *worker.settings.borrow_mut() = Rc::new(plan.settings.clone());
         }

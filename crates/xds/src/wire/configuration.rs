@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-pub use voile_model::mesh::{ForwardClientCertificate, PathNormalization};
+pub use voile_model::mesh::{
+    ClientCertificateDetails, ForwardClientCertificate, PathNormalization,
+};
 use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
@@ -56,6 +58,8 @@ pub struct ProxyConfiguration {
     pub proxy_protocol: bool,
     /// What becomes of `x-forwarded-client-cert`.
     pub forwards: ForwardClientCertificate,
+    /// What of a client's certificate is told, where it is.
+    pub certificate_details: ClientCertificateDetails,
     /// The workload's own.
     pub labels: Labels,
     /// What a gateway takes from outside; none of a sidecar.
@@ -238,6 +242,7 @@ impl ProxyConfiguration {
             key_sets: key_sets(&message.key_sets)?,
             proxy_protocol: message.proxy_protocol,
             forwards: forwards(message.forward_client_certificate)?,
+            certificate_details: details(message.client_certificate_details),
             labels: labels_of(&message.labels),
             gateway: match &message.gateway {
                 None => None,
@@ -451,6 +456,17 @@ fn forwards(value: i32) -> Result<ForwardClientCertificate, WireError> {
         Ok(Wire::SanitizeSet) => Ok(ForwardClientCertificate::SanitizeSet),
         Ok(Wire::AlwaysForwardOnly) => Ok(ForwardClientCertificate::AlwaysForwardOnly),
         Err(_) => Err(super::unknown_value("forward_client_certificate", value)),
+    }
+}
+
+fn details(message: Option<wire::ClientCertificateDetails>) -> ClientCertificateDetails {
+    let message = message.unwrap_or_default();
+    ClientCertificateDetails {
+        subject: message.subject,
+        certificate: message.certificate,
+        chain: message.chain,
+        dns: message.dns,
+        uri: message.uri,
     }
 }
 

@@ -38,8 +38,9 @@ pub use away::{
 };
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
-    Connection, ForwardClientCertificate, InboundListener, Limits, MutualTls, OutboundListener,
-    OutboundPolicy, OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
+    ClientCertificateDetails, Connection, ForwardClientCertificate, InboundListener, Limits,
+    MutualTls, OutboundListener, OutboundPolicy, OutboundService, PathNormalization,
+    PolicyReference, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
 pub use gateway::{

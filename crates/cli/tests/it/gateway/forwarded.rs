@@ -147,6 +147,19 @@ fn a_gateway_tells_of_its_clients_certificates_and_believes_no_client() {
     wait_until("sidecars to set", || {
         scene.told("must.example", true, &[]).len() == 1
     });
+    // Those parts are written that are wished for, and no others.
+    let parts = |said: &str| {
+        let headers = "forwardedClientCert: SANITIZE_SET, setCurrentClientCertDetails";
+        mesh_config(&scene.edge, &format!("proxyHeaders: {{{headers}: {said}}}"));
+    };
+    let told = |keys: [bool; 3]| {
+        let told = scene.told("must.example", true, &[]).concat();
+        [";Cert=", ";Subject=", ";URI="].map(|key| told.contains(key)) == keys
+    };
+    parts("{cert: true}");
+    wait_until("the certificate", || told([true, false, false]));
+    parts("{uri: true, subject: false}");
+    wait_until("the identity", || told([false, false, true]));
 }
 
 #[test]

@@ -172,6 +172,13 @@ fn a_list_in_a_file_is_read_again_and_what_cannot_be_read_leaves_the_last() {
     assert!(!enters("kept"));
 }
 
+/// A host to the server of its name.
+fn route(name: &str) -> String {
+    format!(
+        "{NETWORKING}VirtualService\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  hosts: [{name}.test]\n  gateways: [edge]\n  http: [{{route: [{{destination: {{host: {name}.test}}}}]}}]\n---\n"
+    )
+}
+
 #[test]
 fn a_server_whose_certificate_is_revoked_is_not_called() {
     let keys = Keys::new();
@@ -180,11 +187,6 @@ fn a_server_whose_certificate_is_revoked_is_not_called() {
         keys.server(name, &format!("{name}.test"), "authority", LATER);
     }
     keys.revoke("authority", &["lost"], None);
-    let route = |name: &str| {
-        format!(
-            "{NETWORKING}VirtualService\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  hosts: [{name}.test]\n  gateways: [edge]\n  http: [{{route: [{{destination: {{host: {name}.test}}}}]}}]\n---\n"
-        )
-    };
     let edge = Edge::start(
         "",
         &(servers(&http_server("\"*.test\"")) + &route("kept") + &route("lost")),

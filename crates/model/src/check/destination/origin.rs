@@ -111,15 +111,6 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
         }
         Some(text) => Authorities::File(values::file(text, report)?),
     };
-    if let Some(text) = written.ca_crl.as_ref().filter(|_| credential.is_some()) {
-        let message = "`caCrl` beside `credentialName`: the lists would be named twice";
-        let help = "remove it; a Secret has them as `ca.crl`";
-        report.error(codes::CONTRADICTION, &text.at, message, help);
-    }
-    let revocations = match &written.ca_crl {
-        Some(text) => Some(values::file(text, report)?),
-        None => None,
-    };
     let names = names(written, report);
     let pointless = written.ca_certificates.as_ref().or(written.ca_crl.as_ref());
     let pointless = pointless.or(written.subject_alt_names.first());
@@ -131,13 +122,24 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     Some(TlsOrigin {
         mutual,
         authorities,
-        revocations,
+        revocations: revocations(written, report),
         credential,
         certificate,
         server_name: server_name(written, report),
         subject_alt_names: names,
         unverified,
     })
+}
+
+/// The file of what is revoked.
+fn revocations(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
+    let text = written.ca_crl.as_ref()?;
+    if written.credential_name.is_some() {
+        let message = "`caCrl` beside `credentialName`: the lists would be named twice";
+        let help = "remove it; a Secret has them as `ca.crl`";
+        report.error(codes::CONTRADICTION, &text.at, message, help);
+    }
+    values::file(text, report)
 }
 
 /// A Secret of the namespace of whoever speaks.

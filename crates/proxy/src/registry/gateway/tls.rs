@@ -104,12 +104,15 @@ impl Tls {
     fn asks_as(&self, before: &Self) -> bool {
         let nothing: &Arc<str> = &Arc::from("");
         let terms = |said: &GatewayTls| {
-            let files = said.files.as_ref().filter(|one| one.authorities.is_some());
-            let believed = |files: &Box<GatewayFiles>| {
+            let files = said
+                .files
+                .as_deref()
+                .filter(|one| one.authorities.is_some());
+            let believed = |files: &GatewayFiles| {
                 Box::new(GatewayFiles {
                     certificate: nothing.clone(),
                     key: nothing.clone(),
-                    ..GatewayFiles::clone(files)
+                    ..files.clone()
                 })
             };
             GatewayTls {
