@@ -198,6 +198,7 @@ fn nobody_of_another_network_is_called_by_a_guess() {
 #[test]
 fn a_rule_that_wants_something_else_than_the_meshs_mutual_tls_leads_to_nobody_there() {
     let originated = TlsOrigin {
+        revocations: None,
         mutual: false,
         authorities: Authorities::System,
         credential: None,
