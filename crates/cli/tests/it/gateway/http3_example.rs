@@ -1,9 +1,13 @@
 //! `examples/http3` answers as its page says: over TCP by the curl of the page, over UDP by our client in the place of a curl with HTTP/3.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
+
+use rustix::process::Signal;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use super::http3::{client, get_at};
 use super::quic::{self, dial};
@@ -36,6 +40,29 @@ fn the_http3_example_answers_as_its_page_says_by_tcp_and_udp() {
     let mut up = Up::start(|folder| copied(folder, own.path()), &[]);
     let published = up.ready();
     answers_as_its_page_says(&published, own.path());
+    // What it says of changes: another certificate, another process, and no HTTP/3.
+    let udp = published["shop/gateway:30453/udp"];
+    let shown = || {
+        quic::run(async {
+            let to = dial(udp, "shop.example", &client(b"h3", None)).await?;
+            let shown = to.shown();
+            to.leave().await;
+            Ok::<_, String>(shown)
+        })
+    };
+    let pair = own.path().join("shop");
+    make_certificate(&up.file(""), &pair.to_string_lossy());
+    let written = CertificateDer::from_pem_file(pair.with_extension("crt")).expect("one");
+    wait_until("the other certificate", || shown().as_ref() == Ok(&written));
+    up.signal(Signal::USR2);
+    wait_until("the other process", || {
+        assert_eq!(shown().as_ref(), Ok(&written));
+        up.log("shop.gateway-0.sidecar")
+            .contains("a new process serves in our place")
+    });
+    let port = "    - name: http3\n      port: 30453\n      targetPort: 8443\n      nodePort: 30453\n      protocol: UDP\n";
+    up.edit("gateway.yaml", port, "");
+    wait_until("the port to close", || UdpSocket::bind(udp).is_ok());
 }
 
 #[test]
