@@ -30,6 +30,10 @@ pub(crate) struct Carried {
     pub(crate) certificates: Vec<CertificateDer<'static>>,
 }
 
+/// How long a connection that leaves stays open at least, and for three times to the client and back: what is on its way meanwhile
+/// is answered, and who only just came learns why he goes.
+const FAREWELL: Duration = Duration::from_millis(100);
+
 /// Why there is none.
 pub(crate) type Failed = String;
 
@@ -149,10 +153,29 @@ impl Carrier {
                 Some(done) = self.streams.join_next() => judged(done)?,
             }
         }
+        if !self.leaving {
+            // With nothing under way both come at once.
+            self.leave().await;
+        }
         // What was answered is to arrive.
         let arriving = async { while self.requests.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(self.timeouts.linger, arriving).await;
+        self.see_off().await;
         Ok(())
+    }
+
+    /// A client that was told to leave hears it before it finds the door closed. What it asked meanwhile nobody looks at: it may ask
+    /// that elsewhere.
+    async fn see_off(&self) {
+        let refusing = async {
+            while let Ok((mut send, mut recv)) = self.connection.accept_bi().await {
+                let code = quic(Code::REQUEST_REJECTED);
+                // One that is gone already needs no more.
+                let _ = (send.reset(code), recv.stop(code));
+            }
+        };
+        let patience = FAREWELL.max(self.connection.rtt() * 3);
+        let _ = tokio::time::timeout(patience.min(self.timeouts.linger), refusing).await;
     }
 
     /// Whether the client makes streams without asking anything on them. Those that ask are the engine's to judge, by the same figure.

@@ -160,17 +160,7 @@ fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
         say(&mut send, "one").await;
         assert!(heard.next().await.is_some() && heard.next().await.is_some());
         edge.gateway.terminate();
-        let mut control = to.connection.accept_uni().await.expect("its settings");
-        let mut kind = [0];
-        control.read_exact(&mut kind).await.expect("a kind");
-        assert_eq!(kind, [0]);
-        let mut said = Listening {
-            stream: control,
-            frames: Frames::of_control(),
-            chunk: Bytes::new(),
-        };
-        assert_eq!(said.next().await, Some(Event::Settings));
-        assert_eq!(said.next().await, Some(Event::Goaway));
+        told_to_leave(&to).await;
         assert!(as_anybody(&edge, "a.example").await.is_err());
         let refused = get_at(&to, "a.example", "/unknown").await;
         assert!(refused.is_err(), "{refused:?}");
@@ -178,6 +168,41 @@ fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
         send.finish().expect("finished");
         assert!(matches!(heard.next().await, Some(Event::Block { .. })));
         assert_eq!(heard.next().await, None);
+        assert_eq!(ended(&to).await, Some(Code::NO_ERROR));
+    });
+    assert!(edge.gateway.wait().success());
+}
+
+/// Hears that the gateway goes.
+async fn told_to_leave(to: &Dialed) {
+    let mut control = to.connection.accept_uni().await.expect("its settings");
+    let mut kind = [0];
+    control.read_exact(&mut kind).await.expect("a kind");
+    assert_eq!(kind, [0]);
+    let mut said = Listening {
+        stream: control,
+        frames: Frames::of_control(),
+        chunk: Bytes::new(),
+    };
+    assert_eq!(said.next().await, Some(Event::Settings));
+    assert_eq!(said.next().await, Some(Event::Goaway));
+}
+
+#[test]
+fn who_has_nothing_under_way_is_told_before_the_connection_closes_and_asks_elsewhere() {
+    let mut edge = simple();
+    quic::run(async {
+        let to = as_anybody(&edge, "a.example").await.expect("a connection");
+        let answer = get_at(&to, "a.example", "/").await.expect("an answer");
+        assert_eq!(answer.status, 200);
+        edge.gateway.terminate();
+        told_to_leave(&to).await;
+        let refused = get_at(&to, "a.example", "/").await;
+        let rejected = format!("error {}", Code::REQUEST_REJECTED.0);
+        assert!(
+            refused.as_ref().is_err_and(|why| why.ends_with(&rejected)),
+            "{refused:?}"
+        );
         assert_eq!(ended(&to).await, Some(Code::NO_ERROR));
     });
     assert!(edge.gateway.wait().success());
