@@ -12,6 +12,7 @@ mod golden;
 mod health_checks;
 mod hostile;
 mod last_good;
+mod levels;
 mod meaning;
 mod reference;
 
