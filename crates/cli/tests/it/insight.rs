@@ -85,12 +85,15 @@ fn status_says_which_documents_are_refused_where_and_what_serves_instead() {
     };
     // At once: a file that is empty for a moment would take its entry along.
     let write = |name: &str, text: &str| say(&mesh, name, text);
-    write("out.yaml", &entry("80"));
-    wait_until("it is in force", || {
+    let page = || -> Value {
         let page = get(mesh.monitoring(), "/debug/status").expect("a page");
-        let page: Value = serde_json::from_slice(&page.body).expect("JSON");
-        page["version"].is_string() && page.get("documents").is_none()
-    });
+        serde_json::from_slice(&page.body).expect("JSON")
+    };
+    let before = page()["version"].clone();
+    assert!(before.is_string(), "{before}");
+    write("out.yaml", &entry("80"));
+    wait_until("it is in force", || page()["version"] != before);
+    assert_eq!(page().get("documents"), None);
     assert!(!told().contains("DOCUMENT"), "{}", told());
     write("out.yaml", &entry("eighty"));
     write("torn.yaml", "apiVersion: v1\nkind: [Service\n");

@@ -316,11 +316,16 @@ pub(crate) fn write_private(path: &Path, text: &[u8]) {
     std::io::Write::write_all(&mut file, text).expect("written");
 }
 
-/// Loopback addresses, but for the last byte, that no other test uses at this time.
+/// Loopback addresses, but for the last byte, that no other test of this process uses, nor one of another at this time. An application
+/// that is a thread of ours listens until the process ends, so none may come twice.
 pub(crate) fn own_net() -> [u8; 3] {
-    let pid = std::process::id();
+    const LAST: u16 = 250;
     let count = MADE.fetch_add(1, Ordering::Relaxed);
-    [127, 64 + (pid % 128) as u8, (count % 250) as u8 + 1]
+    let block = count / LAST;
+    assert!(block < 4, "more nets than there are addresses for");
+    let process = (std::process::id() % 32) as u8;
+    let second = 64 + process * 4 + block as u8;
+    [127, second, (count % LAST) as u8 + 1]
 }
 
 pub(crate) fn start_control(
