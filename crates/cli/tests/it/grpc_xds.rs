@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::mesh::{
     Mesh, Process, free_port, get, local, own_net, series, start_control, wait_until,
@@ -60,7 +61,10 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// The command line of an agent for a pod, with the program that it is to start.
     fn agent(&self, command: &mut Command, (pod, account): (&str, &str), program: &[OsString]) {
-        let out = self.folder.join(format!("{pod}.certificates"));
+        // Two agents that write into one folder would leave the key of one beside the certificate of the other.
+        static AGENTS: AtomicUsize = AtomicUsize::new(0);
+        let number = AGENTS.fetch_add(1, Ordering::Relaxed);
+        let out = self.folder.join(format!("{pod}.certificates-{number}"));
         let token = self.folder.join(format!("{pod}.agent-token"));
         let state = self.folder.join("state");
         if !token.exists() {
