@@ -111,6 +111,12 @@ codes! {
     NOBODY_CHECKS = "V0355";
     /// A HealthCheck is for a host, or a port of it, that no service has.
     UNKNOWN_CHECKED_HOST = "V0356";
+    /// An EndpointSlice or Endpoints is for no Service that takes it: there is none, or it selects workloads itself.
+    SLICE_NOT_TAKEN = "V0360";
+    /// An endpoint of an EndpointSlice is never called.
+    ENDPOINT_NOT_CALLED = "V0361";
+    /// A port of an EndpointSlice has a name that no port of its Service has: nobody calls it.
+    SLICE_PORT_UNKNOWN = "V0362";
     /// A route leads to a host that no service has.
     UNKNOWN_ROUTE_HOST = "V0401";
     /// A route leads to a subset that no DestinationRule of its host declares.

@@ -20,7 +20,7 @@ use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 pub use callers::{Access, Answer, Caller, who_can};
 pub use token::{Brought, TokenSaid};
 
-use crate::subject::{Subject, subjects};
+use crate::subject::{Subject, behind, subjects};
 
 /// A request that somebody asks about.
 #[derive(Debug, Clone)]
@@ -130,10 +130,10 @@ pub fn explain(
         return vec![waypoint::at(mesh, &waypoint, (service, port), question)];
     }
     let subjects = subjects(mesh);
-    let behind = subjects.iter().filter(|subject| subject.is_behind(service));
-    behind
-        .filter_map(|subject| {
-            let target = subject.target(&port.target)?;
+    behind(mesh, service, &subjects)
+        .into_iter()
+        .filter_map(|(subject, ports)| {
+            let target = *ports.get(&port.number)?;
             Some(one(
                 mesh,
                 subject,

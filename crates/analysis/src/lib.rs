@@ -9,6 +9,7 @@ mod authorization;
 mod callers;
 pub mod codes;
 mod destinations;
+mod endpoint_slices;
 pub mod explain;
 pub mod explanations;
 mod gateways;
@@ -38,6 +39,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     services::check(&view, &mut found);
     ports::check(&view, &mut found);
+    endpoint_slices::check(mesh, &mut found);
     sidecars::check(mesh, subjects, &mut found);
     listeners::check(mesh, subjects, &mut found);
     peer_authentication::check(mesh, subjects, &mut found);

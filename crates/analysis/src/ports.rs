@@ -56,7 +56,7 @@ fn unanswered(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
     }
     let help = match service.origin {
         ServiceOrigin::Kubernetes => {
-            "add a `selector`; Endpoints of a cluster are not read, so write a ServiceEntry with `endpoints` for what runs outside"
+            "add a `selector`, or an EndpointSlice with the label kubernetes.io/service-name"
         }
         ServiceOrigin::ServiceEntry => {
             "add `endpoints` or a `workloadSelector`, or use `resolution: DNS` if the host is known there"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use voile_model::mesh::{Mesh, PodTemplate, Service, TargetPort, WorkloadKind};
+use voile_model::mesh::{Mesh, PodTemplate, Service, TargetPort, Workload, WorkloadKind};
 use voile_model::{Labels, Namespace, Port, Source};
 
 /// A workload, or what becomes one.
@@ -37,8 +37,8 @@ impl Subject<'_> {
         self.has_sidecar || self.ambient
     }
 
-    /// Whether a service of the mesh stands before it.
-    pub(crate) fn is_behind(&self, service: &Service) -> bool {
+    /// Whether a service of the mesh selects it.
+    fn is_selected(&self, service: &Service) -> bool {
         service.key.namespace == *self.namespace
             && service
                 .selector
@@ -84,7 +84,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
         .values()
         .filter(|workload| workload.kind == WorkloadKind::WorkloadEntry)
         .map(|workload| Subject {
-            name: format!("WorkloadEntry {}", workload.key),
+            name: subject_name(workload),
             namespace: &workload.key.namespace,
             labels: &workload.labels,
             has_sidecar: workload.has_sidecar,
@@ -97,6 +97,38 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             services: Vec::new(),
         });
     pods.chain(deployments).chain(entries).collect()
+}
+
+/// Those behind a service, each with the ports of its own that serve the service's.
+pub(crate) fn behind<'s, 'a>(
+    mesh: &Mesh,
+    service: &Service,
+    subjects: &'s [Subject<'a>],
+) -> Vec<(&'s Subject<'a>, BTreeMap<Port, Port>)> {
+    if mesh.endpoints_in_slices(service) > 0 {
+        let members = mesh.workloads_of(service).into_iter();
+        let known = members.filter_map(|member| {
+            let name = subject_name(&member.workload);
+            let subject = subjects.iter().find(|subject| subject.name == name)?;
+            Some((subject, member.ports))
+        });
+        return known.collect();
+    }
+    let selected = subjects.iter().filter(|one| one.is_selected(service));
+    let ports = |subject: &Subject<'_>| {
+        let all = service.ports.iter();
+        all.filter_map(|port| Some((port.number, subject.target(&port.target)?)))
+            .collect()
+    };
+    selected.map(|subject| (subject, ports(subject))).collect()
+}
+
+/// What a workload that is there is called among the subjects.
+pub(crate) fn subject_name(workload: &Workload) -> String {
+    match &workload.kind {
+        WorkloadKind::Pod => format!("Pod {}", workload.key),
+        _ => format!("WorkloadEntry {}", workload.key),
+    }
 }
 
 fn of_template<'a>(

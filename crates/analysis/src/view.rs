@@ -8,7 +8,7 @@ use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::{Mesh, Service, ServiceOrigin, Sidecar, WorkloadKind};
 use voile_model::{Hostname, Labels, Namespace, ResourceName, ServiceKey};
 
-use crate::subject::{Subject, subjects};
+use crate::subject::{Subject, subject_name, subjects};
 
 /// See the module.
 pub(crate) struct View<'a> {
@@ -61,8 +61,11 @@ impl<'a> View<'a> {
             }
             // A selector without labels selects nothing.
             let selector = service.selector.as_ref().filter(|one| !one.is_empty());
-            let Some(selector) = selector else { continue };
-            let behind = view.indexes(&service.key.namespace, selector);
+            let behind = match selector {
+                Some(selector) => view.indexes(&service.key.namespace, selector),
+                None if mesh.endpoints_in_slices(service) > 0 => view.by_slices(service),
+                None => continue,
+            };
             for index in &behind {
                 view.subjects[*index].services.push(service);
             }
@@ -74,6 +77,18 @@ impl<'a> View<'a> {
             }
         }
         view
+    }
+
+    /// The workloads that stand where a service's EndpointSlices say.
+    fn by_slices(&self, service: &Service) -> Vec<usize> {
+        let members = self.mesh.workloads_of(service).into_iter();
+        let names: Vec<_> = members
+            .map(|member| subject_name(&member.workload))
+            .collect();
+        let own = self.in_namespace.get(&service.key.namespace);
+        let own = own.into_iter().flatten().copied();
+        own.filter(|index| names.contains(&self.subjects[*index].name))
+            .collect()
     }
 
     fn indexes(&self, namespace: &Namespace, selector: &Labels) -> Vec<usize> {
@@ -136,7 +151,7 @@ impl<'a> View<'a> {
         let workloads = self.endpoints.get(&&name).copied().unwrap_or_default();
         match service.origin {
             ServiceOrigin::ServiceEntry => workloads.max(service.endpoints.len()),
-            ServiceOrigin::Kubernetes => 0,
+            ServiceOrigin::Kubernetes => self.mesh.endpoints_in_slices(service),
         }
     }
 

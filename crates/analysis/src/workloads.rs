@@ -23,10 +23,14 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
             let Some(first) = owners.insert((&workload.network, *address), workload) else {
                 continue;
             };
-            // Several ServiceEntries may name one server.
-            if matches!(first.kind, WorkloadKind::ServiceEntryEndpoint(_))
-                || matches!(workload.kind, WorkloadKind::ServiceEntryEndpoint(_))
-            {
+            // Several ServiceEntries, or slices of Services, may name one server.
+            let named = |one: &Workload| {
+                matches!(
+                    one.kind,
+                    WorkloadKind::ServiceEntryEndpoint(_) | WorkloadKind::SliceEndpoint(_)
+                )
+            };
+            if named(first) || named(workload) {
                 continue;
             }
             let message = format!(

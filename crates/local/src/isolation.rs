@@ -139,6 +139,10 @@ fn elsewhere(mesh: &Mesh) -> Option<String> {
             WorkloadKind::ServiceEntryEndpoint(entry) => {
                 format!("the ServiceEntry {entry} has endpoints")
             }
+            WorkloadKind::SliceEndpoint(service) => {
+                let namespace = &workload.key.namespace;
+                format!("EndpointSlices of the Service {namespace}/{service} name addresses")
+            }
         });
     let external = || {
         let service = mesh

@@ -12,6 +12,7 @@ mod checker;
 mod config;
 mod destination;
 mod document;
+mod endpoint_slice;
 mod gateway_api;
 mod health_check;
 mod intents;
@@ -28,6 +29,7 @@ mod security;
 mod service_entry;
 mod shut;
 mod sidecar;
+mod slices;
 mod telemetry;
 mod topology;
 mod traffic;
@@ -50,9 +52,10 @@ use crate::mesh::Mesh;
 use crate::mesh::gateway_api as api;
 use crate::mesh::intent::{Gateway, Intent};
 use crate::mesh::{
-    AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, HealthCheck, MeshConfig,
-    NamespaceResource, PeerAuthentication, Pod, ProxyConfig, RateLimit, RequestAuthentication,
-    Secret, Service, ServiceAccount, Sidecar, Telemetry, VirtualService, Workload, WorkloadGroup,
+    AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, EndpointSlice, HealthCheck,
+    MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig, RateLimit,
+    RequestAuthentication, Secret, Service, ServiceAccount, Sidecar, Telemetry, VirtualService,
+    Workload, WorkloadGroup,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -82,6 +85,8 @@ pub(crate) enum Checked {
     ServiceAccount(Arc<ServiceAccount>),
     /// A Kubernetes Service, or a ServiceEntry: one service for each host, and a workload for each endpoint.
     Services(Vec<Arc<Service>>, Vec<Arc<Workload>>),
+    /// An EndpointSlice, or an Endpoints.
+    EndpointSlice(Arc<EndpointSlice>),
     /// An IPAddress: what a cluster gave to a Service that names no address itself.
     IpAddress(Arc<GivenAddress>),
     /// A WorkloadEntry.
@@ -126,6 +131,8 @@ pub(crate) struct GivenAddress {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stored {
     pub(crate) source: Source,
+    /// It says itself whom it is exported to.
+    pub(crate) says_exports: bool,
     pub(crate) checked: Checked,
 }
 

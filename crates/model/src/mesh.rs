@@ -8,6 +8,7 @@ pub mod config;
 mod delegate;
 mod destination;
 mod edge;
+pub mod endpoint_slice;
 pub mod gateway_api;
 pub mod health_check;
 pub mod intent;
@@ -32,14 +33,18 @@ use std::sync::Arc;
 pub use authorization::AuthorizationPolicy;
 pub use capture::{CaptureScope, Scope};
 pub use config::{
-    AccessLog, AlsProvider, BodyInCheck, DefaultProviders, ExtAuthzProvider, ExtAuthzTransport,
-    ExtensionProvider, FileLogProvider, HttpAuthorizer, MAX_BODY_IN_CHECK, MeshConfig,
-    OpenTelemetryProvider, OtlpTransport, OutboundPolicy, PathNormalization, Provider,
-    ProviderHeader, ProviderService, ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing,
-    RetryPolicy,
+    AccessLog, AlsProvider, BodyInCheck, DefaultExports, DefaultProviders, Exports,
+    ExtAuthzProvider, ExtAuthzTransport, ExtensionProvider, FileLogProvider, HttpAuthorizer,
+    MAX_BODY_IN_CHECK, MeshConfig, OpenTelemetryProvider, OtlpTransport, OutboundPolicy,
+    PathNormalization, Provider, ProviderHeader, ProviderService, ProxyConfig, ProxyLimits,
+    ProxySettings, ProxyTracing, RetryPolicy,
 };
 pub use destination::{Client, DestinationRule, PolicyLevel, Subset, TrafficPolicy};
 pub use edge::{Believed, HostRouting, believed, certificate, gateway_name};
+pub use endpoint_slice::{
+    EndpointSlice, EndpointSlices, EndpointSubset, Readiness, SliceEndpoint, SliceKind, SlicePort,
+    Standing,
+};
 pub use health_check::HealthCheck;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
@@ -84,8 +89,11 @@ pub struct Mesh {
     pub service_accounts: BTreeMap<ResourceName, Arc<ServiceAccount>>,
     /// Services, from Kubernetes Services and ServiceEntries.
     pub services: BTreeMap<ServiceKey, Arc<Service>>,
-    /// Workloads, from Pods with an address, WorkloadEntries and endpoints of ServiceEntries.
+    /// Workloads, from Pods with an address, WorkloadEntries, endpoints of ServiceEntries, and endpoints of EndpointSlices at whose
+    /// addresses nobody else is.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    /// EndpointSlices, and Endpoints.
+    pub endpoint_slices: EndpointSlices,
     /// Pods as declared, with or without an address.
     pub pods: BTreeMap<ResourceName, Arc<Pod>>,
     /// Deployments.

@@ -4,6 +4,7 @@
 pub(crate) mod authorization;
 pub(crate) mod config;
 pub(crate) mod destination;
+pub(crate) mod endpoints;
 pub(crate) mod header;
 pub(crate) mod health_check;
 pub(crate) mod kubernetes;

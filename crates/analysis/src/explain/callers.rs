@@ -9,7 +9,7 @@ use voile_model::{Identity, Port};
 use voile_policy::authorization::{Action, Facts, Policy, Rule, Term, naive, provider_of};
 
 use super::{Held, is_known, mode, refused_at_the_door, said};
-use crate::subject::{Subject, subjects};
+use crate::subject::{Subject, behind, subjects};
 
 /// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,10 +60,10 @@ pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
     callers.insert(Caller::Plaintext, ());
     let mut table = Vec::new();
     for caller in callers.keys() {
-        for subject in subjects.iter().filter(|subject| subject.is_behind(service)) {
+        for (subject, ports) in behind(mesh, service, &subjects) {
             let held = Held::of(mesh, subject);
             for port in &service.ports {
-                let Some(target) = subject.target(&port.target) else {
+                let Some(target) = ports.get(&port.number).copied() else {
                     continue;
                 };
                 let asked = (port.protocol, target);

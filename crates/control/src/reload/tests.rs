@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 42] = [
+const DOCUMENTS: [&str; 47] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -63,6 +63,11 @@ const DOCUMENTS: [&str; 42] = [
     "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: own, namespace: bank}\nspec: {host: a.shop.svc.cluster.local, subsets: [{name: s2, labels: {version: v%}}], trafficPolicy: {outlierDetection: {consecutive5xxErrors: %}}}",
     "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: lent, namespace: shop}\nspec: {host: \"*.shop.svc.cluster.local\", exportTo: [bank], subsets: [{name: v1, labels: {version: v%}}]}",
     "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: picked, namespace: shop}\nspec: {host: a, workloadSelector: {matchLabels: {version: v%}}, subsets: [{name: s2, labels: {version: v1}}], trafficPolicy: {loadBalancer: {simple: RANDOM}}}",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: c, namespace: shop}\nspec: {clusterIP: 10.9.1.%, ports: [{name: http, port: 8%}, {name: tcp, port: 90}]}",
+    "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: c-1, namespace: shop, labels: {kubernetes.io/service-name: c}}\naddressType: IPv4\nports: [{name: http, port: 808%}]\nendpoints: [{addresses: [10.0.%.1], conditions: {ready: false}}, {addresses: [10.0.1.%], conditions: {ready: false, serving: true, terminating: true}}, {addresses: [192.0.2.%]}]",
+    "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: c-2, namespace: shop, labels: {kubernetes.io/service-name: c}}\naddressType: IPv4\nports: [{name: tcp, port: 909%}]\nendpoints: [{addresses: [10.0.2.%]}, {addresses: [10.0.1.%], targetRef: {kind: Pod, name: q}}, {addresses: [192.0.2.%]}]",
+    "apiVersion: v1\nkind: Endpoints\nmetadata: {name: c, namespace: shop}\nsubsets: [{addresses: [{ip: 10.0.1.%}], notReadyAddresses: [{ip: 192.0.2.%}], ports: [{name: http, port: 80}]}]",
+    "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a-1, namespace: shop, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [192.0.2.%]}]",
 ];
 /// What is wrong in one way or another.
 const WRONG: [&str; 5] = [
@@ -79,12 +84,12 @@ const NAMES: [&str; DOCUMENTS.len()] = [
     "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
     "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml", "30.yaml", "31.yaml",
     "32.yaml", "33.yaml", "34.yaml", "35.yaml", "36.yaml", "37.yaml", "38.yaml", "39.yaml",
-    "40.yaml", "41.yaml",
+    "40.yaml", "41.yaml", "42.yaml", "43.yaml", "44.yaml", "45.yaml", "46.yaml",
 ];
 /// Of `DOCUMENTS`, those that can be patched in.
-const PATCHED: [usize; 33] = [
+const PATCHED: [usize; 38] = [
     2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 27, 28, 29, 30,
-    31, 32, 33, 34, 35, 36, 37, 38,
+    31, 32, 33, 34, 35, 36, 37, 38, 42, 43, 44, 45, 46,
 ];
 /// A service that needs a virtual address.
 const ASKED: usize = 11;

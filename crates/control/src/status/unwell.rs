@@ -101,6 +101,9 @@ fn shown<'a>(one: &'a HealthFinding, mesh: &Mesh) -> Shown<'a> {
         WorkloadKind::Pod => format!("Pod {}", workload.key),
         WorkloadKind::WorkloadEntry => format!("WorkloadEntry {}", workload.key),
         WorkloadKind::ServiceEntryEndpoint(entry) => format!("ServiceEntry {entry}"),
+        WorkloadKind::SliceEndpoint(service) => {
+            format!("EndpointSlices of {}/{service}", workload.key.namespace)
+        }
     };
     Shown {
         endpoint: &one.endpoint,

@@ -2,6 +2,7 @@
 //!
 //! | changed | made again |
 //! |---|---|
+//! | EndpointSlices of a service, or who is known at their addresses | who is behind the service, and its policy; what it makes of workloads changes these |
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
 //! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers, services that count for RateLimits) |
 //! | a VirtualService; which hosts there are, who sees them, which ports they have | the routes of all services that have any, and configurations of gateways |
@@ -116,6 +117,11 @@ impl<'a> Following<'a> {
             self.making.turn(old.as_deref(), new.as_deref());
             self.obeying.insert(key);
         }
+        let endpoints = self.changes.endpoints.iter();
+        services.extend(endpoints.filter_map(|key| {
+            let service = self.mesh.services.get(key)?;
+            Some((key.clone(), service.clone()))
+        }));
         if is_ambient_concerned(self.changes) {
             let turns = self.changes.workloads.values();
             let both = turns.flat_map(|(old, new)| [old, new]);

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::merge::merge;
 use super::networking::{CLUSTER, canonical_name, canonical_revision};
 use super::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
-use super::{Checked, ResourceId, Resources, Stored};
+use super::{Checked, ResourceId, Resources, Stored, slices};
 use crate::attach::attach;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::network::NETWORK;
 use crate::mesh::{
-    AuthorizationPolicy, Deployment, Mesh, Pod, PodPhase, PodTemplate, Resolution, ServiceOrigin,
-    VirtualService, Workload, WorkloadKind, WorkloadType,
+    AuthorizationPolicy, Deployment, Exports, Mesh, Pod, PodPhase, PodTemplate, Resolution,
+    Service, ServiceOrigin, VirtualService, Visibility, Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -30,6 +30,7 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     for (id, stored) in &in_order {
         second_round(id, stored, &mut mesh, diagnostics);
     }
+    slices::settle(&mut mesh);
     give_addresses(&in_order, &mut mesh);
     api_by_age(&mut mesh);
     rules_by_age(&mut mesh, diagnostics);
@@ -182,9 +183,10 @@ pub(super) fn second_round(
         ),
         Checked::Services(services, workloads) => {
             for service in services {
+                let service = exported(mesh, stored, service);
                 match mesh.services.get(&service.key) {
                     Some(first) => clash(&format!("the service {}", service.key), &first.source),
-                    None => drop(mesh.services.insert(service.key.clone(), service.clone())),
+                    None => drop(mesh.services.insert(service.key.clone(), service)),
                 }
             }
             for workload in workloads {
@@ -209,7 +211,27 @@ pub(super) fn second_round(
             mesh.pods.insert(pod.name.clone(), pod);
         }
         Checked::Deployment(deployment) => add_deployment(deployment, mesh),
-        other => add_configuration(other, mesh),
+        other => add_configuration(other, stored, mesh),
+    }
+}
+
+/// Whom a resource is exported to by the mesh's word, where it says nothing itself; `None` is everybody.
+fn by_default(stored: &Stored, default: &Exports, own: &Namespace) -> Option<Visibility> {
+    match stored.says_exports {
+        true => None,
+        false => default.of(own),
+    }
+}
+
+/// The service, exported as it says, or else as the mesh does.
+fn exported(mesh: &Mesh, stored: &Stored, service: &Arc<Service>) -> Arc<Service> {
+    let default = &mesh.config.default_exports.services;
+    match by_default(stored, default, &service.key.namespace) {
+        None => service.clone(),
+        Some(visibility) => Arc::new(Service {
+            visibility,
+            ..Service::clone(service)
+        }),
     }
 }
 
@@ -224,7 +246,8 @@ fn add_deployment(deployment: &Deployment, mesh: &mut Mesh) {
 }
 
 /// What stands by itself: nothing else of its name is in force.
-fn add_configuration(checked: &Checked, mesh: &mut Mesh) {
+fn add_configuration(checked: &Checked, stored: &Stored, mesh: &mut Mesh) {
+    let exports = &mesh.config.default_exports;
     match checked {
         Checked::Namespace(_)
         | Checked::MeshConfig(_)
@@ -234,14 +257,30 @@ fn add_configuration(checked: &Checked, mesh: &mut Mesh) {
         | Checked::Workload(_)
         | Checked::Pod(_)
         | Checked::Deployment(_) => {}
+        // Who stands where they say is found out once all are known.
+        Checked::EndpointSlice(one) => mesh.endpoint_slices.insert(one),
         Checked::Sidecar(sidecar) => {
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
         Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
         Checked::AuthorizationPolicy(policy) => mesh.add_policy(policy),
         Checked::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
-        Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
-        Checked::VirtualService(one) => mesh.virtual_services.push(one.clone()),
+        Checked::DestinationRule(rule) => {
+            let mut rule = rule.clone();
+            let default = &exports.destination_rules;
+            if let Some(visibility) = by_default(stored, default, &rule.name.namespace) {
+                Arc::make_mut(&mut rule).visibility = visibility;
+            }
+            mesh.destination_rules.push(rule);
+        }
+        Checked::VirtualService(one) => {
+            let mut one = one.clone();
+            let default = &exports.virtual_services;
+            if let Some(visibility) = by_default(stored, default, &one.name.namespace) {
+                Arc::make_mut(&mut one).visibility = visibility;
+            }
+            mesh.virtual_services.push(one);
+        }
         Checked::Gateway(one) => mesh.gateways.push(one.clone()),
         Checked::HealthCheck(one) => drop(mesh.health_checks.insert(one.name.clone(), one.clone())),
         Checked::RateLimit(one) => drop(mesh.rate_limits.insert(one.name.clone(), one.clone())),

@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut};
+use super::{
+    Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut, slices,
+};
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::gateway_api::GATEWAY_NAME;
@@ -78,6 +80,9 @@ pub struct Changes {
     pub services: BTreeMap<ServiceKey, Turn<Service>>,
     /// Workloads.
     pub workloads: BTreeMap<WorkloadKey, Turn<Workload>>,
+    /// Services of which EndpointSlices say otherwise who stands behind them, or of whose addresses that are named there somebody else
+    /// is known.
+    pub endpoints: BTreeSet<ServiceKey>,
     /// AuthorizationPolicies.
     pub policies: BTreeSet<ResourceName>,
     /// A VirtualService.
@@ -103,6 +108,7 @@ impl Changes {
         !self.everything
             && self.services.is_empty()
             && self.workloads.is_empty()
+            && self.endpoints.is_empty()
             && self.policies.is_empty()
             && !self.routes
             && self.inbound.is_empty()
@@ -349,6 +355,7 @@ impl Patch {
     #[must_use]
     pub fn apply(&self, mesh: &mut Mesh) -> Option<Changes> {
         let mut changes = Changes::default();
+        let said = slices::said(mesh, self.removed.iter().chain(&self.added));
         for (id, stored) in &self.removed {
             changes.before(mesh, &stored.checked);
             mesh.resources.remove(id);
@@ -365,6 +372,7 @@ impl Patch {
             assemble::by_age(&stored.checked, mesh);
             changes.after(mesh, &stored.checked);
         }
+        slices::follow(mesh, &said, &mut changes);
         if changes.routes {
             assemble::in_order_of_age(&mut mesh.virtual_services);
             let written = &mut mesh.intents.virtual_services;
@@ -381,6 +389,7 @@ fn stands_alone(checked: &Checked) -> bool {
         Checked::ServiceAccount(_)
             | Checked::Services(..)
             | Checked::Workload(_)
+            | Checked::EndpointSlice(_)
             | Checked::Pod(_)
             | Checked::Deployment(_)
             | Checked::AuthorizationPolicy(_)
@@ -410,6 +419,7 @@ impl Changes {
                 }
             }
             Checked::Workload(workload) => self.workload_before(mesh, &workload.key),
+            Checked::EndpointSlice(one) => mesh.endpoint_slices.remove(one),
             Checked::Pod(pod) => {
                 mesh.pods.remove(&pod.name);
                 let key = WorkloadKey::new(pod.name.namespace.clone(), pod.name.name.clone());
@@ -506,7 +516,8 @@ impl Changes {
             | Checked::Telemetry(_)
             | Checked::RateLimit(_)
             | Checked::HealthCheck(_) => self.note(checked),
-            Checked::ServiceAccount(_) | Checked::Deployment(_) => {}
+            // What follows from slices is found out once all has changed.
+            Checked::ServiceAccount(_) | Checked::Deployment(_) | Checked::EndpointSlice(_) => {}
             _ => self.everything = true,
         }
     }

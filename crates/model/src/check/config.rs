@@ -12,8 +12,8 @@ use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
 use crate::mesh::{
-    AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, Forwards, MeshConfig,
-    PathNormalization, Provider, ProxySettings, ProxyTracing, RetryPolicy,
+    AccessLog, ConfigMap, DefaultExports, DefaultProviders, ExtensionProvider, Forwards,
+    MeshConfig, PathNormalization, Provider, ProxySettings, ProxyTracing, RetryPolicy,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
@@ -137,6 +137,14 @@ fn http2_upgrade(written: &written::MeshConfig, report: &Report) -> Option<bool>
     report.one_of(text, &H2_UPGRADE_POLICIES)
 }
 
+fn default_exports(written: &written::DefaultExports, report: &Report) -> DefaultExports {
+    DefaultExports {
+        services: values::exports(&written.services, report),
+        virtual_services: values::exports(&written.virtual_services, report),
+        destination_rules: values::exports(&written.destination_rules, report),
+    }
+}
+
 /// Puts what is written over the defaults.
 fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
     let trust_domain = |text: &Text| {
@@ -163,6 +171,7 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
             .as_ref()
             .and_then(|text| values::namespace(text, report)),
     );
+    config.default_exports = default_exports(&written.exports, report);
     set(
         &mut config.enable_auto_mtls,
         written.enable_auto_mtls.as_ref().map(|flag| flag.value),

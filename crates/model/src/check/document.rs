@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::kinds::{API_GATEWAY, GATEWAY, KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
-    Checked, Read, ResourceId, Stored, authorization, config, destination, health_check, intents,
-    kubernetes, networking, pod, rate_limit, request_authentication, security, service_entry,
-    sidecar, telemetry, virtual_service, workload_group,
+    Checked, Read, ResourceId, Stored, authorization, config, destination, endpoint_slice,
+    health_check, intents, kubernetes, networking, pod, rate_limit, request_authentication,
+    security, service_entry, sidecar, telemetry, virtual_service, workload_group,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -126,7 +126,12 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
     };
     match outcome {
         Outcome::Good(id, checked) if !report.failed() => {
-            read.add_good(id, Stored { source, checked });
+            let stored = Stored {
+                source,
+                says_exports: says_exports(node),
+                checked,
+            };
+            read.add_good(id, stored);
         }
         Outcome::Good(id, checked) => {
             match checked {
@@ -164,6 +169,23 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
         Outcome::Nothing => {}
     }
     read.diagnostics.extend(report.into_diagnostics());
+}
+
+/// Whether a resource says whom it is exported to. A selector of clients' workloads says it, too: they are of its own namespace.
+fn says_exports(node: &Node) -> bool {
+    let spec = node.get("spec");
+    let list = spec.and_then(|spec| spec.get("exportTo"));
+    let listed = list.is_some_and(|list| match &list.value {
+        yaml::Value::List(items) => !items.is_empty(),
+        yaml::Value::Scalar(_) | yaml::Value::Map(_) => false,
+    });
+    let annotations = node.get("metadata").and_then(|one| one.get("annotations"));
+    let annotated = annotations.and_then(|one| one.get(kubernetes::EXPORT_TO));
+    let of_rule = node.get("kind").is_some_and(
+        |kind| matches!(&kind.value, yaml::Value::Scalar(text) if &*text.text == "DestinationRule"),
+    );
+    let selects = of_rule && spec.is_some_and(|spec| spec.get("workloadSelector").is_some());
+    listed || annotated.is_some() || selects
 }
 
 /// `kind: List` holds resources. A List in a List is refused by name, so this does not go deeper.
@@ -275,6 +297,11 @@ fn checked(
         }
         "DestinationRule" => destination::destination_rule(meta, fields, intents, report)
             .map(|rule| Checked::DestinationRule(rule.into())),
+        "EndpointSlice" => endpoint_slice::endpoint_slice(meta, fields, report)
+            .map(|one| Checked::EndpointSlice(one.into())),
+        "Endpoints" => Some(Checked::EndpointSlice(
+            endpoint_slice::endpoints(meta, fields, report).into(),
+        )),
         GATEWAY => {
             intents::gateway(meta, fields, intents, report).map(|one| Checked::Gateway(one.into()))
         }

@@ -66,6 +66,8 @@ pub(super) const KINDS: &[Kind] = &[
     kind("ConfigMap", CORE),
     kind("Deployment", &["apps/v1"]),
     kind("DestinationRule", NETWORKING),
+    kind("EndpointSlice", &["discovery.k8s.io/v1"]),
+    kind("Endpoints", CORE),
     kind(GATEWAY, NETWORKING),
     Kind {
         id: API_GATEWAY,
@@ -142,8 +144,6 @@ pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("XMesh", Unread::NotYet),
     ("CronJob", Unread::NotYet),
     ("DaemonSet", Unread::NotYet),
-    ("EndpointSlice", Unread::NotYet),
-    ("Endpoints", Unread::NotYet),
     ("Ingress", Unread::NotYet),
     ("IngressClass", Unread::NotYet),
     ("Job", Unread::NotYet),

@@ -224,9 +224,12 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     })
 }
 
-/// Annotation `networking.istio.io/exportTo`: namespaces joined by commas.
+/// Annotation of a Service that says whom it is exported to.
+pub(super) const EXPORT_TO: &str = "networking.istio.io/exportTo";
+
+/// What it says: namespaces joined by commas.
 fn export_to(meta: &Meta, report: &Report) -> Visibility {
-    let Some(list) = meta.annotations.get("networking.istio.io/exportTo") else {
+    let Some(list) = meta.annotations.get(EXPORT_TO) else {
         return Visibility::Public;
     };
     let at = At {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::codes;
 use crate::decode::{At, Report, Spanned};
-use crate::mesh::{Protocol, Visibility};
+use crate::mesh::{Exports, Protocol, Visibility};
 use crate::names::{Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain};
 use crate::source::Source;
 use crate::text::clip;
@@ -152,6 +152,21 @@ pub(super) fn visibility(list: &[Text], own: &Namespace, report: &Report) -> Vis
         _ => namespace(text, report),
     });
     Visibility::Namespaces(named.collect())
+}
+
+/// The same said for whatever says nothing itself.
+pub(super) fn exports(list: &[Text], report: &Report) -> Exports {
+    if list.is_empty() || list.iter().any(|text| &*text.value == "*") {
+        return Exports::All;
+    }
+    let named = list.iter().filter_map(|text| match &*text.value {
+        "." | "~" => None,
+        _ => namespace(text, report),
+    });
+    Exports::Some {
+        own: list.iter().any(|text| &*text.value == "."),
+        namespaces: named.collect(),
+    }
 }
 
 /// The name of a service account.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authorization::StringMatch;
+use super::service::Visibility;
 use super::traffic::LocalitySetting;
 use super::workload::Forwards;
 use crate::log_format::LogFormat;
@@ -51,6 +52,49 @@ pub struct MeshConfig {
     pub extension_providers: BTreeMap<Arc<str>, ExtensionProvider>,
     /// Who is near, where no DestinationRule says so (`localityLbSetting`).
     pub locality: Option<LocalitySetting>,
+    /// Whom resources are exported to that do not say it (`defaultServiceExportTo` and its like).
+    pub default_exports: DefaultExports,
+}
+
+/// Whom resources are exported to that do not say it themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DefaultExports {
+    /// Services and ServiceEntries.
+    pub services: Exports,
+    /// VirtualServices.
+    pub virtual_services: Exports,
+    /// DestinationRules.
+    pub destination_rules: Exports,
+}
+
+/// Whom something is exported to, whichever namespace it is in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Exports {
+    /// Everybody.
+    #[default]
+    All,
+    /// These.
+    Some {
+        /// Its own namespace.
+        own: bool,
+        /// And others.
+        namespaces: Vec<Namespace>,
+    },
+}
+
+impl Exports {
+    /// What that is for a resource of a namespace; `None` is everybody.
+    #[must_use]
+    pub fn of(&self, namespace: &Namespace) -> Option<Visibility> {
+        let Self::Some { own, namespaces } = self else {
+            return None;
+        };
+        let own = own.then(|| namespace.clone());
+        let mut all: Vec<Namespace> = own.into_iter().chain(namespaces.iter().cloned()).collect();
+        all.sort_unstable();
+        all.dedup();
+        Some(Visibility::Namespaces(all))
+    }
 }
 
 impl Default for MeshConfig {
@@ -75,6 +119,7 @@ impl Default for MeshConfig {
             path_normalization: PathNormalization::Base,
             extension_providers: BTreeMap::new(),
             locality: None,
+            default_exports: DefaultExports::default(),
         }
     }
 }

@@ -35,10 +35,11 @@ impl Mesh {
     /// The workloads behind a service, in order of their names.
     pub fn workloads_of(&self, service: &Service) -> Vec<ServiceWorkload> {
         self.workloads_in(&service.key.namespace)
-            .filter(|workload| selects(service, workload))
-            .map(|workload| ServiceWorkload {
-                workload: workload.clone(),
-                ports: target_ports(service, workload),
+            .filter_map(|workload| {
+                Some(ServiceWorkload {
+                    ports: self.ports_behind(service, workload)?,
+                    workload: workload.clone(),
+                })
             })
             .collect()
     }
@@ -46,12 +47,21 @@ impl Mesh {
     /// The services a workload stands behind, in order of their names.
     pub fn services_of(&self, workload: &Workload) -> Vec<WorkloadService> {
         self.services_in(&workload.key.namespace)
-            .filter(|service| selects(service, workload))
-            .map(|service| WorkloadService {
-                service: service.clone(),
-                ports: target_ports(service, workload),
+            .filter_map(|service| {
+                Some(WorkloadService {
+                    ports: self.ports_behind(service, workload)?,
+                    service: service.clone(),
+                })
             })
             .collect()
+    }
+
+    /// Which ports of a service a workload of its namespace serves, on which of its own; `None` if it does not stand behind it.
+    fn ports_behind(&self, service: &Service, workload: &Workload) -> Option<BTreeMap<Port, Port>> {
+        match selects(service, workload) {
+            true => Some(target_ports(service, workload)),
+            false => self.ports_by_slices(service, workload),
+        }
     }
 
     /// The services of one namespace. Selectors never cross namespaces, so this is all that need be looked at.
@@ -156,6 +166,7 @@ fn selects(service: &Service, workload: &Workload) -> bool {
         WorkloadKind::ServiceEntryEndpoint(entry) => {
             service.origin == super::ServiceOrigin::ServiceEntry && entry.name == service.name
         }
+        WorkloadKind::SliceEndpoint(_) => false,
         WorkloadKind::Pod | WorkloadKind::WorkloadEntry => service
             .selector
             .as_ref()

@@ -191,6 +191,8 @@ pub enum WorkloadKind {
     WorkloadEntry,
     /// An endpoint written inside this ServiceEntry.
     ServiceEntryEndpoint(ResourceName),
+    /// An endpoint of the EndpointSlices of this Service of its namespace, at whose address nobody else is.
+    SliceEndpoint(Arc<str>),
 }
 
 /// Kind of what owns a workload, as the wire knows it.

@@ -29,6 +29,15 @@ pub(crate) struct MeshConfig {
     pub(crate) proxy: Option<ProxySettings>,
     pub(crate) extension_providers: Vec<ExtensionProvider>,
     pub(crate) locality: Option<LocalitySetting>,
+    pub(crate) exports: DefaultExports,
+}
+
+/// `defaultServiceExportTo` and its like.
+#[derive(Debug, Default)]
+pub(crate) struct DefaultExports {
+    pub(crate) services: Vec<Text>,
+    pub(crate) virtual_services: Vec<Text>,
+    pub(crate) destination_rules: Vec<Text>,
 }
 
 /// `defaultConfig`.
@@ -118,11 +127,8 @@ const IGNORED: [&str; 18] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 10] = [
+const NOT_YET: [&str; 7] = [
     "caCertificates",
-    "defaultDestinationRuleExportTo",
-    "defaultServiceExportTo",
-    "defaultVirtualServiceExportTo",
     "disableEnvoyListenerLog",
     "discoverySelectors",
     "enableEnvoyAccessLogService",
@@ -166,6 +172,11 @@ impl MeshConfig {
             proxy: fields.inner("defaultConfig").map(ProxySettings::read),
             extension_providers: fields.list("extensionProviders", ExtensionProvider::read),
             locality: LocalitySetting::read(fields),
+            exports: DefaultExports {
+                services: fields.texts("defaultServiceExportTo"),
+                virtual_services: fields.texts("defaultVirtualServiceExportTo"),
+                destination_rules: fields.texts("defaultDestinationRuleExportTo"),
+            },
         };
         fields.ignore(&IGNORED);
         fields.not_yet(&NOT_YET);

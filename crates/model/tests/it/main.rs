@@ -6,6 +6,8 @@
 )]
 
 mod clients;
+mod endpoint_slices;
+mod exports;
 mod files;
 mod gateway_api;
 mod golden;

@@ -8,6 +8,7 @@ mod named;
 mod reach;
 mod server_first;
 mod shared_target;
+mod slices;
 mod source;
 mod strangers;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
-use super::{Expectation, Heard, backends, protocols};
+use super::{Expectation, Heard, backends_with_first, protocols};
 use crate::mesh::wait_until;
 use crate::up::Up;
 
@@ -146,7 +146,7 @@ fn what_the_conformance_suite_asks_of_a_gateway_is_answered_as_it_wants() {
     let cases = cases();
     assert!(cases.len() >= 20, "the cases are missing");
     let heard = Heard::default();
-    let mut resources = backends(&heard);
+    let (mut resources, first) = backends_with_first(&heard);
     for namespace in ["infra", "apps", "web"] {
         write!(
             resources,
@@ -165,7 +165,11 @@ fn what_the_conformance_suite_asks_of_a_gateway_is_answered_as_it_wants() {
     let published = up.ready();
     // What is wrong in them keeps `voile up` from starting, and not what is right from being in force once it runs.
     let routes = cases.iter().map(|case| format!("---\n{}", case.resources));
-    std::fs::write(up.file("routes.new"), routes.collect::<String>()).expect("written");
+    let routes = routes.collect::<String>();
+    let routes = routes
+        .replace("@V1ADDRESS", &first.ip().to_string())
+        .replace("@V1PORT", &first.port().to_string());
+    std::fs::write(up.file("routes.new"), routes).expect("written");
     std::fs::rename(up.file("routes.new"), up.file("routes.yaml")).expect("renamed");
     let (first, line) = placed(&cases[0], &cases[0].lines[0], &published);
     wait_until("the routes", || replay(line, first, &heard).is_ok());

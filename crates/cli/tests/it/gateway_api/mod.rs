@@ -36,12 +36,18 @@ type Heard = Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>;
 
 /// Starts the backends; gives the resources by which the mesh knows them.
 fn backends(heard: &Heard) -> String {
-    let mut yaml = String::new();
+    backends_with_first(heard).0
+}
+
+/// The same, and where the first of them listens.
+fn backends_with_first(heard: &Heard) -> (String, SocketAddr) {
+    let (mut yaml, mut first) = (String::new(), None);
     let [a, b, c] = own_net();
     for (last, (name, namespace)) in (1..).zip(BACKENDS) {
         let listener = TcpListener::bind((Ipv4Addr::new(a, b, c, last), 0)).expect("a port");
         let address = listener.local_addr().expect("bound");
         answer(listener, name, Arc::clone(heard));
+        first.get_or_insert(address);
         let own = address.port();
         let h2c = protocols::h2c(address.ip(), name);
         yaml += &format!(
@@ -54,7 +60,7 @@ fn backends(heard: &Heard) -> String {
             address.ip()
         );
     }
-    yaml
+    (yaml, first.expect("a backend"))
 }
 
 /// Says its name and the head that came. `X-Echo-Set-Header: name:value, …` are headers of the answer; a path that holds `delay=MS` waits

@@ -116,6 +116,7 @@ impl Shared {
             everything,
             services,
             workloads,
+            endpoints,
             routes,
             inbound,
             peers: _,
@@ -134,7 +135,7 @@ impl Shared {
         if self.callees.is_empty() {
             return;
         }
-        let mut touched: BTreeSet<ServiceKey> = services.keys().cloned().collect();
+        let mut touched: BTreeSet<ServiceKey> = services.keys().chain(endpoints).cloned().collect();
         for workload in workloads.values().flat_map(|(old, new)| [old, new]) {
             let of = workload.iter().flat_map(|one| mesh.services_of(one));
             touched.extend(of.map(|member| member.service.key.clone()));

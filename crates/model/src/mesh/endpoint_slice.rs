@@ -1,0 +1,465 @@
+//! EndpointSlices: who answers for a Service that selects nobody. What several slices say of one Service is put together by address.
+//! An address at which a workload of the Service's namespace is known is that workload, with all that is known of it; where nobody
+//! is known there a workload is made that has no proxy, and is called in plaintext.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{
+    EndpointAddress, Mesh, Resolution, Scope, Service, ServiceOrigin, Topology, Transport,
+    Workload, WorkloadKind, WorkloadType,
+};
+use crate::names::{Labels, Namespace, Port, ResourceName, WorkloadKey};
+use crate::source::Source;
+
+/// An EndpointSlice, or an Endpoints, which is several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// Its name.
+    pub name: ResourceName,
+    /// Which of the two kinds it is.
+    pub kind: SliceKind,
+    /// The name of the Service that it is for, in its namespace; `None` is for nobody.
+    pub service: Option<Arc<str>>,
+    /// Where it was written.
+    pub source: Source,
+    /// Kubernetes' own controller wrote it, of whom the Service selects.
+    pub of_selector: bool,
+    /// Who has which ports.
+    pub subsets: Vec<EndpointSubset>,
+}
+
+/// Which kind says who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SliceKind {
+    /// `discovery.k8s.io`'s.
+    EndpointSlice,
+    /// The older one, which has its Service's name.
+    Endpoints,
+}
+
+impl SliceKind {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Endpoints => "Endpoints",
+        }
+    }
+}
+
+/// Endpoints that have the same ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSubset {
+    /// Port by the name that the Service's port has.
+    pub ports: Vec<SlicePort>,
+    /// Who has them.
+    pub endpoints: Vec<SliceEndpoint>,
+}
+
+/// A port that endpoints have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlicePort {
+    /// The name that the Service's port has; empty where that has none.
+    pub name: Arc<str>,
+    /// The transport below.
+    pub transport: Transport,
+    /// Its number there.
+    pub number: Port,
+}
+
+/// Somebody who answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SliceEndpoint {
+    /// Where.
+    pub address: EndpointAddress,
+    /// Whether it is to be called.
+    pub readiness: Readiness,
+    /// The Pod that it is to be (`targetRef`); nobody else is called for it.
+    pub pod: Option<ResourceName>,
+    /// `region/zone`, empty when not said.
+    pub locality: Arc<str>,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// What `conditions` come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Readiness {
+    /// It is not called.
+    NotReady,
+    /// It goes and still answers: it is called while nobody is ready.
+    Leaving,
+    /// It is called.
+    Ready,
+}
+
+/// What all slices of a Service say of one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    ports: BTreeMap<(Arc<str>, Transport), Port>,
+    readiness: Readiness,
+    /// Whether it is called: it is ready, or nobody is and it still answers.
+    called: bool,
+    pod: Option<ResourceName>,
+    locality: Arc<str>,
+    source: Source,
+}
+
+impl Place {
+    /// Which of the Service's ports it serves, on which of its own.
+    fn target_ports(&self, service: &Service) -> BTreeMap<Port, Port> {
+        let served = service.ports.iter().filter_map(|port| {
+            let name = (port.name.clone(), port.transport);
+            Some((port.number, *self.ports.get(&name)?))
+        });
+        served.collect()
+    }
+
+    /// Whether a workload is whom it means.
+    fn means(&self, workload: &Workload) -> bool {
+        self.pod.as_ref().is_none_or(|pod| {
+            let own = &workload.key;
+            workload.kind == WorkloadKind::Pod
+                && own.namespace == pod.namespace
+                && own.name == pod.name
+        })
+    }
+}
+
+/// What is said of a Service by address.
+pub(crate) type Places = BTreeMap<EndpointAddress, Place>;
+
+/// All slices of a mesh.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EndpointSlices {
+    /// By the name of the Service that they are for; without a name those for nobody.
+    by_service: BTreeMap<ResourceName, OfService>,
+}
+
+/// The slices of a Service, and what they come to.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct OfService {
+    slices: BTreeMap<(SliceKind, Arc<str>), Arc<EndpointSlice>>,
+    places: Places,
+}
+
+impl EndpointSlices {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_service.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        let all = self.by_service.values();
+        all.flat_map(|of_service| of_service.slices.values())
+    }
+
+    /// The Services that slices name, whether they are there or not.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &ResourceName> {
+        self.by_service.keys()
+    }
+
+    /// What is said of a Service of this name.
+    pub(crate) fn places(&self, service: &ResourceName) -> Option<&Places> {
+        self.by_service.get(service).map(|one| &one.places)
+    }
+
+    /// The Services of which an address is said.
+    pub(crate) fn services_at(&self, address: IpAddr) -> impl Iterator<Item = &ResourceName> {
+        let address = EndpointAddress::Ip(address);
+        let all = self.by_service.iter();
+        all.filter(move |(_, one)| one.places.contains_key(&address))
+            .map(|(name, _)| name)
+    }
+
+    /// Takes one in. What is said of its Service has to be put together after that.
+    pub(crate) fn insert(&mut self, slice: &Arc<EndpointSlice>) {
+        let of_service = self.by_service.entry(slice.for_service()).or_default();
+        let key = (slice.kind, slice.name.name.clone());
+        of_service.slices.insert(key, slice.clone());
+    }
+
+    pub(crate) fn remove(&mut self, slice: &EndpointSlice) {
+        let service = slice.for_service();
+        let Some(of_service) = self.by_service.get_mut(&service) else {
+            return;
+        };
+        let key = (slice.kind, slice.name.name.clone());
+        of_service.slices.remove(&key);
+        if of_service.slices.is_empty() {
+            self.by_service.remove(&service);
+        }
+    }
+
+    /// Puts together what is said of a Service.
+    pub(crate) fn put_together(&mut self, service: &ResourceName) {
+        if let Some(of_service) = self.by_service.get_mut(service) {
+            of_service.places = places(of_service.slices.values());
+        }
+    }
+}
+
+impl EndpointSlice {
+    /// The Service it is for, as slices are kept by it.
+    pub(crate) fn for_service(&self) -> ResourceName {
+        let name = self.service.clone().unwrap_or_else(|| "".into());
+        ResourceName::new(self.name.namespace.clone(), name)
+    }
+
+    /// All who are said to answer.
+    pub fn endpoints(&self) -> impl Iterator<Item = &SliceEndpoint> {
+        self.subsets.iter().flat_map(|subset| &subset.endpoints)
+    }
+}
+
+/// Puts together what is said of each address: all the ports; of the rest what the readiest says, and the first slice by name of those.
+fn places<'a>(slices: impl Iterator<Item = &'a Arc<EndpointSlice>>) -> Places {
+    let mut all = Places::new();
+    for subset in slices.flat_map(|slice| &slice.subsets) {
+        for endpoint in &subset.endpoints {
+            let ports = subset.ports.iter();
+            let ports = ports.map(|port| ((port.name.clone(), port.transport), port.number));
+            let mut place = Place {
+                ports: ports.collect(),
+                readiness: endpoint.readiness,
+                called: false,
+                pod: endpoint.pod.clone(),
+                locality: endpoint.locality.clone(),
+                source: endpoint.source.clone(),
+            };
+            if let Some(known) = all.remove(&endpoint.address) {
+                let (mut first, second) = match place.readiness > known.readiness {
+                    true => (place, known),
+                    false => (known, place),
+                };
+                for (name, number) in second.ports {
+                    first.ports.entry(name).or_insert(number);
+                }
+                place = first;
+            }
+            all.insert(endpoint.address.clone(), place);
+        }
+    }
+    let readiest = all.values().map(|place| place.readiness).max();
+    let called = readiest.filter(|one| *one != Readiness::NotReady);
+    for place in all.values_mut() {
+        place.called = Some(place.readiness) == called;
+    }
+    all
+}
+
+/// What becomes of an endpoint of a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is this workload of the Service's namespace.
+    Workload(WorkloadKey),
+    /// Nobody is known there.
+    Stranger,
+    /// This workload of another namespace is there: it is not called.
+    Elsewhere(WorkloadKey),
+    /// It is to be a Pod that is not there: nobody is called.
+    Absent(ResourceName),
+    /// It would be each proxy's own machine: nobody is called.
+    Loopback,
+}
+
+/// Who has which addresses, of those that are asked for.
+pub(crate) type Owners = BTreeMap<IpAddr, Vec<WorkloadKey>>;
+
+impl Mesh {
+    /// What slices say of a Service, where they count: of one that selects nobody and is no other name.
+    pub(crate) fn places_of(&self, service: &Service) -> Option<&Places> {
+        if self.endpoint_slices.is_empty() || !takes_slices(service) {
+            return None;
+        }
+        let name = ResourceName::new(service.key.namespace.clone(), service.name.clone());
+        self.endpoint_slices.places(&name)
+    }
+
+    /// How many endpoints slices say of a Service.
+    #[must_use]
+    pub fn endpoints_in_slices(&self, service: &Service) -> usize {
+        self.places_of(service).map_or(0, BTreeMap::len)
+    }
+
+    /// Which of a Service's ports a workload serves that stands where its slices say.
+    pub(crate) fn ports_by_slices(
+        &self,
+        service: &Service,
+        workload: &Workload,
+    ) -> Option<BTreeMap<Port, Port>> {
+        let places = self.places_of(service)?;
+        let place = match &workload.kind {
+            WorkloadKind::SliceEndpoint(of) if *of != service.name => return None,
+            WorkloadKind::SliceEndpoint(_) => places.get(&address_of(workload)?),
+            WorkloadKind::Pod | WorkloadKind::WorkloadEntry if is_near(workload) => {
+                let mut addresses = workload.addresses.iter();
+                let found =
+                    addresses.find_map(|address| places.get(&EndpointAddress::Ip(*address)));
+                found.filter(|place| place.called && place.means(workload))
+            }
+            WorkloadKind::Pod
+            | WorkloadKind::WorkloadEntry
+            | WorkloadKind::ServiceEntryEndpoint(_) => None,
+        };
+        Some(place?.target_ports(service))
+    }
+
+    /// What becomes of an endpoint.
+    #[must_use]
+    pub fn standing(&self, slice: &EndpointSlice, endpoint: &SliceEndpoint) -> Standing {
+        let addresses: BTreeSet<IpAddr> = numeric(&endpoint.address).into_iter().collect();
+        let owners = self.owners(&addresses);
+        let pod = endpoint.pod.as_ref();
+        standing(&slice.name.namespace, &endpoint.address, pod, &owners)
+    }
+
+    /// The Pods and WorkloadEntries of our network at these addresses.
+    pub(crate) fn owners(&self, addresses: &BTreeSet<IpAddr>) -> Owners {
+        let mut owners = Owners::new();
+        if addresses.is_empty() {
+            return owners;
+        }
+        for workload in self.workloads.values().filter(|one| is_known(one)) {
+            for address in &workload.addresses {
+                if addresses.contains(address) {
+                    let all = owners.entry(*address).or_default();
+                    all.push(workload.key.clone());
+                }
+            }
+        }
+        owners
+    }
+
+    /// The addresses of which slices say something of these Services, names left out.
+    pub(crate) fn slice_addresses<'a>(
+        &self,
+        services: impl IntoIterator<Item = &'a ResourceName>,
+    ) -> BTreeSet<IpAddr> {
+        let slices = &self.endpoint_slices;
+        let places = services.into_iter().filter_map(|one| slices.places(one));
+        places
+            .flat_map(BTreeMap::keys)
+            .filter_map(numeric)
+            .collect()
+    }
+
+    /// A workload for each address of a Service's slices at which nobody is known.
+    pub(crate) fn strangers(&self, service: &Service, owners: &Owners) -> Vec<Workload> {
+        let own = &service.key.namespace;
+        let places = self.places_of(service).into_iter().flatten();
+        let strangers = places.filter(|(address, place)| {
+            standing(own, address, place.pod.as_ref(), owners) == Standing::Stranger
+        });
+        strangers
+            .map(|(address, place)| stranger(service, address, place))
+            .collect()
+    }
+}
+
+/// Whether slices say who answers for a Service.
+pub(crate) fn takes_slices(service: &Service) -> bool {
+    service.origin == ServiceOrigin::Kubernetes
+        && service.selector.is_none()
+        && !matches!(service.resolution, Resolution::Alias(_))
+}
+
+/// What the keys of workloads begin with that are made for a Service's slices. No other workload's name has two slashes.
+pub(crate) fn stranger_prefix(service: &str) -> String {
+    format!("{service}/slice/")
+}
+
+fn stranger(service: &Service, address: &EndpointAddress, place: &Place) -> Workload {
+    let (namespace, name) = (&service.key.namespace, &service.name);
+    let (addresses, hostname, shown) = match address {
+        EndpointAddress::Ip(address) => (vec![*address], None, address.to_string()),
+        EndpointAddress::Dns(host) => (Vec::new(), Some(host.clone()), host.to_string()),
+    };
+    Workload {
+        key: WorkloadKey::new(
+            namespace.clone(),
+            format!("{}{shown}", stranger_prefix(name)),
+        ),
+        uid: format!("Kubernetes/discovery.k8s.io/EndpointSlice/{namespace}/{name}/{shown}").into(),
+        source: place.source.clone(),
+        kind: WorkloadKind::SliceEndpoint(name.clone()),
+        addresses,
+        hostname,
+        labels: Labels::NONE,
+        service_account: "default".into(),
+        has_sidecar: false,
+        gateway: false,
+        waypoint: false,
+        ambient: false,
+        node: "".into(),
+        canonical_name: name.clone(),
+        canonical_revision: "latest".into(),
+        workload_name: name.clone(),
+        workload_type: WorkloadType::Pod,
+        named_ports: BTreeMap::new(),
+        container_ports: place.ports.values().copied().collect(),
+        captured_ports: Scope::default(),
+        topology: Topology::default(),
+        network: "".into(),
+        locality: place.locality.clone(),
+        weight: None,
+        ready: place.called,
+        group: None,
+    }
+}
+
+fn standing(
+    own: &Namespace,
+    address: &EndpointAddress,
+    pod: Option<&ResourceName>,
+    owners: &Owners,
+) -> Standing {
+    let known = numeric(address).and_then(|address| owners.get(&address));
+    let known = known.map_or(&[][..], Vec::as_slice);
+    if let Some(pod) = pod {
+        let mut all = known.iter();
+        return match all.find(|one| one.namespace == pod.namespace && one.name == pod.name) {
+            Some(there) if there.namespace == *own => Standing::Workload(there.clone()),
+            Some(there) => Standing::Elsewhere(there.clone()),
+            None => Standing::Absent(pod.clone()),
+        };
+    }
+    match known.iter().find(|one| one.namespace == *own) {
+        Some(there) => Standing::Workload(there.clone()),
+        None => match known.first() {
+            Some(there) => Standing::Elsewhere(there.clone()),
+            None if numeric(address).is_some_and(|one| one.is_loopback()) => Standing::Loopback,
+            None => Standing::Stranger,
+        },
+    }
+}
+
+fn numeric(address: &EndpointAddress) -> Option<IpAddr> {
+    match address {
+        EndpointAddress::Ip(address) => Some(*address),
+        EndpointAddress::Dns(_) => None,
+    }
+}
+
+fn address_of(workload: &Workload) -> Option<EndpointAddress> {
+    let address = workload.addresses.first().copied().map(EndpointAddress::Ip);
+    address.or_else(|| workload.hostname.clone().map(EndpointAddress::Dns))
+}
+
+/// Addresses of other networks are not ours to call.
+fn is_near(workload: &Workload) -> bool {
+    workload.network.is_empty()
+}
+
+fn is_known(workload: &Workload) -> bool {
+    let stands_alone = matches!(
+        workload.kind,
+        WorkloadKind::Pod | WorkloadKind::WorkloadEntry
+    );
+    stands_alone && is_near(workload)
+}
