@@ -40,8 +40,6 @@ codes! {
     POLICY_SELECTS_NOTHING = "V0314";
     /// Several PeerAuthentications are for the same workloads; only the oldest counts.
     TWO_POLICIES = "V0315";
-    /// A service's resolution is DYNAMIC_DNS, which is not built yet: explicit listeners answer calls to it 503.
-    DNS_NOT_RESOLVED = "V0316";
     /// A Telemetry names a provider that MeshConfig does not have, or one that cannot take it.
     UNKNOWN_PROVIDER = "V0317";
     /// Several Telemetries are for one whole namespace; only the oldest counts.
@@ -117,6 +115,8 @@ codes! {
     ENDPOINT_NOT_CALLED = "V0361";
     /// A port of an EndpointSlice has a name that no port of its Service has: nobody calls it.
     SLICE_PORT_UNKNOWN = "V0362";
+    /// A ServiceEntry of resolution DYNAMIC_DNS has a port on which clients name no host: nobody is called by it.
+    HOST_NOT_NAMED = "V0363";
     /// A route leads to a host that no service has.
     UNKNOWN_ROUTE_HOST = "V0401";
     /// A route leads to a subset that no DestinationRule of its host declares.

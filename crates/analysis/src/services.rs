@@ -1,6 +1,6 @@
 //! Services: does anybody stand behind them, on the ports they name?
 
-use voile_model::mesh::{Resolution, Service, TargetPort};
+use voile_model::mesh::{Protocol, Resolution, Service, ServicePort, TargetPort};
 use voile_model::{Diagnostic, Labels};
 
 use crate::codes;
@@ -10,7 +10,7 @@ use crate::view::View;
 /// Checks all services.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     for service in view.mesh.services.values() {
-        asked_of_dns(service, found);
+        unnamed(service, found);
         let Some(selector) = &service.selector else {
             continue;
         };
@@ -36,16 +36,24 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Says that nobody will be reached where DNS would have to be asked for each host a client names.
-fn asked_of_dns(service: &Service, found: &mut Vec<Diagnostic>) {
-    if service.resolution == Resolution::DynamicDns {
+/// Ports on which clients name no host, where DNS is asked for the one that they name.
+fn unnamed(service: &Service, found: &mut Vec<Diagnostic>) {
+    if service.resolution != Resolution::DynamicDns {
+        return;
+    }
+    let opaque = |port: &&ServicePort| port.protocol == Protocol::Tcp;
+    for port in service.ports.iter().filter(opaque) {
         let message = format!(
-            "resolution DYNAMIC_DNS of {} is not yet supported: explicit listeners answer calls to it 503, captured calls go to the address that the application resolved",
-            service.key
+            "port {} of {} is opaque, so clients name no host on it, and with resolution DYNAMIC_DNS nobody is called",
+            port.number, service.key
         );
-        let help = "name the hosts and use `resolution: DNS`";
-        let source = service.source.clone();
-        found.push(Diagnostic::warning(codes::DNS_NOT_RESOLVED, source, message).help(help));
+        let help = "declare the port HTTP or TLS, or name the hosts and use `resolution: DNS`";
+        let source = port.source.clone();
+        found.push(
+            Diagnostic::warning(codes::HOST_NOT_NAMED, source, message)
+                .field("spec.ports.protocol")
+                .help(help),
+        );
     }
 }
 

@@ -467,6 +467,12 @@ pub(crate) struct WorldTls {
 }
 
 impl EndpointPlan {
+    /// The host that a client named, where the endpoint is that.
+    pub(crate) fn host_on_demand(&self) -> Option<&str> {
+        let name = self.name.as_ref().filter(|name| name.on_demand);
+        name.map(|name| &*name.host)
+    }
+
     /// Whether who answers in mutual TLS is a sidecar, and not a node's proxy with the application behind its tunnel.
     pub(crate) fn is_sidecar(&self) -> bool {
         let tunnelled = |one: &Same<Origination>| one.0.is_tunnel();
@@ -512,6 +518,8 @@ pub(crate) struct NamePlan {
     pub(crate) host: Arc<str>,
     /// The endpoint is the name: when its address moves, open connections stay. Otherwise it is the address.
     pub(crate) logical: bool,
+    /// It leads out of the mesh and is asked for when a client names it. A pattern stands for all hosts that it covers.
+    pub(crate) on_demand: bool,
 }
 
 impl Default for Settings {

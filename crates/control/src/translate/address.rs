@@ -132,6 +132,8 @@ fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
     let plain = BTreeMap::new();
     match &service.resolution {
         Resolution::Alias(hostname) => vec![named(service, hostname, &plain)],
+        // A pattern stands for the hosts that it covers, each of which a proxy asks for when a client names it.
+        Resolution::DynamicDns => vec![named(service, &service.key.hostname, &plain)],
         Resolution::Dns | Resolution::DnsRoundRobin if service.endpoints.is_empty() => {
             match service.key.hostname.is_wildcard() {
                 true => Vec::new(),
@@ -141,8 +143,7 @@ fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
         Resolution::Static
         | Resolution::Passthrough
         | Resolution::Dns
-        | Resolution::DnsRoundRobin
-        | Resolution::DynamicDns => service
+        | Resolution::DnsRoundRobin => service
             .endpoints
             .iter()
             .filter_map(|endpoint| match &endpoint.address {

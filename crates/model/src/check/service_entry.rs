@@ -14,7 +14,7 @@ use crate::mesh::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
     ServiceOrigin, ServicePort, TargetPort, Transport,
 };
-use crate::names::{Hostname, ResourceName, ServiceKey};
+use crate::names::{Hostname, ResourceName, ServiceKey, is_mesh_name};
 use crate::text::clip;
 use crate::written::{Text, networking as written};
 
@@ -186,15 +186,42 @@ fn fits(
                 );
             }
         }
-        Resolution::DynamicDns if !wildcard || !written.endpoints.is_empty() => {
+        Resolution::DynamicDns
+            if !wildcard || !written.endpoints.is_empty() || written.selector.is_some() =>
+        {
             clash(
                 "resolution DYNAMIC_DNS is for wildcard hosts without endpoints",
                 "use DNS",
             );
         }
+        Resolution::DynamicDns => leads_out(written, report),
         _ => {}
     }
 }
+
+/// Hosts that clients name and the world's DNS is asked for are the world's: not any at all, and none of the mesh.
+fn leads_out(written: &written::ServiceEntry, report: &Report) {
+    for host in &written.hosts {
+        let Some(name) = Hostname::new(&host.value) else {
+            continue;
+        };
+        let suffix = name.as_str().trim_start_matches('*');
+        let why = match suffix {
+            "" => "would resolve whatever a client names",
+            // `*.local` covers the mesh's names, too.
+            _ if is_mesh_name(&format!("a.b{suffix}")) || CLUSTER_SERVICES.ends_with(suffix) => {
+                "is of the mesh, which nobody else's DNS is asked for"
+            }
+            _ => continue,
+        };
+        let message = format!("with resolution DYNAMIC_DNS the host `{name}` {why}");
+        let help = "write a domain of the world's, such as *.example.com";
+        report.error(codes::CONTRADICTION, &host.at, message, help);
+    }
+}
+
+/// What the names of all Services end with.
+const CLUSTER_SERVICES: &str = ".svc.cluster.local";
 
 fn ports(written: &written::ServiceEntry, report: &Report) -> Vec<ServicePort> {
     let all = &written.ports;

@@ -18,6 +18,7 @@ mod health;
 mod memory;
 mod metrics;
 mod names;
+mod outside;
 mod probers;
 mod recorders;
 mod shutdown;

@@ -10,14 +10,24 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use voile_dns::{Found, LookupError, Resolver, State, Table};
 use voile_telemetry::Family;
 
+use super::outside::Outside;
 use super::state::Control;
 use crate::worker::Resolved;
 
 /// Names asked for at once; more wait their turn.
 const MAX_LOOKUPS: usize = 32;
 
-/// An answer to a lookup.
-pub(super) type Answer = (Arc<str>, Result<Found, LookupError>);
+/// An answer to a lookup, and for whom it is.
+pub(super) type Answer = (Asked, Arc<str>, Result<Found, LookupError>);
+
+/// For whom a name is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Endpoints are known by it.
+    Endpoints,
+    /// A client named it.
+    Client,
+}
 
 /// See the module.
 pub(super) struct Lookups {
@@ -26,6 +36,8 @@ pub(super) struct Lookups {
     answers: mpsc::UnboundedSender<Answer>,
     /// Connections that wait for a name's first answer.
     waiting: HashMap<Arc<str>, Vec<oneshot::Sender<Resolved>>>,
+    /// Hosts that clients name.
+    pub(super) outside: Outside,
     /// Lookups begun, and those that found nothing.
     begun: u64,
     failed: u64,
@@ -40,6 +52,7 @@ impl Lookups {
             turns: Rc::new(Semaphore::new(MAX_LOOKUPS)),
             answers,
             waiting: HashMap::new(),
+            outside: Outside::default(),
             begun: 0,
             failed: 0,
         };
@@ -77,15 +90,19 @@ impl Lookups {
         ]
     }
 
-    fn begin(&mut self, host: Arc<str>) {
+    pub(super) fn begin(&mut self, asked: Asked, host: Arc<str>) {
         self.begun += 1;
-        let (resolver, turns) = (Rc::clone(&self.resolver), Rc::clone(&self.turns));
+        let turns = match asked {
+            Asked::Endpoints => &self.turns,
+            Asked::Client => &self.outside.turns,
+        };
+        let (resolver, turns) = (Rc::clone(&self.resolver), Rc::clone(turns));
         let answers = self.answers.clone();
         tokio::task::spawn_local(async move {
             let _turn = turns.acquire().await;
             let answer = resolver.lookup(&host).await;
             // When nobody listens the process is ending.
-            let _ = answers.send((host, answer));
+            let _ = answers.send((asked, host, answer));
         });
     }
 }
@@ -95,7 +112,7 @@ impl Control {
     pub(super) fn name_used(&mut self, host: &Arc<str>) {
         let ask = self.shared().registry.names.used(host, Instant::now());
         if ask {
-            self.lookups.begin(Arc::clone(host));
+            self.lookups.begin(Asked::Endpoints, Arc::clone(host));
         }
     }
 
@@ -115,7 +132,11 @@ impl Control {
     }
 
     /// A lookup ended.
-    pub(super) fn name_settled(&mut self, (host, answer): Answer) {
+    pub(super) fn name_settled(&mut self, (asked, host, answer): Answer) {
+        if asked == Asked::Client {
+            self.lookups.failed += u64::from(answer.is_err());
+            return self.outside_settled(&host, answer);
+        }
         let settled =
             self.shared()
                 .registry

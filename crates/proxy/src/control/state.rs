@@ -578,6 +578,7 @@ impl Control {
             FromWorker::Overdue(to) => self.decide_destination(to),
             FromWorker::Used(host) => self.name_used(&host),
             FromWorker::Resolve(host, answer) => self.resolve(&host, answer),
+            FromWorker::ResolveOutside(host, answer) => self.resolve_outside(&host, answer),
             // The worker that says so knows already; hearing it again does no harm.
             FromWorker::ServerFirst {
                 place,

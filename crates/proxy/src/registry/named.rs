@@ -4,6 +4,7 @@
 //! never resolved → one endpoint without an address: whoever connects asks and waits
 //! resolved       → one endpoint for each address, or (first address only) one with the first
 //! never could be → one endpoint that is not available
+//! a pattern      → one endpoint that stands for every host that it covers: each is asked for when a client names it
 //! ```
 
 use std::collections::BTreeSet;
@@ -31,13 +32,18 @@ impl Registry {
     ) -> Vec<EndpointPlan> {
         let policy = self.policies.get(&service_name(wanted));
         let logical = policy.is_some_and(|held| held.value.first_address_only);
+        let on_demand = host.is_wildcard();
         let named = EndpointPlan {
             name: Some(NamePlan {
                 host: host.as_str().into(),
-                logical,
+                logical: logical || on_demand,
+                on_demand,
             }),
             ..one.clone()
         };
+        if on_demand {
+            return vec![named];
+        }
         match self.names.state(host.as_str()) {
             State::Unknown => vec![named],
             State::Failed(_) => vec![EndpointPlan {

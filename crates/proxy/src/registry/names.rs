@@ -36,6 +36,20 @@ pub(crate) enum Asker {
     Destinations = 2,
 }
 
+/// The address of IPv4 that one of IPv6 leads to: mapped, or by NAT64 (RFC 6052).
+fn embedded(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => match v6.segments() {
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                let bits = (u32::from(high) << 16) | u32::from(low);
+                std::net::Ipv4Addr::from_bits(bits).into()
+            }
+            _ => v6.into(),
+        },
+        v4 => v4,
+    }
+}
+
 impl Registry {
     /// Somebody wants to know what a name means from now on. `true`: nobody did before, so the control plane is to be asked.
     #[must_use]
@@ -117,6 +131,37 @@ impl Registry {
             None if self.workloads_by_address.get(&address).next().is_some() => Owner::Nameless,
             None => Owner::Unknown,
         }
+    }
+
+    /// Whether whoever has an address that DNS gave for a stranger's name may be called by that: it is nobody's of the mesh, and no
+    /// address of which each host has its own.
+    pub(crate) fn may_be_outside(&self, address: IpAddr) -> bool {
+        let address = embedded(address);
+        let special = match address {
+            IpAddr::V4(v4) => {
+                let [first, ..] = v4.octets();
+                // 0.0.0.0/8 is this host, 240.0.0.0/4 is reserved.
+                first == 0
+                    || first >= 240
+                    || v4.is_loopback()
+                    || v4.is_link_local()
+                    || v4.is_multicast()
+            }
+            IpAddr::V6(v6) => {
+                v6.is_loopback()
+                    || v6.is_unspecified()
+                    || v6.is_multicast()
+                    || v6.is_unicast_link_local()
+            }
+        };
+        let configuration = self.configuration.as_ref();
+        let capture = configuration.and_then(|held| held.value.capture.as_ref());
+        let mut ranges = capture.into_iter().flat_map(|capture| &capture.mesh_ranges);
+        !special
+            && !is_virtual(address)
+            && !ranges.any(|range| range.contains(address))
+            && self.services_by_address.get(&address).next().is_none()
+            && self.workloads_by_address.get(&address).next().is_none()
     }
 
     /// The addresses of the workload called `pod` behind a service that has none of its own.

@@ -52,6 +52,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) tried: &'a [u32],
     /// It is a connection whose bytes nobody understands.
     pub(crate) opaque: bool,
+    /// The host that the client named, where that decides.
+    pub(crate) host: Option<&'a str>,
 }
 
 /// The endpoints of a service, and who of them answers badly.

@@ -26,7 +26,7 @@ use super::shown::Shown;
 use super::{Tls, Worker, count, tunnels};
 use crate::http::{Answer, UNREACHED, UpstreamHttp};
 use crate::moment;
-use crate::plan::{EndpointPlan, Origination, Same, TrafficPlan, WorldTls};
+use crate::plan::{EndpointPlan, NamePlan, Origination, Same, TrafficPlan, WorldTls};
 
 /// See the module.
 pub(crate) struct Endpoint {
@@ -448,7 +448,7 @@ impl Endpoint {
         let limit = manner.timeout;
         let tcp = match &self.plan.name {
             Some(name) if self.plan.address.ip().is_unspecified() => {
-                Box::pin(self.connect_by_name(worker, &name.host, limit)).await?
+                Box::pin(self.connect_by_name(worker, name, limit)).await?
             }
             _ => connect_to(worker, self.plan.address, limit).await?,
         };
@@ -513,10 +513,15 @@ impl Endpoint {
     async fn connect_by_name(
         &self,
         worker: &Worker,
-        host: &Arc<str>,
+        name: &NamePlan,
         limit: Duration,
     ) -> Result<TcpStream, Unreachable> {
-        let addresses = worker.resolve(host).await.map_err(|why| Unreachable {
+        let host = &name.host;
+        let resolved = match name.on_demand {
+            true => worker.resolve_outside(host).await,
+            false => worker.resolve(host).await,
+        };
+        let addresses = resolved.map_err(|why| Unreachable {
             public: "no healthy upstream",
             detail: format!("{host}: {why}"),
             nobody: true,

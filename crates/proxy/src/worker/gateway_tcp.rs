@@ -15,7 +15,7 @@ use super::authorization::{self, Leave};
 use super::gateway::{GatewaySlot, Taker};
 use super::inbound::{self, Caller};
 use super::logged::{self, TcpRecord};
-use super::outbound::{AsClient, black_hole, cluster, led, refuse, to_service};
+use super::outbound::{AsClient, Client, black_hole, cluster, led, refuse, to_service};
 use super::slots::InboundSlot;
 use super::through::Through;
 use super::vantage::Vantage;
@@ -54,7 +54,10 @@ pub(super) fn bytes(
                 },
             }
         };
-        let client = caller.client();
+        let client = Client {
+            remote: caller.client(),
+            asked,
+        };
         let streams = (stream, &client, &*way);
         let relayed = match (&led, &through) {
             (Err(flags), None) => refuse(&worker, &black_hole(), &streams.0, flags, AsClient),
@@ -79,7 +82,7 @@ pub(super) fn bytes(
         let record = TcpRecord {
             start,
             duration: started.elapsed(),
-            server_name: asked.as_deref().unwrap_or_default(),
+            server_name: client.asked.as_deref().unwrap_or_default(),
             cluster: cluster(&led),
             marks: leave.marks(),
             ..TcpRecord::new(

@@ -30,6 +30,7 @@ mod logged;
 mod mirror;
 mod names;
 mod notes;
+mod on_demand;
 mod outbound;
 mod outbound_http;
 mod outcome;
@@ -179,6 +180,8 @@ pub(crate) enum FromWorker {
     Used(Arc<str>),
     /// Where does this name lead? Somebody waits.
     Resolve(Arc<str>, oneshot::Sender<Resolved>),
+    /// The same of a host outside that a client named: nobody of the mesh is meant by it.
+    ResolveOutside(Arc<str>, oneshot::Sender<Resolved>),
     /// Who speaks first there; for the other workers.
     ServerFirst {
         place: server_first::Place,
@@ -356,8 +359,22 @@ impl Worker {
 
     /// Asks the control thread where a name leads.
     pub(crate) async fn resolve(&self, host: &Arc<str>) -> Resolved {
+        self.ask(|answer| FromWorker::Resolve(Arc::clone(host), answer))
+            .await
+    }
+
+    /// The same of a host that a client named, which must lead out of the mesh.
+    pub(crate) async fn resolve_outside(&self, host: &Arc<str>) -> Resolved {
+        self.ask(|answer| FromWorker::ResolveOutside(Arc::clone(host), answer))
+            .await
+    }
+
+    async fn ask(
+        &self,
+        question: impl FnOnce(oneshot::Sender<Resolved>) -> FromWorker,
+    ) -> Resolved {
         let (answer, answered) = oneshot::channel();
-        self.tell(FromWorker::Resolve(Arc::clone(host), answer));
+        self.tell(question(answer));
         let gone = || Err("the proxy is ending".into());
         answered.await.unwrap_or_else(|_| gone())
     }

@@ -250,26 +250,27 @@ fn relay(
         asked,
         watched,
     } = opaque;
+    let client = Client { remote, asked };
     async move {
         let worker = &worker;
-        let led = led(worker, &slot, asked.as_deref());
+        let led = led(worker, &slot, client.asked.as_deref());
         let relayed = match &led {
             Err(flags) => refuse(worker, &black_hole(), &stream, flags, AsClient),
             Ok(service) => {
                 let ending = (std::future::pending(), AsClient);
-                to_service(worker, service, (stream, &remote, &*slot), watched, ending).await
+                to_service(worker, service, (stream, &client, &*slot), watched, ending).await
             }
         };
         let downstream = Downstream {
             local: slot.plan.borrow().bind,
-            remote,
+            remote: client.remote,
             principal: "",
             suite: None,
         };
         let record = TcpRecord {
             start,
             duration: started.elapsed(),
-            server_name: asked.as_deref().unwrap_or_default(),
+            server_name: client.asked.as_deref().unwrap_or_default(),
             cluster: cluster(&led),
             ..TcpRecord::new(Side::Client, downstream)
         };
@@ -341,6 +342,12 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
     source.key_of_source(remote.ip())
 }
 
+/// Whose a connection is, and the name that it asks for, as of [`Opaque`].
+pub(super) struct Client {
+    pub(super) remote: SocketAddr,
+    pub(super) asked: Option<String>,
+}
+
 /// Carries a connection to one of a service's endpoints, until either side ends it, or `ending` does.
 #[expect(
     clippy::manual_async_fn,
@@ -349,13 +356,13 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
 pub(super) fn to_service<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,
-    (stream, remote, slot): (Stream, &'a SocketAddr, &'a OutboundSlot),
+    (stream, client, slot): (Stream, &'a Client, &'a OutboundSlot),
     watched: Option<(Place, u64)>,
     (ending, counted): (impl Future<Output = ()> + 'a, impl Counted + 'a),
 ) -> impl Future<Output = Relayed> + 'a {
     async move {
         // The way there is boxed, and gone when it is known.
-        match Box::pin(reach(worker, service, (&stream, *remote, slot), counted)).await {
+        match Box::pin(reach(worker, service, (&stream, client, slot), counted)).await {
             Ok(reached) => {
                 carry(worker, service, reached, stream, (watched, ending, counted)).await
             }
@@ -376,7 +383,7 @@ struct Reached {
 async fn reach(
     worker: &Rc<Worker>,
     service: &ServiceState,
-    (stream, remote, slot): (&Stream, SocketAddr, &OutboundSlot),
+    (stream, client, slot): (&Stream, &Client, &OutboundSlot),
     counted: impl Counted,
 ) -> Result<Reached, Relayed> {
     let traffic = &service.plan.traffic;
@@ -388,9 +395,14 @@ async fn reach(
             Some(seated) => Some(Box::new(seated)),
         },
     };
+    let named = match service.is_on_demand() {
+        true => client.asked.as_deref().and_then(host_name),
+        false => None,
+    };
     let wish = Wish {
-        key: by_source(traffic, remote),
+        key: by_source(traffic, client.remote),
         opaque: true,
+        host: named.as_deref(),
         ..Wish::default()
     };
     let Some(in_flight) = service.choose(worker, wish) else {
@@ -400,7 +412,7 @@ async fn reach(
     let series = counted.series(worker, &service.plan.service, Some(endpoint));
     worker.shard.borrow_mut().tcp_opened(series);
     let called = || slot.plan.borrow().bind;
-    let manner = Manner::of(worker, traffic).on_behalf(remote, called);
+    let manner = Manner::of(worker, traffic).on_behalf(client.remote, called);
     let connected = endpoint.connect(worker, Inside::Bytes, manner).await;
     let outcome = match &connected {
         Ok(_) => Outcome::Answered(200),

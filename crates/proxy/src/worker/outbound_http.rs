@@ -360,8 +360,13 @@ impl OutboundRole {
             },
         };
         let (key, cookie) = self.key(&way.service.plan.traffic, head);
+        let named = match way.service.is_on_demand() {
+            true => head.authority().and_then(host_of),
+            false => None,
+        };
         let wish = Wish {
             key,
+            host: named.as_deref(),
             ..Wish::default()
         };
         let Some(endpoint) = way.service.choose(&self.worker, wish) else {
@@ -550,6 +555,7 @@ impl OutboundRole {
         let wish = Wish {
             key: kept.key,
             tried: &kept.tried,
+            host: failed.and_then(|to| to.endpoint.plan.host_on_demand()),
             ..Wish::default()
         };
         let (to, untried) = service.choose_other(&self.worker, wish)?;

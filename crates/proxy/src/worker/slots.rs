@@ -24,6 +24,7 @@ use super::gateway::GatewaySlot;
 use super::inbound_http::InboundRole;
 use super::ledger::Account;
 use super::logged::Downstream;
+use super::on_demand::OnDemand;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
@@ -87,6 +88,8 @@ pub(crate) struct ServiceState {
     pub(crate) authority: Rc<str>,
     pub(crate) endpoints: Vec<Rc<Endpoint>>,
     balance: Balance,
+    /// The hosts of a pattern, where its endpoints are those.
+    on_demand: Option<Rc<OnDemand>>,
     /// Names that lead to endpoints, each once.
     names: Vec<Arc<str>>,
     /// When the control thread was last told that they are used.
@@ -628,6 +631,7 @@ impl Table {
 
 fn names(plan: &ServicePlan) -> Vec<Arc<str>> {
     let names = plan.endpoints.iter().filter_map(|to| to.name.as_ref());
+    let names = names.filter(|name| !name.on_demand);
     let each: BTreeSet<Arc<str>> = names.map(|name| Arc::clone(&name.host)).collect();
     each.into_iter().collect()
 }
@@ -705,8 +709,16 @@ impl ServiceState {
             }
         };
         let asked = before.and_then(|before| before.checker.as_ref());
+        let known = before.and_then(|before| before.on_demand.as_ref());
+        let on_demand = OnDemand::follow(known, plan);
+        // Nobody can ask all hosts of a pattern whether they are well.
+        let asked_of = match on_demand {
+            None => &endpoints[..],
+            Some(_) => &[],
+        };
         Self {
-            checker: Checker::join(worker, asked, plan, &cluster, &endpoints),
+            checker: Checker::join(worker, asked, plan, &cluster, asked_of),
+            on_demand,
             balance: Balance::new(worker, &plan.traffic.balance, among),
             endpoints,
             routes: routes.map(|routes| RoutesState::follow(worker, before, routes).into()),
@@ -727,8 +739,16 @@ impl ServiceState {
         other.or_else(|| self.choose(worker, any).map(|again| (again, false)))
     }
 
+    /// Whether the host that a client names decides who takes its request.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.on_demand.is_some()
+    }
+
     /// Who takes the next request.
     pub(crate) fn choose(&self, worker: &Worker, wish: Wish<'_>) -> Option<InFlight> {
+        if let Some(on_demand) = &self.on_demand {
+            return on_demand.choose(worker, wish);
+        }
         if !self.names.is_empty() {
             self.use_names(worker);
         }
@@ -747,6 +767,10 @@ impl ServiceState {
         let Some(watch) = watch(&self.plan) else {
             return;
         };
+        // Each host of a pattern stands for itself: nobody else is asked in its place.
+        if self.on_demand.is_some() {
+            return;
+        }
         if watch.report(to.place, outcome, moment::now()) {
             count(&worker.counters.outliers_ejected);
             let endpoint = to.endpoint.plan.address;

@@ -67,13 +67,9 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
     }
 }
 
-/// Whether traffic goes to the address that the client named; with DYNAMIC_DNS it resolved that itself.
+/// Whether traffic goes to the address that the client named.
 fn is_passthrough(service: &mesh::Service) -> bool {
-    match service.resolution {
-        Resolution::Passthrough => !service.headless,
-        Resolution::DynamicDns => true,
-        _ => false,
-    }
+    service.resolution == Resolution::Passthrough && !service.headless
 }
 
 fn service_port(port: &mesh::ServicePort) -> Option<wire::Port> {

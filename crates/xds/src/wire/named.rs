@@ -65,6 +65,14 @@ impl Service {
         if self.passthrough {
             return NameMeaning::Outside;
         }
+        // Each host of a pattern is where the resolver says.
+        let pattern = |workload: &Workload| {
+            let host = workload.hostname.as_ref();
+            host.is_some_and(Hostname::is_wildcard)
+        };
+        if behind().any(pattern) {
+            return NameMeaning::Outside;
+        }
         let named = |workload: &Workload| {
             let unresolved = workload.addresses.is_empty();
             workload.hostname.clone().filter(|_| unresolved)

@@ -13,7 +13,7 @@ const LISTED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const ALSO_LISTED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 
 /// Says a word to whoever says something first, whatever that is: an answer of HTTP, so that proxies carry it.
-fn answer(listener: TcpListener, word: &'static str) {
+pub(super) fn answer(listener: TcpListener, word: &'static str) {
     application::serve(listener, move |mut stream| {
         let mut bytes = [0; 2048];
         if !matches!(stream.read(&mut bytes), Ok(1..)) {
@@ -29,14 +29,14 @@ fn answer(listener: TcpListener, word: &'static str) {
 }
 
 /// One entry: name, hosts, addresses, resolution, number and protocol of its port, its endpoint's, and whether it is in the mesh.
-fn entry(name: &str, said: &str) -> String {
+pub(super) fn entry(name: &str, said: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{{said}}}\n---\n"
     )
 }
 
 /// What is said to who asks in plaintext; nothing of a connection that is reset, a status of one that is refused.
-fn ask(mesh: &Captured, to: (Ipv4Addr, u16), host: &str) -> String {
+pub(super) fn ask(mesh: &Captured, to: (Ipv4Addr, u16), host: &str) -> String {
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     said(mesh, to, request.as_bytes())
 }
@@ -56,7 +56,7 @@ fn said(mesh: &Captured, to: (Ipv4Addr, u16), request: &[u8]) -> String {
 }
 
 /// Who takes a ClientHello that asks for a name, made by openssl within the client's namespace: the first bytes that come back.
-fn hello(mesh: &Captured, to: (Ipv4Addr, u16), name: &'static str) -> String {
+pub(super) fn hello(mesh: &Captured, to: (Ipv4Addr, u16), name: &'static str) -> String {
     let to = SocketAddr::from(to).to_string();
     let ran = mesh.client.run(move || {
         Command::new("openssl")

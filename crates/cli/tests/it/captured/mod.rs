@@ -5,6 +5,7 @@
 mod let_go;
 mod lockdown;
 mod named;
+mod on_demand;
 mod reach;
 mod server_first;
 mod shared_target;
@@ -60,6 +61,15 @@ impl Captured {
 
     /// The same with this `--capture`.
     pub(crate) fn start_as(capture: &str, mode: &str, mesh_config: &str) -> Option<Self> {
+        Self::start_with((capture, "none"), mode, mesh_config)
+    }
+
+    /// The same with this `--resolver` besides.
+    pub(crate) fn start_with(
+        (capture, resolver): (&str, &str),
+        mode: &str,
+        mesh_config: &str,
+    ) -> Option<Self> {
         let keeps_source = capture == "tproxy";
         let (world, tool) = match (Namespace::create(), Tool::find()) {
             (Ok(world), Ok(tool)) => (world, tool),
@@ -111,7 +121,7 @@ impl Captured {
         mesh.start_control();
         let sidecars = [("client", &mesh.client), ("server", &mesh.server)];
         mesh._sidecars = sidecars
-            .map(|(pod, inside)| mesh.sidecar(pod, inside, capture))
+            .map(|(pod, inside)| mesh.sidecar(pod, inside, (capture, resolver)))
             .into();
         for inside in [&mesh.client, &mesh.server] {
             wait_until("a sidecar is ready", || {
@@ -147,7 +157,14 @@ impl Captured {
         });
     }
 
-    fn sidecar(&self, pod: &str, inside: &Namespace, capture: &str) -> Process {
+    fn sidecar(&self, pod: &str, inside: &Namespace, how: (&str, &str)) -> Process {
+        let (capture, resolver) = how;
+        let own = ["--capture", capture, "--dns", "127.0.0.1:15053"];
+        self.proxy(pod, inside, &[&own[..], &["--resolver", resolver]].concat())
+    }
+
+    /// Starts a proxy with these arguments.
+    fn proxy(&self, pod: &str, inside: &Namespace, arguments: &[&str]) -> Process {
         let state = self.folder.path().join("state");
         let token = self.folder.path().join(format!("{pod}.token"));
         let account = format!("shop/{pod}");
@@ -159,12 +176,12 @@ impl Captured {
         std::fs::write(&token, &printed.stdout).expect("the token file");
         let start = || {
             Process::start(pod, |voile| {
-                voile.args(["proxy", "--workload", &account, "--capture", capture]);
+                voile.args(["proxy", "--workload", &account]);
+                voile.args(arguments);
                 voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
                 voile.arg("--root-cert").arg(state.join("root-cert.pem"));
                 voile.arg("--token-file").arg(&token);
                 voile.args(["--log-level", "voile_proxy=debug"]);
-                voile.args(["--dns", "127.0.0.1:15053", "--resolver", "none"]);
             })
         };
         inside.run(start).expect("entered")

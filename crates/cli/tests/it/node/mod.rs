@@ -16,6 +16,7 @@ mod up;
 mod waypoint;
 mod waypoint_hostile;
 mod waypoint_keys;
+mod waypoint_on_demand;
 mod waypoint_policies;
 mod waypoint_rules;
 mod waypoint_telemetry;

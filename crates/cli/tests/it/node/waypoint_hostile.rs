@@ -60,6 +60,11 @@ pub(super) fn started_by(more: &str, options: &[&str]) -> Option<(Mesh, Node, [P
 
 /// The proxy of a waypoint, or of a gateway between networks, that is called by its account.
 pub(super) fn start_gate(mesh: &mut Mesh, gate: &Pod, workload: &str) {
+    start_gate_with(mesh, gate, workload, &[]);
+}
+
+/// The same with these arguments besides.
+pub(super) fn start_gate_with(mesh: &mut Mesh, gate: &Pod, workload: &str, more: &[&str]) {
     let token = mesh.token(workload, gate.name);
     let root = mesh.folder.path().join("state/root-cert.pem");
     let start = || {
@@ -70,7 +75,8 @@ pub(super) fn start_gate(mesh: &mut Mesh, gate: &Pod, workload: &str) {
                 .arg("--root-cert")
                 .arg(&root)
                 .arg("--token-file")
-                .arg(&token);
+                .arg(&token)
+                .args(more);
         })
     };
     let process = gate.inside.run(start).expect("entered");

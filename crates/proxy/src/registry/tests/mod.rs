@@ -429,6 +429,62 @@ fn without_the_control_plane_nothing_unknown_is_called_among_the_meshs_own_addre
 }
 
 #[test]
+fn a_strangers_name_leads_neither_into_the_mesh_nor_to_this_host() {
+    let mut registry = Registry::default();
+    let configuration = proxy::ProxyConfiguration {
+        workload_uid: "own".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        capture: Some(proxy::Capture {
+            mesh_ranges: [("10.0.0.0", 24), ("fd00::", 64)]
+                .map(|(address, prefix)| proxy::AddressRange {
+                    address: address_bytes(address.parse().expect("an address")),
+                    prefix,
+                })
+                .into(),
+            ..proxy::Capture::default()
+        }),
+        ..proxy::ProxyConfiguration::default()
+    };
+    let body = configuration.encode_to_vec();
+    put(
+        &mut registry,
+        type_url::PROXY_CONFIGURATION,
+        "shop/own",
+        &body,
+    );
+    service(&mut registry, "web", "192.0.2.1", 80, false);
+    for (address, may) in [
+        ("192.0.2.2", true),
+        ("10.0.1.1", true),
+        ("2001:db8::1", true),
+        ("64:ff9b::c000:202", true),
+        ("10.0.0.7", false),
+        ("fd00::7", false),
+        ("192.0.2.1", false),
+        ("240.240.0.1", false),
+        ("255.255.255.255", false),
+        ("127.0.0.1", false),
+        ("127.9.9.9", false),
+        ("0.0.0.0", false),
+        ("0.1.2.3", false),
+        ("169.254.169.254", false),
+        ("224.0.0.1", false),
+        ("::", false),
+        ("::1", false),
+        ("fe80::1", false),
+        ("ff02::1", false),
+        ("::ffff:127.0.0.1", false),
+        ("::ffff:10.0.0.7", false),
+        ("64:ff9b::7f00:1", false),
+        ("64:ff9b::a00:7", false),
+        ("64:ff9b::a9fe:a9fe", false),
+    ] {
+        let parsed = address.parse().expect("an address");
+        assert_eq!(registry.may_be_outside(parsed), may, "{address}");
+    }
+}
+
+#[test]
 fn what_a_sidecar_resource_does_not_list_is_nobody() {
     let all = |namespace: &str, host: &str| (namespace.to_owned(), host.to_owned());
     let cases = [
