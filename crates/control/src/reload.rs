@@ -156,14 +156,14 @@ impl<S: Source> Reload<S> {
         }
     }
 
-    /// Reads once. The first reading must succeed; later ones only report.
+    /// Reads once. The first reading must succeed, or there must be a last good configuration; later ones only report.
     pub(crate) fn read(&mut self) -> Result<(), ControlError> {
         let started = Instant::now();
         let first = self.snapshot.is_none();
         self.changed_at = self.source.changed_at().unwrap_or(started);
         let files = match self.source.load() {
             Ok(files) => files,
-            Err(error) if first => return Err(error),
+            Err(error) if first => return self.begin_without(error),
             Err(error) => {
                 self.unreadable(error);
                 return Ok(());
@@ -197,7 +197,7 @@ impl<S: Source> Reload<S> {
         }
         problems.extend(revocations);
         self.known = Known {
-            files: files.into(),
+            files: Some(files.into()),
             diagnostics,
             problems,
         };
@@ -209,6 +209,24 @@ impl<S: Source> Reload<S> {
         }
         let version = self.version();
         tracing::info!(version, changed, patched, took = ?started.elapsed(), "configuration read");
+        Ok(())
+    }
+
+    /// The source is away: what was good before is put into force, and stays until there is something to read.
+    fn begin_without(&mut self, error: ControlError) -> Result<(), ControlError> {
+        let Some(good) = self.rest.as_ref().and_then(|rest| rest.last_good.load()) else {
+            return Err(error);
+        };
+        self.known.problems = self
+            .read_revocations()
+            .map_err(ControlError::State)?
+            .into_iter()
+            .collect();
+        self.keys.want(&good);
+        self.mesh = Some(good.into());
+        self.give_addresses();
+        self.put_in_force(None);
+        self.unreadable(error);
         Ok(())
     }
 

@@ -44,7 +44,8 @@ pub type Reporter = Box<dyn FnMut(&Report) + Send>;
 /// What was read last.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    pub(crate) files: Arc<[Arc<SourceFile>]>,
+    /// None: nothing could be read yet; what is in force is the last good configuration.
+    pub(crate) files: Option<Arc<[Arc<SourceFile>]>>,
     /// None: what is said of each file is all there is.
     pub(crate) diagnostics: Option<Vec<Diagnostic>>,
     pub(crate) problems: Vec<String>,
@@ -200,12 +201,15 @@ impl Rest {
         snapshot: &MeshSnapshot,
     ) -> usize {
         let mut diagnostics = known.diagnostics.unwrap_or_default();
-        diagnostics.extend(voile_analysis::analyze(mesh));
+        // Nobody can mend now what is not there to be read.
+        if known.files.is_some() {
+            diagnostics.extend(voile_analysis::analyze(mesh));
+        }
         Diagnostic::sort(&mut diagnostics);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();
         self.status.errors.store(errors as u64, Ordering::Relaxed);
-        if errors == 0 && is_new {
-            self.last_good.keep(&known.files, mesh);
+        if let Some(files) = known.files.as_ref().filter(|_| errors == 0 && is_new) {
+            self.last_good.keep(files, mesh);
         }
         let mut problems = snapshot.problems();
         problems.extend(known.problems);

@@ -1,5 +1,6 @@
 //! Folders of YAML, watched. Nothing ticks: the kernel tells. Each folder and its parent are watched, so that a folder
-//! which is renamed away and replaced is found again; swap files and our own reading are no news. Where the kernel names files, only
+//! which is renamed away and replaced is found again; one that stays away is looked for every second, since nobody tells of a volume
+//! that is mounted; swap files and our own reading are no news. Where the kernel names files, only
 //! these are read again; whatever else happens, and wherever links lead elsewhere, the whole folder is.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RenameMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -17,6 +18,9 @@ use voile_model::{SourceFile, files};
 use super::Source;
 use super::settle::{Burst, Happening, rest_after};
 use crate::error::ControlError;
+
+/// How often a folder that is away is looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Watched folders.
 pub struct FilesSource {
@@ -29,6 +33,8 @@ pub struct FilesSource {
     resting: Option<Instant>,
     /// When the first happened of what was taken.
     happened: Option<Instant>,
+    /// What could not be read the last time, because it is not there or not for us.
+    away: Option<PathBuf>,
 }
 
 struct Folder {
@@ -65,10 +71,10 @@ impl Shared {
 }
 
 impl FilesSource {
-    /// Watches the folders; they must exist.
+    /// Watches the folders. One that is not there is waited for; until it comes `load` fails.
     ///
     /// # Errors
-    /// A folder is missing, or the kernel has no watches left.
+    /// The kernel has no watches left.
     pub fn new(folders: &[PathBuf]) -> Result<Self, ControlError> {
         let shared = Arc::new(Shared::default());
         let folders: Vec<Folder> = folders
@@ -95,10 +101,13 @@ impl FilesSource {
             taken: None,
             resting: None,
             happened: None,
+            away: None,
         };
         for index in 0..source.folders.len() {
-            source.watch_parent(index)?;
-            source.watch(index)?;
+            if source.folders[index].path.exists() {
+                source.watch_parent(index)?;
+                source.watch(index)?;
+            }
         }
         Ok(source)
     }
@@ -327,7 +336,13 @@ impl Source for FilesSource {
         let mut found = Vec::new();
         let mut links = false;
         let before = self.shared.links.load(Ordering::Relaxed);
+        let was_away = self.away.take().is_some();
         for index in 0..self.folders.len() {
+            if was_away {
+                // What is above it may be another one, too.
+                self.folders[index].watched = None;
+                let _ = self.watch_parent(index);
+            }
             // Watch first, read then: what changes in between is told.
             let watched = self.watch(index);
             let folder = &mut self.folders[index];
@@ -340,6 +355,7 @@ impl Source for FilesSource {
             match refreshed {
                 Ok(has_links) => links |= has_links,
                 Err(error) => {
+                    self.away = Some(folder.path.clone()).filter(|path| !is_there(path));
                     // What was told is lost.
                     self.folders
                         .iter_mut()
@@ -362,26 +378,44 @@ impl Source for FilesSource {
             let now = Instant::now();
             self.resting = Some(now + rest_after(now - taken));
         }
-        loop {
-            let due = self.shared.told().burst.due();
-            let due = due.map(|due| self.resting.map_or(due, |rested| due.max(rested)));
-            match due {
-                None => self.shared.news.notified().await,
-                Some(due) if due > Instant::now() => {
-                    tokio::select! {
-                        () = tokio::time::sleep_until(due.into()) => {}
-                        () = self.shared.news.notified() => {}
-                    }
-                }
-                Some(_) => {
-                    let burst = std::mem::take(&mut self.shared.told().burst);
-                    self.happened = burst.first();
-                    self.taken = Some(Instant::now());
-                    return;
+        self.happened = tokio::select! {
+            first = told(&self.shared, self.resting) => first,
+            () = back(self.away.as_deref()) => None,
+        };
+        self.taken = Some(Instant::now());
+    }
+}
+
+/// Takes what was told when it is time; when the first of it happened.
+async fn told(shared: &Shared, resting: Option<Instant>) -> Option<Instant> {
+    loop {
+        let due = shared.told().burst.due();
+        let due = due.map(|due| resting.map_or(due, |rested| due.max(rested)));
+        match due {
+            None => shared.news.notified().await,
+            Some(due) if due > Instant::now() => {
+                tokio::select! {
+                    () = tokio::time::sleep_until(due.into()) => {}
+                    () = shared.news.notified() => {}
                 }
             }
+            Some(_) => return std::mem::take(&mut shared.told().burst).first(),
         }
     }
+}
+
+/// Returns when what was away is there; never where nothing was.
+async fn back(away: Option<&Path>) {
+    let Some(away) = away else {
+        return std::future::pending().await;
+    };
+    while !is_there(away) {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn is_there(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok()
 }
 
 #[cfg(test)]
@@ -402,6 +436,29 @@ mod tests {
         ] {
             let found = awaited(Path::new(path), hidden, happening);
             assert_eq!(found, expected, "{path} {happening:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_away_is_found_when_it_comes_with_what_is_above_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("volume/of/mesh");
+        let mut source = FilesSource::new(std::slice::from_ref(&path)).expect("waits for it");
+        let refused = source.load().expect_err("nothing is there");
+        assert!(refused.to_string().contains("volume/of/mesh"), "{refused}");
+        // Twice: it may go again, and what is above it too.
+        for _ in 0..2 {
+            std::fs::create_dir_all(&path).expect("made");
+            source.changed().await;
+            assert_eq!(source.load().expect("there").len(), 0);
+            std::fs::write(path.join("a.yaml"), "kind: Namespace").expect("written");
+            while source.load().expect("there").is_empty() {
+                source.changed().await;
+            }
+            std::fs::remove_dir_all(root.path().join("volume")).expect("gone");
+            while source.load().is_ok() {
+                source.changed().await;
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What proxies are told, and when.
 
+use voile_control::{Control, Options};
 use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
 use voile_xds::wire::{Address, MutualTls, ProxyConfiguration, ServicePolicy, Tunnel};
 
@@ -254,4 +255,50 @@ async fn a_restart_beside_a_broken_folder_keeps_what_was_good_before() {
             .borrow()
             .body(PROXY_CONFIGURATION, "shop/client-1")
     );
+}
+
+#[tokio::test]
+async fn a_control_plane_that_starts_while_its_folder_is_away_serves_what_was_good() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+    let body = client
+        .until(|told| told.updates > 0)
+        .await
+        .body(PROXY_CONFIGURATION, "shop/client-1")
+        .map(<[u8]>::to_vec);
+    assert!(body.is_some());
+    mesh.stop().await;
+    let away = mesh.folder.path().join("away");
+    std::fs::rename(mesh.config(), &away).unwrap();
+    // What was kept is not lost by a start that could read nothing.
+    for _ in 0..2 {
+        mesh.restart().await;
+        mesh.report(|seen| seen.text.contains("No such file")).await;
+        assert!(mesh.get("/ready").await.starts_with("HTTP/1.1 200"));
+        let mut late = mesh.client(mesh.token("client", None));
+        late.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+        late.ask(ADDRESS, &[SERVICE]);
+        let told = late.until(|told| told.held.len() == 3).await;
+        let same = told
+            .body(PROXY_CONFIGURATION, "shop/client-1")
+            .map(<[u8]>::to_vec);
+        assert_eq!(same, body);
+        assert_eq!(told.names(ADDRESS), [ECHO_1, SERVICE]);
+        mesh.stop().await;
+    }
+    mesh.restart().await;
+    let mut late = mesh.client(mesh.token("client", None));
+    late.ask(ADDRESS, &[SERVICE]);
+    late.until(|told| told.names(ADDRESS) == [ECHO_1, SERVICE])
+        .await;
+    std::fs::write(away.join("more.yaml"), SECOND_ECHO).unwrap();
+    std::fs::rename(&away, mesh.config()).unwrap();
+    late.until(|told| told.names(ADDRESS).len() == 3).await;
+    // One that never held anything cannot begin so.
+    let nothing = mesh.folder.path().join("nothing");
+    let options = Options::new(vec![nothing.clone()], mesh.folder.path().join("new-state"));
+    let refused = Control::start(options, Box::new(|_| ())).await;
+    let why = refused.err().expect("nothing to serve").to_string();
+    assert!(why.contains(nothing.to_str().unwrap()), "{why}");
 }

@@ -306,3 +306,39 @@ fn of_several_certificates_a_client_is_shown_one_that_it_can_verify() {
         log.contains("the Secret shop/ecdsa is not there")
     });
 }
+
+#[test]
+fn a_gateway_keeps_its_certificate_beside_a_control_plane_that_starts_without_its_folder() {
+    let keys = Keys::new();
+    keys.own("own", "a.example");
+    keys.own("new", "a.example");
+    let server = servers(&https("a.example", "mode: SIMPLE, credentialName: own"));
+    let rest = server + &routes("\"*\"", TO_SERVER);
+    let mut edge = Edge::start("", &(keys.pair("own") + &rest));
+    application::reflect(edge.mesh.http_app());
+    let is_served = |edge: &Edge, certificate: &str| {
+        let believed = keys.path(certificate);
+        curl(edge, "a.example", &["--cacert", path(&believed)])
+            .is_ok_and(|(status, _)| status == "200 2")
+    };
+    wait_until("a route", || is_served(&edge, "own.crt"));
+    let kept = edge.mesh.state().join("last-good.json");
+    let read = || std::fs::read_to_string(&kept).unwrap_or_default();
+    wait_until("what is good is kept", || read().contains("a.example"));
+    assert!(!read().contains("PRIVATE KEY"), "{}", read());
+    let (here, away) = (
+        edge.mesh.config(),
+        edge.mesh.config().with_extension("away"),
+    );
+    edge.mesh.kill_control();
+    std::fs::rename(&here, &away).expect("away");
+    edge.mesh.restart_control();
+    let stays = "the certificate from before stays";
+    wait_until("the gateway is told", || edge.dump().contains(stays));
+    assert!(is_served(&edge, "own.crt"));
+    let renewed = [("tls.crt", "new.crt"), ("tls.key", "new.key")];
+    let renewed = keys.secret("shop", "own", &renewed) + &rest;
+    std::fs::write(away.join("edge.yaml"), renewed).expect("written");
+    std::fs::rename(&away, &here).expect("back");
+    wait_until("the new one", || is_served(&edge, "new.crt"));
+}
