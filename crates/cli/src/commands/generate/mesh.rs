@@ -16,8 +16,9 @@ const SERVICES_FROM: u32 = 0xAC10_0000;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Writes mesh.yaml (the namespaces), services/NAME.yaml (a Service, its ServiceAccount and a policy: AuthorizationPolicy\n\
-    and DestinationRule in turn) and workloads/NAME.yaml (a running Pod with a sidecar). The folder must be empty or not be there.\n\
+    after_help = "Writes mesh.yaml (the namespaces), services/NAME.yaml (a Service, its ServiceAccount, a policy: AuthorizationPolicy and\n\
+    DestinationRule in turn, and a VirtualService of two routes) and workloads/NAME.yaml (a running Pod with a sidecar). The folder\n\
+    must be empty or not be there.\n\
     Exit code: 0, 1 when it cannot be written, 2 when the arguments contradict each other."
 )]
 pub(super) struct Mesh {
@@ -33,6 +34,9 @@ pub(super) struct Mesh {
     /// Services that have a policy
     #[arg(long, value_name = "N")]
     policies: Option<u32>,
+    /// Services that have a VirtualService
+    #[arg(long, value_name = "N")]
+    routes: Option<u32>,
     /// Services in one namespace
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     services_per_namespace: u32,
@@ -42,9 +46,14 @@ pub(super) struct Mesh {
 }
 
 pub(super) fn run(mesh: &Mesh) -> ExitCode {
-    if mesh.policies() > mesh.services {
-        eprintln!("voile generate mesh: a service has one policy at most");
-        return ExitCode::from(2);
+    for (number, what) in [
+        (mesh.policies(), "policy"),
+        (mesh.routes(), "VirtualService"),
+    ] {
+        if number > mesh.services {
+            eprintln!("voile generate mesh: a service has one {what} at most");
+            return ExitCode::from(2);
+        }
     }
     match mesh.write() {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,6 +67,10 @@ pub(super) fn run(mesh: &Mesh) -> ExitCode {
 impl Mesh {
     fn policies(&self) -> u32 {
         self.policies.unwrap_or(self.services)
+    }
+
+    fn routes(&self) -> u32 {
+        self.routes.unwrap_or(self.services)
     }
 
     fn write(&self) -> Result<(), String> {
@@ -119,10 +132,20 @@ impl Mesh {
              \x20 selector: {{app: {name}}}\n  ports:\n  - {{name: http, port: 80, targetPort: 8080}}\n  - {{name: grpc, port: 81, targetPort: 8081}}\n\
              ---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {name}, namespace: {namespace}}}\n"
         );
+        let word = random.u32(..);
+        if number < self.routes() {
+            // Writing into a String cannot fail.
+            let _ = write!(
+                text,
+                "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+                 spec:\n  hosts: [{name}]\n  http:\n\
+                 \x20 - match: [{{uri: {{prefix: /slow/{word:08x}}}}}]\n    timeout: 30s\n    route: [{{destination: {{host: {name}}}}}]\n\
+                 \x20 - route: [{{destination: {{host: {name}}}}}]\n"
+            );
+        }
         if number >= self.policies() {
             return text;
         }
-        let word = random.u32(..);
         // Writing into a String cannot fail.
         let _ = match number % 2 {
             0 => write!(
@@ -166,6 +189,7 @@ mod tests {
                 services: 45,
                 workloads: 100,
                 policies: Some(30),
+                routes: Some(40),
                 services_per_namespace: 20,
                 seed: 7,
             };
@@ -183,6 +207,7 @@ mod tests {
         assert_eq!((mesh.services.len(), mesh.workloads.len()), (45, 100));
         assert_eq!(mesh.authorization_policies.len(), 15);
         assert_eq!(mesh.destination_rules.len(), 15);
+        assert_eq!(mesh.virtual_services.len(), 40);
         assert!(mesh.workloads.values().all(|workload| workload.has_sidecar));
         assert_eq!(texts, made("two").1);
     }
