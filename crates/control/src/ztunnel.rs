@@ -10,7 +10,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::{AuthorizationPolicy, Mesh, PeerAuthentication, Workload};
-use voile_model::{Namespace, WorkloadKey};
+use voile_model::{Namespace, Port, WorkloadKey};
 use voile_policy::authorization::{Policy, TrustDomains};
 use voile_proto::authorization as wire;
 use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
@@ -19,6 +19,7 @@ use voile_xds::server::Resource;
 pub use staff::NodeAccount;
 pub(crate) use staff::Staff;
 
+use crate::shards::Shards;
 use crate::snapshot::resource;
 
 /// A policy as node proxies obey it.
@@ -99,6 +100,17 @@ pub(crate) fn name_policies(mesh: &Mesh, workload: &Workload, message: &mut Told
         .collect();
     names.extend(peer::name_for(mesh, workload));
     message.authorization_policies = names;
+}
+
+/// Whether the node proxy before a workload refuses plaintext to a port: by what PeerAuthentications are to it, which the workload names.
+pub(crate) fn refuses_plaintext(policies: &Shards<NodePolicy>, told: &Told, port: Port) -> bool {
+    let names = told.authorization_policies.iter();
+    let mut named = names.filter_map(|name| policies.get(name));
+    named.any(|policy| {
+        let policy = wire::Authorization::decode(&*policy.resource.body);
+        // What cannot be read lets nobody in.
+        policy.map_or(true, |policy| peer::refuses(&policy, port))
+    })
 }
 
 /// Istio's label of a workload whose sidecar takes tunnels of HBONE, and its only value.

@@ -62,6 +62,16 @@ pub enum LimitName {
     GatewayServer,
     /// CORS of a route that answers by itself: Envoy asks none there.
     CorsOfAnswer,
+    /// A waypoint stands before a service, and nobody is led through it: the service is left out.
+    Waypoint,
+    /// Who is on other networks is reached through their gateways, and left out.
+    Network,
+    /// Who has a node proxy in place of a sidecar is called without a tunnel, or left out.
+    Tunnel,
+    /// A workload that is called by its own address is called in plaintext.
+    WorkloadAddress,
+    /// A gateway is to be called over UDP as well, where nobody listens.
+    Http3,
     /// Who of several takes a call is decided otherwise (gRPC).
     LoadBalancer,
     /// Nobody is put out for answering badly (gRPC).
@@ -86,7 +96,7 @@ pub enum LimitName {
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 43] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -115,6 +125,11 @@ impl LimitName {
         Self::TlsOrigination,
         Self::GatewayServer,
         Self::CorsOfAnswer,
+        Self::Waypoint,
+        Self::Network,
+        Self::Tunnel,
+        Self::WorkloadAddress,
+        Self::Http3,
         Self::LoadBalancer,
         Self::OutlierDetection,
         Self::ConnectionPool,
@@ -126,6 +141,12 @@ impl LimitName {
         Self::PlaintextEndpoints,
         Self::Audit,
     ];
+
+    /// Whether every mesh meets it whose calls are redirected and may go anywhere: it is said, and is no reason to print nothing.
+    #[must_use]
+    pub fn is_usual(self) -> bool {
+        self == Self::WorkloadAddress
+    }
 
     /// As it is written.
     #[must_use]
@@ -159,6 +180,11 @@ impl LimitName {
             Self::TlsOrigination => "tls-origination",
             Self::GatewayServer => "gateway-server",
             Self::CorsOfAnswer => "cors-of-answer",
+            Self::Waypoint => "waypoint",
+            Self::Network => "network",
+            Self::Tunnel => "tunnel",
+            Self::WorkloadAddress => "workload-address",
+            Self::Http3 => "http3",
             Self::LoadBalancer => "load-balancer",
             Self::OutlierDetection => "outlier-detection",
             Self::ConnectionPool => "connection-pool",

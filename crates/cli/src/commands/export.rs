@@ -95,6 +95,8 @@ enum Problem {
 struct Said {
     text: String,
     limits: Vec<String>,
+    /// Nothing is missing but what every mesh misses.
+    is_whole: bool,
 }
 
 impl Said {
@@ -103,6 +105,7 @@ impl Said {
         Self {
             text,
             limits: Vec::new(),
+            is_whole: true,
         }
     }
 }
@@ -122,7 +125,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             for limit in &said.limits {
                 eprintln!("voile export {command}: {limit}");
             }
-            ExitCode::from(u8::from(!said.limits.is_empty()))
+            ExitCode::from(u8::from(!said.is_whole))
         }
         Err(problem) => {
             let (why, code) = match problem {

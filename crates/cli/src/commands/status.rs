@@ -1,5 +1,6 @@
 //! `voile status`: every proxy of a control plane, or of several that serve one mesh, and whether it has what it should.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,7 +16,8 @@ use super::monitoring::{AllMonitoring, short, table, word};
 /// time from the change of a document to its acknowledgement. A proxy may have several streams while it reconnects.
 ///
 /// Endpoints that HealthChecks of proxies found unwell follow, and documents that are refused, with their place and what serves in their
-/// stead; then WorkloadGroups and Gateway API's resources.
+/// stead; what stock Envoys and gRPC applications cannot be told, by name; then WorkloadGroups and
+/// Gateway API's resources.
 ///
 /// With `--monitoring` more than once these are several control planes of one mesh: each has a line, each proxy names the one
 /// that serves it, and `--json` has the pages by address.
@@ -60,6 +62,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             print!("{}", text(&pages, several, now()));
             print!("{}", unhealthy(&pages));
             print!("{}", documents(&pages));
+            print!("{}", limits(&pages));
             // They read the same documents.
             print!("{}", groups(first));
             print!("{}", gateway_api(first));
@@ -225,6 +228,26 @@ fn documents(pages: &[Page]) -> String {
         }
     }
     text
+}
+
+/// What could not be said to programs that are not ours: to an Envoy, by its workload, and to gRPC, by what it is said of.
+fn limits(pages: &[Page]) -> String {
+    let said = pages
+        .iter()
+        .filter_map(|(_, page)| page["translation_limits"].as_object());
+    let each = said.flatten().flat_map(|(of, all)| {
+        let row = |limit: Value| vec![of.clone(), limit.as_str().unwrap_or_default().to_owned()];
+        list(all).into_iter().map(row)
+    });
+    // Several control planes may have met the same.
+    let rows: BTreeSet<Vec<String>> = each.collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => {
+            let rows: Vec<_> = rows.into_iter().collect();
+            format!("\n{}", table(&["NOT TOLD", "LIMIT"], &rows))
+        }
+    }
 }
 
 fn list(value: &Value) -> Vec<Value> {

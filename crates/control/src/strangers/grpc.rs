@@ -137,6 +137,10 @@ pub(super) fn rests_on(
             // Whoever searches is told when names lead elsewhere.
             on.push((type_url::ADDRESS, search_name(host)));
             if let Some(service) = snapshot.names.find(caller.namespace(), host) {
+                // Which ports node proxies refuse plaintext to is said by policies that keep their names.
+                if snapshot.ambient {
+                    on.push((type_url::AUTHORIZATION, "*".into()));
+                }
                 on.push((type_url::ADDRESS, service.clone()));
                 on.push((type_url::SERVICE_POLICY, service.clone()));
                 on.push((type_url::SERVICE_ROUTES, service.clone()));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use voile_model::mesh::{Mesh, MutualTlsMode, PeerAuthentication, Workload};
-use voile_model::{Labels, Namespace};
+use voile_model::{Labels, Namespace, Port};
 use voile_policy::{Mode, inherited, selecting};
 use voile_proto::authorization as wire;
 use voile_proto::authorization::string_match::MatchType;
@@ -94,6 +94,21 @@ pub(super) fn policies(mesh: &Mesh) -> Vec<(Namespace, wire::Authorization, Vec<
         all.push((namespace.clone(), message, Vec::new()));
     }
     all
+}
+
+/// Whether a policy is such a one, and refuses plaintext to a port.
+pub(super) fn refuses(policy: &wire::Authorization, port: Port) -> bool {
+    let number = u32::from(port.get());
+    let concerns = |one: &wire::Match| {
+        let among = one.destination_ports.is_empty() || one.destination_ports.contains(&number);
+        among && !one.not_destination_ports.contains(&number)
+    };
+    let holds = |clause: &wire::Clause| clause.matches.iter().any(concerns);
+    (policy.name == STATIC_STRICT || policy.name.starts_with(CONVERTED))
+        && policy
+            .rules
+            .iter()
+            .any(|rule| rule.clauses.iter().all(holds))
 }
 
 fn refusing(namespace: &Namespace, name: &str, clauses: Vec<wire::Clause>) -> wire::Authorization {

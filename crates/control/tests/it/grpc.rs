@@ -98,7 +98,8 @@ fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
 /// Where a cluster's endpoints are.
 fn addresses(endpoints: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    for locality in endpoints["endpoints"].as_array().unwrap() {
+    assert!(endpoints.is_object(), "nothing was told");
+    for locality in endpoints["endpoints"].as_array().into_iter().flatten() {
         assert!(
             locality["load_balancing_weight"].as_u64() > Some(0),
             "gRPC passes over such a locality"
@@ -554,4 +555,150 @@ async fn a_part_of_a_service_is_called_as_its_own_policy_says() {
         names.map(|name| at(&told[name], "/circuit_breakers/thresholds/0/max_requests").as_u64());
     assert_eq!(most, [Some(7), Some(3)]);
     page(&mesh, "outlier-detection: port 80, subset v1: ", true).await;
+}
+
+#[tokio::test]
+async fn a_target_behind_a_waypoint_is_refused_by_name_until_it_stands_there_no_more() {
+    let own = "metadata: {name: echo, namespace: shop}\nspec:\n  selector";
+    let behind = own.replace("shop}", "shop, labels: {istio.io/use-waypoint: gate}}");
+    let behind = SHOP.replace(own, &behind);
+    assert!(behind.contains("use-waypoint"), "{behind}");
+    let mesh = Mesh::start(&behind).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    client.ask(LISTENER, &["echo:80"], "client-1");
+    let told = client.told(&["echo:80"], None).await;
+    assert!(told.is_empty(), "{told:?}");
+    let why = "it stands behind the waypoint shop/gate.shop.svc.cluster.local, through which gRPC is not led";
+    page(&mesh, &format!("waypoint: port 80: {why}"), true).await;
+    page(&mesh, &format!("shop/{HOST}: {why}"), true).await;
+    // Nor is anybody told of it by the names of its parts.
+    let name = format!("grpc|80||{HOST}");
+    let mut other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let cluster = other.get(CLUSTER, &name, "client-1").await;
+    assert_eq!(cluster, Value::Null);
+    mesh.edit("mesh.yaml", SHOP);
+    let told = client.told(&["echo:80"], None).await;
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["echo:80"]);
+    let told = other.told(&[&name], None).await;
+    assert!(told.contains_key(&name), "{told:?}");
+    page(&mesh, "translation_limits", false).await;
+}
+
+/// PeerAuthentication for pods of the service.
+fn peers(said: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: echo, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: echo}}}}, {said}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_that_is_a_limit() {
+    let ambient = SHOP.replace(
+        "{app: echo, sidecar.istio.io/inject: \"true\"}",
+        "{app: echo, istio.io/dataplane-mode: ambient}",
+    );
+    assert!(ambient.contains("ambient"), "{ambient}");
+    let mesh = Mesh::start(&ambient).await;
+    let name = format!("grpc|80||{HOST}");
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let there = ["127.1.0.3:8080"];
+    let endpoints = client.get(ENDPOINTS, &name, "client-1").await;
+    assert_eq!(addresses(&endpoints), there);
+    page(&mesh, "tunnel: port 80: who has a node proxy", true).await;
+    let mut other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let cluster = other.get(CLUSTER, &name, "client-1").await;
+    assert_eq!(cluster["transport_socket"], Value::Null);
+    // Who is told of each edit: its port takes plaintext, or not, by policies that keep their names.
+    for (said, is_called) in [
+        ("mtls: {mode: STRICT}", false),
+        (
+            "mtls: {mode: STRICT}, portLevelMtls: {8080: {mode: PERMISSIVE}}",
+            true,
+        ),
+        (
+            "mtls: {mode: STRICT}, portLevelMtls: {8081: {mode: PERMISSIVE}}",
+            false,
+        ),
+        ("portLevelMtls: {8081: {mode: STRICT}}", true),
+        ("portLevelMtls: {8080: {mode: STRICT}}", false),
+        ("mtls: {mode: PERMISSIVE}", true),
+    ] {
+        mesh.edit("peers.yaml", &peers(said));
+        let told = client.told(&[&name], None).await;
+        let wanted = if is_called { &there[..] } else { &[] };
+        assert_eq!(addresses(&told[&name]), wanted, "{said}");
+        let told = other.told(&[&name], None).await;
+        let nobody = told[&name].to_string().contains("nobody.invalid");
+        assert_eq!(nobody, !is_called, "{said}");
+        page(&mesh, "tunnel: port 80", true).await;
+    }
+    // Where a rule wants plaintext, sidecars of ours make no tunnel either.
+    mesh.edit("peers.yaml", &peers("mtls: {mode: STRICT}"));
+    client.told(&[&name], None).await;
+    mesh.edit("rule.yaml", &rule("{tls: {mode: DISABLE}}"));
+    let told = client.told(&[&name], None).await;
+    assert_eq!(addresses(&told[&name]), there);
+    page(&mesh, "translation_limits", false).await;
+}
+
+/// A workload of the service on another network, and where that is entered.
+const FAR: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: istio-system, labels: {topology.istio.io/network: west}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: far, namespace: shop}
+spec: {address: 127.1.0.9, network: east, serviceAccount: echo, labels: {app: echo}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: east
+  namespace: edge
+  labels: {topology.istio.io/network: east}
+  annotations: {gateway.istio.io/service-account: gate}
+spec:
+  gatewayClassName: istio-remote
+  addresses: [{value: 192.0.2.9}]
+  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
+"#;
+
+#[tokio::test]
+async fn who_is_on_another_network_is_not_called_and_that_is_a_limit() {
+    let mesh = Mesh::start(&format!("{SHOP}---{FAR}")).await;
+    let name = format!("grpc|80||{HOST}");
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let endpoints = client.get(ENDPOINTS, &name, "client-1").await;
+    assert_eq!(addresses(&endpoints), ["127.1.0.3:8080"]);
+    page(
+        &mesh,
+        "network: port 80: whoever is on the network east",
+        true,
+    )
+    .await;
+    // Nobody near is left: nobody is called, rather than an address that is somebody else's here.
+    let nobody = SHOP.replace("{app: echo, sidecar", "{app: other, sidecar");
+    mesh.edit("mesh.yaml", &format!("{nobody}---{FAR}"));
+    let told = client.told(&[&name], None).await;
+    assert!(addresses(&told[&name]).is_empty(), "{told:?}");
+    // A part is on our own network alone, for everybody.
+    let part = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: echo, namespace: shop}\n\
+         spec: {host: echo, subsets: [{name: all, labels: {app: echo}}]}\n";
+    mesh.edit("mesh.yaml", &format!("{SHOP}---{FAR}---\n{part}"));
+    let name = format!("grpc|80|all|{HOST}");
+    let begun = std::time::Instant::now();
+    loop {
+        let mut other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+        let cluster = other.get(CLUSTER, &name, "client-1").await;
+        if cluster.is_object() {
+            let endpoints = other.get(ENDPOINTS, &name, "client-1").await;
+            assert_eq!(addresses(&endpoints), ["127.1.0.3:8080"]);
+            break;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{cluster}");
+    }
+    page(&mesh, "network: port 80, subset all", false).await;
 }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use voile_model::mesh::traffic::{ClientTls, PortTraffic};
 use voile_model::mesh::{
     DestinationRule, EndpointAddress, Location, Mesh, Resolution, Service, ServicePort,
-    ServiceWorkload, TargetPort,
+    ServiceWorkload, TargetPort, Workload,
 };
 use voile_model::{Hostname, Labels, Port};
-use voile_policy::speaks_mutual_tls;
+use voile_policy::{Mode, effective, speaks_mutual_tls};
 
 use super::names::{self, Carried, Spoken};
 use super::{tls, traffic};
@@ -97,8 +97,7 @@ impl<'a> Target<'a> {
 
     /// Its clusters, by name.
     pub(crate) fn clusters(&self, limits: &mut BTreeSet<Limit>) -> BTreeMap<String, Value> {
-        let behind = self.behind();
-        let Some(found) = self.found(&behind, limits) else {
+        let Some((behind, found)) = self.seen(limits) else {
             return BTreeMap::new();
         };
         let expected = self.expected(&behind);
@@ -121,16 +120,14 @@ impl<'a> Target<'a> {
         carried: Carried,
         limits: &mut BTreeSet<Limit>,
     ) -> Option<Value> {
-        let behind = self.behind();
-        let found = self.found(&behind, limits)?;
+        let (behind, found) = self.seen(limits)?;
         let expected = self.expected(&behind);
         Some(self.cluster(name, carried, found, &behind, (&expected, limits)))
     }
 
     /// Its endpoints by the name that its clusters ask for; none where Envoy finds them by itself.
     pub(crate) fn endpoints(&self) -> Option<(String, Value)> {
-        let behind = self.behind();
-        let found = self.found(&behind, &mut BTreeSet::new())?;
+        let (behind, found) = self.seen(&mut BTreeSet::new())?;
         (found == Found::Told).then(|| (self.base(), self.assignment(&behind)))
     }
 
@@ -152,6 +149,33 @@ impl<'a> Target<'a> {
         self.subset.is_none_or(|part| part.labels.selects(labels))
     }
 
+    /// Who is behind it, and how Envoy finds them; nothing where it is left out.
+    fn seen(&self, limits: &mut BTreeSet<Limit>) -> Option<(Vec<Behind>, Found)> {
+        // Of what is left out nothing else need be said.
+        let mut met = BTreeSet::new();
+        let behind = self.behind(&mut met);
+        let found = self.found(&behind, limits)?;
+        limits.extend(met);
+        Some((behind, found))
+    }
+
+    /// Why it is left out, if Envoy would call it otherwise than it may be called.
+    fn left_out(&self) -> Option<(LimitName, String)> {
+        if let Some(waypoint) = self.mesh.waypoint_of(self.service) {
+            let why = format!(
+                "it stands behind the waypoint {waypoint}, through which Envoy is not led; it is left out, and nobody goes past the waypoint"
+            );
+            return Some((LimitName::Waypoint, why));
+        }
+        if let Some(ClientTls::Originate(_)) = self.traffic.tls {
+            let why = "tls of mode SIMPLE and MUTUAL is not translated; it is left out, and nothing goes there in plaintext";
+            return Some((LimitName::TlsOrigination, why.to_owned()));
+        }
+        self.traffic.proxy_protocol.as_ref()?;
+        let why = "proxyProtocol of DestinationRules is not translated; it is left out, and nothing goes there without the header";
+        Some((LimitName::ProxyProtocol, why.to_owned()))
+    }
+
     fn found(&self, behind: &[Behind], limits: &mut BTreeSet<Limit>) -> Option<Found> {
         let mut limit = |name, why: &str| {
             limits.insert(Limit::new(
@@ -160,18 +184,8 @@ impl<'a> Target<'a> {
                 why,
             ));
         };
-        if let Some(ClientTls::Originate(_)) = self.traffic.tls {
-            limit(
-                LimitName::TlsOrigination,
-                "tls of mode SIMPLE and MUTUAL is not translated; it is left out, and nothing goes there in plaintext",
-            );
-            return None;
-        }
-        if self.traffic.proxy_protocol.is_some() {
-            limit(
-                LimitName::ProxyProtocol,
-                "proxyProtocol of DestinationRules is not translated; it is left out, and nothing goes there without the header",
-            );
+        if let Some((name, why)) = self.left_out() {
+            limit(name, &why);
             return None;
         }
         match &self.service.resolution {
@@ -220,12 +234,52 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn behind(&self) -> Vec<Behind> {
+    /// Limits are about the port.
+    fn about(&self) -> String {
+        format!("Service {}, port {}", self.service.key, self.port.number)
+    }
+
+    /// Names the networks on which proxies of ours would call some of it through a gateway: of a whole service, and in mutual TLS alone.
+    fn name_networks(&self, limits: &mut BTreeSet<Limit>) {
+        if !self.mesh.has_networks() || self.subset.is_some() || self.wants_plaintext() {
+            return;
+        }
+        let members = self.mesh.workloads_of(self.service);
+        let serving = |one: &&ServiceWorkload| one.ports.contains_key(&self.port.number);
+        let workloads = members.iter().filter(serving);
+        let workloads = workloads.map(|one| &one.workload.network);
+        let written = self.service.endpoints.iter();
+        let named = written.filter(|one| matches!(one.address, EndpointAddress::Dns(_)));
+        let all = workloads.chain(named.map(|one| &one.network));
+        let far: BTreeSet<&str> = all
+            .map(|network| &**network)
+            .filter(|network| self.mesh.is_behind_gateway(network))
+            .collect();
+        if far.is_empty() {
+            return;
+        }
+        let far: Vec<&str> = far.into_iter().collect();
+        let why = format!(
+            "whoever is on the network {} is called through its gateway, to which Envoy is not led: they are left out",
+            far.join(", ")
+        );
+        limits.insert(Limit::new(LimitName::Network, self.about(), why));
+    }
+
+    /// Whether a DestinationRule wants nothing of the mesh's own TLS.
+    fn wants_plaintext(&self) -> bool {
+        let said = self.traffic.tls.as_ref();
+        matches!(said, Some(ClientTls::Disable | ClientTls::Originate(_)))
+    }
+
+    fn behind(&self, limits: &mut BTreeSet<Limit>) -> Vec<Behind> {
+        self.name_networks(limits);
         let members = self.mesh.near_workloads_of(self.service);
         let members = members
             .iter()
             .filter(|one| self.includes(&one.workload.labels));
-        let mut all: Vec<Behind> = members.filter_map(|one| self.member(one)).collect();
+        let members = members.filter_map(|one| self.member(one, limits));
+        let mut all: Vec<Behind> = members.collect();
         // A name that DNS is asked for has no labels.
         let unlabelled = self.includes(&Labels::default());
         match &self.service.resolution {
@@ -295,10 +349,20 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn member(&self, member: &ServiceWorkload) -> Option<Behind> {
+    /// Whether a workload is called. Who is called through a tunnel by proxies of ours is called in plaintext, where it takes that.
+    fn is_called(&self, workload: &Workload, port: Port, limits: &mut BTreeSet<Limit>) -> bool {
+        if !workload.ambient || self.wants_plaintext() {
+            return true;
+        }
+        let why = "who has a node proxy in place of a sidecar is called through a tunnel, of which Envoy is not told: it is called in plaintext, and where that is refused (PeerAuthentication STRICT, tls ISTIO_MUTUAL) not at all";
+        limits.insert(Limit::new(LimitName::Tunnel, self.about(), why));
+        effective(self.mesh, workload, port).mode != Mode::Strict
+    }
+
+    fn member(&self, member: &ServiceWorkload, limits: &mut BTreeSet<Limit>) -> Option<Behind> {
         let workload = &member.workload;
         let port = *member.ports.get(&self.port.number)?;
-        if !workload.ready {
+        if !workload.ready || !self.is_called(workload, port, limits) {
             return None;
         }
         let outside = self.service.location == Location::MeshExternal;
@@ -374,7 +438,7 @@ impl<'a> Target<'a> {
                 cluster["lb_policy"] = json!("CLUSTER_PROVIDED");
             }
         }
-        let about = format!("Service {}, port {}", self.service.key, self.port.number);
+        let about = self.about();
         let balanced = found != Found::Passed;
         if self.ranks(behind) {
             let why = "who is near comes first, or has another share (localityLbSetting): all localities are asked alike";

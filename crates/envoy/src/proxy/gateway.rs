@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use voile_model::mesh::intent::{Gateway, Server, ServerFiles, ServerTlsMode};
+use voile_model::mesh::intent::{Gateway, Server, ServerFiles, ServerTlsMode, TlsVersion};
 use voile_model::mesh::{HostRouting, Place, Workload, believed, certificate};
 use voile_model::{Hostname, Namespace, Port, ResourceName, Source};
 
@@ -177,6 +177,7 @@ impl Edge<'_> {
         }
         let chains = match kind {
             Come::Tls => {
+                self.name_http3(bind, &servers, made);
                 filters.push(listener_filter("tls_inspector", "TlsInspector"));
                 self.chains(&name, &servers, made)
             }
@@ -193,6 +194,30 @@ impl Edge<'_> {
         }
         listener["filter_chains"] = json!(chains);
         Some(listener)
+    }
+
+    /// Says that nobody listens for HTTP/3 where a gateway of ours would.
+    fn name_http3(&self, bind: SocketAddr, servers: &Servers<'_>, made: &mut Made) {
+        let takes = |one: &Server| {
+            let said = one.tls.as_ref();
+            said.is_none_or(|tls| tls.newest >= TlsVersion::V13)
+        };
+        let mesh = self.outbound.mesh;
+        // Where balancers say in front for whom they call there is none: nobody can in UDP.
+        let heard = self
+            .workload
+            .hears_proxy_header(mesh.config.proxy.proxy_protocol);
+        let Some(one) = servers.iter().find(|one| takes(one.1) && !heard) else {
+            return;
+        };
+        let asked = Port::new(bind.port());
+        let asked = asked.and_then(|listens| mesh.udp_port_before(self.workload, listens));
+        if let Some(port) = asked {
+            let why = format!(
+                "a Service in front of it has the UDP port {port}, where clients would be served in HTTP/3: nobody is there, and they are told of none (alt-svc)"
+            );
+            made.limit(LimitName::Http3, about(*one), &why);
+        }
     }
 
     /// The versions of HTTP that have routes of their own here: a cluster carries one, and where a port's protocol is not declared HTTP

@@ -16,9 +16,10 @@ use voile_model::mesh::{
 use super::cluster::domains;
 use super::manager::{self, Routes, Way};
 use super::names::{self, Carried, Spoken};
-use super::{Callee, Capture, Made, Scope, actions, traffic};
+use super::{Callee, Capture, Made, Scope, actions, routes, traffic};
 use crate::json::{authority, duration, host, socket, typed};
 use crate::limit::LimitName;
+use crate::matching;
 
 /// Where the kernel redirects what the application calls.
 const CAPTURED: u16 = 15001;
@@ -217,10 +218,18 @@ impl<'a> Outbound<'a> {
             let Some(hop) = self.hop(&service, number, names) else {
                 continue;
             };
-            let by_address = matches!(hop.spoken, Spoken::Anything | Spoken::One(Carried::Opaque));
+            let bytes = matches!(hop.spoken, Spoken::Anything | Spoken::One(Carried::Opaque));
+            // Whatever host is asked for at its address, nobody goes past its waypoint.
+            let behind = self.mesh.waypoint_of(&service).is_some();
+            let otherwise = match behind {
+                true => Otherwise::NoRoute,
+                false => otherwise,
+            };
             let tls = hop.port.protocol == Protocol::Tls;
-            if by_address {
+            if bytes {
                 self.unreachable(&hop, made);
+            }
+            if bytes || behind {
                 for address in &service.addresses {
                     let exit = self.at(*address, &hop, otherwise);
                     exits.entry(exit.name.clone()).or_insert(exit);
@@ -292,9 +301,19 @@ impl<'a> Outbound<'a> {
     fn virtual_listener(&self, made: &mut Made) {
         let any = self.scope.any();
         let to = match self.otherwise() {
-            Otherwise::Passed => PASSED,
+            Otherwise::Passed => {
+                name_plaintext(made);
+                PASSED
+            }
             Otherwise::NoRoute | Otherwise::Refused => BLACK_HOLE,
         };
+        let passed = json!({
+            "name": PASSED,
+            "type": "ORIGINAL_DST",
+            "lb_policy": "CLUSTER_PROVIDED",
+            "connect_timeout": duration(self.mesh.config.connect_timeout),
+        });
+        made.clusters.insert(PASSED.to_owned(), passed);
         let listener = json!({
             "name": "virtualOutbound",
             "address": host(any, CAPTURED),
@@ -312,13 +331,6 @@ impl<'a> Outbound<'a> {
         });
         made.listeners
             .insert("virtualOutbound".to_owned(), listener);
-        let passed = json!({
-            "name": PASSED,
-            "type": "ORIGINAL_DST",
-            "lb_policy": "CLUSTER_PROVIDED",
-            "connect_timeout": duration(self.mesh.config.connect_timeout),
-        });
-        made.clusters.insert(PASSED.to_owned(), passed);
     }
 
     fn listener(&self, exit: &Exit, made: &mut Made) -> Value {
@@ -483,9 +495,13 @@ impl<'a> Outbound<'a> {
             if domains.is_empty() {
                 continue;
             }
-            let routes = self
-                .written(hop, carried, made)
-                .unwrap_or_else(|| vec![self.default_route(hop, &cluster)]);
+            let routes = match self.mesh.waypoint_of(&hop.service) {
+                // Its routes are for its waypoint to obey.
+                Some(_) => vec![refused()],
+                None => self
+                    .written(hop, carried, made)
+                    .unwrap_or_else(|| vec![self.default_route(hop, &cluster)]),
+            };
             hosts.push(json!({
                 "name": format!("{}:{}", key.hostname, hop.port.number),
                 "domains": domains,
@@ -516,6 +532,21 @@ impl<'a> Outbound<'a> {
             "virtual_hosts": hosts,
         })
     }
+}
+
+/// Says that workloads that are called by their own addresses are called in plaintext.
+fn name_plaintext(made: &mut Made) {
+    let about = "outboundTrafficPolicy ALLOW_ANY";
+    let why = "a workload that is called by its own address, and by no service's, is called in plaintext, whatever it speaks, and past a waypoint that stands before workloads; REGISTRY_ONLY refuses such calls";
+    made.limit(LimitName::WorkloadAddress, about, why);
+}
+
+/// The route of a service that is left out.
+fn refused() -> Value {
+    let mut route = routes::nowhere();
+    route["name"] = json!("waypoint");
+    route["match"] = matching::any();
+    route
 }
 
 pub(super) fn black_hole() -> Value {

@@ -31,6 +31,9 @@ impl<'a> Outbound<'a> {
         let Some(one) = one.filter(|one| !one.tls.is_empty() || !one.tcp.is_empty()) else {
             return;
         };
+        if self.mesh.waypoint_of(&hop.service).is_some() {
+            return;
+        }
         let about = format!("VirtualService {}", one.name);
         let why = "`tls` and `tcp` are not translated: connections go to the service itself";
         made.limit(LimitName::ConnectionRoutes, about, why);
@@ -307,7 +310,7 @@ fn finish(
 }
 
 /// What leads to nothing.
-fn nowhere() -> Value {
+pub(super) fn nowhere() -> Value {
     json!({ "direct_response": { "status": 503 } })
 }
 

@@ -2,6 +2,7 @@
 
 mod differential;
 mod echo;
+mod elsewhere;
 mod gateway;
 mod grpc_routes;
 mod grpc_traffic;

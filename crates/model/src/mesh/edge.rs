@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::intent::{Gateway, Server};
-use super::{MESH, Mesh, Secret, Service, VirtualService, Visibility};
-use crate::names::{Hostname, Labels, Namespace, ResourceName};
+use super::{
+    MESH, Mesh, Secret, Service, ServicePort, TargetPort, Transport, VirtualService, Visibility,
+    Workload,
+};
+use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
 
 /// The Gateway that a VirtualService of a namespace names; none for the proxies of the mesh, and for what is no name.
 #[must_use]
@@ -64,6 +67,20 @@ impl Mesh {
         };
         let all = self.virtual_services.iter();
         all.filter(move |one| names(one) && seen(one))
+    }
+
+    /// The port by which a Service in front of a workload leads over UDP to this one of it: for a gateway that is how HTTP/3 is asked for.
+    #[must_use]
+    pub fn udp_port_before(&self, workload: &Workload, listens: Port) -> Option<Port> {
+        let target = |port: &ServicePort| match &port.target {
+            TargetPort::Number(number) => Some(*number),
+            TargetPort::Named(name) => workload.named_ports.get(name).copied(),
+        };
+        let leads =
+            |port: &&ServicePort| port.transport == Transport::Udp && target(port) == Some(listens);
+        let services = self.services_of(workload);
+        let mut ports = services.iter().flat_map(|one| &one.service.ports);
+        ports.find(leads).map(|port| port.number)
     }
 
     /// The services that requests may be sent to which come in at a workload of these labels.

@@ -16,8 +16,8 @@ use super::{Problem, Said, checked};
     accepts. The certificates' folder is what `voile agent --out` keeps; envoy-identity.json and envoy-root.json lie in it\n\
     (`voile export envoy-secrets` says them), so that Envoy takes renewals by itself.\n\n\
     What stock Envoy cannot do has a name (docs/reference/envoy.md) and is said on stderr. Exit code: 0; 1 where the folder has\n\
-    errors, there is no such workload, or a limit was met: then nothing is printed, unless --partial; 2 when the folder cannot be\n\
-    read or the arguments are wrong."
+    errors, there is no such workload, or a limit was met (but `workload-address`, which is usual): then nothing is printed, unless\n\
+    --partial; 2 when the folder cannot be read or the arguments are wrong."
 )]
 pub(super) struct Whole {
     /// Folders of YAML, taken together as one mesh
@@ -131,7 +131,8 @@ impl Whole {
         let address = workload.addresses.first().copied();
         let address =
             address.ok_or_else(|| Problem::Resources(format!("workload {key} has no address")))?;
-        if !limits.is_empty() && !self.partial {
+        let unusual = made.limits.iter().any(|one| !one.name.is_usual());
+        if unusual && !self.partial {
             let count = limits.len();
             let why = format!(
                 "{count} limits of stock Envoy are met (--partial prints the rest):\n{}",
@@ -146,6 +147,7 @@ impl Whole {
         Ok(Said {
             text: format!("{bootstrap:#}"),
             limits,
+            is_whole: !unusual,
         })
     }
 }

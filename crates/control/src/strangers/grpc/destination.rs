@@ -16,6 +16,7 @@ use voile_xds::wire::{Address, PortPolicy, ServicePolicy, Tunnel, WireError, Wor
 
 use super::{At, policy_of};
 use crate::snapshot::{Caller, MeshSnapshot};
+use crate::ztunnel;
 
 /// See the module.
 #[derive(Default)]
@@ -27,6 +28,10 @@ pub(super) struct Destination {
     traffic: PortTraffic,
     /// Endpoints that are not called since the others speak mutual TLS.
     left_out: usize,
+    /// Some have a node proxy in place of a sidecar.
+    tunnelled: bool,
+    /// Other networks, on which others are.
+    networks: BTreeSet<Arc<str>>,
 }
 
 impl Destination {
@@ -54,6 +59,15 @@ impl Destination {
         if service.port(port).is_none() {
             return Err(format!("{name} has no port {port}"));
         }
+        if let Some(waypoint) = &service.waypoint {
+            let why = format!(
+                "it stands behind the waypoint {waypoint}, through which gRPC is not led: it is left out, and nobody goes past the waypoint"
+            );
+            let about = about(port, subset);
+            let limit = Limit::new(LimitName::Waypoint, &about, &why);
+            snapshot.made.limits.met(name, about, [limit].into());
+            return Err(format!("{name}: {why}"));
+        }
         if service.passthrough {
             return Err(format!(
                 "clients of {name} go to the address that they named: gRPC names none"
@@ -77,7 +91,12 @@ impl Destination {
         }
         let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
         let at = (&service.key, port, &part);
-        let mut found = Behind::look(snapshot, name, at, policy.as_ref())
+        let mut found = Behind {
+            plaintext: matches!(traffic.tls, Some(ClientTls::Disable)),
+            ..Behind::default()
+        };
+        found
+            .look(snapshot, name, at, policy.as_ref())
             .map_err(|error| unreadable(&error))?;
         let own = service.subject_alt_names.iter().map(ToString::to_string);
         let (members, expected, left_out) = found.spoken_to(traffic.tls.as_ref(), own);
@@ -97,6 +116,8 @@ impl Destination {
             dns,
             traffic,
             left_out,
+            tunnelled: found.tunnelled,
+            networks: found.networks,
         })
     }
 
@@ -115,14 +136,25 @@ impl Destination {
 
     /// Names what of it a client is not told.
     pub(super) fn say(&self, snapshot: &MeshSnapshot, (service, port, subset): At<'_>) {
-        let about = match subset {
-            Some(subset) => format!("port {port}, subset {subset}"),
-            None => format!("port {port}"),
-        };
+        let about = about(port, subset);
         let mut limits = grpc::untold(&about, &self.traffic, self.crowd());
+        let mut limit = |name, why: &str| limits.insert(Limit::new(name, &about, why));
         if self.left_out > 0 {
             let why = "some endpoints speak mutual TLS and some do not, which one cluster cannot say: those without are left out";
-            limits.insert(Limit::new(LimitName::PlaintextEndpoints, &about, why));
+            limit(LimitName::PlaintextEndpoints, why);
+        }
+        if self.tunnelled {
+            let why = "who has a node proxy in place of a sidecar is called through a tunnel, of which gRPC is not told: it is called in plaintext, and where that is refused (PeerAuthentication STRICT, tls ISTIO_MUTUAL) not at all";
+            limit(LimitName::Tunnel, why);
+        }
+        // A part is on our own network alone for everybody.
+        if !self.networks.is_empty() && subset.is_none() {
+            let networks: Vec<&str> = self.networks.iter().map(|one| &**one).collect();
+            let why = format!(
+                "whoever is on the network {} is called through its gateway, to which gRPC is not led: they are left out",
+                networks.join(", ")
+            );
+            limit(LimitName::Network, &why);
         }
         snapshot.made.limits.met(service, about, limits);
     }
@@ -141,6 +173,14 @@ impl Destination {
             is_weighted: weights.windows(2).any(differ),
             is_placed: weights.iter().any(|(place, _)| !place[0].is_empty()),
         }
+    }
+}
+
+/// What limits are about.
+fn about(port: Port, subset: Option<&str>) -> String {
+    match subset {
+        Some(subset) => format!("port {port}, subset {subset}"),
+        None => format!("port {port}"),
     }
 }
 
@@ -174,16 +214,20 @@ struct Behind {
     mutual: Members,
     plain: Members,
     identities: BTreeSet<String>,
+    /// A rule wants plaintext of all.
+    plaintext: bool,
+    tunnelled: bool,
+    networks: BTreeSet<Arc<str>>,
 }
 
 impl Behind {
     fn look(
+        &mut self,
         snapshot: &MeshSnapshot,
         name: &Arc<str>,
         at: (&ServiceKey, Port, &Labels),
         policy: Option<&PortPolicy>,
-    ) -> Result<Self, WireError> {
-        let mut found = Self::default();
+    ) -> Result<(), WireError> {
         let uids = snapshot.behind.get(name).into_iter();
         for uid in uids.flat_map(|all| all.iter()) {
             let Some(resource) = snapshot.all_addresses.get(uid) else {
@@ -192,30 +236,47 @@ impl Behind {
             let read = wire::Address::decode(&*resource.body)?;
             if let Some(wire::address::Type::Workload(message)) = read.r#type {
                 let workload = Workload::check(&message)?;
-                let locality = message.locality.unwrap_or_default();
-                found.add(&workload, locality, at, policy);
+                let refuses =
+                    |port| ztunnel::refuses_plaintext(&snapshot.node_policies, &message, port);
+                if let Some(target) = self.is_called(&workload, at, refuses) {
+                    let locality = message.locality.unwrap_or_default();
+                    self.add(&workload, (locality, target), policy);
+                }
             }
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// At which port somebody is called, if at all. Proxies of ours would call some otherwise than gRPC can.
+    fn is_called(
+        &mut self,
+        workload: &Workload,
+        (service, port, part): (&ServiceKey, Port, &Labels),
+        refuses_plaintext: impl Fn(Port) -> bool,
+    ) -> Option<Port> {
+        if !part.selects(&workload.own_labels) {
+            return None;
+        }
+        let target = *workload.services.get(service)?.get(&port)?;
+        // Its own address leads nowhere from here, or to somebody else.
+        if workload.is_behind_gateway() {
+            let away = workload.away.iter().filter(|_| !self.plaintext);
+            self.networks.extend(away.map(|away| away.network.clone()));
+            return None;
+        }
+        if workload.tunnel == Tunnel::Hbone && !self.plaintext {
+            self.tunnelled = true;
+            return (!refuses_plaintext(target)).then_some(target);
+        }
+        Some(target)
     }
 
     fn add(
         &mut self,
         workload: &Workload,
-        locality: wire::Locality,
-        (service, port, part): (&ServiceKey, Port, &Labels),
+        (locality, target): (wire::Locality, Port),
         policy: Option<&PortPolicy>,
     ) {
-        if !part.selects(&workload.own_labels) {
-            return;
-        }
-        let Some(target) = workload
-            .services
-            .get(service)
-            .and_then(|ports| ports.get(&port))
-        else {
-            return;
-        };
         let spared = |policy: &PortPolicy| policy.plaintext_workloads.contains(&workload.uid);
         let mutual = workload.tunnel == Tunnel::Mtls && !policy.is_some_and(spared);
         let members = match (mutual, &workload.identity) {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use voile_model::Port;
-use voile_model::mesh::{Mesh, ServicePort, TargetPort, Transport, Workload};
+use voile_model::mesh::{Mesh, Workload};
 use voile_xds::wire::{GatewayServer, ServerKind};
 
 /// The port that clients call for it. Where TLS does not end here there is none, nor in the mesh's own.
@@ -21,15 +21,5 @@ pub(super) fn called(
     if !servers.iter().any(takes) {
         return None;
     }
-    let target = |port: &ServicePort| match &port.target {
-        TargetPort::Number(number) => Some(*number),
-        TargetPort::Named(name) => workload.named_ports.get(name).copied(),
-    };
-    let leads = |port: &&ServicePort| {
-        let there = target(port).is_some_and(|target| target.get() == bind.port());
-        port.transport == Transport::Udp && there
-    };
-    let services = mesh.services_of(workload);
-    let mut ports = services.iter().flat_map(|one| &one.service.ports);
-    ports.find(leads).map(|port| port.number)
+    mesh.udp_port_before(workload, Port::new(bind.port())?)
 }
