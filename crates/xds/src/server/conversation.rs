@@ -41,6 +41,8 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn deadline(&mut self) -> Option<Instant>;
     /// Not after that, and cheap.
     fn soonest(&self) -> Option<Instant>;
+    /// When something is to be said that waits for an answer until then.
+    fn resumes(&self) -> Option<Instant>;
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
     /// Types of which what is refused is not what it was, and what it is now.
@@ -105,6 +107,10 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn soonest(&self) -> Option<Instant> {
         self.soonest()
+    }
+
+    fn resumes(&self) -> Option<Instant> {
+        self.resumes()
     }
 
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {
@@ -179,6 +185,10 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
 
     fn soonest(&self) -> Option<Instant> {
         Self::deadline(self)
+    }
+
+    fn resumes(&self) -> Option<Instant> {
+        self.resumes()
     }
 
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {

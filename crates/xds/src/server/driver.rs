@@ -188,11 +188,15 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             self.take_news(news);
             self.push(out)?;
         }
-        self.watch_the_clock(context)
+        self.watch_the_clock(context, out)
     }
 
-    /// Ends the stream when it is time, and wakes then.
-    fn watch_the_clock(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
+    /// Ends the stream when it is time, or says what waited until then, and wakes for either.
+    fn watch_the_clock(
+        &mut self,
+        context: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Status> {
         // By the alarm's own clock.
         let now = tokio::time::Instant::now().into_std();
         let until = self.until();
@@ -219,6 +223,9 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             if let Some(status) = self.end_of(rings) {
                 return Err(status);
             }
+            if self.stream.resumes().is_some_and(|at| at <= rings) {
+                self.push(out)?;
+            }
             let until = self.until();
             if let Some(alarm) = &mut self.alarm {
                 alarm.as_mut().reset(until.into());
@@ -227,10 +234,15 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         Ok(())
     }
 
-    /// When the first of what ends this stream does.
+    /// When the first of what ends this stream does, or something is to be said.
     fn until(&self) -> Instant {
         let life = self.life.map(|life| life.until);
-        let all = [self.stream.soonest(), life, self.farewell];
+        let all = [
+            self.stream.soonest(),
+            self.stream.resumes(),
+            life,
+            self.farewell,
+        ];
         let first = all.into_iter().flatten().min();
         first.unwrap_or_else(|| Instant::now() + SOMETIME)
     }
@@ -328,7 +340,8 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     }
 
     fn say(&mut self, snapshot: &dyn Snapshot<C>, out: &mut Vec<u8>) {
-        let now = Instant::now();
+        // By the alarm's own clock.
+        let now = tokio::time::Instant::now().into_std();
         while let Some(due) = self.stream.due(snapshot, now) {
             let (added, removed) = (due.resources.len(), due.removed.len());
             self.observer.sent(self.id, &due.type_url, added, removed);

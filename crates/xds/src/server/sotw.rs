@@ -7,6 +7,7 @@
 //! ```
 //! The protocol has no word for "there is no such thing" but, for listeners and clusters, to leave it out.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +19,7 @@ use super::by_type::ByType;
 use super::frame::{Due, Nonce};
 use super::stream::{
     ACK_DEADLINE, Ended, Event, Held, InFlight, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES,
-    MAX_TYPES,
+    MAX_TYPES, NAMING, WARMING,
 };
 use super::{Resolution, Resource, Snapshot};
 
@@ -39,8 +40,8 @@ struct Kind {
     wildcard: bool,
     /// Names have been given: none at all is then nothing, and no longer everything.
     named: bool,
-    /// Versions the caller was told last, of what it still asks for.
-    sent: BTreeMap<Arc<str>, Arc<str>>,
+    /// What the caller was told last, of what it still asks for.
+    sent: BTreeMap<Arc<str>, Arc<Resource>>,
     /// Names that stood for nothing when it was last looked.
     absent: Absent,
     /// It is not what it was when somebody was told of it.
@@ -97,10 +98,10 @@ impl<C: 'static> SotwStream<C> {
     pub fn held(&self) -> Vec<Held> {
         let mut all = Vec::new();
         for (of, kind) in self.kinds.iter() {
-            all.extend(kind.sent.iter().map(|(name, version)| Held {
+            all.extend(kind.sent.values().map(|one| Held {
                 type_url: of.clone(),
-                name: name.clone(),
-                version: version.clone(),
+                name: one.name.clone(),
+                version: one.version.clone(),
             }));
         }
         all
@@ -187,7 +188,7 @@ impl<C: 'static> SotwStream<C> {
         })
     }
 
-    /// The next response to send, if any is due and its predecessor was answered. Clusters come before what names them.
+    /// The next response to send, if any is due and its predecessor was answered. Clusters come before what names them, and go after.
     pub fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DiscoveryResponse> {
         self.due(snapshot, now).map(DiscoveryResponse::from)
     }
@@ -198,12 +199,20 @@ impl<C: 'static> SotwStream<C> {
         snapshot: &dyn Snapshot<C>,
         now: Instant,
     ) -> Option<Due<Arc<Resource>>> {
+        let waits = self.resumes().is_some_and(|at| now < at);
+        let names_travel = self.names_travel();
+        let mut kept = false;
         for (type_url, kind) in self.kinds.iter_mut() {
-            if kind.in_flight.is_some() || !kind.dirty {
+            let is_free = kind.in_flight.is_none() && kind.dirty;
+            if !is_free || (waits && NAMING.contains(&&**type_url)) {
                 continue;
             }
-            let Some(resources) = kind.due(snapshot, &self.caller, type_url) else {
-                kind.changed = None;
+            let keep = names_travel && **type_url == *type_url::CLUSTER;
+            let Some(resources) = kind.due(snapshot, &self.caller, (type_url, keep)) else {
+                kept |= kind.dirty;
+                if !kind.dirty {
+                    kind.changed = None;
+                }
                 continue;
             };
             self.responses += 1;
@@ -223,7 +232,23 @@ impl<C: 'static> SotwStream<C> {
                 removed: Vec::new(),
             });
         }
-        None
+        // What named it had nothing to say.
+        let again = kept && !self.names_travel();
+        again.then(|| self.due(snapshot, now)).flatten()
+    }
+
+    /// What names clusters is on its way, or may have to be said.
+    fn names_travel(&self) -> bool {
+        let mut naming = NAMING.iter().filter_map(|of| self.kinds.get(of));
+        naming.any(|kind| kind.dirty || kind.in_flight.is_some())
+    }
+
+    /// When what waits for clusters is said although they are not acknowledged.
+    pub(super) fn resumes(&self) -> Option<Instant> {
+        let mut naming = NAMING.iter().filter_map(|of| self.kinds.get(of));
+        let waiting = naming.any(|kind| kind.dirty && kind.in_flight.is_none());
+        let clusters = self.kinds.get(type_url::CLUSTER).filter(|_| waiting)?;
+        Some(clusters.in_flight.as_ref()?.sent_at + WARMING)
     }
 }
 
@@ -258,26 +283,34 @@ impl Kind {
         Ok(())
     }
 
-    /// What to say now; `None` when there is nothing.
+    /// What to say now; `None` when there is nothing. With `keep`, what is gone is still there.
     fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
-        type_url: &str,
+        (type_url, keep): (&str, bool),
     ) -> Option<Vec<Arc<Resource>>> {
-        let wanted = self.look(snapshot, caller, type_url);
+        let mut wanted = self.look(snapshot, caller, type_url);
         self.dirty = false;
         let fresh = std::mem::take(&mut self.fresh);
-        let is_new =
-            |resource: &Arc<Resource>| self.sent.get(&resource.name) != Some(&resource.version);
+        if keep {
+            for (name, one) in &self.sent {
+                if let Entry::Vacant(gone) = wanted.entry(name.clone()) {
+                    gone.insert(one.clone());
+                    self.dirty = true;
+                }
+            }
+        }
+        let is_new = |resource: &Arc<Resource>| {
+            let sent = self.sent.get(&resource.name);
+            sent.is_none_or(|sent| sent.version != resource.version)
+        };
         if WHOLE.contains(&type_url) {
             let same = self.sent.len() == wanted.len() && !wanted.values().any(is_new);
             if same && !fresh {
                 return None;
             }
-            let version =
-                |(name, one): (&Arc<str>, &Arc<Resource>)| (name.clone(), one.version.clone());
-            self.sent = wanted.iter().map(version).collect();
+            self.sent.clone_from(&wanted);
             return Some(wanted.into_values().collect());
         }
         let greet = fresh && self.wildcard;
@@ -293,8 +326,7 @@ impl Kind {
         // There is no word for what is gone; should it come back, it is new.
         self.sent.retain(|name, _| wanted.contains_key(name));
         for resource in &said {
-            self.sent
-                .insert(resource.name.clone(), resource.version.clone());
+            self.sent.insert(resource.name.clone(), resource.clone());
         }
         (greet || !said.is_empty()).then_some(said)
     }

@@ -32,10 +32,16 @@ pub(super) const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
 /// How long a response may wait for its ACK; longer means that nobody reads.
 pub(super) const ACK_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Policies, and what names them: a new policy is acknowledged before anything that names it is sent, and one that goes stays until
-/// what named it is acknowledged without. A caller skips policies it does not know, so between the two it would obey neither.
-const POLICIES: &str = type_url::AUTHORIZATION;
-const NAMING: &str = type_url::ADDRESS;
+/// Longest time for which what names clusters waits for them, where these are on their way. Envoy acknowledges clusters when they are
+/// warm: of those to which we know the way in a moment; of one whose name nobody resolves in half a minute, for which policies and
+/// routes of everything else are not to wait.
+pub(super) const WARMING: Duration = Duration::from_secs(2);
+
+/// What is named, and what names it: what is new is acknowledged before anything that names it is sent, and what goes stays until
+/// what named it is acknowledged without. A node proxy skips policies it does not know, so between the two it would obey neither; an
+/// Envoy answers 503 where a route leads to a cluster that it does not have.
+const NAMED: [&str; 2] = [type_url::AUTHORIZATION, type_url::CLUSTER];
+pub(super) const NAMING: [&str; 3] = [type_url::ADDRESS, type_url::LISTENER, type_url::ROUTES];
 
 /// Where requests go, and what they may lead to: routes are acknowledged before the rest of the same moment is sent, so that what
 /// goes is led to no more by then: addresses, and this. What comes is asked for by whoever was told of routes to it.
@@ -185,7 +191,7 @@ pub struct Stream<C> {
     /// Types with a response in flight.
     travelling: Places,
     /// Types by what they have to do with others.
-    policies: Places,
+    named: Places,
     naming: Places,
     routes: Places,
     led_to: Places,
@@ -204,7 +210,7 @@ impl<C: 'static> Stream<C> {
             responses: 0,
             due: Places::default(),
             travelling: Places::default(),
-            policies: Places::default(),
+            named: Places::default(),
             naming: Places::default(),
             routes: Places::default(),
             led_to: Places::default(),
@@ -351,8 +357,8 @@ impl<C: 'static> Stream<C> {
         let all = [
             (&mut self.due, false),
             (&mut self.travelling, false),
-            (&mut self.policies, type_url == POLICIES),
-            (&mut self.naming, type_url == NAMING),
+            (&mut self.named, NAMED.contains(&type_url)),
+            (&mut self.naming, NAMING.contains(&type_url)),
             (&mut self.routes, type_url == ROUTES),
             (&mut self.led_to, type_url == LED_TO),
         ];
@@ -401,20 +407,34 @@ impl<C: 'static> Stream<C> {
         if travel(self.routes) {
             waits = waits.or(self.naming).or(self.led_to);
         }
-        if travel(self.policies) {
+        if travel(self.named) && self.resumes().is_none_or(|at| now < at) {
             waits = waits.or(self.naming);
         }
         let free = self.due.without(self.travelling).without(waits);
+        let mut kept = false;
         for place in free.iter() {
             let mut this = Places::default();
             this.set(place, true);
-            let keep = names_travel && !self.policies.and(this).is_empty();
+            let keep = names_travel && !self.named.and(this).is_empty();
             let response = self.respond(place, snapshot, keep, now);
             if response.is_some() {
                 return response;
             }
+            kept |= keep && !self.due.and(this).is_empty();
         }
-        None
+        // What named it had nothing to say.
+        let again = kept && self.naming.and(self.travelling.or(self.due)).is_empty();
+        again.then(|| self.find(snapshot, now)).flatten()
+    }
+
+    /// When what waits for clusters is said although they are not acknowledged.
+    pub(super) fn resumes(&self) -> Option<Instant> {
+        let waiting = self.naming.and(self.due).without(self.travelling);
+        if waiting.is_empty() || self.named.and(self.travelling).is_empty() {
+            return None;
+        }
+        let clusters = self.kinds.get(type_url::CLUSTER)?;
+        Some(clusters.in_flight.as_ref()?.sent_at + WARMING)
     }
 
     /// The next response about the type at this place.

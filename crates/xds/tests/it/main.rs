@@ -6,6 +6,7 @@
 )]
 
 mod client;
+mod closed;
 mod conversation;
 mod explored;
 mod explorer;

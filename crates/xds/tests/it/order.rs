@@ -1,10 +1,13 @@
 //! In what order types are told of one moment: what leads somewhere and what is led to, what is named and what names it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use voile_proto::discovery::DeltaDiscoveryRequest;
-use voile_proto::type_url::{ADDRESS, AUTHORIZATION, KEY_SET, SERVICE_POLICY, SERVICE_ROUTES};
-use voile_xds::server::{Event, Stream};
+use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
+use voile_proto::type_url::{
+    ADDRESS, AUTHORIZATION, CLUSTER, ENDPOINTS, KEY_SET, LISTENER, ROUTES, SERVICE_POLICY,
+    SERVICE_ROUTES,
+};
+use voile_xds::server::{Event, SotwStream, Stream};
 
 use crate::server::{Things, shown};
 
@@ -105,4 +108,166 @@ fn routes_are_in_force_before_what_they_lead_to_changes_and_the_rest_does_not_wa
         assert_eq!(talk.hear(moment), then, "{moment:?} when routes are taken");
         talk.acknowledge();
     }
+}
+
+#[test]
+fn what_nobody_names_any_more_goes_at_once_where_what_named_it_has_nothing_to_say() {
+    for (named, naming) in [(AUTHORIZATION, ADDRESS), (CLUSTER, ROUTES)] {
+        let mut talk = Talk::new(&[(naming, "a"), (named, "p")]);
+        let before = ["a: a@1", "p: p@1"];
+        assert_eq!(talk.hear(&before), ["+p@1"]);
+        talk.acknowledge();
+        assert_eq!(talk.hear(&before), ["+a@1"]);
+        talk.acknowledge();
+        talk.stream.changed();
+        assert_eq!(talk.hear(&["a: a@1"]), ["-p"], "{named}");
+    }
+}
+
+/// What an Envoy asks for.
+const OF_ENVOY: [(&str, &str); 4] = [
+    (CLUSTER, "c"),
+    (ENDPOINTS, "e"),
+    (LISTENER, "l"),
+    (ROUTES, "r"),
+];
+/// How long what names clusters waits for them.
+const WARMING: Duration = Duration::from_secs(2);
+
+#[test]
+fn clusters_are_warm_before_what_leads_to_them_and_go_after() {
+    let mut talk = Talk::new(&OF_ENVOY);
+    let before = ["c: c@1", "e: e@1", "l: l@1", "r: r@1"];
+    assert_eq!(talk.hear(&before), ["+c@1", "+e@1"], "who is there, too");
+    talk.acknowledge();
+    assert_eq!(talk.hear(&before), ["+l@1", "+r@1"]);
+    talk.acknowledge();
+
+    let after = ["e: e@1", "l: l@1", "r: r@2"];
+    talk.stream.changed();
+    assert_eq!(talk.hear(&after), ["+r@2"], "the cluster stays");
+    talk.stream.changed();
+    assert_eq!(talk.hear(&after), [""; 0], "until that is acknowledged");
+    talk.acknowledge();
+    assert_eq!(talk.hear(&after), ["-c"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&after), [""; 0]);
+}
+
+#[test]
+fn a_cluster_that_does_not_get_warm_holds_nothing_back_for_long() {
+    let mut talk = Talk::new(&OF_ENVOY);
+    let before = ["c: c@1", "e: e@1", "l: l@1", "r: r@1"];
+    assert_eq!(talk.hear(&before), ["+c@1", "+e@1"]);
+    talk.now += WARMING - Duration::from_millis(1);
+    assert_eq!(talk.hear(&before), [""; 0]);
+    talk.now += Duration::from_millis(1);
+    assert_eq!(talk.hear(&before), ["+l@1", "+r@1"]);
+    talk.stream.changed();
+    let more = ["c: c@2", "e: e@2", "l: l@2", "r: r@2"];
+    assert_eq!(talk.hear(&more), [""; 0], "each is answered first");
+    talk.acknowledge();
+    assert_eq!(talk.hear(&more), ["+c@2", "+e@2"]);
+}
+
+/// The same in state of the world, whose responses have no names: resources are told by their versions.
+struct Whole {
+    stream: SotwStream<()>,
+    now: Instant,
+    unanswered: Vec<DiscoveryRequest>,
+}
+
+impl Whole {
+    fn new(asks: &[(&str, &[&str])]) -> Self {
+        let (mut stream, now) = (SotwStream::new(()), Instant::now());
+        for (type_url, names) in asks {
+            let event = stream.receive(request(type_url, names), now);
+            assert_eq!(event, Ok(Event::Subscribed));
+        }
+        Self {
+            stream,
+            now,
+            unanswered: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, entries: &[&str]) -> Vec<String> {
+        let things = Things::new(entries);
+        let mut heard = Vec::new();
+        while let Some(response) = self.stream.next(&things, self.now) {
+            let versions = response.resources.iter().map(|one| one.value.clone());
+            let versions = versions.map(|one| String::from_utf8(one).expect("text"));
+            heard.push(versions.collect::<Vec<_>>().join(" "));
+            let (_, names) = WHOLE
+                .iter()
+                .find(|(of, _)| *of == response.type_url)
+                .expect("it was asked for");
+            self.unanswered.push(DiscoveryRequest {
+                response_nonce: response.nonce,
+                ..request(&response.type_url, names)
+            });
+        }
+        heard
+    }
+
+    fn acknowledge(&mut self) {
+        for request in std::mem::take(&mut self.unanswered) {
+            let event = self.stream.receive(request, self.now);
+            assert!(matches!(event, Ok(Event::Acknowledged { .. })), "{event:?}");
+        }
+    }
+}
+
+fn request(type_url: &str, names: &[&str]) -> DiscoveryRequest {
+    DiscoveryRequest {
+        type_url: type_url.to_owned(),
+        resource_names: names.iter().map(ToString::to_string).collect(),
+        ..DiscoveryRequest::default()
+    }
+}
+
+const WHOLE: [(&str, &[&str]); 4] = [
+    (CLUSTER, &["c", "d"]),
+    (ENDPOINTS, &["e"]),
+    (LISTENER, &["l"]),
+    (ROUTES, &["r"]),
+];
+
+#[test]
+fn in_state_of_the_world_too_clusters_come_before_what_leads_to_them_and_go_after() {
+    let mut talk = Whole::new(&WHOLE);
+    let before = ["c: c@c1", "e: e@e1", "l: l@l1", "r: r@r1"];
+    assert_eq!(talk.hear(&before), ["c1", "e1"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&before), ["l1", "r1"]);
+    talk.acknowledge();
+
+    // One in the place of another: both are there until nothing leads to the first.
+    let after = ["d: d@d1", "e: e@e1", "l: l@l1", "r: r@r2"];
+    talk.stream.changed();
+    assert_eq!(talk.hear(&after), ["c1 d1"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&after), ["r2"]);
+    talk.stream.changed();
+    assert_eq!(talk.hear(&after), [""; 0]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&after), ["d1"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&after), [""; 0]);
+
+    // It comes back as something else, and goes while nothing else has anything to say.
+    talk.stream.changed();
+    let again = ["c: c@c2", "d: d@d1", "e: e@e1", "l: l@l1", "r: r@r2"];
+    assert_eq!(talk.hear(&again), ["c2 d1"]);
+    talk.acknowledge();
+    talk.stream.changed();
+    assert_eq!(talk.hear(&after), ["d1"]);
+    talk.acknowledge();
+
+    // What does not get warm holds nothing back for long.
+    talk.stream.changed();
+    let more = ["c: c@c3", "d: d@d1", "e: e@e1", "l: l@l1", "r: r@r3"];
+    assert_eq!(talk.hear(&more), ["c3 d1"]);
+    talk.now += WARMING;
+    assert_eq!(talk.hear(&more), ["r3"]);
 }

@@ -5,6 +5,7 @@ mod actions;
 mod asked;
 mod edge;
 mod exported;
+mod moved;
 pub(crate) mod process;
 mod routes;
 mod served;

@@ -66,12 +66,17 @@ impl Talk {
 
     /// Says a request; how many bytes it is answered with.
     fn say(&mut self, name: &str, nonce: &str) -> usize {
+        self.ask("one", name, nonce)
+    }
+
+    /// The same of a type.
+    fn ask(&mut self, type_url: &str, name: &str, nonce: &str) -> usize {
         let names = match name {
             "" => Vec::new(),
             name => vec![name.to_owned()],
         };
         let request = DeltaDiscoveryRequest {
-            type_url: "one".to_owned(),
+            type_url: type_url.to_owned(),
             resource_names_subscribe: names,
             response_nonce: nonce.to_owned(),
             ..DeltaDiscoveryRequest::default()
@@ -89,6 +94,19 @@ impl Talk {
         poll_fn(|context| match self.stream.poll(context, &mut Vec::new()) {
             Poll::Ready(status) => Poll::Ready(Some(status)),
             Poll::Pending => Poll::Ready(None),
+        })
+        .await
+    }
+
+    /// What is said next, as whoever serves it is woken: by the clock.
+    async fn says(&mut self) -> usize {
+        poll_fn(|context| {
+            let mut out = Vec::new();
+            match self.stream.poll(context, &mut out) {
+                Poll::Ready(status) => panic!("it ended: {status}"),
+                Poll::Pending if out.is_empty() => Poll::Pending,
+                Poll::Pending => Poll::Ready(out.len()),
+            }
         })
         .await
     }
@@ -123,4 +141,22 @@ async fn who_has_answered_is_waited_for() {
     advance(Duration::from_secs(3600)).await;
     let waited = tokio::time::timeout(Duration::from_secs(3600), talk.ends()).await;
     assert!(waited.is_err(), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_clusters_that_do_not_get_warm_is_said_by_the_clock_alone() {
+    let mut talk = Talk::new();
+    assert!(talk.ask(type_url::CLUSTER, "c", "") > 0);
+    assert_eq!(talk.ask(type_url::LISTENER, "l", ""), 0, "it waits");
+    let begun = tokio::time::Instant::now();
+    let said = tokio::time::timeout(Duration::from_secs(3600), talk.says()).await;
+    assert!(said.is_ok_and(|bytes| bytes > 0));
+    let waited = begun.elapsed();
+    let around = Duration::from_millis(1_900)..Duration::from_millis(2_100);
+    assert!(around.contains(&waited), "{waited:?}");
+    // Both wait for their answers as all do.
+    let end = tokio::time::timeout(Duration::from_secs(3600), talk.ends()).await;
+    assert_eq!(end.expect("it ends").code(), Code::DeadlineExceeded);
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(31), "{waited:?}");
 }
