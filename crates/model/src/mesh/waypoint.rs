@@ -182,25 +182,29 @@ impl Mesh {
     pub fn waypoint_of_workload(&self, workload: &Workload) -> Option<ResourceName> {
         let own = WaypointChoice::of(&workload.labels);
         let chosen = self.chosen(own.as_ref(), &workload.key.namespace)?;
-        (workload.ambient && self.may_stand(&chosen, Before::Workloads)).then_some(chosen)
+        let stands = workload.ambient && self.may_stand(&chosen, Before::Workloads);
+        // Nor does anybody stand before the pods of a waypoint: it would be called for itself.
+        (stands && self.named_by(workload).is_none()).then_some(chosen)
     }
 
     /// The waypoint whose Pod a workload is.
     #[must_use]
     pub fn waypoint_run_by(&self, workload: &Workload) -> Option<&Arc<Gateway>> {
-        let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
-        let name = ResourceName::new(workload.key.namespace.clone(), name);
-        self.waypoint(&name).filter(|_| workload.waypoint)
+        self.named_by(workload).filter(|_| workload.waypoint)
     }
 
     /// How a workload is called by the node proxy that takes tunnels for it, if it is the pod of a waypoint that says so, and no proxy
     /// of ours.
     #[must_use]
     pub fn binding_of(&self, workload: &Workload) -> Option<InboundBinding> {
-        let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
-        let name = ResourceName::new(workload.key.namespace.clone(), name);
         let served = workload.ambient && !workload.waypoint;
-        self.waypoint(&name).filter(|_| served)?.binding
+        self.named_by(workload).filter(|_| served)?.binding
+    }
+
+    /// The waypoint whose pod a workload says that it is, of whatever program.
+    fn named_by(&self, workload: &Workload) -> Option<&Arc<Gateway>> {
+        let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
+        self.waypoint(&ResourceName::new(workload.key.namespace.clone(), name))
     }
 
     /// The services that a waypoint takes: those that name it, of namespaces that it lets in.
@@ -349,5 +353,38 @@ impl Mesh {
                 && one.name.namespace == service.key.namespace
                 && *one.name.name == *service.name
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Diagnostic, SourceFile, check};
+
+    #[test]
+    fn a_waypoint_of_its_whole_namespace_does_not_stand_before_its_own_pods() {
+        let pod = |name: &str, last: u8, labels: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}\n\
+                 spec: {{serviceAccountName: {name}, containers: [{{name: app, image: none}}]}}\n\
+                 status: {{phase: Running, podIP: 10.244.0.{last}}}\n"
+            )
+        };
+        let text = [
+            "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels: {istio.io/dataplane-mode: ambient, istio.io/use-waypoint: gate}\n\
+             ---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gate, namespace: shop, labels: {istio.io/waypoint-for: all}}\n\
+             spec: {gatewayClassName: istio-waypoint, listeners: [{name: mesh, port: 15008, protocol: HBONE}]}\n"
+                .to_owned(),
+            pod("web", 3, "app: web"),
+            pod("gate", 7, "gateway.networking.k8s.io/gateway-name: gate"),
+            pod("other", 8, "gateway.networking.k8s.io/gateway-name: nobody"),
+        ];
+        let (mesh, problems) = check(&[SourceFile::new("mesh.yaml", text.concat())], None);
+        let wrong = problems.iter().any(Diagnostic::is_error);
+        assert!(!wrong, "{problems:?}");
+        let behind = mesh.workloads.values();
+        let behind = behind.filter(|one| mesh.waypoint_of_workload(one).is_some());
+        let mut behind: Vec<String> = behind.map(|one| one.key.name.to_string()).collect();
+        behind.sort();
+        assert_eq!(behind, ["other", "web"]);
     }
 }
