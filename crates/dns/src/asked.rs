@@ -5,14 +5,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Names asked for at once; the one unused for longest makes room.
+/// Names asked for at once, if nothing else is said; the one unused for longest makes room.
 const MAX_NAMES: usize = 4096;
-/// Names let go at once when there is no room, so that finding them is not paid for by every name.
-const NAMES_LET_GO: usize = 256;
+/// The part of them that is let go at once when there is no room, so that finding them is not paid for by every name.
+const LET_GO: usize = 16;
 
 /// See the module.
-#[derive(Debug, Default)]
-pub struct Asked(HashMap<Arc<str>, Instant>);
+#[derive(Debug)]
+pub struct Asked {
+    names: HashMap<Arc<str>, Instant>,
+    most: usize,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self::at_most(MAX_NAMES)
+    }
+}
 
 /// What to do about a name that is looked up.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,26 +33,36 @@ pub struct Asking {
 }
 
 impl Asked {
+    /// So many at once.
+    #[must_use]
+    pub fn at_most(most: usize) -> Self {
+        Self {
+            names: HashMap::new(),
+            most,
+        }
+    }
+
     /// A name is looked up.
     pub fn used(&mut self, name: &Arc<str>, now: Instant) -> Asking {
-        if let Some(used) = self.0.get_mut(name) {
+        if let Some(used) = self.names.get_mut(name) {
             *used = now;
             return Asking::default();
         }
         let mut let_go = Vec::new();
-        if self.0.len() >= MAX_NAMES {
+        if self.names.len() >= self.most {
             let mut by_age: Vec<(Instant, Arc<str>)> = self
-                .0
+                .names
                 .iter()
                 .map(|(name, used)| (*used, Arc::clone(name)))
                 .collect();
-            by_age.select_nth_unstable(NAMES_LET_GO);
-            let_go.extend(by_age.into_iter().take(NAMES_LET_GO).map(|(_, name)| name));
+            let share = (self.most / LET_GO).max(1);
+            by_age.select_nth_unstable(share - 1);
+            let_go.extend(by_age.into_iter().take(share).map(|(_, name)| name));
             for name in &let_go {
-                self.0.remove(name);
+                self.names.remove(name);
             }
         }
-        self.0.insert(Arc::clone(name), now);
+        self.names.insert(Arc::clone(name), now);
         Asking { anew: true, let_go }
     }
 
@@ -55,22 +74,22 @@ impl Asked {
     ) -> (Vec<Arc<str>>, Option<Instant>) {
         let stale = |used: &Instant| now.saturating_duration_since(*used) >= unused_for;
         let unused: Vec<Arc<str>> = self
-            .0
+            .names
             .iter()
             .filter(|(_, used)| stale(used))
             .map(|(name, _)| Arc::clone(name))
             .collect();
         for name in &unused {
-            self.0.remove(name);
+            self.names.remove(name);
         }
-        let next = self.0.values().min().map(|oldest| *oldest + unused_for);
+        let next = self.names.values().min().map(|oldest| *oldest + unused_for);
         (unused, next)
     }
 
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.names.len()
     }
 }
 
@@ -96,6 +115,7 @@ mod tests {
 
     #[test]
     fn those_unused_for_longest_make_room() {
+        const NAMES_LET_GO: usize = MAX_NAMES / LET_GO;
         let (start, mut asked) = (Instant::now(), Asked::default());
         let name = |number: usize| -> Arc<str> { number.to_string().into() };
         for number in 0..MAX_NAMES {
@@ -108,5 +128,14 @@ mod tests {
         let old = |name: &Arc<str>| name.parse::<usize>().is_ok_and(|n| n < NAMES_LET_GO);
         assert!(asking.let_go.iter().all(old), "{:?}", asking.let_go);
         assert_eq!(asked.count(), MAX_NAMES - NAMES_LET_GO + 1);
+    }
+    #[test]
+    fn who_may_hold_few_lets_go_of_one_for_one() {
+        let (start, mut asked) = (Instant::now(), Asked::at_most(2));
+        let [a, b, c]: [Arc<str>; 3] = ["a".into(), "b".into(), "c".into()];
+        assert!(asked.used(&a, start).let_go.is_empty());
+        assert!(asked.used(&b, start + SECOND).let_go.is_empty());
+        let asking = asked.used(&c, start + 2 * SECOND);
+        assert_eq!((asking.let_go, asked.count()), (vec![a], 2));
     }
 }

@@ -78,13 +78,17 @@ impl fmt::Debug for Outset {
 
 impl Outset {
     fn socket(&self, server: SocketAddr, kind: Type) -> io::Result<Socket> {
-        let make = || socket(server, kind, self.mark);
+        self.there(|| socket(server, kind, self.mark))?
+    }
+
+    /// What this gives in the network where sockets are made.
+    pub(crate) fn there<T>(&self, make: impl Fn() -> T) -> io::Result<T> {
         let Some(within) = &self.within else {
-            return make();
+            return Ok(make());
         };
         let mut made = None;
         within(&mut || made = Some(make()))?;
-        made.unwrap_or_else(|| Err(io::Error::other("nothing was made in the other network")))
+        made.ok_or_else(|| io::Error::other("nothing was made in the other network"))
     }
 }
 

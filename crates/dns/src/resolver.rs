@@ -1,5 +1,5 @@
 //! From a name to the addresses to connect to: the hosts file first, then A and AAAA of the resolver at once. Families
-//! this machine has no way to are left out where the other has one.
+//! to which the network has no way from which is asked are left out where the other has one.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -95,7 +95,7 @@ impl Resolver {
         let by_hand = self.hosts.borrow_mut().get(Instant::now()).get(&name);
         if let Some(addresses) = by_hand {
             return Ok(Found {
-                addresses: reachable(addresses),
+                addresses: self.reachable(addresses),
                 ttl: HOSTS_TTL,
             });
         }
@@ -104,7 +104,19 @@ impl Resolver {
             self.ask(&name, QueryKind::Aaaa),
         )
         .await;
-        join(v4, v6)
+        let found = join(v4, v6)?;
+        let mut addresses = self.reachable(found.addresses);
+        addresses.truncate(MAX_ADDRESSES);
+        Ok(Found { addresses, ..found })
+    }
+
+    /// Without the addresses to which there is no route from where is asked, unless there is none to any.
+    fn reachable(&self, addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+        let routed = self.upstreams.there(|| routed(&addresses));
+        match routed {
+            Ok(routed) if !routed.is_empty() => routed,
+            _ => addresses,
+        }
     }
 
     async fn ask(&self, name: &str, kind: QueryKind) -> Result<Family, LookupError> {
@@ -147,8 +159,6 @@ fn join(
     if addresses.is_empty() {
         return Err(LookupError::NoAddress);
     }
-    let mut addresses = reachable(addresses);
-    addresses.truncate(MAX_ADDRESSES);
     Ok(Found {
         addresses,
         ttl: ttl.clamp(MIN_TTL, MAX_TTL),
@@ -216,15 +226,11 @@ pub fn addresses_in(answer: &[u8], kind: QueryKind) -> Result<Family, LookupErro
     Ok((addresses, ttl))
 }
 
-/// Without the addresses there is no route to, unless there is none to any. Nothing is sent: a datagram socket that is
-/// connected only asks the routing table.
-fn reachable(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
-    let routed: Vec<IpAddr> = addresses
-        .iter()
-        .copied()
-        .filter(|address| has_route(*address))
-        .collect();
-    if routed.is_empty() { addresses } else { routed }
+/// Those that the calling thread's network has a route to. Nothing is sent: a datagram socket that is connected only asks the
+/// routing table.
+fn routed(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let all = addresses.iter().copied();
+    all.filter(|address| has_route(*address)).collect()
 }
 
 fn has_route(address: IpAddr) -> bool {

@@ -111,6 +111,13 @@ impl Upstreams {
         self.outset.borrow_mut().within = Some(within);
     }
 
+    /// What this gives in the network from which servers are asked.
+    pub(crate) fn there<T>(&self, make: impl Fn() -> T) -> std::io::Result<T> {
+        // Cloned: whoever makes may look at us.
+        let outset = self.outset.borrow().clone();
+        outset.there(make)
+    }
+
     fn servers(&self) -> Vec<SocketAddr> {
         let mut servers = match &self.source {
             Source::Nobody => Vec::new(),

@@ -18,16 +18,27 @@ use voile_identity::{
     CertificateClient, CertificateKey, CertificateStore, ClientSettings, Identity, Revocations,
     TrustDomain, retry_delay,
 };
-use voile_telemetry::DnsFigures;
+use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::handover::{Inherited, Lent};
 use voile_transport::{ACCEPT_PAUSE, AcceptFailure, Listener, SpareDescriptor};
 use voile_zds::{Channel, Told, Who};
 
 use crate::dispatch::Dispatcher;
 use crate::dns::{Directory, PodDns, Sockets};
+use crate::names::Question;
 use crate::pod::{Badge, Life, Pod, Renewal, addresses};
 use crate::route::OWN_PORTS;
 use crate::worker::{Asker, Door};
+
+/// The node proxy's own pod, among those that the agent names. No agent calls a pod so.
+const ITSELF: &str = "";
+
+/// The doors of a pod.
+const DOORS: [(Door, u16); 3] = [
+    (Door::Outbound, OWN_PORTS[0]),
+    (Door::Plaintext, OWN_PORTS[1]),
+    (Door::Tunnel, OWN_PORTS[2]),
+];
 
 /// Pods of one node, at most: Kubernetes' usual limit is 110, its largest in use about a thousand.
 const MAX_PODS: usize = 4096;
@@ -51,19 +62,20 @@ struct Served {
     pod: Arc<Pod>,
     listeners: Listeners,
     accepting: Vec<AbortHandle>,
-    dns: PodDns,
+    /// None of our own pod, whose questions nobody redirects.
+    dns: Option<PodDns>,
 }
 
 impl Served {
     fn stop(&mut self) {
         self.accepting.drain(..).for_each(|task| task.abort());
-        self.dns.pause();
+        self.dns.iter_mut().for_each(PodDns::pause);
     }
 
     /// Listens no more, from this moment on: the agent may name the same network again in its next word, and those who accepted
     /// let go of their sockets only when it is their turn.
     fn close(&mut self) {
-        self.dns.close();
+        self.dns.iter_mut().for_each(PodDns::close);
         self.stop();
         for (_, listener) in &self.listeners {
             listener.close();
@@ -123,8 +135,28 @@ impl Agency {
     /// What pods looked up.
     pub(crate) fn looked_up(&self) -> DnsFigures {
         let pods = self.pods.borrow();
-        let each = pods.values().map(|doors| doors.dns.figures());
+        let each = pods.values().filter_map(|doors| doors.dns.as_ref());
+        let each = each.map(PodDns::figures);
         self.means.directory.figures(each)
+    }
+
+    /// What was looked up for the calls of pods.
+    pub(crate) fn lookups(&self) -> OnDemandFigures {
+        let pods = self.pods.borrow();
+        let each = pods.values().filter_map(|doors| doors.dns.as_ref());
+        let each = each.map(PodDns::lookups);
+        self.means.directory.lookups(each)
+    }
+
+    /// Where a name leads that a pod calls. Of one that is gone nobody answers: whoever waits sees that.
+    pub(crate) fn resolve(&self, question: Question) {
+        let pods = self.pods.borrow();
+        if let Some(doors) = pods.get(&*question.pod.uid)
+            && Arc::ptr_eq(&doors.pod, &question.pod)
+            && let Some(dns) = &doors.dns
+        {
+            dns.resolve(&question.host, question.answer);
+        }
     }
 
     /// Begins to talk with the agent.
@@ -163,7 +195,7 @@ impl Agency {
             let accepting = tokio::task::spawn_local(accepting);
             doors.accepting.push(accepting.abort_handle());
         }
-        if let Err(error) = doors.dns.open() {
+        if let Some(Err(error)) = doors.dns.as_mut().map(PodDns::open) {
             tracing::error!(%error, pod = %doors.pod.name, "its questions for names are not answered");
         }
     }
@@ -177,7 +209,9 @@ impl Agency {
                 let socket = listener.try_clone()?.into();
                 all.push((role(door.name(), place), listener.address(), socket));
             }
-            all.extend(doors.dns.lend(place)?);
+            if let Some(dns) = &doors.dns {
+                all.extend(dns.lend(place)?);
+            }
         }
         Ok(all)
     }
@@ -229,6 +263,9 @@ impl Agency {
 
     fn obey(self: &Rc<Self>, conversation: &mut Conversation, told: Told) -> Result<(), String> {
         match told {
+            Told::Add { uid, .. } | Told::Remove(uid) if uid == ITSELF => {
+                Err("a pod without a uid".to_owned())
+            }
             Told::Add { uid, who, inside } => {
                 if !conversation.complete {
                     conversation.named.insert(uid.clone());
@@ -252,7 +289,9 @@ impl Agency {
                 conversation.complete = true;
                 let gone: Vec<String> = {
                     let pods = self.pods.borrow();
-                    let gone = pods.keys().filter(|uid| !conversation.named.contains(*uid));
+                    let named =
+                        |uid: &&String| **uid == ITSELF || conversation.named.contains(*uid);
+                    let gone = pods.keys().filter(|uid| !named(uid));
                     gone.cloned().collect()
                 };
                 gone.iter().for_each(|uid| self.remove(uid));
@@ -313,6 +352,7 @@ impl Agency {
             badge,
             life: watch::Sender::new(Life::Served),
             keeps_source: self.means.keeps_source,
+            pages: None,
         });
         for address in &pod.addresses {
             let wish = self.means.asker.registry().own(*address);
@@ -322,7 +362,7 @@ impl Agency {
             pod: Arc::clone(&pod),
             listeners,
             accepting: Vec::new(),
-            dns: PodDns::new(&self.means.directory, &pod, sockets),
+            dns: Some(PodDns::new(&self.means.directory, &pod, sockets)),
         };
         if self.open.get() {
             self.accept_at(&mut doors);
@@ -330,6 +370,37 @@ impl Agency {
         tracing::info!(uid = %pod.uid, pod = %pod.name, identity = %pod.badge.identity, addresses = ?pod.addresses, "a pod is served");
         self.pods.borrow_mut().insert(uid, doors);
         self.tell_homes();
+        Ok(())
+    }
+
+    /// Takes tunnels in our own network, which is the calling thread's, to our own pages and nothing else: as the pod that we are,
+    /// whose policies decide who may.
+    pub(crate) fn serve_itself(&self, who: &Who, pages: Box<[u16]>) -> io::Result<()> {
+        let unnamed = || io::Error::other("no name of a namespace and a service account");
+        let identity = self.identity(who).ok_or_else(unnamed)?;
+        let inside = Namespace::current()?;
+        let tunnels = &DOORS[2..];
+        let listeners = listeners(&mut self.inherited.borrow_mut(), inside.id()?, tunnels)?;
+        let badge = self.badge(identity).map_err(io::Error::other)?;
+        let pod = Arc::new(Pod {
+            uid: ITSELF.into(),
+            name: who.name.as_str().into(),
+            inside,
+            // It calls nobody, and is called by tunnels alone: each says at which address it came.
+            addresses: Vec::new(),
+            badge,
+            life: watch::Sender::new(Life::Served),
+            keeps_source: false,
+            pages: Some(pages),
+        });
+        tracing::info!(pod = %pod.name, identity = %pod.badge.identity, "tunnels to our own pages are taken");
+        let doors = Served {
+            pod,
+            listeners,
+            accepting: Vec::new(),
+            dns: None,
+        };
+        self.pods.borrow_mut().insert(ITSELF.to_owned(), doors);
         Ok(())
     }
 
@@ -428,7 +499,7 @@ impl Agency {
         self.pause();
         for doors in self.pods.borrow_mut().values_mut() {
             doors.listeners = Box::default();
-            doors.dns.close();
+            doors.dns.iter_mut().for_each(PodDns::close);
             doors.pod.life.send_replace(Life::Leaving);
         }
     }
@@ -449,21 +520,19 @@ pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
 
 /// All sockets of a pod.
 fn bound(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<(Listeners, Sockets)> {
-    let listeners = listeners(inherited, place)?;
+    let listeners = listeners(inherited, place, &DOORS)?;
     Ok((listeners, Sockets::bind(inherited, place)?))
 }
 
-/// The three doors, for both families where the machine has both: those inherited of this place, or new ones of the calling
+/// These doors, for both families where the machine has both: those inherited of this place, or new ones of the calling
 /// thread's network.
-fn listeners(inherited: &mut Inherited, place: (u64, u64)) -> io::Result<Listeners> {
-    let [outbound, plaintext, tunnel] = OWN_PORTS;
-    let doors = [
-        (Door::Outbound, outbound),
-        (Door::Plaintext, plaintext),
-        (Door::Tunnel, tunnel),
-    ];
+fn listeners(
+    inherited: &mut Inherited,
+    place: (u64, u64),
+    doors: &[(Door, u16)],
+) -> io::Result<Listeners> {
     let mut all = Vec::new();
-    for (door, port) in doors {
+    for (door, port) in doors.iter().copied() {
         let role = role(door.name(), place);
         let named = |error: io::Error| {
             io::Error::new(

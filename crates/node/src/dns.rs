@@ -1,6 +1,7 @@
 //! DNS in the pods (15053): what an application looks up is answered by what the mesh tells its namespace, and passed on, from
 //! inside the pod, where the mesh does not know it or does not say. Each pod has its own sockets, its own turns and its own
-//! judgement of its resolvers, so that one whose resolver is silent costs its neighbours nothing.
+//! judgement of its resolvers, so that one whose resolver is silent costs its neighbours nothing; by the same resolvers it is found
+//! where endpoints are that are known by a name.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,18 +11,19 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use voile_dns::{
     Asked, Bounds, Figures, Line, Meaning, Names, Owner, Resolver, Responder, Service, Upstreams,
 };
 use voile_model::Namespace;
 use voile_model::names::{is_service_name, pod_of_service};
-use voile_telemetry::DnsFigures;
+use voile_telemetry::{DnsFigures, OnDemandFigures};
 use voile_transport::OUTWARD_MARK;
 use voile_transport::handover::{Inherited, Lent};
-use voile_xds::wire::{NameMeaning, Workload, search_name_of};
+use voile_xds::wire::{NameMeaning, search_name_of};
 
 use crate::agents::role;
+use crate::names::{Lookups, Resolved};
 use crate::pod::Pod;
 use crate::registry::{Served, Sought, View};
 use crate::worker::Asker;
@@ -70,8 +72,9 @@ pub(crate) struct Directory {
     /// Names asked of the control plane, as pods last looked for each.
     asked: RefCell<Asked>,
     sweeping: Cell<bool>,
-    /// What pods asked that are gone.
+    /// What pods asked that are gone, and was looked up for them.
     gone: Cell<Figures>,
+    gone_lookups: Cell<OnDemandFigures>,
 }
 
 impl Directory {
@@ -88,6 +91,7 @@ impl Directory {
             asked: RefCell::default(),
             sweeping: Cell::new(false),
             gone: Cell::default(),
+            gone_lookups: Cell::default(),
         })
     }
 
@@ -149,6 +153,13 @@ impl Directory {
             names: self.asked.borrow().count(),
         }
     }
+
+    /// What was looked up so far, for these pods and for those that are gone.
+    pub(crate) fn lookups(&self, pods: impl Iterator<Item = OnDemandFigures>) -> OnDemandFigures {
+        let mut all = self.gone_lookups.get();
+        pods.for_each(|one| all.add(&one));
+        all
+    }
 }
 
 /// Runs while there are names, sleeps until the oldest may be let go.
@@ -207,15 +218,9 @@ impl Names for Desk {
 
 /// What a service's name means to a pod that calls through us.
 fn said(view: &View, served: &Served) -> Option<Meaning> {
-    let service = &served.service;
-    let behind = || view.behind(&service.key).iter().map(|one| &one.workload);
-    // We call addresses alone: what is known by names is left to the resolver, and then called as a stranger. Not so what stands
-    // behind a waypoint, which nobody goes past; it asks for the names by itself.
-    let named = |one: &Workload| one.addresses.is_empty();
-    if service.waypoint.is_none() && !service.addresses.is_empty() && behind().any(named) {
-        return Some(Meaning::Outside);
-    }
-    Some(match service.meaning(behind) {
+    let behind = || view.behind(&served.service.key).iter();
+    let behind = || behind().map(|one| &one.workload);
+    Some(match served.service.meaning(behind) {
         NameMeaning::Addresses(addresses) => Meaning::Addresses(addresses),
         NameMeaning::Alias(alias) => Meaning::Alias(alias.to_string()),
         NameMeaning::Outside => Meaning::Outside,
@@ -256,6 +261,7 @@ pub(crate) struct PodDns {
     sockets: Sockets,
     directory: Rc<Directory>,
     responder: Rc<Responder<Desk>>,
+    lookups: Rc<Lookups>,
     serving: Vec<Service>,
 }
 
@@ -277,16 +283,19 @@ impl PodDns {
         }
         let upstreams = Rc::new(upstreams);
         let resolver = Resolver::new(Path::new(NO_HOSTS), Rc::clone(&upstreams));
+        let resolver = Rc::new(resolver);
+        let lookups = Lookups::new(Rc::clone(&resolver));
         let desk = Desk {
             directory: Rc::clone(directory),
             namespace: pod.badge.identity.namespace.clone(),
         };
         let line = Line::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN);
-        let responder = Responder::new(desk, (upstreams, Rc::new(resolver)), line);
+        let responder = Responder::new(desk, (upstreams, resolver), line);
         Self {
             sockets,
             directory: Rc::clone(directory),
             responder: Rc::new(responder),
+            lookups,
             serving: Vec::new(),
         }
     }
@@ -327,6 +336,15 @@ impl PodDns {
     pub(crate) fn figures(&self) -> Figures {
         self.responder.figures()
     }
+
+    /// Where a name leads to which the pod's calls go.
+    pub(crate) fn resolve(&self, host: &Arc<str>, answer: oneshot::Sender<Resolved>) {
+        self.lookups.resolve(host, answer);
+    }
+
+    pub(crate) fn lookups(&self) -> OnDemandFigures {
+        self.lookups.figures()
+    }
 }
 
 impl Drop for PodDns {
@@ -334,5 +352,14 @@ impl Drop for PodDns {
         let mut gone = self.directory.gone.get();
         gone.add(&self.responder.figures());
         self.directory.gone.set(gone);
+        let lookups = self.lookups.figures();
+        let mut gone = self.directory.gone_lookups.get();
+        // What is known for a pod goes with it.
+        gone.add(&OnDemandFigures {
+            lookups: lookups.lookups,
+            failures: lookups.failures,
+            ..OnDemandFigures::default()
+        });
+        self.directory.gone_lookups.set(gone);
     }
 }

@@ -243,7 +243,14 @@ async fn admit<'a>(
     let Some(own) = own(&view, pod, here) else {
         return Err(UNAVAILABLE);
     };
-    let way = match called.way(own, here) {
+    let way = called.way(own, here).and_then(|way| {
+        let opens = pod.opens(way.to.port());
+        opens.then_some(way).ok_or((
+            BAD_REQUEST,
+            "it is the node proxy itself, which has pages alone",
+        ))
+    });
+    let way = match way {
         Ok(way) => way,
         Err((status, error)) => {
             worker.refused.set(worker.refused.get() + 1);

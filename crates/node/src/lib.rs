@@ -12,6 +12,7 @@ mod dns;
 mod doors;
 mod heads;
 mod inbound;
+mod names;
 mod near;
 mod outbound;
 mod pages;
@@ -44,14 +45,16 @@ use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_telemetry::logging::Level;
 use voile_transport as transport;
-use voile_transport::handover::HandoverError;
+use voile_transport::handover::{HandoverError, Inherited};
 use voile_xds::client::{ClientConfig, Handler, TokenFile, Update, XdsClient};
+use voile_zds::Who;
 
 use agents::{Agency, Means};
 use dispatch::{Burden, Dispatcher, Handle};
 use dns::Directory;
 pub use dns::Outside;
 use doors::{Doors, Legacy, Successor};
+use names::Question;
 use pages::Told;
 use registry::{Registry, View};
 use worker::Asker;
@@ -72,6 +75,8 @@ pub struct Options {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// Its service account, where tunnels to its own pages are to be taken in its name.
+    pub own_account: Option<String>,
     /// The node's name, for the control plane's people.
     pub node: String,
     /// The trust domain of the identities that it serves.
@@ -124,6 +129,9 @@ pub enum RunError {
     /// The option makes no sense, or the process may not do what it needs.
     #[error("{0}")]
     Option(String),
+    /// Tunnels to its own pod cannot be taken.
+    #[error("cannot take tunnels for its own pod {0}: {1}")]
+    Itself(String, io::Error),
     /// The running proxy did not hand over, or this one was not fit to take over.
     #[error("handover: {0}")]
     Handover(String),
@@ -196,16 +204,18 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     let (publish, view) = watch::channel(Arc::new(View::default()));
     let registry = Arc::new(Mutex::new(Registry::default()));
     let heard = Arc::new(Notify::new());
+    let (names, questions) = mpsc::unbounded_channel();
     let asker = Asker {
         client: discover(&options, Arc::clone(&registry), publish, Arc::clone(&heard)),
         registry,
+        names,
     };
     let directory = Directory::new(asker.clone(), (view.clone(), heard), options.outside);
     let emptied = Arc::new(Notify::new());
     let (handles, threads) = start_workers(options.workers, &view, &asker, &emptied)?;
     let dispatcher = Rc::new(Dispatcher::new(handles));
     let means = means(&options, asker, &dispatcher, directory);
-    let agency = Agency::new(means, options.agent.clone(), legacy.inherited)?;
+    let agency = agency(&options, means, legacy.inherited)?;
     let told = Rc::new(Told {
         agency: Rc::clone(&agency),
         dispatcher: Rc::clone(&dispatcher),
@@ -215,6 +225,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
         log: options.log.clone(),
     });
     agency.talk();
+    tokio::task::spawn_local(look_up(Rc::clone(&agency), questions));
     tokio::task::spawn_local(watch_view(
         Rc::clone(&agency),
         told.view.clone(),
@@ -255,6 +266,23 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     }
     dispatcher.dismiss();
     Ok(threads)
+}
+
+/// Who serves the pods that the agent tells of, and our own where that is wished.
+fn agency(options: &Options, means: Means, inherited: Inherited) -> Result<Rc<Agency>, RunError> {
+    let agency = Agency::new(means, options.agent.clone(), inherited)?;
+    if let Some(account) = &options.own_account {
+        let who = Who {
+            name: options.name.clone(),
+            namespace: options.namespace.clone(),
+            service_account: account.clone(),
+        };
+        let pages = Box::new([options.metrics.port(), options.readiness.port()]);
+        let served = agency.serve_itself(&who, pages);
+        served
+            .map_err(|error| RunError::Itself(format!("{}/{}", who.namespace, who.name), error))?;
+    }
+    Ok(agency)
 }
 
 fn means(
@@ -317,6 +345,13 @@ async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) 
             tracing::warn!(connections = dispatcher.load(), "drain timeout: closing what is left");
         },
         () = signals.next() => tracing::warn!("second signal: ending at once"),
+    }
+}
+
+/// Has names looked up for which workers ask.
+async fn look_up(agency: Rc<Agency>, mut questions: mpsc::UnboundedReceiver<Question>) {
+    while let Some(question) = questions.recv().await {
+        agency.resolve(question);
     }
 }
 

@@ -22,13 +22,16 @@ use crate::plain::{Arrival, call, carry};
 use crate::pod::{Life, Pod};
 use crate::proven::{Bond, Proven};
 use crate::records::{Parties, Record};
-use crate::registry::Resident;
-use crate::route::{Far, Target, decide};
+use crate::registry::{Resident, View};
+use crate::route::{Aim, Draw, Far, Refusal, Target, decide};
 use crate::tunnel::{self, End};
 use crate::worker::{Worker, own};
 
 /// A relay's idle limit stands for none: the kernel's keep-alive notices who is gone.
 pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
+
+/// Endpoints of a service whose names are looked up for one connection, until one leads somewhere. Its client waits meanwhile.
+const MAX_NAMES_TRIED: usize = 3;
 
 /// ztunnel's words for what went wrong.
 pub(crate) const CONNECT: &str = "CONNECT";
@@ -160,7 +163,7 @@ async fn begin<'a>(
     let Some(source) = own(&view, pod, client.ip()) else {
         return refused(&"the control plane does not know this pod");
     };
-    let target = match decide(&view, source, to, fastrand::f64()) {
+    let target = match target(worker, pod, (&view, source), to).await {
         Ok(target) => target,
         Err(refusal) => return refused(&refusal),
     };
@@ -184,6 +187,40 @@ async fn begin<'a>(
             reset(tcp);
             record.close(trouble.flags, (0, 0), Some(trouble.to_string()));
             None
+        }
+    }
+}
+
+/// Where it is to go. An endpoint that is known by its name is looked up; where that leads nowhere, another is taken.
+async fn target(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    (view, source): (&View, &Resident),
+    to: SocketAddr,
+) -> Result<Target, Refusal> {
+    let (mut nowhere, mut last) = (Vec::new(), None);
+    loop {
+        let draw = Draw {
+            random: fastrand::f64(),
+            nowhere: &nowhere,
+        };
+        let named = match decide(view, source, to, draw) {
+            Ok(Aim::At(target)) => return Ok(target),
+            Ok(Aim::Named(named)) => named,
+            // Why the last name led nowhere says more than that nobody is left.
+            Err(refusal) => return Err(last.unwrap_or(refusal)),
+        };
+        // Boxed: few connections are for a name.
+        match Box::pin(worker.resolve(pod, named.host())).await {
+            Ok(addresses) => return named.at(&addresses, fastrand::usize(..)),
+            Err(why) => {
+                let refusal = named.nowhere(why);
+                nowhere.push(Arc::clone(named.uid()));
+                if nowhere.len() >= MAX_NAMES_TRIED {
+                    return Err(refusal);
+                }
+                last = Some(refusal);
+            }
         }
     }
 }

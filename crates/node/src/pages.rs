@@ -176,7 +176,8 @@ async fn metrics(told: Rc<Told>, question: Question) -> Answer {
     let mut single = |name, kind, help, value: f64| {
         scrape.family(Family::single(name, kind, help, value));
     };
-    let pods = told.agency.pods().len();
+    let pods = told.agency.pods();
+    let pods = pods.iter().filter(|pod| pod.pages.is_none()).count();
     single(
         "voile_node_pods",
         "gauge",
@@ -216,6 +217,8 @@ async fn metrics(told: Rc<Told>, question: Question) -> Answer {
     );
     let names = told.agency.looked_up().families();
     names.into_iter().for_each(|family| scrape.family(family));
+    let lookups = told.agency.lookups().families();
+    lookups.into_iter().for_each(|family| scrape.family(family));
     let process = ProcessFigures::read().families();
     process.into_iter().for_each(|family| scrape.family(family));
     Answer::metrics(scrape.render(), &question)

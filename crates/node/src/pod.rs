@@ -103,6 +103,8 @@ pub(crate) struct Pod {
     pub(crate) life: watch::Sender<Life>,
     /// Whether its applications are called from their clients' own addresses.
     pub(crate) keeps_source: bool,
+    /// Of our own pod, the ports of our pages: nothing else in our network is for those who call by tunnels.
+    pub(crate) pages: Option<Box<[u16]>>,
 }
 
 impl Pod {
@@ -122,6 +124,12 @@ impl Pod {
         let stream = open(inside.map_err(failed)??, to, CONNECT_TIMEOUT).await?;
         keep_alive(&stream);
         Ok(stream)
+    }
+
+    /// Whether a tunnel may lead to this port.
+    pub(crate) fn opens(&self, port: u16) -> bool {
+        let pages = self.pages.as_ref();
+        pages.is_none_or(|pages| pages.contains(&port))
     }
 
     /// Whether it is the pod's own address.

@@ -1,12 +1,13 @@
 //! Where a connection of a pod goes: pure. A service's endpoint is drawn once for each connection, by weight, among those that
-//! have most in common with the client; a workload that needs a tunnel is never called without one.
+//! have most in common with the client; a workload that needs a tunnel is never called without one. An endpoint that is known by a
+//! name is looked up by whoever asked, and is then called as the control plane says it is, wherever the name leads.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use voile_hbone::PORT;
 use voile_identity::Identity;
-use voile_model::{Port, ServiceKey};
+use voile_model::{Hostname, Port, ServiceKey};
 use voile_proto::workload::load_balancing::Scope;
 use voile_xds::wire::{Entrance, Keeper, Tunnel, WaypointAddress, Workload};
 
@@ -52,6 +53,67 @@ impl Target {
     }
 }
 
+/// What a connection is for, as far as it can be said without asking anybody.
+#[derive(Debug, Clone)]
+pub(crate) enum Aim {
+    /// This.
+    At(Target),
+    /// Whoever a name leads to.
+    Named(Named),
+}
+
+/// An endpoint that is known by its name alone.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    /// The name.
+    host: Hostname,
+    port: Port,
+    resident: Arc<Resident>,
+    service: Arc<Served>,
+    /// What was called, in whose family it is called where it can be.
+    called: IpAddr,
+}
+
+impl Named {
+    pub(crate) fn host(&self) -> &str {
+        self.host.as_str()
+    }
+
+    /// Its workload, for draws without it.
+    pub(crate) fn uid(&self) -> &Arc<str> {
+        &self.resident.workload.uid
+    }
+
+    /// There is no address to be had.
+    pub(crate) fn nowhere(&self, why: Arc<str>) -> Refusal {
+        Refusal::Nowhere(self.service.service.key.clone(), self.host.clone(), why)
+    }
+
+    /// One of the addresses that the name leads to; `turn` may be any number. Who is there must be who the workload is, and is
+    /// called in plaintext only where that is.
+    pub(crate) fn at(&self, addresses: &[IpAddr], turn: usize) -> Result<Target, Refusal> {
+        let alike = |one: &&IpAddr| one.is_ipv4() == self.called.is_ipv4();
+        let alike: Vec<&IpAddr> = addresses.iter().filter(alike).collect();
+        let among = match alike.is_empty() {
+            true => addresses.iter().collect(),
+            false => alike,
+        };
+        let drawn = turn.checked_rem(among.len()).map(|turn| among[turn]);
+        let address = drawn.ok_or_else(|| self.nowhere("it has no address".into()))?;
+        let to = SocketAddr::new(*address, self.port.get());
+        workload(&self.resident, to, Some(Arc::clone(&self.service)))
+    }
+}
+
+/// By what an endpoint is drawn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draw<'a> {
+    /// In 0..1.
+    pub(crate) random: f64,
+    /// Workloads that are not drawn: their names lead nowhere.
+    pub(crate) nowhere: &'a [Arc<str>],
+}
+
 /// Why nobody can be called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
@@ -75,45 +137,63 @@ pub(crate) enum Refusal {
     /// One of the node proxy's own ports.
     #[error("port {0} is the node proxy's own")]
     OwnPort(u16),
+    /// Only its name is known, and that leads nowhere.
+    #[error("endpoint {1} of service {0} leads nowhere: {2}")]
+    Nowhere(ServiceKey, Hostname, Arc<str>),
 }
 
-/// Decides; `random` is in 0..1.
+/// Decides.
 pub(crate) fn decide(
     view: &View,
     source: &Resident,
     to: SocketAddr,
-    random: f64,
-) -> Result<Target, Refusal> {
+    draw: Draw<'_>,
+) -> Result<Aim, Refusal> {
     let services = view.services(to.ip());
     let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
     if let Some(served) = services.iter().find(ours).or(services.first()) {
-        if let Some(waypoint) = &served.service.waypoint {
+        if let Some(waypoint) = before(source, served.service.waypoint.as_ref()) {
             let whom = || format!("service {}", served.service.key);
-            return through(view, source, to, (waypoint, Some(served)), random, whom);
+            return through(view, source, to, (waypoint, Some(served)), draw, whom).map(Aim::At);
         }
         if !served.service.passthrough {
-            return endpoint(view, source, served, to, random);
+            return endpoint(view, source, served, to, draw);
         }
     }
     let service = services.first().cloned();
-    match view.workload(to.ip()) {
-        Some(resident) => match &resident.workload.waypoint {
+    let target = match view.workload(to.ip()) {
+        Some(resident) => match before(source, resident.workload.waypoint.as_ref()) {
             // A service's own waypoint was looked at before; of a workload's only who calls it by its address.
             Some(waypoint) if service.is_none() => {
                 let whom = || format!("workload {}", resident.workload.uid);
-                through(view, source, to, (waypoint, None), random, whom)
+                through(view, source, to, (waypoint, None), draw, whom)?
             }
-            _ => workload(resident, to, service),
+            _ => workload(resident, to, service)?,
         },
-        None => Ok(Target {
+        None => Target {
             to,
             waypoint: None,
             expected: None,
             resident: None,
             service,
             far: None,
-        }),
-    }
+        },
+    };
+    Ok(Aim::At(target))
+}
+
+/// The waypoint that a call of `source` goes through: none where it comes from the waypoint itself, whose own calls would never
+/// arrive. Who that is, is the control plane's word about a pod whose identity is proven.
+fn before<'a>(
+    source: &Resident,
+    waypoint: Option<&'a WaypointAddress>,
+) -> Option<&'a WaypointAddress> {
+    let is_itself = |waypoint: &&WaypointAddress| match waypoint {
+        WaypointAddress::Address(address) => source.workload.addresses.contains(address),
+        WaypointAddress::Service(key) => source.workload.services.contains_key(key),
+        WaypointAddress::Nobody(_) => false,
+    };
+    waypoint.filter(|waypoint| !is_itself(waypoint))
 }
 
 fn endpoint(
@@ -121,16 +201,27 @@ fn endpoint(
     source: &Resident,
     served: &Arc<Served>,
     to: SocketAddr,
-    random: f64,
-) -> Result<Target, Refusal> {
-    let (resident, port) = drawn(view, source, served, (to.port(), Reach::Anywhere), random)?;
-    match (&resident.workload.away, resident.workload.addresses.first()) {
-        (None, Some(address)) => {
+    draw: Draw<'_>,
+) -> Result<Aim, Refusal> {
+    let (resident, port) = drawn(view, source, served, (to.port(), Reach::Anywhere), draw)?;
+    let found = &resident.workload;
+    let target = match (&found.away, found.addresses.first(), &found.hostname) {
+        (None, Some(address), _) => {
             let to = SocketAddr::new(*address, port.get());
             workload(resident, to, Some(Arc::clone(served)))
         }
+        (None, None, Some(host)) => {
+            return Ok(Aim::Named(Named {
+                host: host.clone(),
+                port,
+                resident: Arc::clone(resident),
+                service: Arc::clone(served),
+                called: to.ip(),
+            }));
+        }
         _ => far(view, resident, served, to),
-    }
+    };
+    target.map(Aim::At)
 }
 
 /// Through the gateway of the network that a workload is on. Which of its like answers there is the gateway's choice, so any of
@@ -238,10 +329,11 @@ pub(crate) fn waypoint<'a>(
 ) -> Option<&'a WaypointAddress> {
     let services = view.services(to.ip());
     let ours = |served: &&Arc<Served>| served.service.key.namespace == source.workload.namespace;
-    match services.iter().find(ours).or(services.first()) {
+    let waypoint = match services.iter().find(ours).or(services.first()) {
         Some(served) => served.service.waypoint.as_ref(),
         None => view.workload(to.ip())?.workload.waypoint.as_ref(),
-    }
+    };
+    before(source, waypoint)
 }
 
 /// To the waypoint, which is told what was called.
@@ -250,7 +342,7 @@ fn through(
     source: &Resident,
     to: SocketAddr,
     (waypoint, service): (&WaypointAddress, Option<&Arc<Served>>),
-    random: f64,
+    draw: Draw<'_>,
     whom: impl Fn() -> String,
 ) -> Result<Target, Refusal> {
     let nobody = || Refusal::NoWaypoint(whom(), waypoint.to_string());
@@ -259,7 +351,7 @@ fn through(
         WaypointAddress::Address(address) => (view.workload(*address), None),
         WaypointAddress::Service(key) => {
             let served = view.service(key).ok_or_else(nobody)?;
-            let found = drawn(view, source, served, (PORT, Reach::Near), random);
+            let found = drawn(view, source, served, (PORT, Reach::Near), draw);
             (found.ok().map(|(resident, _)| resident), Some(served))
         }
     };
@@ -282,9 +374,9 @@ fn through(
 /// How far a connection may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
-    /// On our own network.
+    /// On our own network, at an address.
     Near,
-    /// Through other networks' gateways, too.
+    /// Where a name leads and through other networks' gateways, too.
     Anywhere,
 }
 
@@ -294,17 +386,22 @@ fn drawn<'a>(
     source: &Resident,
     served: &Arc<Served>,
     (number, reach): (u16, Reach),
-    random: f64,
+    draw: Draw<'_>,
 ) -> Result<(&'a Arc<Resident>, Port), Refusal> {
     let key = &served.service.key;
     let port = Port::new(number).filter(|port| served.service.port(*port).is_some());
     let port = port.ok_or_else(|| Refusal::NoPort(key.clone(), number))?;
     let usable = view.behind(key).iter().filter_map(|resident| {
         let at = *resident.workload.services.get(key)?.get(&port)?;
-        let well = resident.workload.healthy || served.unhealthy_too;
-        let there = match &resident.workload.away {
-            None => !resident.workload.addresses.is_empty(),
-            Some(_) => reach == Reach::Anywhere && entrance(resident).is_some(),
+        let found = &resident.workload;
+        let well = found.healthy || served.unhealthy_too;
+        let there = match (&found.away, found.addresses.is_empty(), reach) {
+            (None, false, _) => true,
+            (None, true, Reach::Anywhere) => {
+                found.hostname.is_some() && !draw.nowhere.contains(&found.uid)
+            }
+            (Some(_), _, Reach::Anywhere) => entrance(resident).is_some(),
+            (_, _, Reach::Near) => false,
         };
         (well && there).then_some((resident, at))
     });
@@ -317,7 +414,7 @@ fn drawn<'a>(
     let best = ranked.iter().map(|(rank, ..)| *rank).max().unwrap_or(0);
     let near: Vec<_> = ranked.iter().filter(|(rank, ..)| *rank == best).collect();
     let weight = |resident: &Resident| f64::from(resident.workload.weight);
-    let mut left = random * near.iter().map(|(_, one, _)| weight(one)).sum::<f64>();
+    let mut left = draw.random * near.iter().map(|(_, one, _)| weight(one)).sum::<f64>();
     let drawn = near.iter().find(|(_, resident, _)| {
         left -= weight(resident);
         left < 0.0

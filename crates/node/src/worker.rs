@@ -19,6 +19,7 @@ use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
 
 use crate::dispatch::Load;
+use crate::names::{Question, Resolved};
 use crate::outbound::Pool;
 use crate::pod::{Life, Pod};
 use crate::policy::{Caller, Denial, Judged};
@@ -87,11 +88,13 @@ pub(crate) struct Figures {
     pub(crate) refused: u64,
 }
 
-/// The way to ask the control plane who is where.
+/// The way to ask the control plane who is where, and resolvers.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     pub(crate) client: XdsClient,
     pub(crate) registry: Arc<Mutex<Registry>>,
+    /// Who looks names up for pods.
+    pub(crate) names: mpsc::UnboundedSender<Question>,
 }
 
 impl Asker {
@@ -217,6 +220,25 @@ pub(crate) fn own<'a>(view: &'a View, pod: &Pod, address: IpAddr) -> Option<&'a 
     })
 }
 
+/// A place among those who wait.
+struct Parked<'a>(&'a Cell<usize>);
+
+impl<'a> Parked<'a> {
+    /// None when too many do.
+    fn among(waiting: &'a Cell<usize>) -> Option<Self> {
+        (waiting.get() < MAX_PARKED).then(|| {
+            waiting.set(waiting.get() + 1);
+            Self(waiting)
+        })
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// One judged connection; dropping it ends the judging.
 pub(crate) struct Watched<'a> {
     worker: &'a Worker,
@@ -319,23 +341,31 @@ impl Worker {
 
     /// What is known once this is.
     async fn once(&self, patience: Duration, knows: impl Fn(&View) -> bool) -> Option<Rc<Known>> {
-        if self.parked.get() >= MAX_PARKED {
-            return None;
-        }
-        /// A place among those who wait.
-        struct Parked<'a>(&'a Cell<usize>);
-        impl Drop for Parked<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() - 1);
-            }
-        }
-        self.parked.set(self.parked.get() + 1);
-        let _place = Parked(&self.parked);
+        let _place = Parked::among(&self.parked)?;
         let mut changes = self.changes.clone();
         let answered = changes.wait_for(|view| knows(view));
         let answered = tokio::time::timeout(patience, answered).await;
         let view = Arc::clone(&*answered.ok()?.ok()?);
         Some(Rc::new(Known(view)))
+    }
+
+    /// Where a name leads for a pod.
+    pub(crate) async fn resolve(&self, pod: &Arc<Pod>, host: &str) -> Resolved {
+        let Some(_place) = Parked::among(&self.parked) else {
+            return Err("too many connections wait".into());
+        };
+        let (answer, answered) = oneshot::channel();
+        // Who looks names up lives as long as we do; without, the answer is dropped.
+        let _ = self.asker.names.send(Question {
+            pod: Arc::clone(pod),
+            host: host.into(),
+            answer,
+        });
+        match tokio::time::timeout(ANSWER_PATIENCE, answered).await {
+            Ok(Ok(resolved)) => resolved,
+            Ok(Err(_)) => Err("its pod is gone".into()),
+            Err(_) => Err("no resolver answers in time".into()),
+        }
     }
 
     /// The pod of this node that has this address.

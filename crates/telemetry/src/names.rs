@@ -1,4 +1,4 @@
-//! What a DNS proxy counts, by ztunnel's names.
+//! What is counted of names, by ztunnel's words where it has any: those that applications ask for, and those that endpoints have.
 
 use std::time::Duration;
 
@@ -51,6 +51,63 @@ impl DnsFigures {
                 "Names asked of the control plane for DNS.",
                 self.names as f64,
             ),
+        ]
+    }
+}
+
+/// Endpoints that are known by a name, and looked up when they are called.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct OnDemandFigures {
+    /// Lookups begun.
+    pub lookups: u64,
+    /// Those that found no address.
+    pub failures: u64,
+    /// Names whose last answer was good.
+    pub current: usize,
+    /// Names that cannot be resolved anew, and whose last good answer serves.
+    pub stale: usize,
+    /// Names that never could be.
+    pub failed: usize,
+}
+
+impl OnDemandFigures {
+    /// Adds another's.
+    pub fn add(&mut self, other: &Self) {
+        self.lookups += other.lookups;
+        self.failures += other.failures;
+        self.current += other.current;
+        self.stale += other.stale;
+        self.failed += other.failed;
+    }
+
+    /// For the metrics page.
+    #[must_use]
+    pub fn families(&self) -> [Family; 3] {
+        let state = |state: &str, count: usize| (vec![("state", state.to_owned())], count as f64);
+        [
+            Family::single(
+                "istio_on_demand_dns_total",
+                "counter",
+                "Lookups of endpoints that are known by a DNS name.",
+                self.lookups as f64,
+            ),
+            Family::single(
+                "voile_on_demand_dns_failures_total",
+                "counter",
+                "Those that found no address.",
+                self.failures as f64,
+            ),
+            Family {
+                name: "voile_on_demand_dns_names",
+                kind: "gauge",
+                help: "Names by which endpoints are known: current, stale (the last good addresses serve, since the name \
+                       cannot be resolved anew), and failed (it never could be).",
+                samples: vec![
+                    state("current", self.current),
+                    state("stale", self.stale),
+                    state("failed", self.failed),
+                ],
+            },
         ]
     }
 }

@@ -64,6 +64,10 @@ pub(crate) struct Args {
     /// With `--role node`: the name of the node.
     #[arg(long, value_name = "NAME", default_value = "")]
     node: String,
+    /// With `--role node`: the service account of its own pod (`--workload`). It takes tunnels at port 15008 of its own network then,
+    /// as that pod and under its policies, to its metrics and readiness and nothing else, so that they can be scraped in mutual TLS.
+    #[arg(long, value_name = "NAME")]
+    service_account: Option<String>,
     /// With `--role node`: the trust domain of the pods' identities.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = trust_domain)]
     trust_domain: voile_model::TrustDomain,

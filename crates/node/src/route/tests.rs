@@ -32,9 +32,17 @@ fn client() -> proto::Workload {
     }
 }
 
+fn aimed(view: &View, last: u8, to: impl Into<SocketAddr>, draw: Draw<'_>) -> Result<Aim, Refusal> {
+    let source = view.workload([10, 244, 0, last].into());
+    decide(view, source.expect("the client"), to.into(), draw)
+}
+
 fn called(view: &View, to: impl Into<SocketAddr>, random: f64) -> Result<Target, Refusal> {
-    let source = view.workload([10, 244, 0, 2].into()).expect("the client");
-    decide(view, source, to.into(), random)
+    let nowhere = &[];
+    match aimed(view, 2, to, Draw { random, nowhere })? {
+        Aim::At(target) => Ok(target),
+        Aim::Named(named) => panic!("known by a name: {named:?}"),
+    }
 }
 
 /// Who is called at the service's port, for many draws.
@@ -294,6 +302,132 @@ fn is_called(what: &str, target: &Target, last: u8, to: SocketAddr) {
     let expected = target.expected.as_ref().expect("a tunnel");
     let account = if through { "gate" } else { "server" };
     assert_eq!(&*expected[0].service_account, account, "{what}");
+}
+
+#[test]
+fn a_waypoint_that_calls_who_stands_behind_it_does_not_call_itself() {
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let direct = SocketAddr::from(([10, 244, 0, 3], 8080));
+    for (what, of_service, of_workload) in [
+        ("by name", gate(None), gate(None)),
+        ("by address", gate(Some(7)), gate(Some(7))),
+    ] {
+        let pods = vec![gate_pod("gate", 7), gate_pod("other", 8)];
+        let view = behind(of_service, of_workload, pods);
+        for to in [vip, direct] {
+            let draw = Draw {
+                random: 0.0,
+                nowhere: &[],
+            };
+            let Ok(Aim::At(target)) = aimed(&view, 7, to, draw) else {
+                panic!("{what}: {to}");
+            };
+            is_called(what, &target, 3, to);
+            // Another pod is it where it is meant by its service, and nobody where it is meant by an address.
+            let Ok(Aim::At(target)) = aimed(&view, 8, to, draw) else {
+                panic!("{what}: {to}");
+            };
+            let last = if what == "by name" { 3 } else { 7 };
+            is_called(what, &target, last, to);
+        }
+    }
+}
+
+/// An endpoint of the service that has no address.
+fn named(host: &str) -> proto::Workload {
+    proto::Workload {
+        uid: format!("Kubernetes/networking.istio.io/Hostname/{KEY}/{host}"),
+        name: host.to_owned(),
+        addresses: Vec::new(),
+        hostname: host.to_owned(),
+        tunnel_protocol: proto::TunnelProtocol::None.into(),
+        ..workload(host, 0)
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_a_name_is_called_where_that_leads_and_as_it_is_said_to_be() {
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let draw = Draw {
+        random: 0.0,
+        nowhere: &[],
+    };
+    let in_tunnels = proto::Workload {
+        tunnel_protocol: proto::TunnelProtocol::Hbone.into(),
+        ..named("a.test")
+    };
+    let addresses: Vec<IpAddr> = ["fd00::3", "192.0.2.3", "192.0.2.4"]
+        .iter()
+        .map(|text| text.parse().expect("an address"))
+        .collect();
+    for (one, security) in [(named("a.test"), None), (in_tunnels, Some("server"))] {
+        let view = view(service(), vec![client(), one]);
+        let Ok(Aim::Named(named)) = aimed(&view, 2, vip, draw) else {
+            panic!("it has no address");
+        };
+        assert_eq!(named.host(), "a.test");
+        let mut reached = Vec::new();
+        for turn in 0..4 {
+            let target = named.at(&addresses, turn).expect("an address");
+            let expected = target.expected.as_ref().map(|all| &all[0]);
+            let account = expected.map(|identity| &*identity.service_account);
+            assert_eq!(account, security, "it is who the workload is");
+            reached.push(target.to.to_string());
+        }
+        let (third, fourth) = ("192.0.2.3:8080", "192.0.2.4:8080");
+        assert_eq!(reached, [third, fourth, third, fourth]);
+        // Of another family where there is none of the one that was called.
+        let other = named.at(&addresses[..1], 7).expect("an address");
+        assert_eq!(other.to, SocketAddr::new(addresses[0], 8080));
+        assert!(named.at(&[], 0).is_err());
+    }
+    // A sidecar's own mutual TLS is not spoken, wherever it is.
+    let sided = proto::Workload {
+        tunnel_protocol: proto::TunnelProtocol::LegacyIstioMtls.into(),
+        ..named("a.test")
+    };
+    let view = view(service(), vec![client(), sided]);
+    let Ok(Aim::Named(named)) = aimed(&view, 2, vip, draw) else {
+        panic!("it has no address");
+    };
+    assert!(named.at(&addresses, 0).is_err());
+}
+
+#[test]
+fn a_name_that_leads_nowhere_is_not_drawn_and_a_waypoint_is_never_one() {
+    let vip = SocketAddr::from(([10, 96, 0, 10], 80));
+    let view = view(
+        service(),
+        vec![client(), named("a.test"), workload("one", 3)],
+    );
+    let nowhere = [named("a.test").uid.into()];
+    let (mut names, mut others) = (0, 0);
+    for part in 0..100 {
+        let random = f64::from(part) / 100.0;
+        match aimed(
+            &view,
+            2,
+            vip,
+            Draw {
+                random,
+                nowhere: &[],
+            },
+        ) {
+            Ok(Aim::Named(_)) => names += 1,
+            _ => others += 1,
+        }
+        let nowhere = &nowhere;
+        let aim = aimed(&view, 2, vip, Draw { random, nowhere });
+        assert!(matches!(aim, Ok(Aim::At(_))), "{aim:?}");
+    }
+    assert_eq!((names, others), (50, 50));
+    let gate_by_name = proto::Workload {
+        addresses: Vec::new(),
+        hostname: "gate.test".to_owned(),
+        ..gate_pod("gate", 7)
+    };
+    let view = behind(gate(None), None, vec![gate_by_name]);
+    assert!(called(&view, vip, 0.5).is_err());
 }
 
 #[test]

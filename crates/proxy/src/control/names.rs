@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use voile_dns::{Found, LookupError, Resolver, State, Table};
-use voile_telemetry::Family;
+use voile_telemetry::{Family, OnDemandFigures};
 
 use super::outside::Outside;
 use super::state::Control;
@@ -62,32 +62,14 @@ impl Lookups {
     /// For the metrics page.
     pub(super) fn families(&self, names: &Table) -> [Family; 3] {
         let (known, stale, unknown) = names.counts();
-        let state = |state: &str, count: usize| (vec![("state", state.to_owned())], count as f64);
-        [
-            Family::single(
-                "istio_on_demand_dns_total",
-                "counter",
-                "Lookups of endpoints that are known by a DNS name.",
-                self.begun as f64,
-            ),
-            Family::single(
-                "voile_on_demand_dns_failures_total",
-                "counter",
-                "Those that found no address.",
-                self.failed as f64,
-            ),
-            Family {
-                name: "voile_on_demand_dns_names",
-                kind: "gauge",
-                help: "Names by which endpoints are known: current, stale (the last good addresses serve, since the name \
-                       cannot be resolved anew), and failed (it never could be).",
-                samples: vec![
-                    state("current", known.saturating_sub(stale)),
-                    state("stale", stale),
-                    state("failed", unknown),
-                ],
-            },
-        ]
+        let figures = OnDemandFigures {
+            lookups: self.begun,
+            failures: self.failed,
+            current: known.saturating_sub(stale),
+            stale,
+            failed: unknown,
+        };
+        figures.families()
     }
 
     pub(super) fn begin(&mut self, asked: Asked, host: Arc<str>) {

@@ -68,6 +68,7 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
     Ok(voile_node::Options {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
+        own_account: args.service_account,
         node: args.node,
         trust_domain: args.trust_domain,
         trust_domain_aliases: args.trust_domain_alias,

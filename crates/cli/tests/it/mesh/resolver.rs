@@ -1,6 +1,6 @@
 //! A DNS server on loopback that knows what the test says, and a client that asks one question.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,6 +17,7 @@ type Zone = BTreeMap<&'static str, Vec<Ipv4Addr>>;
 #[derive(Clone)]
 pub(crate) struct Resolver {
     zone: Arc<Mutex<Option<Zone>>>,
+    askers: Arc<Mutex<BTreeSet<IpAddr>>>,
     pub(crate) address: SocketAddr,
 }
 
@@ -28,12 +29,16 @@ impl Resolver {
     pub(crate) fn start_on(socket: UdpSocket, zone: Zone) -> Self {
         let resolver = Self {
             zone: Arc::new(Mutex::new(Some(zone))),
+            askers: Arc::default(),
             address: socket.local_addr().expect("an address"),
         };
         let ours = resolver.clone();
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
             while let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+                let mut askers = ours.askers.lock().unwrap_or_else(PoisonError::into_inner);
+                askers.insert(peer.ip());
+                drop(askers);
                 // Who does not wait any more needs no answer.
                 let _ = socket.send_to(&ours.answer(&buffer[..length]), peer);
             }
@@ -44,6 +49,12 @@ impl Resolver {
     /// From now on it knows this; `None`: every answer is SERVFAIL.
     pub(crate) fn set(&self, zone: Option<Zone>) {
         *self.zone.lock().unwrap_or_else(PoisonError::into_inner) = zone;
+    }
+
+    /// Whoever asked so far.
+    pub(crate) fn askers(&self) -> BTreeSet<IpAddr> {
+        let askers = self.askers.lock();
+        askers.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn answer(&self, question: &[u8]) -> Vec<u8> {

@@ -6,6 +6,7 @@ mod handover;
 mod hostile;
 mod migration;
 mod mixed;
+mod named;
 mod names;
 mod networks;
 mod networks_beside;
@@ -184,12 +185,13 @@ impl Node {
                 voile.arg("--root-cert").arg(&root);
                 voile.arg("--token-file").arg(&token);
                 let pages = [
-                    ("--admin", 15000),
-                    ("--metrics", 15020),
-                    ("--readiness", 15021),
+                    ("--admin", 15000, Ipv4Addr::LOCALHOST),
+                    ("--metrics", 15020, Ipv4Addr::UNSPECIFIED),
+                    ("--readiness", 15021, Ipv4Addr::LOCALHOST),
                 ];
-                for (option, port) in pages {
-                    voile.args([option, &local(port + higher).to_string()]);
+                for (option, port, at) in pages {
+                    let at = SocketAddr::from((at, port + higher));
+                    voile.args([option, &at.to_string()]);
                 }
                 voile.args(more);
             })

@@ -1,5 +1,5 @@
 //! A waypoint of another program, which takes no tunnels: the node proxy of its pod takes them for it, and hands on what they carry with
-//! a header of the PROXY protocol that says who calls whom. A ztunnel in its place says the same.
+//! a header of the PROXY protocol that says who calls whom, or without one. A ztunnel in its place does the same.
 
 use super::*;
 use crate::captured::connect;
@@ -141,4 +141,117 @@ fn a_ztunnel_tells_it_the_same() {
     agent.add(&gate, "gate");
     agent.complete();
     is_told(&client);
+}
+
+/// A waypoint that is told nothing, before a service and before the pod `first`.
+fn plain_words() -> String {
+    let of_pods = "  annotations: {ambient.istio.io/waypoint-inbound-binding: NONE}\n  labels: {istio.io/waypoint-for: all}\n";
+    let gate = WORDS.replace(
+        "  annotations: {ambient.istio.io/waypoint-inbound-binding: PROXY/15088}\n",
+        of_pods,
+    );
+    let servers = resources(&[("first", FIRST)]).replace(
+        "    app: server\nspec",
+        "    app: server\n    istio.io/use-waypoint: gate\nspec",
+    );
+    assert!(gate.contains(of_pods) && servers.contains("use-waypoint"));
+    servers + ZTUNNEL + &gate
+}
+
+/// A waypoint that calls the pod `first` for whoever calls it at one of these ports, and says so.
+fn pass_on(gate: &Pod, ports: &[u16]) {
+    for port in ports {
+        let listener = listen(&gate.inside, (Ipv4Addr::UNSPECIFIED, *port));
+        let inside = gate.inside.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                let inside = inside.clone();
+                std::thread::spawn(move || {
+                    let Some((said, mut behind)) = answers(&inside, (FIRST, APPLICATION)) else {
+                        return;
+                    };
+                    // Whoever goes, goes.
+                    let _ = stream.write_all(format!("{said} through the gate\n").as_bytes());
+                    let mut word = [0; 6];
+                    while stream.read_exact(&mut word).is_ok() {
+                        let passed = behind.write_all(&word);
+                        let heard = passed.and_then(|()| behind.read_exact(&mut word));
+                        if heard.and_then(|()| stream.write_all(&word)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+fn plain_town(make: fn(&Mesh, &'static str, Ipv4Addr) -> Pod) -> Option<(Mesh, [Pod; 3])> {
+    let mesh = mesh(&plain_words())?;
+    // Whoever is behind sees the waypoint, and not whom it calls for.
+    mesh.write("deny.yaml", DENIED);
+    let pods = [
+        make(&mesh, "client", CLIENT),
+        make(&mesh, "gate", GATE),
+        make(&mesh, "first", FIRST),
+    ];
+    pass_on(&pods[1], &[WEB.1, APPLICATION]);
+    serve(&pods[2], FIRST);
+    Some((mesh, pods))
+}
+
+/// What is asked for goes to that port of the waypoint's pod, and what the waypoint calls goes to whom it means.
+fn is_passed_on(client: &Pod) {
+    for to in [WEB, (FIRST, APPLICATION)] {
+        let mut open = None;
+        wait_until("the waypoint calls on", || {
+            open = answers(&client.inside, to);
+            open.is_some()
+        });
+        let (said, mut open) = open.expect("waited for");
+        assert_eq!(said, "first through the gate");
+        open.write_all(b"hello\n").expect("open");
+        let mut echo = [0; 6];
+        open.read_exact(&mut echo).expect("repeated");
+        assert_eq!(&echo, b"hello\n");
+    }
+}
+
+#[test]
+fn a_waypoint_that_is_told_nothing_is_called_at_the_port_that_is_meant_and_calls_on_without_itself()
+{
+    let Some((mut mesh, [client, gate, first])) = plain_town(pod) else {
+        return;
+    };
+    let pods = [(&client, "client"), (&gate, "gate"), (&first, "server")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    is_passed_on(&client);
+    let through = node.metrics(&mesh).lines().any(|line| {
+        line.starts_with("istio_tcp_connections_opened_total{")
+            && line.contains("reporter=\"destination\"")
+            && line.contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/gate\"")
+            && line.contains("destination_workload=\"first\"")
+            && line.contains("connection_security_policy=\"mutual_tls\"")
+    });
+    assert!(through, "{}", node.metrics(&mesh));
+    // By its service, which has no waypoint, the pod is called by the client itself, who may not.
+    assert_eq!(name(&client.inside, (VIP, 80)), None);
+}
+
+#[test]
+fn a_ztunnel_does_the_same_where_nothing_is_told() {
+    let Some(program) = program() else {
+        return;
+    };
+    let Some((mut mesh, [client, gate, first])) = plain_town(Mesh::pod) else {
+        return;
+    };
+    let mut agent = shared(&mut mesh, &program, "ztunnel-one", "one");
+    agent.greet();
+    agent.add(&client, "client");
+    agent.add(&gate, "gate");
+    agent.add(&first, "server");
+    agent.complete();
+    is_passed_on(&client);
 }

@@ -241,3 +241,84 @@ fn a_certificate_of_another_trust_domain_opens_no_tunnel_and_one_of_an_alias_doe
         });
     }
 }
+
+/// The proxy's own pod, which is called through tunnels.
+fn itself() -> String {
+    let more = "  namespace: istio-system\n  labels: {app: ztunnel}\n  annotations: {ambient.istio.io/redirection: enabled}\n";
+    let pod = ZTUNNEL.replace("  namespace: istio-system\n", more);
+    assert_ne!(pod, ZTUNNEL);
+    pod
+}
+
+/// Keeps the shop's client from it.
+const NO_SCRAPING: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: no-scraping, namespace: istio-system}\n\
+    spec:\n  selector: {matchLabels: {app: ztunnel}}\n  action: DENY\n  rules:\n  - from:\n    \
+    - source: {principals: [cluster.local/ns/shop/sa/client]}\n";
+
+/// What the proxy's page of metrics says to a pod; none where it does not get there.
+fn scraped(from: &Pod) -> Option<String> {
+    let page = from
+        .inside
+        .run(|| get(SocketAddr::from((WORLD, 15020)), "/metrics"));
+    let answer = page.expect("entered").ok()?;
+    String::from_utf8(answer.body).ok()
+}
+
+fn is_scraped(from: &Pod) -> bool {
+    scraped(from).is_some_and(|page| page.contains("# TYPE"))
+}
+
+#[test]
+fn its_own_metrics_are_scraped_through_a_tunnel_under_the_policies_of_its_own_pod() {
+    let Some(mut mesh) = mesh(&(resources(&[("first", FIRST)]) + &itself())) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    let pods = [(&client, "client"), (&first, "server")];
+    let path = mesh.folder.path().join("one.handover");
+    let path = path.to_str().expect("text").to_owned();
+    let words = ["--service-account", "ztunnel", "--handover", &*path];
+    let mut node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &words);
+    assert_eq!(node.counter(&mesh, "voile_node_pods"), 2, "not itself");
+    wait_until("a pod scrapes it", || is_scraped(&client));
+    let words_of = |page: &str, series: &str| {
+        page.lines().any(|line| {
+            line.starts_with(series)
+                && line.contains("reporter=\"destination\"")
+                && line.contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
+                && line.contains("destination_workload=\"ztunnel-one\"")
+                && line.contains("connection_security_policy=\"mutual_tls\"")
+        })
+    };
+    wait_until("it counts that itself", || {
+        let page = node.metrics(&mesh);
+        words_of(&page, "istio_tcp_connections_opened_total{")
+            && words_of(&page, "istio_tcp_connections_closed_total{")
+    });
+    let told = node.log(&mesh).lines().any(|line| {
+        line.contains("connection complete")
+            && line.contains("direction=\"inbound\"")
+            && line.contains("dst.addr=10.244.0.1:15008")
+            && line.contains("dst.hbone_addr=10.244.0.1:15020")
+            && line.contains("spiffe://cluster.local/ns/istio-system/sa/ztunnel")
+    });
+    assert!(told, "{}", node.log(&mesh));
+    // Its network is nobody's way to what else is there: here to the control plane.
+    assert_eq!(name(&client.inside, (WORLD, XDS)), None);
+    wait_until("it says why", || {
+        node.log(&mesh)
+            .contains("the node proxy itself, which has pages alone")
+    });
+    mesh.write("no-scraping.yaml", NO_SCRAPING);
+    wait_until("its own policies hold", || !is_scraped(&client));
+    assert!(is_scraped(&first), "for whom they are");
+
+    let mut before = node.challenge(&mut mesh, &words);
+    node.tell(&pods);
+    wait_until("a new process serves in its place", || {
+        before.log().contains(handover::HANDED)
+    });
+    assert!(before.wait().success(), "{}", before.log());
+    assert!(is_scraped(&first));
+    assert!(!is_scraped(&client));
+}
