@@ -242,3 +242,28 @@ fn has_route(address: IpAddr) -> bool {
         .and_then(|socket| socket.connect(SocketAddr::new(address, 9)))
         .is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn routes_are_looked_for_in_the_network_from_which_is_asked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let hosts = folder.path().join("hosts");
+        std::fs::write(&hosts, "192.0.2.1 a.test\n").expect("a file");
+        let (upstreams, entered) = (Upstreams::nobody(), Rc::new(Cell::new(0)));
+        let counted = Rc::clone(&entered);
+        upstreams.ask_within(Rc::new(move |make| {
+            counted.set(counted.get() + 1);
+            make();
+            Ok(())
+        }));
+        let resolver = Resolver::new(&hosts, Rc::new(upstreams));
+        let found = resolver.lookup("a.test").await.expect("by hand");
+        assert_eq!(found.addresses, [IpAddr::from([192, 0, 2, 1])]);
+        assert_eq!(entered.get(), 1);
+    }
+}
