@@ -435,6 +435,7 @@ fn a_strangers_name_leads_neither_into_the_mesh_nor_to_this_host() {
         workload_uid: "own".to_owned(),
         trust_domain: "cluster.local".to_owned(),
         capture: Some(proxy::Capture {
+            mutual_tls: proxy::MutualTls::Strict.into(),
             mesh_ranges: [("10.0.0.0", 24), ("fd00::", 64)]
                 .map(|(address, prefix)| proxy::AddressRange {
                     address: address_bytes(address.parse().expect("an address")),
