@@ -195,4 +195,6 @@ codes! {
     GLOBAL_NOT_EXPORTED = "V0453";
     /// A DestinationRule keeps callers from a service's workloads on another network.
     NETWORK_KEPT_FROM = "V0454";
+    /// A workload of a service that is meant for other networks takes no tunnels: no caller from there is led to it.
+    NETWORK_WITHOUT_TUNNEL = "V0455";
 }

@@ -3,6 +3,7 @@
 use voile_model::Diagnostic;
 use voile_model::mesh::network::{GLOBAL, NETWORK};
 use voile_model::mesh::traffic::ClientTls;
+use voile_model::mesh::workload::TUNNEL;
 use voile_model::mesh::{Mesh, Service};
 
 use crate::codes;
@@ -41,6 +42,8 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 
 fn services(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
+    let mut gateways = mesh.gateway_api.gateways.iter();
+    let is_entered = gateways.any(|one| one.is_east_west() && mesh.flaws(one).is_empty());
     for service in mesh.services.values() {
         kept_from_gateways(mesh, service, found);
         if service.global && !mesh.is_exported(service) {
@@ -51,8 +54,47 @@ fn services(view: &View<'_>, found: &mut Vec<Diagnostic>) {
             let help = "write `exportTo: [\"*\"]`, or remove the label";
             let code = codes::GLOBAL_NOT_EXPORTED;
             found.push(Diagnostic::warning(code, service.source.clone(), message).help(help));
+        } else if service.global && is_entered && mesh.waypoint_of(service).is_none() {
+            not_led_to(view, service, found);
         }
     }
+}
+
+/// Workloads of a service for other networks to which our gateway cannot lead, since what it leads on are tunnels.
+fn not_led_to(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+    let members = view.behind(service).into_iter();
+    let members: Vec<_> = members.filter(|one| !one.behind_gateway).collect();
+    let deaf: Vec<_> = members.iter().filter(|one| !one.takes_tunnels()).collect();
+    let Some(first) = deaf.first() else {
+        return;
+    };
+    let more = match deaf.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let (who, help) = match first.has_sidecar && !first.is_gateway() {
+        true => (
+            "its sidecar takes no tunnels",
+            format!(
+                "label the Pods `{}: {}`, if their sidecars take tunnels (`voile proxy --capture redirect`), or have a node proxy serve them",
+                TUNNEL.0, TUNNEL.1
+            ),
+        ),
+        false => (
+            "it has no proxy that takes tunnels",
+            "have a node proxy serve the Pods (`istio.io/dataplane-mode: ambient`)".to_owned(),
+        ),
+    };
+    let whole = match deaf.len() == members.len() {
+        true => ": nobody answers there",
+        false => "",
+    };
+    let message = format!(
+        "{} says {GLOBAL}, and no caller from another network is led to {}{more}, since {who}{whole}",
+        service.key, first.name
+    );
+    let code = codes::NETWORK_WITHOUT_TUNNEL;
+    found.push(Diagnostic::warning(code, service.source.clone(), message).help(help));
 }
 
 /// Rules by which callers speak what no gateway of a network leads on.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::mesh::{Mesh, PodTemplate, Service, TargetPort, Workload, WorkloadKind};
 use voile_model::{Labels, Namespace, Port, Source};
 
@@ -35,6 +36,13 @@ impl Subject<'_> {
     /// Whether a proxy of the mesh takes its connections.
     pub(crate) fn has_proxy(&self) -> bool {
         self.has_sidecar || self.ambient
+    }
+
+    /// Whether it takes tunnels of HBONE, by which alone callers come from other networks.
+    pub(crate) fn takes_tunnels(&self) -> bool {
+        let waypoint = self.template.is_some_and(PodTemplate::is_waypoint);
+        let sidecar = self.has_sidecar && !self.is_gateway();
+        self.ambient || waypoint || (sidecar && sidecar_takes_tunnels(self.labels))
     }
 
     /// Whether a service of the mesh selects it.

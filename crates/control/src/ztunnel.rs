@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use voile_model::mesh::authorization::PolicyTarget;
+use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::mesh::{AuthorizationPolicy, Mesh, PeerAuthentication, Workload};
 use voile_model::{Namespace, Port, WorkloadKey};
 use voile_policy::authorization::{Policy, TrustDomains};
@@ -113,9 +114,6 @@ pub(crate) fn refuses_plaintext(policies: &Shards<NodePolicy>, told: &Told, port
     })
 }
 
-/// Istio's label of a workload whose sidecar takes tunnels of HBONE, and its only value.
-const TUNNEL: (&str, &str) = ("networking.istio.io/tunnel", "http");
-
 /// How a node proxy is told of a workload with a sidecar: it cannot speak the sidecar's mutual TLS and refuses to hear of it.
 /// So it is told of tunnels where the sidecar takes them, and else that there is none: what the sidecar takes in plaintext is the
 /// sidecar's to say.
@@ -130,7 +128,7 @@ pub(crate) fn plain(mesh: &Mesh, told: &Resource) -> Option<Resource> {
     let key = Namespace::new(&workload.namespace);
     let key = key.map(|namespace| WorkloadKey::new(namespace, workload.name.as_str()));
     let known = key.and_then(|key| mesh.workloads.get(&key));
-    let takes = known.is_some_and(|known| known.labels.get(TUNNEL.0) == Some(TUNNEL.1));
+    let takes = known.is_some_and(|known| sidecar_takes_tunnels(&known.labels));
     workload.set_tunnel_protocol(match takes {
         true => TunnelProtocol::Hbone,
         false => TunnelProtocol::None,

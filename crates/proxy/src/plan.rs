@@ -275,6 +275,9 @@ pub(crate) struct CapturePlan {
     /// Mode of ports that are not listed.
     pub(crate) mutual_tls: MutualTls,
     pub(crate) ports: HashMap<u16, CapturedPortPlan>,
+    /// Our own ports by the hosts and ports of the services that we are behind: so asks who comes from another network, where
+    /// our addresses mean nothing.
+    pub(crate) named: HashMap<Arc<str>, HashMap<u16, u16>>,
 }
 
 /// One captured port of our own workload.

@@ -2,6 +2,7 @@
 
 mod authorization;
 mod away;
+mod capture;
 mod clients;
 mod destination;
 pub(crate) mod files;
@@ -39,8 +40,8 @@ use voile_xds::wire::{
 
 use crate::authorization::Authorization;
 use crate::plan::{
-    AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, LimiterPlan,
-    Otherwise, OutboundPlan, Plan, Same, ServicePlan, Settings, TelemetryPlan,
+    AuthorizerPlan, EndpointPlan, InboundPlan, LimiterPlan, Otherwise, OutboundPlan, Plan, Same,
+    ServicePlan, Settings, TelemetryPlan,
 };
 use crate::rate_limits::RateLimits;
 pub(crate) use authorization::{Compiled, Inputs, Work};
@@ -525,27 +526,6 @@ impl Registry {
         let capturing = self.capturing;
         let listeners = configuration.inbound.iter();
         listeners.filter(move |listener| !capturing || listener.beside_capture)
-    }
-
-    fn capture(&self, configuration: &ProxyConfiguration) -> Option<CapturePlan> {
-        let said = configuration.capture.as_ref().filter(|_| self.capturing)?;
-        let port = |(number, port): (&Port, &voile_xds::wire::CapturedPort)| {
-            let service = port
-                .service
-                .as_ref()
-                .map(|(key, _)| self.service_labels(key));
-            let plan = CapturedPortPlan {
-                protocol: port.protocol,
-                mutual_tls: port.mutual_tls,
-                endpoint: port.endpoint,
-                service,
-            };
-            (number.get(), plan)
-        };
-        Some(CapturePlan {
-            mutual_tls: said.mutual_tls,
-            ports: said.ports.iter().map(port).collect(),
-        })
     }
 
     fn outbound(&self, listener: &OutboundListener) -> OutboundPlan {

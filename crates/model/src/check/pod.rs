@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
+use crate::mesh::workload::TUNNEL;
 use crate::mesh::{
     Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
     Strategy, WorkloadType,
@@ -19,8 +20,6 @@ use crate::written::pod as written;
 pub(super) const INJECT: &str = "sidecar.istio.io/inject";
 /// Annotation that says whether a node proxy takes the Pod's connections; Istio's CNI writes it.
 pub(super) const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Whether a sidecar takes tunnels of HBONE.
-const TUNNEL: &str = "networking.istio.io/tunnel";
 /// Label of a Pod or namespace that says by whom its connections are to be taken.
 pub(super) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Annotation that says whether probes go round the sidecar.
@@ -318,7 +317,7 @@ fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) 
             labels.get(DATAPLANE_MODE),
             &["ambient", "none"],
         ),
-        (TUNNEL, labels.get(TUNNEL), &["http"]),
+        (TUNNEL.0, labels.get(TUNNEL.0), &[TUNNEL.1]),
     ] {
         if let Some(value) = value
             && !known.contains(&value)

@@ -67,6 +67,15 @@ pub struct Workload {
     pub group: Option<ResourceName>,
 }
 
+/// Label of a Pod whose sidecar takes tunnels of HBONE, and its only value.
+pub const TUNNEL: (&str, &str) = ("networking.istio.io/tunnel", "http");
+
+/// Whether the sidecar of a workload with these labels takes tunnels of HBONE: an older one, or a stranger's, may not.
+#[must_use]
+pub fn sidecar_takes_tunnels(labels: &Labels) -> bool {
+    labels.get(TUNNEL.0) == Some(TUNNEL.1)
+}
+
 impl Workload {
     /// Who it is, in this trust domain.
     pub fn identity(&self, trust_domain: &TrustDomain) -> Identity {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use voile_proto::type_url;
 use voile_telemetry::Peer;
+use voile_xds::wire::Workload;
 
 use super::followed::Followed;
 use super::state::Control;
@@ -46,6 +47,15 @@ impl Strangers {
     }
 }
 
+/// What workers are told of a workload, and who it must prove to be.
+fn known(workload: &Workload) -> Peer {
+    let identity = workload.identity.as_ref();
+    Peer {
+        principal: identity.map(ToString::to_string).unwrap_or_default(),
+        ..peer(workload)
+    }
+}
+
 impl Control {
     /// A worker met an address it does not know.
     pub(super) fn ask_for(&mut self, address: IpAddr) {
@@ -80,7 +90,7 @@ impl Control {
                 let known = shared
                     .registry
                     .workload_at(*address)
-                    .map(|workload| workload.map(peer));
+                    .map(|workload| workload.map(known));
                 if known.is_some() && known != *told {
                     news.push((*address, known.flatten()));
                 }

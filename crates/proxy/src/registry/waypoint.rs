@@ -175,7 +175,7 @@ impl Registry {
         };
         let endpoint = |pod: &Workload| {
             let served = taking != Some(&wanted.key) || serves(pod);
-            let takes = served && pod.tunnel == Tunnel::Hbone && pod.away.is_none();
+            let takes = served && pod.takes_tunnels() && pod.away.is_none();
             let address = pod.addresses.first().filter(|_| takes)?;
             Some(EndpointPlan {
                 address: SocketAddr::new(*address, HBONE_PORT),

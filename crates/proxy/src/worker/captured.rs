@@ -242,6 +242,12 @@ impl Captured {
         Some(slot)
     }
 
+    /// Our own port that is meant by a port of a service of this host; none where we are behind no such service.
+    pub(super) fn named(&self, host: &str, port: u16) -> Option<u16> {
+        let plan = self.plan.borrow();
+        plan.as_ref()?.named.get(host)?.get(&port).copied()
+    }
+
     /// The slot for calls to an address, asking and waiting if nothing is known; an error when too many wait already, or
     /// nobody says in time.
     pub(crate) async fn destination(

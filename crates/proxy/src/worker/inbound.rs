@@ -680,7 +680,7 @@ pub(crate) fn inbound_series(
     protocol: &'static str,
 ) -> SeriesId {
     let address = caller.remote.ip();
-    let known = worker.peers.get(address);
+    let known = worker.peers.caller(address, &caller.principal);
     let mut source = match &known {
         Known::Workload(peer) => Peer::clone(peer),
         Known::Stranger | Known::Asked => Peer::default(),

@@ -405,7 +405,8 @@ impl HttpRole for InboundRole {
                 "" => "inbound",
                 host => host,
             };
-            let peer = self.worker.peers.get(self.caller.remote.ip());
+            let address = self.caller.remote.ip();
+            let peer = self.worker.peers.caller(address, &self.caller.principal);
             let context = HttpContext {
                 route: None,
                 upstream: Some(plan.endpoint),

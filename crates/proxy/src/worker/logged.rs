@@ -278,7 +278,7 @@ fn span(
     };
     let Some(spans) = &tracer.spans else { return };
     let own: &Peer = &worker.own.borrow();
-    let caller = caller(worker, from, entry.remote);
+    let caller = caller(worker, from, &context.downstream);
     let facts = SpanFacts {
         entry,
         http,
@@ -308,11 +308,11 @@ fn ends<'a>(
 }
 
 /// Who calls through us, where that is neither ourselves nor said otherwise.
-fn caller(worker: &Worker, from: Vantage<'_>, remote: SocketAddr) -> Option<Rc<Peer>> {
+fn caller(worker: &Worker, from: Vantage<'_>, who: &Downstream<'_>) -> Option<Rc<Peer>> {
     if !from.is_between() {
         return None;
     }
-    match worker.peers.get(remote.ip()) {
+    match worker.peers.caller(who.remote.ip(), who.principal) {
         Known::Workload(peer) => Some(peer),
         Known::Stranger | Known::Asked => None,
     }

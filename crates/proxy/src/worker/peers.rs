@@ -21,8 +21,18 @@ pub(crate) enum Known {
     Asked,
     /// Answered: nobody of the mesh.
     Stranger,
-    /// A workload.
+    /// A workload; with its identity, where it has one.
     Workload(Rc<Peer>),
+}
+
+/// Whether two identities may be one, whatever name their trust domain has; nothing speaks against it where one of them is not known.
+fn may_be(one: &str, other: &str) -> bool {
+    one.is_empty() || other.is_empty() || account(one) == account(other)
+}
+
+/// An identity without its trust domain.
+fn account(identity: &str) -> Option<&str> {
+    identity.find("/ns/").map(|at| &identity[at..])
 }
 
 /// An address that called.
@@ -58,6 +68,15 @@ impl Peers {
         // When nobody listens any more, nobody will scrape either.
         let _ = self.unknown.send(FromWorker::Stranger(address));
         Known::Asked
+    }
+
+    /// The same of whoever calls from there and proved to be this principal; empty in plaintext. Somebody else than who is there comes
+    /// through it, as from another network: of those nothing is known but their identity.
+    pub(crate) fn caller(&self, address: IpAddr, principal: &str) -> Known {
+        match self.get(address) {
+            Known::Workload(peer) if !may_be(&peer.principal, principal) => Known::Stranger,
+            known => known,
+        }
     }
 
     /// The answer.
@@ -142,6 +161,7 @@ impl Provisional {
         self.0.borrow_mut().retain(|(theirs, id)| {
             if *theirs == address {
                 shard.settle(*id, |labels| {
+                    let peer = peer.filter(|one| may_be(&one.principal, &labels.source.principal));
                     if let Some(peer) = peer {
                         let principal = std::mem::take(&mut labels.source.principal);
                         labels.source = Peer {

@@ -95,7 +95,8 @@ impl Through {
         to: Option<&Rc<Endpoint>>,
         protocol: &'static str,
     ) -> (Labels, bool) {
-        let found = worker.peers.get(self.caller.remote.ip());
+        let address = self.caller.remote.ip();
+        let found = worker.peers.caller(address, &self.caller.principal);
         let settled = !matches!(found, Known::Asked);
         let mut source = match found {
             Known::Workload(peer) => Peer::clone(&peer),

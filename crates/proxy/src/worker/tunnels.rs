@@ -1,8 +1,8 @@
 //! Tunnels of HBONE, both ends of a sidecar: by them it calls workloads that a node proxy serves, also those of other networks, and is
-//! called by node proxies.
+//! called by node proxies, and by whoever comes from another network and knows the service's name alone.
 //!
 //! ```text
-//! endpoint ─► pool ─► CONNECT ─► Stream ─► http │ relay          15008 ─► mutual TLS ─► CONNECT ─► own address? ─► inbound
+//! endpoint ─► pool ─► CONNECT ─► Stream ─► http │ relay     15008 ─► mutual TLS ─► CONNECT ─► own address, or name? ─► inbound
 //! ```
 
 use std::fmt::Display;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use voile_hbone::{
-    ATTEMPT, CONFIG, Lease, Owner, PORT, Request, Tunnel, Unopened, Wire, serve as serve_wire,
+    ATTEMPT, CONFIG, Lease, NoTunnel, Owner, PORT, Request, Tunnel, Unopened, Wire,
+    serve as serve_wire,
 };
 use voile_http2::{Connection, Fields, Link, Reason, RecvStream, SendStream};
 use voile_identity::revocation::keys_of;
@@ -337,6 +338,17 @@ async fn tunnel(calling: Rc<Calling>, request: Request) -> bool {
     };
     let to = match voile_hbone::target(request.head(), calling.local, own_ports) {
         Ok(to) => to,
+        Err(reason @ NoTunnel::NoAddress(_)) => {
+            let Some((host, number)) = voile_hbone::named(request.head()) else {
+                return refused(request, BAD, &reason);
+            };
+            let found = calling.captured.named(&host, number);
+            let Some(port) = found.filter(|port| !own_ports.contains(port)) else {
+                let why = format!("it is behind no service {host} with port {number}");
+                return refused(request, UNAVAILABLE, &why);
+            };
+            SocketAddr::new(calling.local.ip(), port)
+        }
         Err(reason) => return refused(request, BAD, &reason),
     };
     let Some(slot) = calling.captured.own(worker, to) else {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use voile_model::mesh::AddressRange;
+use voile_model::mesh::workload::sidecar_takes_tunnels;
 use voile_model::{Hostname, Identity, Labels, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
@@ -148,6 +149,16 @@ impl Workload {
         self.away
             .as_ref()
             .is_some_and(|away| away.gateway.is_some())
+    }
+
+    /// Whether it takes tunnels of HBONE: by its node proxy, or by its sidecar, whose labels say so.
+    #[must_use]
+    pub fn takes_tunnels(&self) -> bool {
+        match self.tunnel {
+            Tunnel::Hbone => true,
+            Tunnel::Mtls => sidecar_takes_tunnels(&self.own_labels),
+            Tunnel::None => false,
+        }
     }
 
     /// Its addresses, as far as they are ours to call.

@@ -130,10 +130,15 @@ struct Stage {
     servers: Vec<Pod>,
 }
 
-/// Starts a sidecar in its pod.
+/// Starts a sidecar in its pod, whose account has its name.
 pub(super) fn sidecar(mesh: &mut Mesh, pod: &Pod) {
+    sidecar_of(mesh, pod, pod.name);
+}
+
+/// The same of a pod with this account.
+pub(super) fn sidecar_of(mesh: &mut Mesh, pod: &Pod, account: &str) {
     let who = format!("shop/{}", pod.name);
-    let token = mesh.token(&who, pod.name);
+    let token = mesh.token(&format!("shop/{account}"), pod.name);
     let root = mesh.folder.path().join("state/root-cert.pem");
     let start = || {
         Process::start(pod.name, |voile| {

@@ -10,6 +10,7 @@ mod named;
 mod names;
 mod networks;
 mod networks_beside;
+mod networks_sidecars;
 mod revoked;
 mod sandwich;
 mod scenarios;

@@ -11,6 +11,7 @@ use http::{Method, Request};
 use voile_host::netns::Namespace;
 
 use super::hostile::{Caller, calls_at, is_unheard, statuses_at};
+use super::mixed::sidecar_of;
 use super::revoked::{revoke, serial};
 use super::waypoint_hostile::{GATE, start_gate};
 use super::*;
@@ -83,6 +84,26 @@ fn eastern() -> String {
     resources(&[("first", FIRST)]) + ZTUNNEL + EAST + &gate
 }
 
+/// These words, by which others may call the server's service.
+pub(super) fn exported(text: &str) -> String {
+    let private = "  name: server\n  namespace: shop\nspec:\n  clusterIP";
+    let global = "  name: server\n  namespace: shop\n  labels: {istio.io/global: \"true\"}\nspec:\n  clusterIP";
+    assert!(text.contains(private));
+    text.replace(private, global)
+}
+
+/// The label by which sidecars say that they take tunnels.
+pub(super) const TAKES: &str = "    networking.istio.io/tunnel: http\n";
+
+/// The same where the server has a sidecar that takes tunnels.
+pub(super) fn sided() -> String {
+    let labels = "  name: first\n  namespace: shop\n  labels:\n    app: server\n";
+    let text = eastern();
+    assert!(text.contains(labels));
+    let more = format!("{labels}    sidecar.istio.io/inject: \"true\"\n{TAKES}");
+    text.replace(labels, &more)
+}
+
 impl East {
     fn start(make: Make) -> Option<Self> {
         Self::start_with(make, "")
@@ -90,12 +111,20 @@ impl East {
 
     /// Beside more resources.
     pub(super) fn start_with(make: Make, more: &str) -> Option<Self> {
-        let private = "  name: server\n  namespace: shop\nspec:\n  clusterIP";
-        let global = "  name: server\n  namespace: shop\n  labels: {istio.io/global: \"true\"}\nspec:\n  clusterIP";
-        let text = eastern() + more;
-        assert!(text.contains(private));
-        let mut mesh = mesh(&text.replace(private, global))?;
-        let (client, first) = (make(&mesh, "client", CLIENT), make(&mesh, "first", FIRST));
+        Self::start_of(&(eastern() + more), make, make)
+    }
+
+    /// Beside more resources, and its server with a sidecar.
+    pub(super) fn start_sided(more: &str) -> Option<Self> {
+        let mut east = Self::start_of(&(sided() + more), pod, Mesh::pod)?;
+        sidecar_of(&mut east.mesh, &east.first, "server");
+        Some(east)
+    }
+
+    fn start_of(text: &str, make: Make, make_server: Make) -> Option<Self> {
+        let mut mesh = mesh(&exported(text))?;
+        let client = make(&mesh, "client", CLIENT);
+        let first = make_server(&mesh, "first", FIRST);
         serve(&first, FIRST);
         let gate = mesh.pod_with("gate", GATE, Rules::default());
         start_gate(&mut mesh, &gate, "istio-system/gate");
@@ -121,7 +150,7 @@ pub(super) struct West {
 }
 
 impl West {
-    fn start(east: &East, make: Make) -> Option<Self> {
+    pub(super) fn start(east: &East, make: Make) -> Option<Self> {
         Self::start_as(east, make, WEST)
     }
 
@@ -137,6 +166,11 @@ impl West {
         };
         west.enter(east, "entrance", ENTRANCE);
         Some(west)
+    }
+
+    /// From now on who enters the east comes to whoever is there.
+    pub(super) fn lead_to(&self, there: SocketAddr) {
+        *self.leads_to.lock().expect("nobody panicked") = there;
     }
 
     /// The east is entered here, too. Says how often it was.
@@ -285,12 +319,10 @@ fn whoever_is_not_who_was_expected_hears_nothing() {
         return;
     };
     // A node proxy of the east stands where the gateway should be.
-    let lead_to =
-        |address| *west.leads_to.lock().expect("nobody panicked") = (address, 15008).into();
-    lead_to(FIRST);
+    west.lead_to((FIRST, 15008).into());
     let pods = [(&west.client, "client")];
     let calling = Node::start(&mut west.mesh, "ztunnel-one", 0, &pods, &[]);
-    let (west, client) = (&west.mesh, &west.client.inside);
+    let (entered, west, client) = (&west, &west.mesh, &west.client.inside);
     let refused = |what: &str, word: &str| {
         wait_until(what, || {
             name(client, SERVICE).is_none() && calling.log(west).contains(word)
@@ -298,7 +330,7 @@ fn whoever_is_not_who_was_expected_hears_nothing() {
     };
     refused("the gateway is somebody else", "TLS_FAILURE");
     assert_eq!(called.counter(&east.mesh, OPENED), 0);
-    lead_to(GATE);
+    entered.lead_to((GATE, 15008).into());
     assert_eq!(name(client, SERVICE).as_deref(), Some("first"));
     // Behind the gateway somebody else answers than who is expected.
     let mesh = resources(&[]) + ZTUNNEL + WEST;

@@ -15,7 +15,7 @@ const ABSENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 8);
 const SIDED: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 5);
 const WAY: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 6);
 /// Where `web` is called.
-const PAGES: (Ipv4Addr, u16) = (WEB, 80);
+pub(super) const PAGES: (Ipv4Addr, u16) = (WEB, 80);
 
 /// A pod with a sidecar.
 const SIDECAR: &str = r#"---
@@ -31,23 +31,23 @@ status: {phase: Running, podIP: 10.244.0.5}
 "#;
 
 /// The client, or who has the sidecar, may not call the servers.
-fn denied(account: &str) -> String {
+pub(super) fn denied(account: &str) -> String {
     DENIED.replace("sa/client", &format!("sa/{account}"))
 }
 
 /// A service of requests in both meshes, with these labels, before the workloads of this name.
-fn web(labels: &str, app: &str) -> String {
+pub(super) fn web(labels: &str, app: &str) -> String {
     format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop, labels: {{{labels}}}}}\nspec: {{clusterIP: {WEB}, \
          selector: {{app: {app}}}, ports: [{{name: http, port: 80, targetPort: 8081}}]}}\n"
     )
 }
 
-const GLOBAL: &str = "istio.io/global: \"true\"";
-const BEHIND_WAY: &str = "istio.io/use-waypoint: way";
+pub(super) const GLOBAL: &str = "istio.io/global: \"true\"";
+pub(super) const BEHIND_WAY: &str = "istio.io/use-waypoint: way";
 
 /// A waypoint before `web`, which lets the client in and nobody else.
-fn way() -> String {
+pub(super) fn way() -> String {
     waypoint_pod("way", WAY)
         + r#"---
 apiVersion: security.istio.io/v1
@@ -59,14 +59,18 @@ spec:
 "#
 }
 
-fn start_way(mesh: &mut Mesh) {
+pub(super) fn start_way(mesh: &mut Mesh) {
     let pod = mesh.pod_with("way", WAY, Rules::default());
     start_gate(mesh, &pod, "shop/way");
 }
 
 /// The east, whose server takes requests, too, by this service; and the west in these words, with a pod that has a sidecar.
 fn both(east: &str, west: &str) -> Option<(East, West, Pod)> {
-    let east = East::start_with(pod, east)?;
+    west_of(East::start_with(pod, east)?, west)
+}
+
+/// The same of this east.
+pub(super) fn west_of(east: East, west: &str) -> Option<(East, West, Pod)> {
     reflect(&east.first);
     let mut west = West::start_as(&east, pod, &[west, SIDECAR].concat())?;
     let sided = west.mesh.pod("sided", SIDED);

@@ -65,11 +65,16 @@ pub(super) fn start_gate(mesh: &mut Mesh, gate: &Pod, workload: &str) {
 
 /// The same with these arguments besides.
 pub(super) fn start_gate_with(mesh: &mut Mesh, gate: &Pod, workload: &str, more: &[&str]) {
+    start_role(mesh, gate, "waypoint", workload, more);
+}
+
+/// The same of a proxy of another role.
+pub(super) fn start_role(mesh: &mut Mesh, gate: &Pod, role: &str, workload: &str, more: &[&str]) {
     let token = mesh.token(workload, gate.name);
     let root = mesh.folder.path().join("state/root-cert.pem");
     let start = || {
         Process::start(gate.name, |voile| {
-            voile.args(["proxy", "--role", "waypoint", "--workload", workload]);
+            voile.args(["proxy", "--role", role, "--workload", workload]);
             voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
             voile
                 .arg("--root-cert")
@@ -111,7 +116,7 @@ pub(super) fn reflect(pod: &Pod) {
 }
 
 /// What comes back for these bytes through a tunnel with these headers, to its end.
-async fn through(
+pub(super) async fn through(
     caller: &SendRequest<Bytes>,
     target: &str,
     headers: &[(&str, &str)],

@@ -3,6 +3,7 @@
 
 mod authorization;
 mod away;
+mod capture;
 mod checks;
 mod files;
 mod routes;

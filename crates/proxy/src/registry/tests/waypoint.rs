@@ -1,5 +1,8 @@
 //! Nobody but a waypoint itself calls what stands behind it.
 
+use std::sync::Arc;
+
+use voile_model::mesh::workload::TUNNEL;
 use voile_xds::wire::{Away, WaypointAddress, parse_service_key, socket_address};
 
 use super::*;
@@ -131,8 +134,16 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_t
         ("sided", "10.0.0.2", LegacyIstioMtls),
         ("bare", "10.0.0.3", Plain),
         ("far", "10.0.0.4", Hbone),
+        ("taking", "10.0.0.5", LegacyIstioMtls),
     ] {
         pod(&mut registry, uid, address, tunnel);
+    }
+    // That its sidecar takes tunnels says a label, which means nothing where there is no sidecar.
+    for uid in ["taking", "bare"] {
+        let (name, value) = TUNNEL;
+        let held = registry.workloads.get_mut(uid).expect("there");
+        let label: (Arc<str>, Arc<str>) = (name.into(), value.into());
+        held.value.own_labels = [label].into_iter().collect();
     }
     let far = registry.workloads.get_mut("far").expect("there");
     far.value.away = Some(Box::new(Away {
@@ -154,7 +165,8 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_t
         });
         shown.collect::<Vec<_>>()
     };
-    assert_eq!(led(&registry), ["10.0.0.1:15008 true"], "as it came");
+    let both = ["10.0.0.1:15008 true", "10.0.0.5:15008 true"];
+    assert_eq!(led(&registry), both, "as it came");
     // Behind a waypoint its pods are led to, and nobody past it.
     let stand_behind = |registry: &mut Registry, waypoint| {
         let web = registry.services.get_mut(&*format!("{SHOP}/web.test"));

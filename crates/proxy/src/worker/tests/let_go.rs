@@ -338,3 +338,34 @@ fn strangers_that_call_no_more_are_forgotten_and_those_that_call_just_now_are_as
     assert!(matches!(peers.get(idle), Known::Asked), "a new question");
     assert_eq!(asked(), BTreeMap::from([(idle, 1)]));
 }
+
+#[test]
+fn whoever_proves_to_be_somebody_else_than_who_is_at_its_address_is_a_stranger() {
+    let (control, _heard) = mpsc::unbounded_channel();
+    let peers = Peers::new(control);
+    let at = |principal: &str| {
+        peers.learn(
+            address(1),
+            Some(voile_telemetry::Peer {
+                workload: "gate".to_owned(),
+                principal: principal.to_owned(),
+                ..voile_telemetry::Peer::default()
+            }),
+        );
+    };
+    let gate = "spiffe://cluster.local/ns/edge/sa/gate";
+    for (known, shown, is_it) in [
+        (gate, gate, true),
+        (gate, "spiffe://old.domain/ns/edge/sa/gate", true),
+        // In plaintext nobody proves anything; and of some workloads nobody says who they are.
+        (gate, "", true),
+        ("", gate, true),
+        (gate, "spiffe://cluster.local/ns/edge/sa/client", false),
+        (gate, "spiffe://cluster.local/ns/shop/sa/gate", false),
+        (gate, "gate", false),
+    ] {
+        at(known);
+        let found = matches!(peers.caller(address(1), shown), Known::Workload(_));
+        assert_eq!(found, is_it, "{shown} where {known} is");
+    }
+}
