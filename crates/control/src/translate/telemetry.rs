@@ -161,13 +161,16 @@ fn providers_of_logs<'a>(
     side: Side,
 ) -> BTreeMap<Arc<str>, Option<&'a LogFilter>> {
     let defaults = &mesh.config.default_providers.access_logging;
-    let named = |rules: &[LoggingRule]| -> Vec<Arc<str>> {
-        let names = rules.iter().flat_map(|rule| &rule.providers);
+    let names = |rule: &LoggingRule| -> Vec<Arc<str>> {
+        let names = rule.providers.iter();
         names.map(|provider| provider.name.clone()).collect()
     };
     let mut in_scope = defaults.clone();
     for resource in resources {
-        let names = named(&resource.access_logging);
+        // What it says of the other side leaves this one's providers as they are.
+        let meant = resource.access_logging.iter();
+        let meant = meant.filter(|rule| rule.sides.has(side));
+        let names: Vec<Arc<str>> = meant.flat_map(names).collect();
         if !names.is_empty() {
             in_scope = names;
         }
@@ -180,7 +183,7 @@ fn providers_of_logs<'a>(
     let mut parent = defaults.clone();
     for rule in resources.iter().flat_map(|one| &one.access_logging) {
         if !rule.providers.is_empty() {
-            parent = named(std::slice::from_ref(rule));
+            parent = names(rule);
         }
         if !rule.sides.has(side) {
             continue;

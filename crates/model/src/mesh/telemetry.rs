@@ -1,5 +1,5 @@
 //! Istio's Telemetry: which metrics, spans and access logs a workload's proxy gives. What holds for a workload is the sum
-//! of up to three resources, from wide to narrow ([`Mesh::telemetry_for`]).
+//! of the mesh's, its namespace's and those that select it, from wide to narrow ([`Mesh::telemetry_for`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -296,8 +296,8 @@ impl Telemetry {
 }
 
 impl Mesh {
-    /// The Telemetry resources that hold for a workload, from wide to narrow: the root namespace's, its namespace's, and
-    /// the one that selects it. In each scope the oldest holds.
+    /// The Telemetry resources that hold for a workload, from wide to narrow: the root namespace's, its namespace's, of each the
+    /// oldest, and all that select it, the youngest last.
     #[must_use]
     pub fn telemetry_for(&self, workload: &Workload) -> Vec<&Arc<Telemetry>> {
         let whole = self.telemetry_of_all(&[&workload.key.namespace]);
@@ -308,13 +308,12 @@ impl Mesh {
     }
 
     /// The same for what a waypoint's Pod takes for a service: the service's namespace is nearer than the waypoint's, and what aims at
-    /// the service nearer than what aims at the waypoint.
+    /// the service, the youngest last, nearer than what aims at the waypoint.
     #[must_use]
     pub fn telemetry_at(&self, own: &Workload, service: &Service) -> Vec<&Arc<Telemetry>> {
         let whole = self.telemetry_of_all(&[&own.key.namespace, &service.key.namespace]);
-        let mut all = self.telemetries.iter();
-        let aimed = all.find(|one| one.aims(service));
-        let near = self.telemetry_selecting(own).into_iter().chain(aimed);
+        let aimed = self.telemetries.iter().filter(|one| one.aims(service));
+        let near = self.telemetry_selecting(own).chain(aimed);
         whole.into_iter().chain(near).collect()
     }
 
@@ -333,9 +332,9 @@ impl Mesh {
         scopes.into_iter().filter_map(whole).collect()
     }
 
-    fn telemetry_selecting(&self, workload: &Workload) -> Option<&Arc<Telemetry>> {
-        let mut all = self.telemetries.iter();
-        all.find(|one| {
+    fn telemetry_selecting(&self, workload: &Workload) -> impl Iterator<Item = &Arc<Telemetry>> {
+        let all = self.telemetries.iter();
+        all.filter(|one| {
             one.name.namespace == workload.key.namespace && one.selects(&workload.labels)
         })
     }

@@ -612,12 +612,18 @@ fn a_waypoint_tells_of_a_service_what_its_namespace_says_and_at_last_what_aims_a
     let text = [
         telemetry("mesh", "istio-system", ""),
         telemetry("all", "shop", ""),
+        telemetry("late", "shop", ""),
         telemetry("all", "bank", ""),
         telemetry("aims", "shop", web),
+        telemetry("oldest", "shop", web).replace(
+            "namespace: shop}",
+            "namespace: shop, creationTimestamp: \"2020-01-01T00:00:00Z\"}",
+        ),
         telemetry("aims", "bank", web),
         telemetry("second", "bank", web),
         telemetry("outside", "bank", entry),
         telemetry("gate", "shop", gate),
+        telemetry("young", "shop", "selector: {matchLabels: {gateway.networking.k8s.io/gateway-name: gate}}"),
         telemetry("elsewhere", "bank", gate),
         service("shop"),
         service("bank"),
@@ -630,27 +636,35 @@ fn a_waypoint_tells_of_a_service_what_its_namespace_says_and_at_last_what_aims_a
     let mesh = good(&text.concat());
     let key: WorkloadKey = "shop/gate".parse().unwrap();
     let own = &mesh.workloads[&key];
-    for (service, expected) in [
-        ("shop/web.shop.svc.cluster.local", &["shop/aims"][..]),
+    for (service, whole, aimed) in [
+        (
+            "shop/web.shop.svc.cluster.local",
+            None,
+            &["shop/oldest", "shop/aims"][..],
+        ),
         (
             "bank/web.bank.svc.cluster.local",
-            &["bank/all", "bank/aims"],
+            Some("bank/all"),
+            &["bank/aims", "bank/second"],
         ),
-        ("bank/web.example", &["bank/all", "bank/outside"]),
+        ("bank/web.example", Some("bank/all"), &["bank/outside"]),
     ] {
         let found = mesh.services.values();
         let mut found = found.filter(|one| one.key.to_string() == service);
         let held = mesh.telemetry_at(own, found.next().expect("the service"));
         let names: Vec<String> = held.iter().map(|one| one.name.to_string()).collect();
-        let (last, whole) = expected.split_last().expect("some");
         let mut all = vec!["istio-system/mesh", "shop/all"];
         all.extend(whole);
-        all.extend(["shop/gate", last]);
+        all.extend(["shop/gate", "shop/young"]);
+        all.extend(aimed);
         assert_eq!(names, all, "{service}");
     }
     let held = mesh.telemetry_for(own);
     let names: Vec<String> = held.iter().map(|one| one.name.to_string()).collect();
-    assert_eq!(names, ["istio-system/mesh", "shop/all", "shop/gate"]);
+    assert_eq!(
+        names,
+        ["istio-system/mesh", "shop/all", "shop/gate", "shop/young"]
+    );
 }
 
 #[test]

@@ -213,3 +213,80 @@ fn a_span_of_a_waypoint_is_of_the_service_that_is_aimed_at_between_its_caller_an
     let told = seen(inside, OTHER, "traceparent: nonsense\r\n");
     assert_eq!(header(&told, "traceparent"), Some("nonsense"));
 }
+
+#[test]
+fn several_that_aim_at_one_service_hold_together_and_the_youngest_has_the_last_word() {
+    let Some((mesh, _node, [client, _, gate])) = started_with(SECOND_SERVICE) else {
+        return;
+    };
+    let inside = &client.inside;
+    is_up(inside, &gate);
+    let folder = mesh.folder.path();
+    let (server, client) = (folder.join("server.log"), folder.join("client.log"));
+    let log = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let created = |year: u16, text: String| {
+        let at = format!("namespace: shop, creationTimestamp: \"{year}-01-01T00:00:00Z\"}}");
+        text.replace("namespace: shop}", &at)
+    };
+    let shelf = |shelf: &str| {
+        format!(
+            "    - match: {{metric: REQUEST_COUNT}}\n      tagOverrides: {{shelf: {{value: \"'{shelf}'\"}}}}\n"
+        )
+    };
+    let metrics = |overrides: &str| format!("  metrics:\n  - overrides:\n{overrides}");
+    let quiet = "    - match: {metric: REQUEST_SIZE}\n      disabled: true\n";
+    // Written the younger one first.
+    let all = [
+        logs(&server, &client),
+        created(2021, telemetry("young", AT_WEB, &metrics(&shelf("young")))),
+        created(
+            2020,
+            telemetry(
+                "old",
+                AT_WEB,
+                &(LOGGED.to_owned() + &metrics(&(shelf("old") + quiet))),
+            ),
+        ),
+    ];
+    mesh.write("both.yaml", &all.concat());
+    let count = |name: &str, service: &str, label: &str| {
+        let of = format!("destination_service_name=\"{service}\"");
+        series(&page(&gate), name, &[&of, label]).is_some()
+    };
+    wait_until("what both say of one thing is said by the younger", || {
+        status(inside, WEB, "/both", "");
+        count("istio_requests_total", "web", "shelf=\"young\"")
+    });
+    assert!(!count("istio_requests_total", "web", "shelf=\"old\""));
+    assert!(
+        !count("istio_request_bytes_count", "web", ""),
+        "what only the older says"
+    );
+    assert!(count("istio_request_bytes_count", "other", ""));
+    wait_until("and its log", || log(&server).contains("/both 200 "));
+    // A younger one that names other providers of logs has the earlier ones out of scope, on its side.
+    let names = |provider: &str, mode: &str| {
+        let log = format!(
+            "  accessLogging:\n  - providers: [{{name: {provider}}}]\n    match: {{mode: {mode}}}\n"
+        );
+        created(2022, telemetry("youngest", AT_WEB, &log))
+    };
+    mesh.write("youngest.yaml", &names("client", "SERVER"));
+    wait_until("the other file has it", || {
+        status(inside, WEB, "/moved", "");
+        log(&client).contains("/moved 200 ")
+    });
+    assert_eq!(status(inside, WEB, "/late", ""), 200);
+    wait_until("each request is told", || {
+        log(&client).contains("/late 200 ")
+    });
+    assert!(!log(&server).contains("/late"), "{}", log(&server));
+    mesh.write("youngest.yaml", &names("client", "CLIENT"));
+    wait_until(
+        "what is said of clients leaves a waypoint as it was",
+        || {
+            status(inside, WEB, "/back", "");
+            log(&server).contains("/back 200 ")
+        },
+    );
+}
