@@ -109,10 +109,7 @@ fn contradictions(
                 return None;
             }
             let target = subject.target(&port.target)?;
-            Some((
-                subject,
-                refusal(view.mesh, subject, target, tls.mode, service)?,
-            ))
+            Some((subject, refusal(view, subject, target, tls.mode, service)?))
         });
         if let Some((subject, why)) = refused {
             let said = format!(
@@ -145,24 +142,33 @@ fn spoken(mode: ClientTlsMode) -> &'static str {
 
 /// Why a workload refuses what is spoken.
 fn refusal(
-    mesh: &Mesh,
+    view: &View<'_>,
     subject: &Subject<'_>,
     port: Port,
     mode: ClientTlsMode,
     service: &Service,
 ) -> Option<String> {
-    let taken = mode_at(mesh, subject, port);
+    let taken = mode_at(view.mesh, subject, port);
     match (mode, subject.has_sidecar) {
+        // A node proxy takes its callers' tunnels whatever PeerAuthentication says.
+        (ClientTlsMode::IstioMutual, false) if subject.ambient => None,
         (ClientTlsMode::IstioMutual, false) => Some("has no sidecar to speak it with".to_owned()),
         (ClientTlsMode::IstioMutual, true) if taken == Mode::Disable => {
             Some("takes plaintext only there (DISABLE)".to_owned())
         }
         (ClientTlsMode::IstioMutual, true) => None,
-        (_, true) if taken == Mode::Strict && service.location == Location::MeshInternal => {
-            Some("takes the mesh's mutual TLS only there (STRICT)".to_owned())
+        (_, sidecar) => {
+            let strict = taken == Mode::Strict && service.location == Location::MeshInternal;
+            let refused = strict && (sidecar || (subject.ambient && is_obeyed(view, service)));
+            refused.then(|| "takes the mesh's mutual TLS only there (STRICT)".to_owned())
         }
-        _ => None,
     }
+}
+
+/// Whether anybody obeys what DestinationRules say of a service: node proxies do not, and so nothing fails where there are no others.
+fn is_obeyed(view: &View<'_>, service: &Service) -> bool {
+    let waypoint = view.mesh.waypoint_of(service).is_some();
+    waypoint || view.subjects.iter().any(|one| one.has_sidecar)
 }
 
 /// The mode of one port of a workload.

@@ -318,3 +318,47 @@ fn policies_hold_between_a_sidecar_and_a_node_proxy_and_cut_what_is_open() {
         });
     }
 }
+
+/// What clients are to speak to the server of a node proxy, and what that takes.
+fn spoken(mode: &str, taken: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: spoken, namespace: shop}}\n\
+         spec: {{host: node-server, trafficPolicy: {{tls: {{mode: {mode}}}}}}}\n---\n\
+         apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: taken, namespace: shop}}\n\
+         spec: {{selector: {{matchLabels: {{app: node-server}}}}, mtls: {{mode: {taken}}}}}\n"
+    )
+}
+
+/// Whether `voile analyze` says that the two contradict each other.
+fn is_faulted(mesh: &Mesh) -> bool {
+    let output = Process::output(|voile| {
+        voile.arg("analyze").arg(mesh.folder.path().join("config"));
+    });
+    let said = String::from_utf8_lossy(&output.stdout);
+    said.contains("error[V0412]")
+}
+
+#[test]
+fn what_analysis_says_of_tls_towards_a_node_proxys_pods_is_what_happens() {
+    let Some(stage) = Stage::start() else {
+        return;
+    };
+    // What works comes after what does not, so that it is waited for.
+    for (mode, taken, works) in [
+        ("DISABLE", "STRICT", false),
+        ("ISTIO_MUTUAL", "STRICT", true),
+        ("DISABLE", "STRICT", false),
+        ("ISTIO_MUTUAL", "DISABLE", true),
+        ("DISABLE", "STRICT", false),
+        ("DISABLE", "PERMISSIVE", true),
+    ] {
+        stage.mesh.write("spoken.yaml", &spoken(mode, taken));
+        let what = format!("{mode} to {taken}");
+        wait_until(&what, || {
+            stage.reaches(Kind::Sidecar, Kind::Node) == (works, works)
+        });
+        assert_eq!(is_faulted(&stage.mesh), !works, "{what}");
+        let by_node = stage.reaches(Kind::Node, Kind::Node);
+        assert_eq!(by_node, (true, true), "a node proxy obeys no such rule");
+    }
+}
