@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use voile_hbone::{CONFIG, NoTunnel, Request, Wire, named, serve, target};
 use voile_http2::{Connection, End, Link, Reason};
 use voile_identity::Identity;
-use voile_model::{Port, ServiceKey};
+use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{
     Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, proxy_protocol, reset,
@@ -24,7 +24,7 @@ use crate::plain::{Arrival, call, carry};
 use crate::pod::{Life, Pod};
 use crate::proven::Proven;
 use crate::records::{Parties, Record};
-use crate::registry::Resident;
+use crate::registry::{Resident, View};
 use crate::route::OWN_PORTS;
 use crate::tunnel::{self, End as TunnelEnd};
 use crate::worker::{Closed, Watched, Worker, own};
@@ -173,9 +173,50 @@ const DENIED: u16 = 401;
 const UNAVAILABLE: u16 = 503;
 
 impl Called {
+    /// The service that is meant where a waypoint of another program is asked for one by its name: of the namespace that the name
+    /// says, or else of the waypoint's own.
+    fn service(&self, own: &Resident) -> Option<ServiceKey> {
+        let Self::Named(host, _) = self else {
+            return None;
+        };
+        own.workload.application_tunnel?;
+        let mut parts = host.split('.').skip(1);
+        let namespace = match (parts.next(), parts.next()) {
+            (Some(namespace), Some("svc")) => Namespace::new(namespace)?,
+            _ => own.workload.namespace.clone(),
+        };
+        let hostname = Hostname::new(host).filter(|host| !host.is_wildcard())?;
+        Some(ServiceKey {
+            namespace,
+            hostname,
+        })
+    }
+
+    /// The address that is asked for, of a waypoint of another program: a PROXY header has no room for a name, so of a service that is
+    /// asked for by its name it is the service's own.
+    fn address(&self, own: &Resident, here: IpAddr, view: &View) -> Result<SocketAddr, Nowhere> {
+        let number = match self {
+            Self::At(asked) | Self::Elsewhere(asked) => return Ok(*asked),
+            Self::Named(_, number) => *number,
+        };
+        let service = self.service(own).and_then(|key| view.service(&key));
+        let Some(service) = service.map(|served| &served.service) else {
+            return Err((UNAVAILABLE, "there is no such service"));
+        };
+        if !service.ports.iter().any(|port| port.number.get() == number) {
+            return Err((UNAVAILABLE, "the service has no such port"));
+        }
+        let alike = |address: &&IpAddr| address.is_ipv4() == here.is_ipv4();
+        let found = service.addresses.iter().find(alike);
+        let found = found.or(service.addresses.first());
+        let why = "the service has no address, and a PROXY header no room for a name";
+        let address = found.ok_or((UNAVAILABLE, why))?;
+        Ok(SocketAddr::new(*address, number))
+    }
+
     /// Where a tunnel leads that asks for this. A waypoint that takes none itself is called at its loopback address, where nobody else
     /// calls it, and told who calls whom.
-    fn way(&self, own: &Resident, here: IpAddr) -> Result<Way, Nowhere> {
+    fn way(&self, own: &Resident, here: IpAddr, view: &View) -> Result<Way, Nowhere> {
         let Some(tunnel) = own.workload.application_tunnel else {
             if let Self::Elsewhere(_) = self {
                 return Err((BAD_REQUEST, "it is not the address of this workload"));
@@ -188,9 +229,7 @@ impl Called {
                 told: None,
             });
         };
-        let (Self::At(asked) | Self::Elsewhere(asked)) = self else {
-            return Err((UNAVAILABLE, "a PROXY header has no room for a name"));
-        };
+        let asked = self.address(own, here, view)?;
         let port = tunnel.port.map_or(asked.port(), Port::get);
         if OWN_PORTS.contains(&port) {
             return Err((BAD_REQUEST, "the port is the node proxy's own"));
@@ -203,7 +242,7 @@ impl Called {
         Ok(Way {
             judged: SocketAddr::new(here, asked.port()),
             to: SocketAddr::new(at, port),
-            told: tunnel.proxy.then_some(*asked),
+            told: tunnel.proxy.then_some(asked),
         })
     }
 
@@ -240,10 +279,18 @@ async fn admit<'a>(
     let Some(view) = known else {
         return Err(UNAVAILABLE);
     };
+    let meant = own(&view, pod, here).and_then(|own| called.service(own));
+    let known = match &meant {
+        Some(service) => worker.known_service(view, service).await,
+        None => Some(view),
+    };
+    let Some(view) = known else {
+        return Err(UNAVAILABLE);
+    };
     let Some(own) = own(&view, pod, here) else {
         return Err(UNAVAILABLE);
     };
-    let way = called.way(own, here).and_then(|way| {
+    let way = called.way(own, here, &view).and_then(|way| {
         let opens = pod.opens(way.to.port());
         opens.then_some(way).ok_or((
             BAD_REQUEST,
@@ -310,7 +357,7 @@ async fn reach(calling: &Calling, way: &Way) -> Result<TcpStream, String> {
 
 /// The workload at the caller's address, if it is the caller: an address alone proves nothing.
 fn source<'a>(
-    view: &'a crate::registry::View,
+    view: &'a View,
     address: IpAddr,
     identity: Option<&Identity>,
 ) -> Option<&'a Resident> {
@@ -394,7 +441,8 @@ async fn begin<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::tests::{Said, workload};
+    use crate::registry::tests::{Said, service, workload};
+    use voile_proto::workload as proto;
     use voile_proto::workload::{Port as Sent, PortList, address::Type};
 
     #[test]
@@ -441,6 +489,20 @@ mod tests {
     #[test]
     fn a_waypoint_is_called_where_nobody_else_calls_it_and_told_what_was_asked_for() {
         use voile_proto::workload::{ApplicationTunnel, application_tunnel::Protocol};
+        const SERVICES: &[(&str, &str, &[&str])] = &[
+            ("shop", "web.test", &["fd00::9", "10.96.0.9"]),
+            ("bank", "web.bank.svc.cluster.local", &["fd00::8"]),
+            ("shop", "bare.test", &[]),
+            ("bank", "theirs.test", &["10.96.0.7"]),
+            ("shop", "*.wild.test", &["10.96.0.6"]),
+        ];
+        let address = |text: &str| proto::NetworkAddress {
+            address: match text.parse::<IpAddr>().expect("an address") {
+                IpAddr::V4(four) => four.octets().to_vec(),
+                IpAddr::V6(six) => six.octets().to_vec(),
+            },
+            ..proto::NetworkAddress::default()
+        };
         let here = IpAddr::from([10, 244, 0, 3]);
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let (vip, own) = (at("10.96.0.1:80"), at("10.244.0.3:81"));
@@ -453,9 +515,21 @@ mod tests {
             });
             let mut said = Said::asked(&[]);
             said.addresses(vec![("gate", &[], Type::Workload(gate))], &[]);
+            for (namespace, host, addresses) in SERVICES {
+                let service = proto::Service {
+                    namespace: (*namespace).to_owned(),
+                    hostname: (*host).to_owned(),
+                    addresses: addresses.iter().map(|one| address(one)).collect(),
+                    ..service()
+                };
+                let name = format!("{namespace}/{host}");
+                said.addresses(vec![(&name, &[], Type::Service(service))], &[]);
+            }
             let view = said.registry.view();
             let gate = view.workload(here).expect("the pod");
-            let way = called.way(gate, here).map_err(|(status, _)| status)?;
+            let way = called
+                .way(gate, here, &view)
+                .map_err(|(status, _)| status)?;
             let told = way.told.map(|told| told.to_string());
             Ok((way.judged.to_string(), way.to.to_string(), told))
         };
@@ -463,7 +537,7 @@ mod tests {
             Ok((judged.to_owned(), to.to_owned(), told.map(str::to_owned)))
         };
         let proxy = |port| Some((Protocol::Proxy, port));
-        let named = || Called::Named("web.test".to_owned(), 80);
+        let named = |host: &str, port| Called::Named(host.to_owned(), port);
         for (said, called, expected) in [
             (
                 None,
@@ -488,7 +562,32 @@ mod tests {
             ),
             (proxy(15008), Called::Elsewhere(vip), Err(400)),
             (proxy(0), Called::Elsewhere(at("10.96.0.1:15001")), Err(400)),
-            (proxy(15088), named(), Err(503)),
+            // By a name: the service's address, one like our own if there is any.
+            (
+                proxy(15088),
+                named("web.test", 80),
+                is("10.244.0.3:80", "127.0.0.1:15088", Some("10.96.0.9:80")),
+            ),
+            (
+                proxy(15088),
+                named("web.bank.svc.cluster.local", 80),
+                is("10.244.0.3:80", "127.0.0.1:15088", Some("[fd00::8]:80")),
+            ),
+            (
+                Some((Protocol::None, 8080)),
+                named("web.test", 80),
+                is("10.244.0.3:80", "10.244.0.3:8080", None),
+            ),
+            (proxy(15088), named("web.test", 81), Err(503)),
+            (proxy(15088), named("bare.test", 80), Err(503)),
+            (proxy(15088), named("theirs.test", 80), Err(503)),
+            (
+                proxy(15088),
+                named("web.shop.svc.cluster.local", 80),
+                Err(503),
+            ),
+            (proxy(15088), named("*.wild.test", 80), Err(503)),
+            (proxy(15088), named("", 80), Err(503)),
             (
                 Some((Protocol::None, 8080)),
                 Called::Elsewhere(vip),

@@ -33,6 +33,9 @@ const MAX_WAYPOINTS: usize = 1024;
 /// Entrances of other networks followed at once, beyond which nobody is called through others.
 const MAX_ENTRANCES: usize = 1024;
 
+/// Services followed at once that tunnels asked a waypoint of another program for by their names.
+const MAX_MEANT: usize = 256;
+
 /// A workload, and what the checked type leaves out.
 #[derive(Debug)]
 pub(crate) struct Resident {
@@ -109,11 +112,14 @@ impl View {
     pub(crate) fn knows_waypoint(&self, waypoint: &WaypointAddress) -> bool {
         match waypoint {
             WaypointAddress::Address(address) => self.knows(*address),
-            WaypointAddress::Service(key) => {
-                self.by_key.contains_key(key) || self.missing.contains(key)
-            }
+            WaypointAddress::Service(key) => self.knows_service(key),
             WaypointAddress::Nobody(_) => true,
         }
+    }
+
+    /// Whether it is known what this service is, or that there is none.
+    pub(crate) fn knows_service(&self, key: &ServiceKey) -> bool {
+        self.by_key.contains_key(key) || self.missing.contains(key)
     }
 
     /// Whether it is known who stands where another network is entered, if anybody.
@@ -173,6 +179,8 @@ pub(crate) struct Registry {
     /// Services that were asked for by name, and those of them that are not there.
     named: HashSet<ServiceKey>,
     missing: HashSet<ServiceKey>,
+    /// Services that tunnels meant by their names, the first first.
+    meant: VecDeque<ServiceKey>,
     /// Entrances of other networks that were asked for, and those of them where nobody is.
     entrances: HashSet<Place>,
     empty: HashSet<Place>,
@@ -231,6 +239,24 @@ impl Registry {
             }
             WaypointAddress::Nobody(_) => Wish::default(),
         }
+    }
+
+    /// A tunnel asks for a service by its name. So may anybody with an identity of the mesh: of many the first is let go of.
+    pub(crate) fn ask_service(&mut self, key: &ServiceKey) -> Wish {
+        let mut wish = Wish::default();
+        if self.named.contains(key) || self.meant.contains(key) {
+            return wish;
+        }
+        if self.meant.len() >= MAX_MEANT
+            && let Some(first) = self.meant.pop_front()
+            && !self.named.contains(&first)
+        {
+            self.missing.remove(&first);
+            wish.unsubscribe = Some(first.to_string());
+        }
+        self.meant.push_back(key.clone());
+        wish.subscribe = Some(key.to_string());
+        wish
     }
 
     /// Somebody wants to know who stands where another network is entered. Those that were gone through once are followed.

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 use voile_hbone::Gateways;
 use voile_identity::Identity;
+use voile_model::ServiceKey;
 use voile_proto::type_url;
 use voile_telemetry::{Shard, Snapshot};
 use voile_xds::client::XdsClient;
@@ -290,6 +291,21 @@ impl Worker {
         let wish = self.asker.registry().ask_waypoint(waypoint);
         self.asker.follow(wish);
         self.once(ANSWER_PATIENCE, |view| view.knows_waypoint(waypoint))
+            .await
+    }
+
+    /// What is known once it is known, too, what this service is; none when nobody says so in time.
+    pub(crate) async fn known_service(
+        &self,
+        view: Rc<Known>,
+        service: &ServiceKey,
+    ) -> Option<Rc<Known>> {
+        if view.knows_service(service) {
+            return Some(view);
+        }
+        let wish = self.asker.registry().ask_service(service);
+        self.asker.follow(wish);
+        self.once(ANSWER_PATIENCE, |view| view.knows_service(service))
             .await
     }
 

@@ -317,6 +317,32 @@ fn the_address_asked_for_first_makes_room_but_our_own_stay() {
 }
 
 #[test]
+fn of_many_services_that_are_meant_by_name_the_first_makes_room_unless_it_is_a_waypoint() {
+    let mut registry = Registry::default();
+    let key = |n: usize| {
+        let name = format!("shop/web-{n}.shop.svc.cluster.local");
+        parse_service_key(&name).expect("a name")
+    };
+    for n in 0..MAX_MEANT {
+        let wish = registry.ask_service(&key(n));
+        assert_eq!(wish.subscribe, Some(key(n).to_string()));
+        assert_eq!(wish.unsubscribe, None, "{n}");
+    }
+    assert_eq!(registry.ask_service(&key(3)), Wish::default());
+    registry.missing.extend([key(0), key(1)]);
+    let _ = registry.ask_waypoint(&WaypointAddress::Service(key(1)));
+    let wish = registry.ask_service(&key(MAX_MEANT));
+    assert_eq!(wish.unsubscribe, Some(key(0).to_string()));
+    let wish = registry.ask_service(&key(MAX_MEANT + 1));
+    assert_eq!(
+        wish.unsubscribe, None,
+        "who is a waypoint is followed as one"
+    );
+    assert_eq!(registry.missing, [key(1)].into());
+    assert_eq!(registry.meant.len(), MAX_MEANT);
+}
+
+#[test]
 fn a_search_in_vain_makes_no_new_view_and_whatever_else_comes_does() {
     let search = "*shop/web.example.com";
     let mut said = Said::asked(&[search, "/10.0.0.9"]);

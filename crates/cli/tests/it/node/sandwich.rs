@@ -1,6 +1,9 @@
 //! A waypoint of another program, which takes no tunnels: the node proxy of its pod takes them for it, and hands on what they carry with
 //! a header of the PROXY protocol that says who calls whom, or without one. A ztunnel in its place does the same.
 
+use http::{Method, Request};
+
+use super::hostile::{Caller, calls_at};
 use super::*;
 use crate::captured::connect;
 use crate::ztunnel::node::shared;
@@ -254,4 +257,80 @@ fn a_ztunnel_does_the_same_where_nothing_is_told() {
     agent.add(&first, "server");
     agent.complete();
     is_passed_on(&client);
+}
+
+/// A service behind the waypoint that has no address.
+const HEADLESS: &str = r#"---
+apiVersion: v1
+kind: Service
+metadata: {name: bare, namespace: shop, labels: {istio.io/use-waypoint: gate}}
+spec: {clusterIP: None, selector: {app: server}, ports: [{name: http, port: 80, targetPort: 8081}]}
+"#;
+
+/// What the waypoint was told of a tunnel that the client asked for by hand; or the status that refused it.
+fn told_of(mesh: &Mesh, target: &'static str) -> Result<String, u16> {
+    calls_at(mesh, "client", GATE, async move |caller: Caller| {
+        let request = Request::builder().method(Method::CONNECT).uri(target);
+        let mut caller = caller.ready().await.expect("room");
+        let request = request.body(()).expect("a request");
+        let (answer, _open) = caller.send_request(request, false).expect("sent");
+        let answer = answer.await.expect("an answer");
+        if answer.status() != 200 {
+            return Err(answer.status().as_u16());
+        }
+        let mut body = answer.into_body();
+        let mut heard = Vec::new();
+        while !heard.ends_with(b"\n") {
+            let chunk = body.data().await.expect("a line").expect("open");
+            heard.extend_from_slice(&chunk);
+        }
+        Ok(String::from_utf8_lossy(&heard).trim_end().to_owned())
+    })
+}
+
+/// What it is told of a service that is asked for by its name, as who comes from another network does.
+fn is_told_of_names(mesh: &Mesh, node: &str) {
+    let of_client = "spiffe://cluster.local/ns/shop/sa/client";
+    let web = format!("{WORLD} 10.96.0.11:80 {of_client}");
+    wait_until(&format!("{node} tells of a service by its address"), || {
+        told_of(mesh, "web.shop.svc.cluster.local:80") == Ok(web.clone())
+    });
+    assert_eq!(told_of(mesh, "10.96.0.11:80"), Ok(web), "as of the address");
+}
+
+#[test]
+fn a_waypoint_of_another_program_that_is_asked_for_by_name_is_told_the_services_address() {
+    let Some((mut mesh, [client, gate])) = town(pod) else {
+        return;
+    };
+    mesh.write("headless.yaml", HEADLESS);
+    let pods = [(&client, "client"), (&gate, "gate")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    is_told_of_names(&mesh, "our node proxy");
+    for (target, why) in [
+        ("web.shop.svc.cluster.local:81", "no such port"),
+        ("bare.shop.svc.cluster.local:80", "no room for a name"),
+        ("nobody.shop.svc.cluster.local:80", "no such service"),
+    ] {
+        assert_eq!(told_of(&mesh, target), Err(503), "{target}");
+        wait_until("it says why", || node.log(&mesh).contains(why));
+    }
+}
+
+#[test]
+fn a_ztunnel_tells_a_waypoint_that_is_asked_for_by_name_the_same() {
+    let Some(program) = program() else {
+        return;
+    };
+    let Some((mut mesh, [client, gate])) = town(Mesh::pod) else {
+        return;
+    };
+    let mut agent = shared(&mut mesh, &program, "ztunnel-one", "one");
+    agent.greet();
+    agent.add(&client, "client");
+    agent.add(&gate, "gate");
+    agent.complete();
+    // It asks nobody what a name means, and knows what it was told of before.
+    is_told(&client);
+    is_told_of_names(&mesh, "a ztunnel");
 }
