@@ -69,7 +69,7 @@ codes! {
     UNKNOWN_AUTHORIZER = "V0329";
     /// CUSTOM policies of one workload name several providers: what they match is denied.
     SEVERAL_AUTHORIZERS = "V0330";
-    /// A rule asks for what a token says, and tokens are not verified yet.
+    /// A rule asks for what a token says, and no token is verified where it holds.
     NO_TOKEN = "V0331";
     /// A value that no request can have: a method in lower case, a path with a query.
     NEVER_MATCHES = "V0332";
@@ -109,6 +109,8 @@ codes! {
     NOBODY_CHECKS = "V0355";
     /// A HealthCheck is for a host, or a port of it, that no service has.
     UNKNOWN_CHECKED_HOST = "V0356";
+    /// A HealthCheck does not hold where a gateway lets the mesh's TLS through unread.
+    UNREAD_CHECK = "V0357";
     /// An EndpointSlice or Endpoints is for no Service that takes it: there is none, or it selects workloads itself.
     SLICE_NOT_TAKEN = "V0360";
     /// An endpoint of an EndpointSlice is never called.

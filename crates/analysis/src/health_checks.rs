@@ -1,7 +1,10 @@
 //! HealthChecks: is there somebody who asks, and somebody to be asked?
 
+use std::sync::Arc;
+
 use voile_model::Diagnostic;
-use voile_model::mesh::{HealthCheck, PodTemplate};
+use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode};
+use voile_model::mesh::{HealthCheck, PodTemplate, Service};
 
 use crate::codes;
 use crate::services::shown;
@@ -13,19 +16,58 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     for one in view.mesh.health_checks.values() {
         asking(view, one, found);
         asked(view, one, found);
+        unread(view, one, found);
+    }
+}
+
+/// Whether the proxy of such a workload asks.
+fn asks(view: &View<'_>, one: &HealthCheck, subject: &Subject<'_>) -> bool {
+    let root = &view.mesh.config.root_namespace;
+    let waypoint = subject.template.is_some_and(PodTemplate::is_waypoint);
+    let edge = subject.is_gateway() && !waypoint;
+    let proxy = subject.has_sidecar || subject.is_gateway();
+    proxy && one.is_asked_by((subject.namespace, subject.labels), edge, root)
+}
+
+/// Gateways that ask, and whose AUTO_PASSTHROUGH leads to the same service: nobody of those behind it is left out there.
+fn unread(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
+    let services = view.covered(&one.host);
+    let has = |server: &Server, service: &Service| {
+        server.hosts.iter().any(|host| {
+            let only = host.namespace.as_ref();
+            only.is_none_or(|only| *only == service.key.namespace)
+                && host.host.covers(&service.key.hostname)
+        })
+    };
+    let leads = |server: &Server| {
+        let mode = server.tls.as_ref().map(|tls| tls.mode);
+        mode == Some(ServerTlsMode::AutoPassthrough)
+            && services.iter().any(|service| has(server, service))
+    };
+    let asked_by = |gateway: &Arc<Gateway>| {
+        let selector = gateway.selector.as_ref();
+        let selected = selector.map(|selector| view.selected_anywhere(selector));
+        let mut gateways = selected.into_iter().flatten();
+        gateways.any(|subject| subject.is_gateway() && asks(view, one, subject))
+    };
+    let all = view.mesh.intents.gateways.iter();
+    for gateway in all.filter(|gateway| gateway.servers.iter().any(leads)) {
+        if !asked_by(gateway) {
+            continue;
+        }
+        let message = format!(
+            "HealthCheck {} does not hold where Gateway {} lets the mesh's TLS through unread (AUTO_PASSTHROUGH): who is found unwell goes on taking that",
+            one.name, gateway.name
+        );
+        let help = "outlierDetection of a DestinationRule holds there";
+        let source = one.source.clone();
+        found.push(Diagnostic::warning(codes::UNREAD_CHECK, source, message).help(help));
     }
 }
 
 /// Who asks.
 fn asking(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
-    let root = &view.mesh.config.root_namespace;
-    let asks = |subject: &Subject<'_>| {
-        let waypoint = subject.template.is_some_and(PodTemplate::is_waypoint);
-        let edge = subject.is_gateway() && !waypoint;
-        let proxy = subject.has_sidecar || subject.is_gateway();
-        proxy && one.is_asked_by((subject.namespace, subject.labels), edge, root)
-    };
-    if view.subjects.iter().any(asks) {
+    if view.subjects.iter().any(|subject| asks(view, one, subject)) {
         return;
     }
     let name = &one.name;
