@@ -331,6 +331,14 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
         let message = format!("{} is not a number of attempts", number.value);
         report.error(codes::BAD_VALUE, &number.at, message, "write 0 or more");
     }
+    if let Some(previous) = written.ignore_previous.as_ref().filter(|one| !one.value) {
+        report.error(
+            codes::NOT_YET,
+            &previous.at,
+            "retryIgnorePreviousHosts: false is not yet supported: who failed is asked again last",
+            "remove it",
+        );
+    }
     let mut on = Vec::new();
     if let Some(text) = &written.retry_on {
         let names = text.value.split(',').map(str::trim);

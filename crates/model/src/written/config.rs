@@ -228,6 +228,8 @@ pub(crate) struct RetrySettings {
     pub(crate) retry_on: Option<Text>,
     pub(crate) per_try_timeout: Option<Text>,
     pub(crate) backoff: Option<Text>,
+    /// Whether who was asked already is asked again last.
+    pub(crate) ignore_previous: Option<Spanned<bool>>,
 }
 
 impl RetrySettings {
@@ -237,9 +239,10 @@ impl RetrySettings {
             retry_on: fields.text("retryOn"),
             per_try_timeout: fields.text("perTryTimeout"),
             backoff: fields.text("backoff"),
+            ignore_previous: fields.boolean("retryIgnorePreviousHosts"),
         };
-        // Both are what a proxy does anyway.
-        fields.ignore(&["retryRemoteLocalities", "retryIgnorePreviousHosts"]);
+        // Where endpoints of other localities may be asked at all says `localityLbSetting`.
+        fields.ignore(&["retryRemoteLocalities"]);
         fields.finish();
         settings
     }
