@@ -46,7 +46,7 @@ fn embedded(address: IpAddr) -> IpAddr {
             }
             _ => v6.into(),
         },
-        v4 => v4,
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
