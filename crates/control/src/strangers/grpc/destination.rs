@@ -60,13 +60,7 @@ impl Destination {
             return Err(format!("{name} has no port {port}"));
         }
         if let Some(waypoint) = &service.waypoint {
-            let why = format!(
-                "it stands behind the waypoint {waypoint}, through which gRPC is not led: it is left out, and nobody goes past the waypoint"
-            );
-            let about = about(port, subset);
-            let limit = Limit::new(LimitName::Waypoint, &about, &why);
-            snapshot.made.limits.met(name, about, [limit].into());
-            return Err(format!("{name}: {why}"));
+            return Err(past_waypoint(snapshot, waypoint, (name, port, subset)));
         }
         if service.passthrough {
             return Err(format!(
@@ -174,6 +168,21 @@ impl Destination {
             is_placed: weights.iter().any(|(place, _)| !place[0].is_empty()),
         }
     }
+}
+
+/// Why a service behind a waypoint is left out, which is a limit with a name.
+fn past_waypoint(
+    snapshot: &MeshSnapshot,
+    waypoint: &impl std::fmt::Display,
+    (name, port, subset): At<'_>,
+) -> String {
+    let why = format!(
+        "it stands behind the waypoint {waypoint}, through which gRPC is not led: it is left out, and nobody goes past the waypoint"
+    );
+    let about = about(port, subset);
+    let limit = Limit::new(LimitName::Waypoint, &about, &why);
+    snapshot.made.limits.met(name, about, [limit].into());
+    format!("{name}: {why}")
 }
 
 /// What limits are about.
