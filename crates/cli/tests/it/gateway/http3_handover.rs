@@ -1,12 +1,15 @@
 //! HTTP/3 while a gateway is replaced: connections go on in the process where they began, new ones are the new process's, and none is lost.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use quinn::{RecvStream, SendStream};
 use voile_http3::{Code, data_head};
 
 use super::http3::{ASKED, as_anybody, client, get_at, offered, simple_as};
-use super::http3_streams::ended;
+use super::http3_streams::{begin_handshakes, ended, first_packets};
 use super::quic::{self, Dialed, dial, head, read};
 use super::tls::PORT;
 use super::{Asking, Edge, http_server, say, servers};
@@ -186,4 +189,84 @@ fn where_the_new_process_wants_no_http3_the_old_one_reads_on() {
         upload.finish().await;
         assert!(first.wait().success(), "{}", first.log());
     });
+}
+
+/// Carries what a client and a server say to each other. Once the client is asked to show where it is (Retry), what it says waits for a
+/// word.
+struct Ferry {
+    at: SocketAddr,
+    asked: Arc<AtomicBool>,
+    waits: Sender<()>,
+}
+
+impl Ferry {
+    fn begin(to: SocketAddr) -> Self {
+        let [near, far] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+        far.connect(to).expect("an address");
+        let at = near.local_addr().expect("an address");
+        let (waits, word) = channel();
+        let (asked, client) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+        let [near_too, far_too] = [&near, &far].map(|one| one.try_clone().expect("the same"));
+        let (asks, whose) = (Arc::clone(&asked), Arc::clone(&client));
+        std::thread::spawn(move || {
+            let mut packet = [0; 2000];
+            while let Ok((length, from)) = near.recv_from(&mut packet) {
+                *whose.lock().expect("nobody panicked") = Some(from);
+                // A word, or that nobody will give one any more.
+                if asks.load(Ordering::SeqCst) && word.recv().is_err() {
+                    return;
+                }
+                // What nobody takes is lost, as on any way.
+                let _ = far.send(&packet[..length]);
+            }
+        });
+        let asking = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            let mut packet = [0; 2000];
+            while let Ok(length) = far_too.recv(&mut packet) {
+                // A Retry has its own kind of head.
+                if packet[0] & 0xf0 == 0xf0 {
+                    asking.store(true, Ordering::SeqCst);
+                }
+                if let Some(client) = *client.lock().expect("nobody panicked") {
+                    let _ = near_too.send_to(&packet[..length], client);
+                }
+            }
+        });
+        Self { at, asked, waits }
+    }
+
+    fn release(&self) {
+        // As many words as a client may say before it is answered.
+        for _ in 0..1000 {
+            self.waits.send(()).expect("it listens");
+        }
+    }
+}
+
+#[test]
+fn who_is_asked_where_he_is_when_the_process_changes_is_refused_and_comes_again() {
+    let (mut edge, _) = simple_as(lending());
+    let to = edge.at(PORT);
+    begin_handshakes(to, &quic::run(first_packets(79)));
+    let ferry = Ferry::begin(to);
+    let at = ferry.at;
+    let dialing = std::thread::spawn(move || {
+        let tls = client(b"h3", None);
+        quic::run(async { dial(at, "a.example", &tls).await.map(drop) })
+    });
+    wait_until("he is asked", || ferry.asked.load(Ordering::SeqCst));
+    let mut first = edge.replace(lending());
+    wait_until("the second process serves", || {
+        first.log().contains("draining")
+    });
+    // Who was asked nothing is served meanwhile.
+    quic::run(served(to)).expect("served");
+    ferry.release();
+    let refused = dialing.join().expect("nobody panicked");
+    let why = refused.expect_err("the old process takes nobody any more");
+    assert!(why.contains("refused"), "{why}");
+    quic::run(served(to)).expect("served");
+    // Those who never went on hold nobody up.
+    assert!(first.wait().success(), "{}", first.log());
 }

@@ -400,7 +400,7 @@ fn whoever_breaks_the_rules_loses_his_connection_and_nobody_else_does() {
 }
 
 /// First packets of so many clients, which none of them follows up.
-async fn first_packets(count: usize) -> Vec<Vec<u8>> {
+pub(super) async fn first_packets(count: usize) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for _ in 0..count {
         // Each has its own, since a ClientHello may take two packets.
@@ -429,6 +429,24 @@ fn answers(socket: &UdpSocket, to: SocketAddr, packet: &[u8]) -> Option<Vec<u8>>
     Some(answer)
 }
 
+/// The head of a packet of another version; as long as a first one it is answered.
+const OTHER_VERSION: [u8; 15] = [0xc0, 0xba, 0xba, 0xba, 0xba, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
+
+/// Sends first packets, and waits until they were looked at, so that no buffer of the kernel's runs over.
+pub(super) fn begin_handshakes(to: SocketAddr, packets: &[Vec<u8>]) {
+    let [sender, asker] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a socket"));
+    let patience = Some(Duration::from_secs(20));
+    asker.set_read_timeout(patience).expect("patience");
+    let mut other = OTHER_VERSION.to_vec();
+    other.resize(1200, 0);
+    for packets in packets.chunks(8) {
+        for packet in packets {
+            sender.send_to(packet, to).expect("sent");
+        }
+        answers(&asker, to, &other).expect("an answer");
+    }
+}
+
 #[test]
 fn packets_that_lead_nowhere_cost_little_and_who_comes_meanwhile_shows_where_he_is() {
     let edge = simple();
@@ -445,7 +463,7 @@ fn packets_that_lead_nowhere_cost_little_and_who_comes_meanwhile_shows_where_he_
             "{noise:x?}"
         );
     }
-    let mut other = vec![0xc0, 0xba, 0xba, 0xba, 0xba, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
+    let mut other = OTHER_VERSION.to_vec();
     assert_eq!(
         answers(&socket, to, &other),
         None,
@@ -459,18 +477,11 @@ fn packets_that_lead_nowhere_cost_little_and_who_comes_meanwhile_shows_where_he_
         "{answer:x?}"
     );
     quic::run(async {
-        let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         let packets = first_packets(80).await;
         let (last, others) = packets.split_last().expect("80");
+        begin_handshakes(to, others);
         let patience = Some(Duration::from_secs(20));
         socket.set_read_timeout(patience).expect("patience");
-        for packets in others.chunks(8) {
-            for packet in packets {
-                sender.send_to(packet, to).expect("sent");
-            }
-            // What came before this was looked at, so that no buffer of the kernel's runs over.
-            answers(&socket, to, &other).expect("an answer");
-        }
         // A Retry has its own kind of head.
         let answer = answers(&socket, to, last).expect("an answer");
         assert_eq!(

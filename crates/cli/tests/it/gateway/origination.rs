@@ -12,7 +12,7 @@ use crate::mesh::{Process, wait_until};
 /// Nobody here lives so long.
 pub(super) const LATER: &str = "20400101000000Z";
 /// Before all tests.
-const EARLIER: &str = "20200201000000Z";
+pub(super) const EARLIER: &str = "20200201000000Z";
 
 pub(super) fn rule(name: &str, tls: &str) -> String {
     format!(
@@ -214,8 +214,8 @@ fn requests_of_the_mesh_leave_by_an_egress_gateway_which_makes_their_tls() {
     wait_until("a name that is not its own", || ask().status == 503);
 }
 
-/// What a server of TLS says within a connection whose client speaks plaintext to the gateway; nothing of one that is reset.
-fn page(at: SocketAddr) -> String {
+/// What a server of TLS says within a connection whose client speaks plaintext to a proxy; nothing of one that is reset.
+pub(super) fn page(at: SocketAddr) -> String {
     let mut text = String::new();
     let Ok(mut stream) = TcpStream::connect(at) else {
         return text;

@@ -1,12 +1,14 @@
 //! The PROXY protocol at a gateway: heard of the balancer in front, whatever that says and however slowly, and said to servers
 //! outside, each of whose connections is then one client's alone.
 
+use std::collections::BTreeSet;
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustls::{ServerConnection, StreamOwned};
 use voile_testkit::{TestAuthority, hostile_server_config};
 
@@ -14,14 +16,14 @@ use super::streams::entry;
 use super::tls::{PORT, curl, https, path};
 use super::{Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
 use crate::mesh::certificates::Keys;
-use crate::mesh::{HTTP_PORT, application, read_answer, wait_until};
+use crate::mesh::{HTTP_PORT, Mesh, application, read_answer, wait_until};
 
 /// No read or write of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// What a connection begins with, by its words: none where it is no header.
-fn introduced(stream: &mut impl Read) -> Option<String> {
+pub(crate) fn introduced(stream: &mut impl Read) -> Option<String> {
     let mut begun = vec![0; 12];
     stream.read_exact(&mut begun).ok()?;
     if begun == SIGNATURE {
@@ -92,11 +94,88 @@ impl Caller {
 
     /// What one request is answered: the number of the connection that it went on, and what that began with.
     fn ask(&mut self) -> (usize, String) {
-        let request = b"GET / HTTP/1.1\r\nHost: out.example\r\n\r\n";
-        self.0.get_mut().write_all(request).expect("sent");
-        let answer = body(&read_answer(&mut self.0).expect("an answer"));
-        let (number, said) = answer.split_once(' ').unwrap_or(("0", &answer));
-        (number.parse().unwrap_or_default(), said.to_owned())
+        self.ask_for("out.example")
+    }
+
+    fn ask_for(&mut self, host: &str) -> (usize, String) {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        self.0
+            .get_mut()
+            .write_all(request.as_bytes())
+            .expect("sent");
+        told(&body(&read_answer(&mut self.0).expect("an answer")))
+    }
+}
+
+/// The number of a connection, and what it began with.
+fn told(answer: &str) -> (usize, String) {
+    let (number, said) = answer.split_once(' ').unwrap_or(("0", answer));
+    (number.parse().unwrap_or_default(), said.to_owned())
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// The same as [`serve_introduced`] over HTTP/2.
+fn serve_introduced_http2(listener: TcpListener) {
+    let count = AtomicUsize::new(0);
+    application::serve(listener, move |mut stream| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        let Some(said) = introduced(&mut stream) else {
+            return;
+        };
+        let said = Bytes::from(format!("{number} {said}"));
+        stream.set_nonblocking(true).expect("set");
+        let answering = async {
+            let stream = tokio::net::TcpStream::from_std(stream).expect("a stream");
+            let Ok(mut connection) = h2::server::handshake(stream).await else {
+                return;
+            };
+            while let Some(Ok((_, mut answer))) = connection.accept().await {
+                // Whoever went away hears nothing.
+                if let Ok(mut send) = answer.send_response(http::Response::new(()), false) {
+                    let _ = send.send_data(said.clone(), true);
+                }
+            }
+        };
+        runtime().block_on(answering);
+    });
+}
+
+/// A client of HTTP/2: what its requests, which are under way together, are answered, and its own address.
+async fn asked_together(at: SocketAddr, requests: usize) -> (SocketAddr, Vec<(usize, String)>) {
+    let stream = tokio::net::TcpStream::connect(at).await;
+    let stream = stream.expect("a connection");
+    let own = stream.local_addr().expect("an address");
+    let (client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+    let answered = async {
+        let mut under_way = Vec::new();
+        for _ in 0..requests {
+            let request = http::Request::get("http://out.example/").body(());
+            let mut ready = client.clone().ready().await.expect("room");
+            let (answer, _) = ready
+                .send_request(request.expect("a request"), true)
+                .expect("sent");
+            under_way.push(answer);
+        }
+        let mut all = Vec::new();
+        for answer in under_way {
+            let answer = answer.await.expect("an answer");
+            assert_eq!(answer.status(), 200);
+            let mut body = answer.into_body();
+            let mut text = Vec::new();
+            while let Some(part) = body.data().await {
+                text.extend_from_slice(&part.expect("data"));
+            }
+            all.push(told(&String::from_utf8(text).expect("text")));
+        }
+        all
+    };
+    tokio::select! {
+        all = answered => (own, all),
+        ended = connection => panic!("the gateway ended it: {ended:?}"),
     }
 }
 
@@ -149,6 +228,78 @@ fn a_server_hears_first_for_whom_and_no_connection_is_of_two_clients() {
         let mut caller = Caller::new(edge.at(HTTP_PORT));
         caller.ask().1.starts_with("V1 ")
     });
+}
+
+#[test]
+fn over_http2_the_requests_of_one_client_share_what_nobody_else_does() {
+    const TOGETHER: usize = 5;
+    let to_out = "{route: [{destination: {host: out.test}}]}";
+    let door = http_server("out.example").replace("protocol: HTTP", "protocol: HTTP2");
+    let edge = Edge::start("", &(servers(&door) + &routes("out.example", to_out)));
+    let listener = TcpListener::bind(edge.mesh.address(11, 14_080)).expect("an address");
+    let server = entry("out", listener.local_addr().expect("an address"), "HTTP2");
+    serve_introduced_http2(listener);
+    let at = edge.at(HTTP_PORT);
+    let runtime = runtime();
+    for version in ["V1", "V2"] {
+        let policy = format!("proxyProtocol: {{version: {version}}}");
+        say(&edge.mesh, "out.yaml", &(server.clone() + &rule(&policy)));
+        wait_until("the header", || {
+            let mut caller = Caller::new(at);
+            caller.ask().1 == format!("{version} {} {at}", caller.own())
+        });
+        let mut taken = BTreeSet::new();
+        for _ in 0..3 {
+            let (own, all) = runtime.block_on(asked_together(at, TOGETHER));
+            assert_eq!(all.len(), TOGETHER);
+            let said = format!("{version} {own} {at}");
+            assert!(
+                all.iter().all(|(_, heard)| *heard == said),
+                "{said}: {all:?}"
+            );
+            let ways: BTreeSet<usize> = all.iter().map(|(number, _)| *number).collect();
+            // Streams that begin while the first connection is being made may open another.
+            assert!(ways.len() < TOGETHER, "nothing is shared: {all:?}");
+            assert!(
+                ways.iter().all(|way| taken.insert(*way)),
+                "{ways:?} of {taken:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sidecar_says_for_which_connection_of_its_application_it_calls() {
+    let mesh = Mesh::start("STRICT");
+    let listener = TcpListener::bind(mesh.address(11, 14_080)).expect("an address");
+    let server = entry("out", listener.local_addr().expect("an address"), "HTTP");
+    serve_introduced(listener);
+    let way = format!(
+        "{NETWORKING}VirtualService\nmetadata: {{name: way, namespace: shop}}\nspec:\n  hosts: [server]\n  http: [{{route: [{{destination: {{host: out.test, port: {{number: 443}}}}}}]}}]\n---\n"
+    );
+    let host = "server.shop.svc.cluster.local";
+    let at = mesh.http();
+    for version in ["V1", "V2"] {
+        let policy = format!("proxyProtocol: {{version: {version}}}");
+        say(
+            &mesh,
+            "out.yaml",
+            &[&server, &way, &rule(&policy)].map(String::as_str).concat(),
+        );
+        let said = |caller: &Caller| format!("{version} {} {at}", caller.own());
+        wait_until("the header", || {
+            let mut caller = Caller::new(at);
+            caller.ask_for(host).1 == said(&caller)
+        });
+        let (mut one, mut other) = (Caller::new(at), Caller::new(at));
+        let [first, second] = [one.ask_for(host), other.ask_for(host)];
+        assert_eq!((&first.1, &second.1), (&said(&one), &said(&other)));
+        assert_ne!(first.0, second.0);
+        for _ in 0..3 {
+            assert_eq!(one.ask_for(host), first);
+            assert_eq!(other.ask_for(host), second);
+        }
+    }
 }
 
 #[test]

@@ -252,3 +252,143 @@ fn a_server_whose_certificate_is_revoked_is_not_called() {
     wait_until("the file", || ask("kept").0 == 200);
     assert!(refused("lost"));
 }
+
+/// A root, an authority that it certifies, and a list of each; nobody is on them yet.
+fn two_authorities() -> Keys {
+    let keys = Keys::new();
+    keys.own("root", "root");
+    keys.intermediate("inter", "root");
+    for name in ["root", "inter"] {
+        keys.revoke(name, &[], None);
+    }
+    keys
+}
+
+/// Of two authorities' certificates, what becomes of `kept` and `lost` by the second one and `direct` by the root where these lists are
+/// given; each begins where the one before ended.
+fn by_lists(keys: &Keys, mut becomes: impl FnMut(&str, &[&str], [bool; 3])) {
+    let both = ["root", "inter"];
+    becomes("empty lists", &both, [true, true, true]);
+    keys.revoke("inter", &["lost"], None);
+    becomes("one is taken back", &both, [true, false, true]);
+    becomes(
+        "of the second authority nothing is said",
+        &["inter"],
+        [false; 3],
+    );
+    becomes("lists again", &both, [true, false, true]);
+    becomes(
+        "of its certificates nothing is said",
+        &["root"],
+        [false, false, true],
+    );
+    becomes("lists once more", &both, [true, false, true]);
+    keys.revoke("inter", &[], Some(LONG_AGO));
+    becomes("its list is out of date", &both, [false, false, true]);
+    keys.revoke("inter", &[], None);
+    becomes("a new list", &both, [true, false, true]);
+    keys.revoke("root", &[], Some(LONG_AGO));
+    becomes("the root's is out of date", &both, [false; 3]);
+    keys.revoke("root", &["inter"], None);
+    becomes(
+        "the second authority is taken back",
+        &both,
+        [false, false, true],
+    );
+}
+
+/// A file of these authorities' lists.
+fn lists(keys: &Keys, of: &[&str]) {
+    let files: Vec<String> = of.iter().map(|name| format!("{name}.crl")).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    keys.join(&files, "lists.crl");
+}
+
+#[test]
+fn of_every_certificate_that_a_client_shows_a_list_must_say_that_it_is_not_revoked() {
+    let keys = two_authorities();
+    keys.own("server", "*.example");
+    keys.client("direct", "root");
+    for name in ["kept", "lost"] {
+        keys.client(name, "inter");
+        keys.join(
+            &[&format!("{name}.crt"), "inter.crt"],
+            &format!("{name}.crt"),
+        );
+    }
+    let all = servers(&https(
+        "must.example",
+        "mode: MUTUAL, credentialName: server",
+    ));
+    let edge = Edge::start(
+        "",
+        &(keys.pair("server") + &all + &routes("must.example", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    by_lists(&keys, |what, of, expected| {
+        lists(&keys, of);
+        let told = [("ca.crt", "root.crt"), ("ca.crl", "lists.crl")];
+        say(
+            &edge.mesh,
+            "clients.yaml",
+            &keys.secret("shop", "server-cacert", &told),
+        );
+        let enters = |name| enters(&edge, &keys, "must.example", Some(name));
+        wait_until(what, || ["kept", "lost", "direct"].map(enters) == expected);
+    });
+}
+
+#[test]
+fn of_every_certificate_that_a_server_shows_a_list_must_say_that_it_is_not_revoked() {
+    let keys = two_authorities();
+    let names = ["kept", "lost", "direct"];
+    for (name, by) in names.into_iter().zip(["inter", "inter", "root"]) {
+        keys.server(name, &format!("{name}.test"), by, LATER);
+    }
+    let edge = Edge::start(
+        "",
+        &(servers(&http_server("\"*.test\"")) + &names.map(route).concat()),
+    );
+    let inter = keys.path("inter.crt");
+    let at = |last: u8| edge.mesh.address(last, PORT);
+    let places = names.into_iter().zip(20..);
+    let _servers: Vec<_> = places
+        .clone()
+        .map(|(name, last)| tls_server(&keys, name, at(last), &["-cert_chain", path(&inter)]))
+        .collect();
+    let entries: String = places
+        .map(|(name, last)| entry(name, at(last), "HTTP"))
+        .collect();
+    say(&edge.mesh, "entries.yaml", &entries);
+    let rules = names.map(|name| rule(name, "mode: SIMPLE, credentialName: root"));
+    by_lists(&keys, |what, of, expected| {
+        lists(&keys, of);
+        let told = [("ca.crt", "root.crt"), ("ca.crl", "lists.crl")];
+        say(
+            &edge.mesh,
+            "rules.yaml",
+            &(keys.secret("shop", "root", &told) + &rules.concat()),
+        );
+        let called = |name| edge.status(&format!("{name}.test"), "/") == 200;
+        wait_until(what, || names.map(called) == expected);
+    });
+    // A list of nothing is none, and nobody is believed by it.
+    by_lists_of_nothing(&edge, &keys, &rules.concat());
+}
+
+/// An empty `ca.crl`.
+fn by_lists_of_nothing(edge: &Edge, keys: &Keys, rules: &str) {
+    let say_lists = |told: &[(&str, &str)]| {
+        let secret = keys.secret("shop", "root", told);
+        say(&edge.mesh, "rules.yaml", &(secret + rules));
+    };
+    let called = || edge.ask("GET", "direct.test", "/", "");
+    std::fs::write(keys.path("empty.crl"), "").expect("written");
+    say_lists(&[("ca.crt", "root.crt"), ("ca.crl", "empty.crl")]);
+    wait_until("an empty list", || {
+        let answer = called();
+        answer.status == 503 && body(&answer).contains("TLS cannot be made")
+    });
+    say_lists(&[("ca.crt", "root.crt")]);
+    wait_until("no list", || called().status == 200);
+}

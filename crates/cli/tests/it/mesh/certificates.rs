@@ -79,6 +79,23 @@ impl Keys {
         ));
     }
 
+    /// An authority that another one certifies.
+    pub(crate) fn intermediate(&self, name: &str, authority: &str) {
+        let extensions = "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\n\
+                          subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n";
+        std::fs::write(self.path("authority.ext"), extensions).expect("written");
+        self.request(name);
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA {authority}.crt -CAkey {authority}.key -CAcreateserial -days 2 -extfile authority.ext -out {name}.crt"
+        ));
+    }
+
+    /// Files one behind the other, as another.
+    pub(crate) fn join(&self, files: &[&str], name: &str) {
+        let all: String = files.iter().map(|file| self.text(file)).collect();
+        std::fs::write(self.path(name), all).expect("written");
+    }
+
     /// A client's certificate by an authority.
     pub(crate) fn client(&self, name: &str, authority: &str) {
         std::fs::write(self.path("client.ext"), "extendedKeyUsage=clientAuth\n").expect("written");
