@@ -52,6 +52,21 @@ pub(super) fn calls_by<T, F: Future<Output = T>>(
 where
     T: Send,
 {
+    certified(mesh, account, |store| async move {
+        let serial = store.current().expect("obtained").serial().to_owned();
+        work(speak(&store, address).await, serial).await
+    })
+}
+
+/// Somebody with a certificate of `shop/ACCOUNT` does this in the world.
+pub(super) fn certified<T, F: Future<Output = T>>(
+    mesh: &Mesh,
+    account: &str,
+    work: impl FnOnce(Arc<CertificateStore>) -> F + Send,
+) -> T
+where
+    T: Send,
+{
     let token_file = Some(mesh.token(&format!("shop/{account}"), account));
     let settings = ClientSettings {
         control: vec![format!("https://{WORLD}:{XDS}")],
@@ -64,8 +79,7 @@ where
         let store = Arc::new(CertificateStore::new());
         let certificates = CertificateClient::new(settings, Arc::clone(&store));
         certificates.obtain().await.expect("a certificate");
-        let serial = store.current().expect("obtained").serial().to_owned();
-        work(speak(&store, address).await, serial).await
+        work(store).await
     })
 }
 

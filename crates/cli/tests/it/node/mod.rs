@@ -4,6 +4,8 @@
 mod beside_ztunnel;
 mod handover;
 mod hostile;
+mod hostile_pods;
+mod introduced;
 mod migration;
 mod mixed;
 mod named;
