@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use voile_graph::dice::Dice;
 
-use crate::mesh::{Process, exchange, get, read_to_end, wait_until};
+use crate::mesh::{Process, exchange, get, memory, read_to_end, wait_until};
 use crate::up::Up;
 
 /// What makes chance repeatable here.
@@ -196,6 +197,42 @@ fn a_graph_without_a_mesh_does_exactly_what_its_scripts_say_and_leaves_nothing_b
     run.terminate();
     assert!(run.wait().success(), "{}", run.log());
     assert_eq!(users(&folder.graph()), [], "left behind");
+}
+
+/// The CPU time that a process has used.
+fn used(process: &Process) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).expect("it runs");
+    let (_, fields) = stat.rsplit_once(") ").expect("its fields");
+    // utime and stime, the 14th and 15th, of which two are behind us; in ticks of a hundredth of a second.
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.map(|one| one.parse::<u64>().expect("ticks")).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+#[test]
+fn a_service_uses_and_holds_all_the_time_what_it_is_said_to() {
+    let folder = Folder::new(
+        "services:\n- {name: busy, isEntrypoint: true, computeUsage: 30%, memoryUsage: 64 MiB}\n- {name: idle, isEntrypoint: true}\n",
+    );
+    let begun = Instant::now();
+    let [(busy, _), (idle, _)] = ["busy", "idle"].map(|name| serve(&folder, name, &[]));
+    let held = |process: &Process| memory(process.pid(), "VmRSS:");
+    let more = held(&busy) - held(&idle);
+    // Beside it both have what any has, to a few pages.
+    assert!((60 << 20..72 << 20).contains(&more), "{more} bytes more");
+    let quiet = used(&idle);
+    wait_until("it has used a good part of a second", || {
+        used(&busy) >= Duration::from_millis(600)
+    });
+    // Not more than it may, but for what it took to begin; nobody asked it anything.
+    let (used_by_busy, passed) = (used(&busy), begun.elapsed());
+    let most = passed.mul_f64(0.3) + Duration::from_millis(300);
+    assert!(used_by_busy <= most, "{used_by_busy:?} in {passed:?}");
+    let spent = used(&idle) - quiet;
+    assert!(
+        spent < Duration::from_millis(100),
+        "{spent:?} by one that does nothing"
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What an operator asks a running control plane: is every proxy in sync, what does it hold and why, what happens.
 
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
 use serde_json::Value;
 
 use crate::gateway::say;
@@ -28,20 +30,29 @@ fn status_config_and_events_say_what_each_proxy_has_and_why() {
         text.contains("/sa/client") && text.contains("/sa/server"),
         "{text}"
     );
-    assert!(
-        text.contains("h") && text.contains(" left"),
-        "certificates last: {text}"
-    );
+    // Certificates are of a day.
+    let lasts = text.lines().filter(|line| line.contains("/sa/"));
+    let lasts: Vec<_> = lasts
+        .map(|line| line.contains(" 23h5") && line.ends_with(" left"))
+        .collect();
+    assert_eq!(lasts, [true, true], "{text}");
 
-    let (_, page) = asked(&mesh, &["status", "--json"]);
-    let page: Value = serde_json::from_str(&page).expect("JSON");
-    let proxies = page["proxies"].as_array().expect("a list");
-    let server = proxies.iter().find(|proxy| {
-        let identity = proxy["identity"].as_str();
-        identity.is_some_and(|identity| identity.ends_with("/sa/server"))
-    });
-    let server = server.expect("the server");
-    let identity = server["identity"].as_str().expect("text");
+    let server = || {
+        let (_, page) = asked(&mesh, &["status", "--json"]);
+        let page: Value = serde_json::from_str(&page).expect("JSON");
+        let proxies = page["proxies"].as_array().expect("a list");
+        let server = proxies.iter().find(|proxy| {
+            let identity = proxy["identity"].as_str();
+            identity.is_some_and(|identity| identity.ends_with("/sa/server"))
+        });
+        server.expect("the server").clone()
+    };
+    let before = server();
+    let identity = before["identity"].as_str().expect("text");
+    let until = before["certificate_until"].as_u64().expect("a time");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let left = until.saturating_sub(now.expect("after 1970").as_secs());
+    assert!((86_000..=86_400).contains(&left), "{before:#}");
     let (code, held) = asked(&mesh, &["config", identity]);
     assert_eq!(code, Some(0), "{held}");
     for part in [
@@ -55,8 +66,22 @@ fn status_config_and_events_say_what_each_proxy_has_and_why() {
     let (code, nobody) = asked(&mesh, &["config", "shop/nobody"]);
     assert_eq!(code, Some(2), "{nobody}");
 
-    // A change is followed, and how long it took stands in the metrics.
+    // A change is followed, and how long it took stands with the proxy that it is of, and in the metrics.
+    let changed = Instant::now();
     mesh.set_peer_authentication("PERMISSIVE");
+    let changes = |of: &Value| of["propagation"]["changes"].as_u64().expect("a number");
+    let mut after = Value::Null;
+    wait_until("the server's way is measured", || {
+        after = server();
+        changes(&after) > changes(&before)
+    });
+    let most = changed.elapsed().as_secs_f64() * 1e3;
+    let took = ["last_ms", "slowest_ms"].map(|key| after["propagation"][key].as_f64());
+    let [last, slowest] = took.map(|took| took.expect("a time"));
+    assert!(
+        0.0 < last && last <= slowest && last <= most,
+        "{most} {after:#}"
+    );
     wait_until("the change's way is measured", || {
         let metrics = get(mesh.monitoring(), "/metrics").expect("metrics");
         let metrics = String::from_utf8_lossy(&metrics.body).into_owned();

@@ -302,3 +302,33 @@ async fn a_control_plane_that_starts_while_its_folder_is_away_serves_what_was_go
     let why = refused.err().expect("nothing to serve").to_string();
     assert!(why.contains(nothing.to_str().unwrap()), "{why}");
 }
+
+#[tokio::test]
+async fn an_edit_that_changes_no_meaning_sends_nothing() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", Some("client-1")));
+    client.ask(ADDRESS, &[SERVICE]);
+    client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+    let before = client.until(|told| told.held.len() == 3).await;
+    let version = mesh.report(|_| true).await.version;
+    // A remark, other spaces, and the same in another order.
+    let [kind, name] = [
+        "kind: Service\n",
+        "metadata: {name: echo, namespace: shop}\n",
+    ];
+    let turned = SHOP.replacen(&format!("{kind}{name}"), &format!("{name}{kind}"), 1);
+    let remarked = format!("# a word\n{SHOP}");
+    let spaced = SHOP.replace("port: 80, targetPort", "port:  80,  targetPort");
+    for text in [&turned, &remarked, &spaced] {
+        assert_ne!(text, SHOP);
+        mesh.edit("mesh.yaml", text);
+        let seen = mesh.next_report(|_| true).await;
+        assert!(!seen.changed, "{}", seen.text);
+        assert_eq!(seen.version, version);
+    }
+    // Whatever was sent on the way would have come before this.
+    mesh.edit("more.yaml", SECOND_ECHO);
+    let told = client.until(|told| told.held.len() == 4).await;
+    assert_eq!(told.arrived, before.arrived + 1, "only what is new");
+    assert!(told.removed.is_empty(), "{:?}", told.removed);
+}
