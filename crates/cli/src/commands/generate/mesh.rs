@@ -17,7 +17,7 @@ const SERVICES_FROM: u32 = 0xAC10_0000;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Writes mesh.yaml (the namespaces), services/NAME.yaml (a Service, its ServiceAccount, a policy: AuthorizationPolicy and\n\
-    DestinationRule in turn, and a VirtualService of two routes) and workloads/NAME.yaml (a running Pod with a sidecar). The folder\n\
+    DestinationRule in turn, and a VirtualService of three routes) and workloads/NAME.yaml (a running Pod with a sidecar). The folder\n\
     must be empty or not be there.\n\
     Exit code: 0, 1 when it cannot be written, 2 when the arguments contradict each other."
 )]
@@ -139,8 +139,9 @@ impl Mesh {
                 text,
                 "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
                  spec:\n  hosts: [{name}]\n  http:\n\
-                 \x20 - match: [{{uri: {{prefix: /slow/{word:08x}}}}}]\n    timeout: 30s\n    route: [{{destination: {{host: {name}}}}}]\n\
-                 \x20 - route: [{{destination: {{host: {name}}}}}]\n"
+                 \x20 - match: [{{port: 80, uri: {{prefix: /slow/{word:08x}}}}}]\n    timeout: 30s\n    route: [{{destination: {{host: {name}, port: {{number: 80}}}}}}]\n\
+                 \x20 - match: [{{port: 80}}]\n    route: [{{destination: {{host: {name}, port: {{number: 80}}}}}}]\n\
+                 \x20 - match: [{{port: 81}}]\n    route: [{{destination: {{host: {name}, port: {{number: 81}}}}}}]\n"
             );
         }
         if number >= self.policies() {
