@@ -59,12 +59,12 @@ const READINGS: [(&str, &str); 5] = [
          than between data planes (the A/A control says so: a factor below two cannot be seen), so next to nothing is said of it.",
     ),
     (
-        "2026-11-23-routing-quick",
-        "A route is found about as cheaply among ten thousand as alone: a request costs Voile's client sidecar 0.95 [0.74–1.31] of what one route costs with ten thousand exact paths, 1.08 [1.06–1.46] with ten thousand prefixes and 1.09 [0.90–1.51] with a thousand \
-         routes by header. Those prefixes cost 3.1 µs [2.4–19.3] more, where 1 µs is asked and the record before saw nothing (0.93 [0.74–1.10]): rounds differ by more than that, and instruction counts say what is below the noise \
-         (docs/decisions/0026). Envoy's, with the same routes in its table, takes 2.3 [2.2–2.8] and 2.7 [2.4–3.2] times as much, some 200 µs more a request, when the last of them is hit, and no more when the first is: it asks them in turn. \
-         With ten thousand routes Voile's sidecar holds 33 to 38 MiB where it holds 13 with one, Envoy's 87 to 90 where it holds 67. Of ten endpoints of which one takes 50 ms and the others 5, \
-         Voile's default balancer makes a p99 of 6.2 ms [5.3–7.0]; Envoy's round robin and its least request make 50, since a slow one is asked as long as it has little in flight.",
+        "2026-11-23-routing-quick-2",
+        "A route is found as cheaply among ten thousand as alone: a request costs Voile's client sidecar 0.90 [0.79–1.21] of what one route costs with ten thousand exact paths, 0.96 [0.76–1.16] with ten thousand prefixes and 0.98 [0.94–1.11] with a thousand \
+         routes by header. That it is less than 1 µs more, which is asked, cannot be told end to end: rounds differ by more than that, and instruction counts say what is below the noise \
+         (docs/decisions/0026). Envoy's, with the same routes in its table, takes 2.45 [1.98–2.79] and 2.53 [1.81–2.87] times as much, some 300 µs more a request, when the last of them is hit, and no more when the first is: it asks them in turn. \
+         With ten thousand routes Voile's sidecar holds 33 to 36 MiB where it holds 12 with one, Envoy's 85 to 86 where it holds 67. Of ten endpoints of which one takes 50 ms and the others 5, \
+         Voile's default balancer makes a p99 of 5.4 ms [5.3–7.2]; Envoy's round robin and its least request make 50, since a slow one is asked as long as it has little in flight.",
     ),
 ];
 
