@@ -17,6 +17,18 @@ pub(crate) fn asked(mesh: &Mesh, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text + &said)
 }
 
+/// What the status says of the server's sidecar.
+fn server(mesh: &Mesh) -> Value {
+    let (_, page) = asked(mesh, &["status", "--json"]);
+    let page: Value = serde_json::from_str(&page).expect("JSON");
+    let proxies = page["proxies"].as_array().expect("a list");
+    let server = proxies.iter().find(|proxy| {
+        let identity = proxy["identity"].as_str();
+        identity.is_some_and(|identity| identity.ends_with("/sa/server"))
+    });
+    server.expect("the server").clone()
+}
+
 #[test]
 fn status_config_and_events_say_what_each_proxy_has_and_why() {
     let mesh = Mesh::start("STRICT");
@@ -39,16 +51,7 @@ fn status_config_and_events_say_what_each_proxy_has_and_why() {
         .collect();
     assert_eq!(lasts, [true, true], "{text}");
 
-    let server = || {
-        let (_, page) = asked(&mesh, &["status", "--json"]);
-        let page: Value = serde_json::from_str(&page).expect("JSON");
-        let proxies = page["proxies"].as_array().expect("a list");
-        let server = proxies.iter().find(|proxy| {
-            let identity = proxy["identity"].as_str();
-            identity.is_some_and(|identity| identity.ends_with("/sa/server"))
-        });
-        server.expect("the server").clone()
-    };
+    let server = || server(&mesh);
     let before = server();
     let identity = before["identity"].as_str().expect("text");
     let until = before["certificate_until"].as_u64().expect("a time");

@@ -42,6 +42,7 @@ const UNMADE: &str = "upstream TLS cannot be made";
 /// Of whoever is turned away by the server.
 const REFUSED: &str = "";
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn cases(keys: &Keys) -> Vec<Case> {
     let at = |name: &str| keys.path(name).display().to_string();
     let simple = |more: &str| {

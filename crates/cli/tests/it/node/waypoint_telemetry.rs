@@ -214,6 +214,28 @@ fn a_span_of_a_waypoint_is_of_the_service_that_is_aimed_at_between_its_caller_an
     assert_eq!(header(&told, "traceparent"), Some("nonsense"));
 }
 
+/// The document of a year.
+fn created(year: u16, text: &str) -> String {
+    let at = format!("namespace: shop, creationTimestamp: \"{year}-01-01T00:00:00Z\"}}");
+    text.replace("namespace: shop}", &at)
+}
+
+/// Two that aim at the service and say something of one metric; the older one of logs and of another metric, too.
+fn younger_and_older() -> String {
+    let shelf = |shelf: &str| {
+        format!(
+            "    - match: {{metric: REQUEST_COUNT}}\n      tagOverrides: {{shelf: {{value: \"'{shelf}'\"}}}}\n"
+        )
+    };
+    let metrics = |overrides: &str| format!("  metrics:\n  - overrides:\n{overrides}");
+    let quiet = "    - match: {metric: REQUEST_SIZE}\n      disabled: true\n";
+    let young = telemetry("young", AT_WEB, &metrics(&shelf("young")));
+    let said = LOGGED.to_owned() + &metrics(&(shelf("old") + quiet));
+    let old = telemetry("old", AT_WEB, &said);
+    // Written the younger one first.
+    created(2021, &young) + &created(2020, &old)
+}
+
 #[test]
 fn several_that_aim_at_one_service_hold_together_and_the_youngest_has_the_last_word() {
     let Some((mesh, _node, [client, _, gate])) = started_with(SECOND_SERVICE) else {
@@ -224,31 +246,10 @@ fn several_that_aim_at_one_service_hold_together_and_the_youngest_has_the_last_w
     let folder = mesh.folder.path();
     let (server, client) = (folder.join("server.log"), folder.join("client.log"));
     let log = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let created = |year: u16, text: String| {
-        let at = format!("namespace: shop, creationTimestamp: \"{year}-01-01T00:00:00Z\"}}");
-        text.replace("namespace: shop}", &at)
-    };
-    let shelf = |shelf: &str| {
-        format!(
-            "    - match: {{metric: REQUEST_COUNT}}\n      tagOverrides: {{shelf: {{value: \"'{shelf}'\"}}}}\n"
-        )
-    };
-    let metrics = |overrides: &str| format!("  metrics:\n  - overrides:\n{overrides}");
-    let quiet = "    - match: {metric: REQUEST_SIZE}\n      disabled: true\n";
-    // Written the younger one first.
-    let all = [
-        logs(&server, &client),
-        created(2021, telemetry("young", AT_WEB, &metrics(&shelf("young")))),
-        created(
-            2020,
-            telemetry(
-                "old",
-                AT_WEB,
-                &(LOGGED.to_owned() + &metrics(&(shelf("old") + quiet))),
-            ),
-        ),
-    ];
-    mesh.write("both.yaml", &all.concat());
+    mesh.write(
+        "both.yaml",
+        &(logs(&server, &client) + &younger_and_older()),
+    );
     let count = |name: &str, service: &str, label: &str| {
         let of = format!("destination_service_name=\"{service}\"");
         series(&page(&gate), name, &[&of, label]).is_some()
@@ -273,7 +274,7 @@ fn several_that_aim_at_one_service_hold_together_and_the_youngest_has_the_last_w
         let log = format!(
             "  accessLogging:\n  - providers: [{{name: {provider}}}]\n    match: {{mode: {mode}}}\n"
         );
-        created(2022, telemetry("youngest", AT_WEB, &log))
+        created(2022, &telemetry("youngest", AT_WEB, &log))
     };
     mesh.write("youngest.yaml", &names("client", "SERVER"));
     wait_until("the other file has it", || {
