@@ -299,7 +299,7 @@ async fn a_control_plane_that_starts_while_its_folder_is_away_serves_what_was_go
     let nothing = mesh.folder.path().join("nothing");
     let options = Options::new(vec![nothing.clone()], mesh.folder.path().join("new-state"));
     let refused = Control::start(options, Box::new(|_| ())).await;
-    let why = refused.err().expect("nothing to serve").to_string();
+    let why = refused.expect_err("nothing to serve").to_string();
     assert!(why.contains(nothing.to_str().unwrap()), "{why}");
 }
 
