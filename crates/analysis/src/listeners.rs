@@ -16,9 +16,10 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
     for sidecar in mesh.sidecars.values() {
         clashes(sidecar, found);
     }
-    for subject in subjects.iter().filter(|subject| {
-        subject.has_sidecar && subject.template.is_some() && !subject.is_gateway()
-    }) {
+    for subject in subjects
+        .iter()
+        .filter(|subject| subject.has_sidecar && !subject.placed && !subject.is_gateway())
+    {
         loopback(mesh, subject, found);
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) behind_gateway: bool,
     pub(crate) service_account: &'a Arc<str>,
     pub(crate) source: &'a Source,
+    /// It has an address by which the whole network knows it, so it need not find a place on loopback addresses.
+    pub(crate) placed: bool,
     /// Of Pods and Deployments.
     pub(crate) template: Option<&'a PodTemplate>,
     pub(crate) named_ports: BTreeMap<Arc<str>, Port>,
@@ -66,13 +68,15 @@ impl Subject<'_> {
 /// All of a mesh: Pods (with or without an address), Deployments that want Pods, and WorkloadEntries.
 pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
     let pods = mesh.pods.values().map(|pod| {
-        of_template(
+        let mut subject = of_template(
             "Pod",
             &pod.name.to_string(),
             &pod.name.namespace,
             &pod.template,
             &pod.source,
-        )
+        );
+        subject.placed = pod.addresses.iter().any(|address| !address.is_loopback());
+        subject
     });
     let deployments = mesh
         .deployments
@@ -100,6 +104,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             behind_gateway: mesh.is_behind_gateway(&workload.network),
             service_account: &workload.service_account,
             source: &workload.source,
+            placed: true,
             template: None,
             named_ports: workload.named_ports.clone(),
             services: Vec::new(),
@@ -159,6 +164,7 @@ fn of_template<'a>(
         behind_gateway: false,
         service_account: &template.service_account,
         source,
+        placed: false,
         template: Some(template),
         named_ports: ports
             .filter_map(|port| Some((port.name.clone()?, port.number)))

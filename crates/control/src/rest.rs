@@ -17,10 +17,12 @@ use crate::status::{Documents, Status};
 
 /// Quiet after which the configuration rests: people wait for what is said of their edit, and storms have shorter pauses.
 const QUIET: Duration = Duration::from_millis(100);
-/// What is not kept when the control plane is killed amid a storm: no more than this.
+/// What is not kept when the control plane is killed amid a storm: no more than this, or what a larger mesh's work takes so many
+/// times, so that edits that never end cost a twentieth of a core at most.
 const LONGEST: Duration = Duration::from_secs(5);
-/// So many times as long as the work took nothing is done before it is done again: edits that go on cost half a hundredth of a core,
-/// however large the mesh (but see `LONGEST`), and the first after a pause is told of at once.
+const LONGEST_SHARE: u32 = 20;
+/// So many times as long as the work took nothing is done before it is done again, but see `LONGEST`; the first edit after a pause is
+/// told of at once.
 const PAUSE: u32 = 200;
 
 /// What readings of the sources brought since the last report.
@@ -121,13 +123,30 @@ impl Pending {
     }
 
     /// When to do it, where the work before wants a pause until then.
-    pub(crate) fn due(&self, pause: Option<Instant>) -> Instant {
+    pub(crate) fn due(&self, pause: Option<Pause>) -> Instant {
         let rested = self.last + QUIET;
+        let (until, longest) = pause.map_or((rested, LONGEST), |one| (one.until, one.longest));
         match self.first {
             true => self.begin,
-            false => rested
-                .max(pause.unwrap_or(rested))
-                .min(self.begin + LONGEST),
+            false => rested.max(until).min(self.begin + longest),
+        }
+    }
+}
+
+/// What follows on the work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pause {
+    /// Until then it is not done again.
+    until: Instant,
+    /// Unless so long has passed since the first edit.
+    longest: Duration,
+}
+
+impl Pause {
+    fn after(end: Instant, took: Duration) -> Self {
+        Self {
+            until: end + took.saturating_mul(PAUSE),
+            longest: LONGEST.max(took.saturating_mul(LONGEST_SHARE)),
         }
     }
 }
@@ -138,8 +157,7 @@ pub(crate) struct Rest {
     pub(crate) last_good: LastGood,
     pub(crate) register: Register,
     pub(crate) status: Arc<Status>,
-    /// When it may be done again.
-    pub(crate) pause: Option<Instant>,
+    pub(crate) pause: Option<Pause>,
     pub(crate) written: Written,
 }
 
@@ -189,7 +207,8 @@ impl Rest {
             });
         }
         voile_memory::give_back();
-        self.pause = Some(Instant::now() + begin.elapsed().saturating_mul(PAUSE));
+        let end = Instant::now();
+        self.pause = Some(Pause::after(end, end - begin));
     }
 
     /// Analyses and reports a state; keeps it if it is new and good. How many errors it has.
@@ -244,24 +263,24 @@ mod tests {
     fn the_first_edit_after_a_pause_is_told_of_at_once_and_a_storm_of_them_now_and_then() {
         let mut pending = Pending::new();
         let (begin, ms) = (pending.begin, Duration::from_millis);
-        for (last, pause, due) in [
+        // When the last edit was, what the work took that ended at the first, and when it is done again.
+        for (last, took, due) in [
             (0, None, 100),
-            (0, Some(50), 100),
-            (40, Some(50), 140),
-            (0, Some(3000), 3000),
-            (2950, Some(3000), 3050),
-            (0, Some(60_000), 5000),
+            (0, Some(0), 100),
+            (40, Some(0), 140),
+            (0, Some(15), 3000),
+            (2950, Some(15), 3050),
+            (0, Some(250), 5000),
             (4990, None, 5000),
+            // A mesh so large that this would be most of a core.
+            (0, Some(2000), 40_000),
         ] {
             pending.last = begin + ms(last);
-            let seen = pending.due(pause.map(|pause| begin + ms(pause)));
-            assert_eq!(seen, begin + ms(due), "edited at {last}, pause {pause:?}");
+            let seen = pending.due(took.map(|took| Pause::after(begin, ms(took))));
+            assert_eq!(seen, begin + ms(due), "edited at {last}, took {took:?}");
         }
         pending.first = true;
-        assert_eq!(
-            pending.due(Some(begin + ms(3000))),
-            begin,
-            "the first reading"
-        );
+        let pause = Pause::after(begin, ms(15));
+        assert_eq!(pending.due(Some(pause)), begin, "the first reading");
     }
 }

@@ -39,7 +39,9 @@ pub use config::{
     PathNormalization, Provider, ProviderHeader, ProviderService, ProxyConfig, ProxyLimits,
     ProxySettings, ProxyTracing, RetryPolicy,
 };
-pub use destination::{Client, DestinationRule, PolicyLevel, Subset, TrafficPolicy};
+pub use destination::{
+    Client, DestinationRule, DestinationRules, PolicyLevel, Subset, TrafficPolicy,
+};
 pub use edge::{Believed, HostRouting, believed, certificate, gateway_name};
 pub use endpoint_slice::{
     EndpointSlice, EndpointSlices, EndpointSubset, Readiness, SliceEndpoint, SliceKind, SlicePort,
@@ -107,7 +109,7 @@ pub struct Mesh {
     /// RequestAuthentications, oldest first (creation time, then the order of the documents).
     pub request_authentications: Vec<Arc<RequestAuthentication>>,
     /// DestinationRules, oldest first (creation time, then the order of the documents).
-    pub destination_rules: Vec<Arc<DestinationRule>>,
+    pub destination_rules: DestinationRules,
     /// VirtualServices, for the proxies of the mesh and for gateways, oldest first (creation time, then the order of the documents).
     pub virtual_services: Vec<Arc<VirtualService>>,
     /// Istio's Gateways, oldest first (creation time, then the order of the documents).

@@ -75,7 +75,7 @@ pub(crate) fn translate_with(
     for made in address::network_gateways(mesh) {
         making.address(made);
     }
-    making.routes();
+    making.routes(None);
     for policy in mesh.authorization_policies.values() {
         making.authorization(policy);
     }

@@ -11,7 +11,7 @@ use voile_model::mesh::{
     Place, RouteDestination as Written, Routing, Service, Subject, TextMatch, VirtualService,
     Visibility, holding,
 };
-use voile_model::{Labels, Namespace, Port};
+use voile_model::{Hostname, Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
     ConnectionMatch, ConnectionRoute, Mirror, RequestMatch, RetryPolicy, Route, RouteDestination,
@@ -23,30 +23,44 @@ use crate::shards::Shards;
 use crate::snapshot::{ByNamespace, resource};
 
 impl Making<'_> {
-    /// Routes of all services that have any.
-    pub(super) fn routes(&mut self) {
+    /// Routes of all services that have any, or of those of some hosts.
+    pub(super) fn routes(&mut self, hosts: Option<&BTreeSet<Hostname>>) {
         let routing = Routing::new(self.mesh);
         if routing.is_empty() {
             self.snapshot.routes = Shards::default();
             return;
         }
         let answers = Answers::new(self.mesh);
-        let mut made: BTreeMap<Arc<str>, ByNamespace> = BTreeMap::new();
+        let mut made: BTreeMap<Arc<str>, Option<ByNamespace>> = BTreeMap::new();
+        if hosts.is_none() {
+            // Of services that are gone nothing is said below.
+            let known = self.snapshot.routes.iter();
+            made.extend(known.map(|(name, _)| (name.clone(), None)));
+        }
+        let patterns = hosts
+            .into_iter()
+            .flatten()
+            .filter(|host| host.is_wildcard());
+        let patterns: Vec<&Hostname> = patterns.collect();
+        let is_of = |hosts: &BTreeSet<Hostname>, host: &Hostname| {
+            hosts.contains(host) || patterns.iter().any(|pattern| pattern.covers(host))
+        };
         for service in self.mesh.services.values() {
-            let holding = routing.of(service);
-            if !holding.is_empty() {
-                let name: Arc<str> = service.key.to_string().into();
-                let routed = answers.routed(service, &name, &holding);
-                made.insert(name, routed);
+            if !hosts.is_none_or(|hosts| is_of(hosts, &service.key.hostname)) {
+                continue;
             }
+            let holding = routing.of(service);
+            let name: Arc<str> = service.key.to_string().into();
+            let routed = (!holding.is_empty()).then(|| answers.routed(service, &name, &holding));
+            made.insert(name, routed);
         }
         let routes = &mut self.snapshot.routes;
-        let names = routes.iter().map(|(name, _)| name);
-        let gone = names.filter(|name| !made.contains_key(*name));
-        let gone: Vec<Arc<str>> = gone.cloned().collect();
-        gone.iter().for_each(|name| drop(routes.remove(name)));
         let previous = self.previous.map(|old| &old.routes);
-        for (name, mut routed) in made {
+        for (name, routed) in made {
+            let Some(mut routed) = routed else {
+                routes.remove(&name);
+                continue;
+            };
             if let Some(old) = previous.and_then(|old| old.get(&name)) {
                 routed.share(old);
             }

@@ -5,7 +5,8 @@
 //! | EndpointSlices of a service, or who is known at their addresses | who is behind the service, and its policy; what it makes of workloads changes these |
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
 //! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers, services that count for RateLimits) |
-//! | a VirtualService; which hosts there are, who sees them, which ports they have | the routes of all services that have any, and configurations of gateways |
+//! | a VirtualService | the routes of its hosts, and of the hosts of those that hand over to it; configurations of gateways |
+//! | which hosts there are, who sees them, which ports they have | the routes of all services that have any, and configurations of gateways |
 //! | which hosts there are, who sees them, ranges of addresses | what is searched: names, ranges |
 //! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace; likewise the addresses of ambient workloads, which name policies |
 //! | an ambient workload | what is to be said of the policies that select it |
@@ -188,7 +189,8 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Routes name services, their ports and subsets; of rules that have these everything is made again.
+    /// Routes name services, their ports and subsets; of rules that have these everything is made again. Other routes are made
+    /// again where a VirtualService of theirs changed.
     fn routes(&mut self) {
         let named = |one: &Service| {
             let ports = one.ports.iter();
@@ -197,8 +199,10 @@ impl<'a> Following<'a> {
             (one.visibility.clone(), one.location, alias, ports)
         };
         let mut services = self.changes.services.values();
-        if self.changes.routes || services.any(|turn| differ(turn, named)) {
-            self.making.routes();
+        let everywhere = services.any(|turn| differ(turn, named));
+        let hosts = self.changes.routes.as_ref();
+        if everywhere || hosts.is_some() {
+            self.making.routes(hosts.filter(|_| !everywhere));
             // What comes in from outside is routed by the gateways' own configurations.
             let all = self.mesh.workloads.iter();
             let gateways = all.filter(|(_, workload)| workload.gateway);

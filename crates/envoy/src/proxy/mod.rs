@@ -254,7 +254,8 @@ impl<'m> Translator<'m> {
             && let Some(port) = service.port(callee.port)
             && let Some(target) = {
                 let rule = callee.rule.as_ref();
-                let mut rules = self.mesh.destination_rules.iter();
+                let host = &service.key.hostname;
+                let mut rules = self.mesh.destination_rules.covering(host);
                 let rule = rule.and_then(|name| rules.find(|one| one.name == *name));
                 let rule = rule.map(|rule| &**rule);
                 Target::new(self.mesh, (service, rule), port, callee.subset.as_deref())

@@ -216,7 +216,7 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
             for (port, origin) in &ports {
                 laid.speak(*port, &ClientTls::Originate(Arc::clone(origin)));
             }
-            mesh.destination_rules.insert(0, laid.into());
+            mesh.destination_rules.insert_oldest(laid.into());
         }
     }
 }

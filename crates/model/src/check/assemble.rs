@@ -76,9 +76,10 @@ fn tokens_by_age(mesh: &mut Mesh) {
 }
 
 fn rules_by_age(mesh: &mut Mesh, diagnostics: &mut Vec<Diagnostic>) {
-    mesh.destination_rules
-        .sort_by_cached_key(|one| age(one.created, &one.source));
-    merge(&mut mesh.destination_rules, diagnostics);
+    let mut rules = mesh.destination_rules.to_vec();
+    rules.sort_by_cached_key(|one| age(one.created, &one.source));
+    merge(&mut rules, diagnostics);
+    mesh.destination_rules = rules.into_iter().collect();
 }
 
 /// Of two of one age the first by name, as Gateway API has it; without a time the youngest.

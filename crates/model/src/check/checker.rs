@@ -15,8 +15,8 @@ use super::{
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::gateway_api::GATEWAY_NAME;
-use crate::mesh::{Mesh, Service, VirtualService, Workload, WorkloadKind};
-use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
+use crate::mesh::{HttpRoute, Mesh, Service, VirtualService, Workload, WorkloadKind};
+use crate::names::{Hostname, Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
 use crate::source::SourceFile;
 
 /// See the module.
@@ -85,8 +85,8 @@ pub struct Changes {
     pub endpoints: BTreeSet<ServiceKey>,
     /// AuthorizationPolicies.
     pub policies: BTreeSet<ResourceName>,
-    /// A VirtualService.
-    pub routes: bool,
+    /// The hosts of VirtualServices, and of those that hand over to them; `None` where none of them changed.
+    pub routes: Option<BTreeSet<Hostname>>,
     /// For whom Sidecars and PeerAuthentications are and were: how workloads listen, and may be called.
     pub inbound: Vec<Reach>,
     /// Some of these were PeerAuthentications.
@@ -110,7 +110,7 @@ impl Changes {
             && self.workloads.is_empty()
             && self.endpoints.is_empty()
             && self.policies.is_empty()
-            && !self.routes
+            && self.routes.is_none()
             && self.inbound.is_empty()
             && self.tokens.is_empty()
             && self.telemetry.is_empty()
@@ -373,7 +373,7 @@ impl Patch {
             changes.after(mesh, &stored.checked);
         }
         slices::follow(mesh, &said, &mut changes);
-        if changes.routes {
+        if changes.routes.is_some() {
             assemble::in_order_of_age(&mut mesh.virtual_services);
             let written = &mut mesh.intents.virtual_services;
             written.sort_by(|one, other| one.source.cmp(&other.source));
@@ -434,10 +434,10 @@ impl Changes {
                 self.policies.insert(policy.name.clone());
             }
             Checked::VirtualService(one) => {
+                self.routed(mesh, one);
                 let other = |other: &Arc<VirtualService>| other.name != one.name;
                 mesh.virtual_services.retain(other);
                 mesh.intents.virtual_services.retain(other);
-                self.routes = true;
             }
             Checked::Sidecar(one) => {
                 mesh.sidecars.remove(&one.name);
@@ -509,7 +509,7 @@ impl Changes {
             Checked::AuthorizationPolicy(policy) => {
                 self.policies.insert(policy.name.clone());
             }
-            Checked::VirtualService(_) => self.routes = true,
+            Checked::VirtualService(one) => self.routed(mesh, one),
             Checked::Sidecar(_)
             | Checked::PeerAuthentication(_)
             | Checked::RequestAuthentication(_)
@@ -520,6 +520,23 @@ impl Changes {
             Checked::ServiceAccount(_) | Checked::Deployment(_) | Checked::EndpointSlice(_) => {}
             _ => self.everything = true,
         }
+    }
+
+    /// Notes whose routes follow from a VirtualService that is in the mesh.
+    fn routed(&mut self, mesh: &Mesh, one: &VirtualService) {
+        let to_it = |route: &HttpRoute| {
+            let delegate = route.delegate.as_ref();
+            delegate.is_some_and(|delegate| delegate.name == one.name)
+        };
+        let hands_over = |other: &&Arc<VirtualService>| {
+            let mut routes = other.http.iter();
+            routes.any(to_it)
+        };
+        let handing = mesh.virtual_services.iter().filter(hands_over);
+        let handing = handing.flat_map(|other| &other.hosts);
+        let hosts = one.hosts.iter().chain(handing);
+        let hosts = hosts.map(|(host, _)| host.clone());
+        self.routes.get_or_insert_default().extend(hosts);
     }
 
     /// Notes for whom a resource is that says something of others.

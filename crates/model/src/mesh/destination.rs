@@ -3,6 +3,7 @@
 //! level replaces all of them, those that it does not write included. Who of several callers obeys which rule: `client`.
 
 mod client;
+mod rules;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use super::{Mesh, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
 pub use client::Client;
+pub use rules::DestinationRules;
 
 /// One resource.
 #[derive(Debug, Clone, PartialEq, Eq)]

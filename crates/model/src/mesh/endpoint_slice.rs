@@ -2,7 +2,7 @@
 //! An address at which a workload of the Service's namespace is known is that workload, with all that is known of it; where nobody
 //! is known there a workload is made that has no proxy, and is called in plaintext.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -137,6 +137,8 @@ pub(crate) type Places = BTreeMap<EndpointAddress, Place>;
 pub struct EndpointSlices {
     /// By the name of the Service that they are for; without a name those for nobody.
     by_service: BTreeMap<ResourceName, OfService>,
+    /// Of which Services an address is said.
+    by_address: HashMap<IpAddr, BTreeSet<ResourceName>>,
 }
 
 /// The slices of a Service, and what they come to.
@@ -171,10 +173,7 @@ impl EndpointSlices {
 
     /// The Services of which an address is said.
     pub(crate) fn services_at(&self, address: IpAddr) -> impl Iterator<Item = &ResourceName> {
-        let address = EndpointAddress::Ip(address);
-        let all = self.by_service.iter();
-        all.filter(move |(_, one)| one.places.contains_key(&address))
-            .map(|(name, _)| name)
+        self.by_address.get(&address).into_iter().flatten()
     }
 
     /// Takes one in. What is said of its Service has to be put together after that.
@@ -192,14 +191,35 @@ impl EndpointSlices {
         let key = (slice.kind, slice.name.name.clone());
         of_service.slices.remove(&key);
         if of_service.slices.is_empty() {
+            let places = std::mem::take(&mut of_service.places);
             self.by_service.remove(&service);
+            self.forget(&service, &places);
+        }
+    }
+
+    fn forget(&mut self, service: &ResourceName, places: &Places) {
+        for address in places.keys().filter_map(numeric) {
+            if let Some(services) = self.by_address.get_mut(&address) {
+                services.remove(service);
+                if services.is_empty() {
+                    self.by_address.remove(&address);
+                }
+            }
         }
     }
 
     /// Puts together what is said of a Service.
     pub(crate) fn put_together(&mut self, service: &ResourceName) {
-        if let Some(of_service) = self.by_service.get_mut(service) {
-            of_service.places = places(of_service.slices.values());
+        let Some(of_service) = self.by_service.get_mut(service) else {
+            return;
+        };
+        let made = places(of_service.slices.values());
+        let now: Vec<IpAddr> = made.keys().filter_map(numeric).collect();
+        let before = std::mem::replace(&mut of_service.places, made);
+        self.forget(service, &before);
+        for address in now {
+            let services = self.by_address.entry(address).or_default();
+            services.insert(service.clone());
         }
     }
 }

@@ -216,7 +216,7 @@ impl Kept {
 
 /// The workloads that changes concern, by name.
 fn concerned(changes: &Changes) -> Vec<String> {
-    assert!(!changes.everything && !changes.routes && changes.services.is_empty());
+    assert!(!changes.everything && changes.routes.is_none() && changes.services.is_empty());
     changes
         .workloads
         .keys()

@@ -55,6 +55,13 @@ metadata: {name: younger, namespace: shop, creationTimestamp: 2026-01-31T12:00:0
 spec: {host: a}
 ";
 
+/// Takes a rule out.
+fn without(mesh: &mut Mesh, name: &str) {
+    let rest = mesh.destination_rules.iter();
+    let rest = rest.filter(|rule| &*rule.name.name != name).cloned();
+    mesh.destination_rules = rest.collect();
+}
+
 #[test]
 fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_each_other() {
     let mut mesh = good(RULES);
@@ -93,18 +100,15 @@ fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_e
         };
         assert_eq!(header, Some(version), "{port} {subset:?}");
     }
-    mesh.destination_rules
-        .retain(|rule| &*rule.name.name != "younger");
+    without(&mut mesh, "younger");
     let name = |mesh: &Mesh| {
         mesh.destination_rule(&service, Client::default())
             .map(|rule| rule.name.to_string())
     };
     assert_eq!(name(&mesh).as_deref(), Some("shop/wide"));
-    mesh.destination_rules
-        .retain(|rule| &*rule.name.name != "wide");
+    without(&mut mesh, "wide");
     assert_eq!(name(&mesh).as_deref(), Some("istio-system/everybody"));
-    mesh.destination_rules
-        .retain(|rule| &*rule.name.name != "everybody");
+    without(&mut mesh, "everybody");
     assert_eq!(name(&mesh), None, "of another namespace");
 }
 

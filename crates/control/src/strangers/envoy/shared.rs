@@ -129,7 +129,7 @@ impl Shared {
         if *everything || !inbound.is_empty() {
             return self.forget_all();
         }
-        if !services.is_empty() || *routes {
+        if !services.is_empty() || routes.is_some() {
             self.scopes.clear();
         }
         if self.callees.is_empty() {

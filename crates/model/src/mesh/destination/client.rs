@@ -47,11 +47,11 @@ impl Mesh {
     ) -> Option<&Arc<DestinationRule>> {
         let root = &self.config.root_namespace;
         let of = |namespace: &Namespace, kept_in: bool| {
-            let mut holding = self.destination_rules.iter().filter(|rule| {
+            let covering = self.destination_rules.covering(&service.key.hostname);
+            let mut holding = covering.filter(|rule| {
                 rule.name.namespace == *namespace
                     && (!kept_in || rule.visibility != Visibility::Public)
                     && rule.is_for(client)
-                    && rule.host.covers(&service.key.hostname)
             });
             let first = holding.next()?;
             Some(
@@ -72,10 +72,10 @@ impl Mesh {
     pub fn namespaces_apart(&self, service: &Service) -> BTreeSet<&Namespace> {
         let own = [&service.key.namespace, &self.config.root_namespace];
         let mut apart = BTreeSet::new();
-        for rule in &self.destination_rules {
+        for rule in self.destination_rules.covering(&service.key.hostname) {
             let home = &rule.name.namespace;
             let for_all = rule.visibility == Visibility::Public && own.contains(&home);
-            if for_all || !rule.host.covers(&service.key.hostname) {
+            if for_all {
                 continue;
             }
             apart.insert(home);
@@ -101,7 +101,8 @@ impl Mesh {
             let holding = || self.destination_rule(service, client);
             of && holding().is_some_and(|one| Arc::ptr_eq(one, rule))
         };
-        let mut all: Vec<_> = self.destination_rules.iter().filter(holds).collect();
+        let covering = self.destination_rules.covering(&service.key.hostname);
+        let mut all: Vec<_> = covering.filter(holds).collect();
         all.sort_by_key(|rule| std::cmp::Reverse(rule.rank()));
         all
     }
@@ -118,7 +119,8 @@ impl Mesh {
         let obeyed: Vec<_> = apart.chain(general).collect();
         let is_obeyed =
             |rule: &&Arc<DestinationRule>| obeyed.iter().any(|one| Arc::ptr_eq(one, rule));
-        let mut all: Vec<_> = self.destination_rules.iter().filter(is_obeyed).collect();
+        let covering = self.destination_rules.covering(&service.key.hostname);
+        let mut all: Vec<_> = covering.filter(is_obeyed).collect();
         all.sort_by_key(|rule| std::cmp::Reverse(rule.rank()));
         all
     }
