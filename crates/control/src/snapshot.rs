@@ -23,6 +23,7 @@ use crate::strangers::envoy::{Envoys, Seat};
 use crate::strangers::{self, Made};
 use crate::translate::KeySets;
 use crate::translate::names::Names;
+use crate::translate::places::Places;
 use crate::ztunnel::{NodePolicy, Staff};
 
 mod recent;
@@ -182,6 +183,8 @@ pub struct MeshSnapshot {
     pub(crate) ranges: Arc<Ranges<Arc<str>>>,
     /// Where the mesh's workloads and virtual addresses are, as every sidecar is told.
     pub(crate) mesh_ranges: Arc<[AddressRange]>,
+    /// What these follow from.
+    pub(crate) places: Arc<Places>,
     pub(crate) policies: Shards<Arc<Resource>>,
     /// Of services that clients of some namespaces call otherwise: what `policies` has, and what these are told.
     pub(crate) policies_apart: Shards<ByNamespace>,

@@ -1,17 +1,16 @@
 //! The inbound half of transparent capture: what each port of a workload speaks, which kind of connection it takes, and
 //! where the application listens if not where it was called. Ports nobody declared are carried too, by the workload's mode.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use voile_model::Port;
 use voile_model::mesh::{
-    AddressRange, EgressNamespace, Mesh, Protocol as Written, Resolution, Sidecar, Workload,
-    WorkloadService,
+    EgressNamespace, Mesh, Protocol as Written, Sidecar, Workload, WorkloadService,
 };
 use voile_policy::{Mode, effective, inherited};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, address_bytes, protocol_of, socket_address};
+use voile_xds::wire::{Protocol, protocol_of, socket_address};
 
 use super::listeners;
 
@@ -82,64 +81,6 @@ fn reachable(workload: &Workload, sidecar: Option<&Sidecar>) -> Vec<wire::Reacha
             })
         })
         .collect()
-}
-
-/// Most ranges that every sidecar is told; beyond them they become coarser.
-const MAX_RANGES: usize = 64;
-
-/// Where workloads with sidecars and virtual addresses are. Coarse, so that pods may come and go without a word.
-pub(super) fn mesh_ranges(mesh: &Mesh) -> Vec<wire::AddressRange> {
-    let workloads = mesh
-        .workloads
-        .values()
-        .filter(|workload| workload.has_sidecar);
-    let services = mesh.services.values();
-    let addresses: BTreeSet<IpAddr> = workloads
-        .flat_map(|workload| &workload.addresses)
-        .chain(services.flat_map(|service| &service.addresses))
-        .copied()
-        .collect();
-    // Where a service has a range for itself, its endpoints may need mutual TLS as those behind any virtual address.
-    let own: BTreeSet<AddressRange> = mesh
-        .services
-        .values()
-        .filter(|service| service.resolution != Resolution::Passthrough)
-        .flat_map(|service| &service.address_ranges)
-        .copied()
-        .collect();
-    let cut = |(v4, v6): (u8, u8)| -> BTreeSet<(IpAddr, u8)> {
-        let wide = own
-            .iter()
-            .map(|range| network(range.address, v4.min(range.prefix), v6.min(range.prefix)));
-        addresses
-            .iter()
-            .map(|address| network(*address, v4, v6))
-            .chain(wide)
-            .collect()
-    };
-    let finest = [(24, 64), (16, 48), (8, 16)].into_iter().map(cut);
-    let ranges = finest.into_iter().find(|ranges| ranges.len() <= MAX_RANGES);
-    ranges
-        .unwrap_or_else(|| cut((0, 0)))
-        .into_iter()
-        .map(|(address, prefix)| wire::AddressRange {
-            address: address_bytes(address),
-            prefix: prefix.into(),
-        })
-        .collect()
-}
-
-fn network(address: IpAddr, v4: u8, v6: u8) -> (IpAddr, u8) {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
-            (Ipv4Addr::from_bits(address.to_bits() & mask).into(), v4)
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
-            (Ipv6Addr::from_bits(address.to_bits() & mask).into(), v6)
-        }
-    }
 }
 
 fn from_services(services: &[WorkloadService]) -> BTreeMap<Port, Declared> {

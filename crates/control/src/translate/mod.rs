@@ -10,6 +10,7 @@ mod health_checks;
 mod listeners;
 pub(crate) mod names;
 mod network;
+pub(crate) mod places;
 mod policy;
 mod rate_limits;
 mod routes;
@@ -82,7 +83,9 @@ pub(crate) fn translate_with(
     making.tokens(keys);
     making.peer_policies();
     making.snapshot.ranges = Arc::new(address::ranges(mesh));
-    making.snapshot.mesh_ranges = capture::mesh_ranges(mesh).into();
+    let places = places::Places::of(mesh);
+    making.snapshot.mesh_ranges = places.ranges();
+    making.snapshot.places = Arc::new(places);
     for workload in mesh.workloads.values() {
         making.configuration(workload);
     }

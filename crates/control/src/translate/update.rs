@@ -29,7 +29,7 @@ use voile_model::mesh::{
 };
 use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 
-use super::{Making, address, capture, names};
+use super::{Making, address, names};
 use crate::keys::Texts;
 use crate::snapshot::MeshSnapshot;
 
@@ -296,18 +296,25 @@ impl<'a> Following<'a> {
             let ranges = one.address_ranges.clone();
             (one.addresses.clone(), ranges, one.resolution.clone())
         };
-        let moved = self.changes.workloads.values().any(moves)
-            || self
-                .changes
-                .services
-                .values()
-                .any(|turn| differ(turn, service));
-        if !moved {
+        let moved = self.changes.workloads.values();
+        let moved: Vec<_> = moved.filter(|turn| moves(turn)).collect();
+        let others = self.changes.services.values();
+        let others: Vec<_> = others.filter(|turn| differ(turn, service)).collect();
+        if moved.is_empty() && others.is_empty() {
             return;
         }
-        let ranges = capture::mesh_ranges(self.mesh);
-        if *ranges != *self.making.snapshot.mesh_ranges {
-            self.making.snapshot.mesh_ranges = ranges.into();
+        let places = Arc::make_mut(&mut self.making.snapshot.places);
+        for (old, new) in moved {
+            old.iter().for_each(|old| places.remove_workload(old));
+            new.iter().for_each(|new| places.add_workload(new));
+        }
+        for (old, new) in others {
+            old.iter().for_each(|old| places.remove_service(old));
+            new.iter().for_each(|new| places.add_service(new));
+        }
+        let ranges = places.ranges();
+        if ranges != self.making.snapshot.mesh_ranges {
+            self.making.snapshot.mesh_ranges = ranges;
             self.everybody = true;
         }
     }
