@@ -24,7 +24,7 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
             validity.max_lateness
         ),
         format!(
-            "achieved rate within {} of the asked where there is one",
+            "achieved rate within {} of the asked (of bursts in phase: of those that were due) where there is one",
             percent(validity.max_rate_error)
         ),
         format!(

@@ -17,6 +17,7 @@ mod gateway_api;
 mod health_check;
 mod intents;
 mod kinds;
+mod known;
 mod kubernetes;
 mod last_good;
 mod merge;

@@ -6,12 +6,11 @@
 //!            └ changed ─▶ read                      └ anything else ─▶ merge ─▶ last good ─▶ assemble ─▶ Mesh
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{
-    Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut, slices,
-};
+use super::known::KnownFiles;
+use super::{Checked, Read, ResourceId, Stored, assemble, intents, last_good, shut, slices};
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::gateway_api::GATEWAY_NAME;
@@ -22,16 +21,9 @@ use crate::source::SourceFile;
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Checker {
-    files: Vec<Known>,
+    files: KnownFiles,
     /// Nothing was wrong when the mesh was last put together, and nothing in it needs to be looked at as a whole.
     plain: bool,
-}
-
-/// A file and what was read of it.
-#[derive(Debug, Clone)]
-struct Known {
-    file: Arc<SourceFile>,
-    read: Arc<Read>,
 }
 
 /// What came of checking.
@@ -123,7 +115,7 @@ impl Checker {
     /// Checks all files together. What was good in `mesh` and is bad now keeps its last good version; where that is enough,
     /// `mesh` is patched. Files that are the same as in the last call need not be compared when they are the same `Arc`.
     pub fn check(&mut self, files: &[Arc<SourceFile>], mesh: Option<&mut Mesh>) -> Outcome {
-        let changed = self.take(files);
+        let changed = self.files.follow(files);
         let previous = match mesh {
             Some(mesh) => {
                 if let Some((patch, changes)) = self.patch(&changed, mesh) {
@@ -143,14 +135,14 @@ impl Checker {
         files: &[Arc<SourceFile>],
         previous: Option<&Mesh>,
     ) -> (Mesh, Vec<Diagnostic>) {
-        self.take(files);
+        self.files.follow(files);
         self.whole(previous)
     }
 
     /// What is to be said of the files as they are, while nothing is wrong with them.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        let all = self.files.iter().flat_map(|known| &known.read.diagnostics);
+        let all = self.files.reads().flat_map(|read| &read.diagnostics);
         let mut all: Vec<Diagnostic> = all.cloned().collect();
         Diagnostic::sort(&mut all);
         all
@@ -165,48 +157,6 @@ impl Checker {
     /// Forgets that all was well: the mesh is not the one that was put together last.
     pub fn distrust(&mut self) {
         self.plain = false;
-    }
-
-    /// Reads what changed; what was read of each changed file before and is now.
-    fn take(&mut self, files: &[Arc<SourceFile>]) -> Vec<Turn<Read>> {
-        let same = |known: &Known, file: &Arc<SourceFile>| Arc::ptr_eq(&known.file, file);
-        let pairs = || self.files.iter().zip(files);
-        let front = pairs()
-            .take_while(|(known, file)| same(known, file))
-            .count();
-        let most = self.files.len().min(files.len()) - front;
-        let back = self.files.iter().rev().zip(files.iter().rev());
-        let back = back
-            .take(most)
-            .take_while(|(known, file)| same(known, file))
-            .count();
-        let end = self.files.len() - back;
-        let old: Vec<Known> = self.files[front..end].to_vec();
-        let mut before: HashMap<&str, &Known> =
-            old.iter().map(|known| (&*known.file.name, known)).collect();
-        let (mut now, mut changed) = (Vec::new(), Vec::new());
-        for file in &files[front..files.len() - back] {
-            let known = before.remove(&*file.name);
-            let read = match known {
-                Some(known) if same(known, file) || known.file.text == file.text => {
-                    known.read.clone()
-                }
-                _ => {
-                    let mut read = Read::default();
-                    document::read_file(file, &mut read);
-                    let read = Arc::new(read);
-                    changed.push((known.map(|known| known.read.clone()), Some(read.clone())));
-                    read
-                }
-            };
-            now.push(Known {
-                file: file.clone(),
-                read,
-            });
-        }
-        changed.extend(before.values().map(|gone| (Some(gone.read.clone()), None)));
-        drop(self.files.splice(front..end, now));
-        changed
     }
 
     fn patch(&mut self, changed: &[Turn<Read>], mesh: &mut Mesh) -> Option<(Patch, Changes)> {
@@ -226,8 +176,8 @@ impl Checker {
 
     fn whole(&mut self, previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
         let mut read = Read::default();
-        for known in &self.files {
-            read.add(&known.read);
+        for one in self.files.reads() {
+            read.add(one);
         }
         if let Some(previous) = previous {
             last_good::keep(&mut read, &previous.resources);
