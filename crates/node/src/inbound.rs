@@ -443,7 +443,8 @@ mod tests {
     use super::*;
     use crate::registry::tests::{Said, service, workload};
     use voile_proto::workload as proto;
-    use voile_proto::workload::{Port as Sent, PortList, address::Type};
+    use voile_proto::workload::application_tunnel::Protocol;
+    use voile_proto::workload::{ApplicationTunnel, Port as Sent, PortList, address::Type};
 
     #[test]
     fn a_tunnel_to_a_name_is_for_a_service_that_the_pod_is_behind_and_never_for_the_proxys_own_door()
@@ -486,59 +487,82 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_waypoint_is_called_where_nobody_else_calls_it_and_told_what_was_asked_for() {
-        use voile_proto::workload::{ApplicationTunnel, application_tunnel::Protocol};
-        const SERVICES: &[(&str, &str, &[&str])] = &[
-            ("shop", "web.test", &["fd00::9", "10.96.0.9"]),
-            ("bank", "web.bank.svc.cluster.local", &["fd00::8"]),
-            ("shop", "bare.test", &[]),
-            ("bank", "theirs.test", &["10.96.0.7"]),
-            ("shop", "*.wild.test", &["10.96.0.6"]),
-        ];
-        let address = |text: &str| proto::NetworkAddress {
+    const SERVICES: &[(&str, &str, &[&str])] = &[
+        ("shop", "web.test", &["fd00::9", "10.96.0.9"]),
+        ("bank", "web.bank.svc.cluster.local", &["fd00::8"]),
+        ("shop", "bare.test", &[]),
+        ("bank", "theirs.test", &["10.96.0.7"]),
+        ("shop", "*.wild.test", &["10.96.0.6"]),
+    ];
+
+    /// What is judged, where it goes, and what a PROXY header says; or the status of a refusal.
+    type Shown = Result<(String, String, Option<String>), u16>;
+
+    fn address(text: &&str) -> proto::NetworkAddress {
+        proto::NetworkAddress {
             address: match text.parse::<IpAddr>().expect("an address") {
                 IpAddr::V4(four) => four.octets().to_vec(),
                 IpAddr::V6(six) => six.octets().to_vec(),
             },
             ..proto::NetworkAddress::default()
-        };
+        }
+    }
+
+    /// The way to a waypoint that wants to be called like that.
+    fn way(said: Wish, called: Called) -> Shown {
+        let mut gate = workload("gate", 3);
+        gate.application_tunnel = said.map(|(protocol, port)| ApplicationTunnel {
+            protocol: protocol.into(),
+            port,
+        });
+        let mut said = Said::asked(&[]);
+        said.addresses(vec![("gate", &[], Type::Workload(gate))], &[]);
+        for (namespace, host, addresses) in SERVICES {
+            let service = proto::Service {
+                namespace: (*namespace).to_owned(),
+                hostname: (*host).to_owned(),
+                addresses: addresses.iter().map(address).collect(),
+                ..service()
+            };
+            let name = format!("{namespace}/{host}");
+            said.addresses(vec![(&name, &[], Type::Service(service))], &[]);
+        }
+        let view = said.registry.view();
         let here = IpAddr::from([10, 244, 0, 3]);
-        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let gate = view.workload(here).expect("the pod");
+        let way = called
+            .way(gate, here, &view)
+            .map_err(|(status, _)| status)?;
+        let told = way.told.map(|told| told.to_string());
+        Ok((way.judged.to_string(), way.to.to_string(), told))
+    }
+
+    fn is(judged: &str, to: &str, told: Option<&str>) -> Shown {
+        Ok((judged.to_owned(), to.to_owned(), told.map(str::to_owned)))
+    }
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    /// What a waypoint says of how it wants to be called.
+    type Wish = Option<(Protocol, u32)>;
+
+    fn check(cases: Vec<(Wish, Called, Shown)>) {
+        for (said, called, expected) in cases {
+            let shown = format!("{said:?} {called:?}");
+            assert_eq!(way(said, called), expected, "{shown}");
+        }
+    }
+
+    fn proxy(port: u32) -> Wish {
+        Some((Protocol::Proxy, port))
+    }
+
+    #[test]
+    fn a_waypoint_is_called_where_nobody_else_calls_it_and_told_what_was_asked_for() {
         let (vip, own) = (at("10.96.0.1:80"), at("10.244.0.3:81"));
-        type Shown = Result<(String, String, Option<String>), u16>;
-        let way = |said: Option<(Protocol, u32)>, called: Called| -> Shown {
-            let mut gate = workload("gate", 3);
-            gate.application_tunnel = said.map(|(protocol, port)| ApplicationTunnel {
-                protocol: protocol.into(),
-                port,
-            });
-            let mut said = Said::asked(&[]);
-            said.addresses(vec![("gate", &[], Type::Workload(gate))], &[]);
-            for (namespace, host, addresses) in SERVICES {
-                let service = proto::Service {
-                    namespace: (*namespace).to_owned(),
-                    hostname: (*host).to_owned(),
-                    addresses: addresses.iter().map(|one| address(one)).collect(),
-                    ..service()
-                };
-                let name = format!("{namespace}/{host}");
-                said.addresses(vec![(&name, &[], Type::Service(service))], &[]);
-            }
-            let view = said.registry.view();
-            let gate = view.workload(here).expect("the pod");
-            let way = called
-                .way(gate, here, &view)
-                .map_err(|(status, _)| status)?;
-            let told = way.told.map(|told| told.to_string());
-            Ok((way.judged.to_string(), way.to.to_string(), told))
-        };
-        let is = |judged: &str, to: &str, told: Option<&str>| -> Shown {
-            Ok((judged.to_owned(), to.to_owned(), told.map(str::to_owned)))
-        };
-        let proxy = |port| Some((Protocol::Proxy, port));
-        let named = |host: &str, port| Called::Named(host.to_owned(), port);
-        for (said, called, expected) in [
+        check(vec![
             (
                 None,
                 Called::At(own),
@@ -562,7 +586,19 @@ mod tests {
             ),
             (proxy(15008), Called::Elsewhere(vip), Err(400)),
             (proxy(0), Called::Elsewhere(at("10.96.0.1:15001")), Err(400)),
-            // By a name: the service's address, one like our own if there is any.
+            (
+                Some((Protocol::None, 8080)),
+                Called::Elsewhere(vip),
+                is("10.244.0.3:80", "10.244.0.3:8080", None),
+            ),
+        ]);
+    }
+
+    /// The service's address, one like our own if there is any.
+    #[test]
+    fn a_waypoint_that_is_asked_for_by_a_name_is_told_the_services_address() {
+        let named = |host: &str, port| Called::Named(host.to_owned(), port);
+        check(vec![
             (
                 proxy(15088),
                 named("web.test", 80),
@@ -588,14 +624,6 @@ mod tests {
             ),
             (proxy(15088), named("*.wild.test", 80), Err(503)),
             (proxy(15088), named("", 80), Err(503)),
-            (
-                Some((Protocol::None, 8080)),
-                Called::Elsewhere(vip),
-                is("10.244.0.3:80", "10.244.0.3:8080", None),
-            ),
-        ] {
-            let shown = format!("{said:?} {called:?}");
-            assert_eq!(way(said, called), expected, "{shown}");
-        }
+        ]);
     }
 }
