@@ -1,6 +1,7 @@
 //! What the user asked for, checked, and the request bytes that follow from it.
 
 mod each;
+pub(crate) mod fresh;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -174,6 +175,8 @@ pub struct LoadOptions {
     pub headers: Vec<(String, String)>,
     /// A header that has another of these values in each request, in turn and around.
     pub each: Option<(String, Arc<[String]>)>,
+    /// HTTP/1: `{uuid}` in path, query and body is another in each request.
+    pub uuids: bool,
     /// Request body.
     pub body: Vec<u8>,
     /// Count in intervals of this length as well, each with its histogram; zero: not.
@@ -226,6 +229,7 @@ impl LoadOptions {
             method: "GET".to_owned(),
             headers: Vec::new(),
             each: None,
+            uuids: false,
             body: Vec::new(),
             interval: Duration::ZERO,
             abort: Vec::new(),
@@ -292,6 +296,7 @@ impl LoadOptions {
         for (name, value) in &self.headers {
             self.check_header(name, value)?;
         }
+        self.check_uuids()?;
         self.check_each()
     }
 
@@ -620,6 +625,9 @@ impl LoadOptions {
     }
 
     fn one_request(&self) -> Request {
+        if let Some(request) = self.with_places() {
+            return request;
+        }
         Request {
             head: self.method == "HEAD",
             bytes: self.request(),

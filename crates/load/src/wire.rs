@@ -24,6 +24,8 @@ use crate::tally::Outcome;
 pub(crate) struct Request {
     /// Its bytes, where they are always the same.
     pub(crate) bytes: Vec<u8>,
+    /// Where in them UUIDs stand that are others each time.
+    pub(crate) uuids: Vec<usize>,
     /// What it looks like in HTTP/2.
     pub(crate) shape: Shape,
     /// Over TCP and UDP: bytes of its answer.

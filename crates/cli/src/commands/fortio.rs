@@ -28,6 +28,9 @@ pub(crate) struct Args {
     words: Vec<String>,
 }
 
+/// What stands for a UUID.
+const UUID: &str = "{uuid}";
+
 /// The same, told in our words.
 #[derive(Debug, clap::Parser)]
 struct Ours {
@@ -155,6 +158,9 @@ fn ours(words: &[String], stem: &str) -> Result<Meant, String> {
     for word in manner(&said, &url)?.into_iter().chain(payload(&said)?) {
         say(&word);
     }
+    if has_uuid(&said, &url)? {
+        say("--uuids");
+    }
     let file = said.value("json").map(str::to_owned).or_else(|| {
         let folder = said.value("data-dir").unwrap_or(".");
         said.on("a").then(|| format!("{folder}/{stem}.json"))
@@ -266,8 +272,27 @@ fn payload(said: &Said) -> Result<Vec<String>, String> {
             );
         }
         say(format!("--data={text}"));
+    } else if said.value("grpc-method").is_some() {
+        // An empty message; what the method takes is asked of the server.
+        say("--data={}".to_owned());
     }
     Ok(words)
+}
+
+/// Whether URL or payload ask for another UUID in each request, which Fortio does over HTTP.
+fn has_uuid(said: &Said, url: &str) -> Result<bool, String> {
+    let payload = match (said.value("payload-file"), said.value("payload")) {
+        (Some(path), _) => std::fs::read(path).unwrap_or_default(),
+        (None, text) => text.unwrap_or_default().into(),
+    };
+    let asked = url.contains(UUID) || String::from_utf8_lossy(&payload).contains(UUID);
+    match url.split_once("://") {
+        Some(("h2" | "h2c", _)) if asked => Err(format!(
+            "{UUID}: is another in each request over HTTP/1 only; leave out -h2"
+        )),
+        Some(("http" | "https", _)) => Ok(asked),
+        _ => Ok(false),
+    }
 }
 
 /// How Fortio's file is written.
@@ -327,7 +352,14 @@ fn url(said: &Said) -> Result<String, String> {
     if said.on("grpc") {
         let bare = swapped("https://", "grpcs://").or_else(|| swapped("http://", "grpc://"));
         let bare = bare.unwrap_or_else(|| format!("grpc://{url}"));
-        let method = if said.on("ping") {
+        let named = said.value("grpc-method").filter(|name| !name.is_empty());
+        if named.is_some() && (said.on("ping") || said.value("healthservice").is_some()) {
+            return Err("-grpc-method: goes without -ping and -healthservice".to_owned());
+        }
+        let named = named.map(|name| format!("/{}", name.trim_start_matches('/')));
+        let method = if let Some(named) = &named {
+            named
+        } else if said.on("ping") {
             "/fgrpc.PingServer/Ping"
         } else if said.value("healthservice").is_some() {
             "/grpc.health.v1.Health/Check"
@@ -338,6 +370,9 @@ fn url(said: &Said) -> Result<String, String> {
     }
     if said.on("ping") {
         return Err("-ping: goes with -grpc".to_owned());
+    }
+    if said.value("grpc-method").is_some() {
+        return Err("-grpc-method: goes with -grpc".to_owned());
     }
     if said.on("h2") {
         let other = swapped("https://", "h2://").or_else(|| swapped("http://", "h2c://"));
@@ -448,6 +483,25 @@ mod tests {
             "-jitter=false -L=false http://a/",
             Ok("--arrival=fortio --rate=8 --duration=5s http://a/"),
         ),
+        (
+            "-grpc -grpc-method a.B/C -payload {\"n\":1} h:1",
+            Ok("--arrival=fortio --rate=8 --duration=5s --data={\"n\":1} grpc://h:1/a.B/C"),
+        ),
+        (
+            "-grpc -grpc-method a.B/C h:1",
+            Ok("--arrival=fortio --rate=8 --duration=5s --data={} grpc://h:1/a.B/C"),
+        ),
+        ("-grpc-method a.B/C http://a/", Err("goes with -grpc")),
+        ("-grpc -ping -grpc-method a.B/C h:1", Err("without -ping")),
+        (
+            "http://a/{uuid}",
+            Ok("--arrival=fortio --rate=8 --duration=5s --uuids http://a/{uuid}"),
+        ),
+        (
+            "-payload {uuid} https://a/",
+            Ok("--arrival=fortio --rate=8 --duration=5s --data={uuid} --uuids https://a/"),
+        ),
+        ("-h2 http://a/{uuid}", Err("HTTP/1 only")),
         ("-jitter http://a/", Err("--arrival poisson")),
         ("-unix-socket /x http://a/", Err("-unix-socket")),
         ("-http-port 1 http://a/", Err("voile echo")),

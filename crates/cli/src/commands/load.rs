@@ -153,6 +153,9 @@ pub(crate) struct Args {
     /// twice, as 'Authorization: @FILE'.
     #[arg(long, value_name = "NAME: @FILE", value_parser = parse_header, help_heading = "What")]
     header_each: Option<(String, String)>,
+    /// HTTP/1: `{uuid}` in the URL's path and query and in --data is another in each request.
+    #[arg(long, help_heading = "What")]
+    uuids: bool,
     /// Send a body of that many bytes. gRPC: a message whose payload field has that many. TCP: that many bytes are a
     /// request (default 64). Several: 100..2000 (16 sizes, evenly spread), or with weights 1024:90,65536:10.
     #[arg(
@@ -471,6 +474,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     if let Some((name, file)) = &args.header_each {
         options.each = Some((name.clone(), words::lines(file)?));
     }
+    options.uuids = args.uuids;
     secure(&args.tls, &mut options)?;
     describe(args, &mut options)?;
     options.expect_size = args.expect_size;

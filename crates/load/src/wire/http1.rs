@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Answer, Event, Request, Wire};
 use crate::body::Malformed;
+use crate::options::fresh;
 use crate::response::{Reader, Response};
 
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub(super) struct Http1 {
     requests: Arc<[Request]>,
     /// The request in flight, and how much of it has been written.
     current: Option<usize>,
+    /// Its bytes, where they are others each time.
+    fresh: Vec<u8>,
     written: usize,
     reader: Reader,
 }
@@ -20,6 +23,7 @@ impl Http1 {
         Self {
             requests,
             current: None,
+            fresh: Vec::new(),
             written: 0,
             reader: Reader::new(false),
         }
@@ -49,12 +53,20 @@ impl Wire for Http1 {
 
     fn send(&mut self, _lane: usize, which: usize) {
         (self.current, self.written) = (Some(which), 0);
-        self.reader.set_head_request(self.requests[which].head);
+        let request = &self.requests[which];
+        self.reader.set_head_request(request.head);
+        if !request.uuids.is_empty() {
+            self.fresh.clone_from(&request.bytes);
+            fresh::put(&mut self.fresh, &request.uuids);
+        }
     }
 
     fn unsent(&self) -> &[u8] {
         match self.current {
-            Some(which) => &self.requests[which].bytes[self.written..],
+            Some(which) => match &self.requests[which] {
+                always if always.uuids.is_empty() => &always.bytes[self.written..],
+                _ => &self.fresh[self.written..],
+            },
             None => &[],
         }
     }

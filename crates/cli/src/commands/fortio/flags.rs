@@ -55,6 +55,7 @@ pub(super) const FLAGS: &[(&str, Taken)] = &[
     ("abort-on", Taken::Value),
     ("healthservice", Taken::Value),
     ("grpc-ping-delay", Taken::Value),
+    ("grpc-method", Taken::Value),
     ("gomaxprocs", Taken::Value),
     ("loglevel", Taken::Nothing),
     ("uniform", Taken::Switch),
