@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use voile_host::child::Supervised;
+use voile_host::netns::Namespace;
 use voile_host::ready::{http_get, http_post};
 use voile_load::samples::Samples;
 use voile_report::events::{Event as Happened, Interval};
@@ -16,25 +17,31 @@ use crate::definition::{Action, Event};
 use crate::generator::{Broken, Generated, wait_until};
 use crate::hooks;
 use crate::plan::Way;
+use crate::proof::{inside_owner, listener_owner};
 use crate::target::Lab;
 
 /// Length of the generator's intervals.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 /// How often an effect is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Where Voile's proxies say that they are ready.
+pub(crate) const READY_PATH: &str = "/healthz/ready";
 /// How long one look may take.
 const LOOK_BOUND: Duration = Duration::from_millis(500);
-/// What sidecars offer each other.
-const SIDECARS_ALPN: [&str; 2] = ["istio-http/1.1", "istio"];
+/// What sidecars offer each other, and who opens tunnels.
+pub(crate) const SIDECARS_ALPN: &[&str] = &["istio-http/1.1", "istio"];
+pub(crate) const TUNNELS_ALPN: &[&str] = &["h2"];
 /// Effects are looked for until so long before the next event, or the end.
 const APART: Duration = Duration::from_millis(50);
+/// Between the serial numbers of one proxy's certificates.
+const SERIALS_BETWEEN: &str = ",";
 /// So many good intervals in a row are a recovery.
 const GOOD_INTERVALS: usize = 3;
 /// How long a hook may take.
 const HOOK_BOUND: Duration = Duration::from_secs(30);
 
 /// By what the effect of something that was done is seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Sign {
     /// It had it when the order was done; in words.
     AtOnce(String),
@@ -55,47 +62,94 @@ pub(crate) enum Sign {
     ReadyThere(Asked),
     /// It takes connections.
     Listens(SocketAddr),
+    /// A new process, which says that it is ready at the first, has what these held before, and they do not any more.
+    TakenOver(SocketAddr, Held),
     /// Proxies hold other certificates than before.
     Renewed(Vec<Renewal>),
 }
 
+/// Processes that hold a listener until another takes over from them.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    /// Where it is, when not in their own network.
+    pub(crate) inside: Option<Namespace>,
+    /// Its port, on whichever address.
+    pub(crate) port: u16,
+    pub(crate) by: Vec<u32>,
+}
+
+impl Held {
+    /// Whether one of them holds it still; of who is gone nothing can be read.
+    fn still(&self) -> bool {
+        let anywhere = SocketAddr::from(([0, 0, 0, 0], self.port));
+        let owner = match &self.inside {
+            Some(inside) => inside_owner(inside, anywhere, Some(self.port), &self.by),
+            None => listener_owner(anywhere, Some(self.port), &self.by),
+        };
+        matches!(owner, Ok(Some(_)))
+    }
+}
+
+/// Where a proxy shows its certificate to clients, and whom it takes them for by what they offer to speak (ALPN).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Door {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocols: &'static [&'static str],
+    /// Whose it is, in words.
+    pub(crate) whose: &'static str,
+}
+
 /// A proxy's certificate before it was told to fetch another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Renewal {
     /// Where it tells of itself.
-    pub(crate) page: Page,
+    page: Page,
     /// What it told before.
-    pub(crate) serial: String,
-    /// Where it shows its certificate to clients, and which it showed before (DER); who takes no calls shows none.
-    pub(crate) shown: Option<(SocketAddr, Vec<u8>)>,
+    serial: String,
+    /// Where it shows its certificate, and which it showed before (DER); who takes no calls shows none.
+    shown: Option<(Door, Vec<u8>)>,
 }
 
 impl Renewal {
     /// What a proxy tells and shows now.
-    pub(crate) fn now(page: Page, listener: Option<SocketAddr>) -> Result<Self, String> {
-        let shown = |address| {
-            let leaf = voile_load::shown_certificate(address, &SIDECARS_ALPN, LOOK_BOUND)?;
-            Ok::<_, String>((address, leaf))
+    pub(crate) fn now(page: Page, door: Option<Door>) -> Result<Self, String> {
+        let shown = |door: Door| {
+            let leaf = voile_load::shown_certificate(door.address, door.protocols, LOOK_BOUND)?;
+            Ok::<_, String>((door, leaf))
         };
         Ok(Self {
             serial: page.serial()?,
             page,
-            shown: listener.map(shown).transpose()?,
+            shown: door.map(shown).transpose()?,
         })
+    }
+
+    /// Tells each of these to fetch another certificate for another key.
+    pub(crate) fn ask(all: Vec<(Page, Option<Door>)>) -> Result<Sign, String> {
+        let mut renewals = Vec::new();
+        for (page, door) in all {
+            renewals.push(Self::now(page, door)?);
+        }
+        for one in &renewals {
+            one.page.renew()?;
+        }
+        Ok(Sign::Renewed(renewals))
     }
 
     /// Its own word costs it nothing, so it is asked first; a handshake then shows whether it is true.
     fn done(&self) -> bool {
-        if self.page.serial().is_ok_and(|serial| serial == self.serial) {
+        let other = |serial: String| all_others(&self.serial, &serial);
+        if !self.page.serial().is_ok_and(other) {
             return false;
         }
-        Self::now(self.page.clone(), self.shown.as_ref().map(|(at, _)| *at)).is_ok_and(|now| {
+        let door = self.shown.as_ref().map(|(door, _)| *door);
+        Self::now(self.page.clone(), door).is_ok_and(|now| {
             let other = match (&self.shown, &now.shown) {
                 (Some((_, before)), Some((_, now))) => before != now,
                 (None, _) => true,
                 (Some(_), None) => false,
             };
-            other && now.serial != self.serial
+            other && all_others(&self.serial, &now.serial)
         })
     }
 }
@@ -130,15 +184,25 @@ impl Page {
     }
 }
 
+/// Of a node proxy, which holds several, all of them.
 fn serial(page: SocketAddr) -> Result<String, String> {
     let (status, body) = http_get(page, "/certs").map_err(|e| e.to_string())?;
     let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-    match told["certificate"]["serial"].as_str() {
-        Some(serial) => Ok(serial.to_owned()),
-        None => Err(format!(
+    let one = std::slice::from_ref(&told["certificate"]);
+    let all = told["certificates"].as_array().map_or(one, Vec::as_slice);
+    let serials: Option<Vec<&str>> = all.iter().map(|one| one["serial"].as_str()).collect();
+    match serials.as_deref() {
+        Some(serials @ [_, ..]) => Ok(serials.join(SERIALS_BETWEEN)),
+        _ => Err(format!(
             "http://{page}/certs names no serial number ({status})"
         )),
     }
+}
+
+/// Whether all of these are others than those before.
+fn all_others(before: &str, now: &str) -> bool {
+    let mut now = now.split(SERIALS_BETWEEN);
+    !now.any(|serial| before.split(SERIALS_BETWEEN).any(|held| held == serial))
 }
 
 impl Sign {
@@ -148,7 +212,7 @@ impl Sign {
         match self {
             Self::AtOnce(words) => words.clone(),
             Self::Plaintext(_, open) => format!(
-                "a request of the lab's own in plaintext, straight to the server's sidecar every {every} ms, until it is {}",
+                "a request of the lab's own in plaintext, straight to the server's proxy every {every} ms, until it is {}",
                 if *open { "answered" } else { "refused" }
             ),
             Self::From(name) => format!(
@@ -169,10 +233,24 @@ impl Sign {
             Self::ReadyThere(_) => {
                 format!("the new process's readiness, asked every {every} ms by way of the agent")
             }
-            Self::Renewed(_) => format!(
-                "each sidecar's page of certificates, asked every {every} ms until it names another, and then a handshake with the \
-                 server's sidecar that shows another"
+            Self::TakenOver(..) => format!(
+                "the new process's readiness, and that the old one's listener is held by it no more, looked for every {every} ms"
             ),
+            Self::Renewed(all) => {
+                let doors = all.iter().filter_map(|one| one.shown.as_ref());
+                let shown: Vec<String> = doors
+                    .map(|(door, _)| {
+                        format!(
+                            ", and then a handshake with {} that shows another",
+                            door.whose
+                        )
+                    })
+                    .collect();
+                format!(
+                    "each proxy's page of certificates, asked every {every} ms until it names another{}",
+                    shown.concat()
+                )
+            }
         }
     }
 
@@ -201,6 +279,9 @@ impl Sign {
             Self::Listens(address) => TcpStream::connect_timeout(address, LOOK_BOUND).is_ok(),
             Self::Renewed(renewals) => renewals.iter().all(Renewal::done),
             Self::ReadyThere(process) => process.answers(),
+            Self::TakenOver(page, held) => {
+                !held.still() && http_get(*page, READY_PATH).is_ok_and(|(status, _)| status == 200)
+            }
             Self::Ready(address, path) => {
                 http_get(*address, path).is_ok_and(|(status, _)| status == 200)
             }
@@ -425,6 +506,30 @@ mod tests {
         );
         let recovery = one.recovery_seconds.expect("it recovers at 0.7 s");
         assert!((recovery - 0.35).abs() < 1e-9, "{recovery}");
+    }
+
+    #[test]
+    fn a_listener_is_held_until_its_process_lets_go_of_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let held = Held {
+            inside: None,
+            port: listener.local_addr().expect("an address").port(),
+            by: vec![std::process::id()],
+        };
+        let elsewhere = Held {
+            inside: Some(Namespace::current().expect("we are somewhere")),
+            ..held.clone()
+        };
+        assert!(held.still() && elsewhere.still());
+        drop(listener);
+        assert!(!held.still() && !elsewhere.still());
+    }
+
+    #[test]
+    fn a_proxy_of_several_certificates_has_renewed_them_when_none_is_as_before() {
+        assert!(all_others("a,b", "c,d"));
+        assert!(!all_others("a,b", "c,b"), "one is missing");
+        assert!(!all_others("a", "a"));
     }
 
     #[test]

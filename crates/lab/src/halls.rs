@@ -43,6 +43,7 @@ pub(crate) struct Halls<'a> {
     network: Option<Network>,
     far: Option<&'a Far>,
     upgradable: bool,
+    moves: bool,
     _servers: Vec<Process>,
     /// Last, so that the lab leaves its network when all else has ended.
     _visit: Option<Visit>,
@@ -114,10 +115,8 @@ impl<'a> Halls<'a> {
             halls,
             network,
             far,
-            upgradable: definition
-                .events
-                .iter()
-                .any(|event| event.action == Action::UpgradeProxy),
+            upgradable: happens(definition, &Action::UpgradeProxy),
+            moves: happens(definition, &Action::MoveEndpoints),
             _servers: servers,
             _visit: visit,
         })
@@ -137,6 +136,7 @@ impl<'a> Halls<'a> {
             network: self.network.as_ref(),
             far: self.far,
             upgradable: self.upgradable,
+            moves: self.moves,
             outfit: outfit.clone(),
             ways: hall.ways.clone(),
             stopped: self.stopped,
@@ -156,6 +156,12 @@ impl<'a> Halls<'a> {
     pub(crate) fn voile(&self) -> &Path {
         self.voile
     }
+}
+
+/// Whether that is one of its events.
+fn happens(definition: &Definition, action: &Action) -> bool {
+    let mut events = definition.events.iter();
+    events.any(|event| event.action == *action)
 }
 
 /// Which ways the cells of that outfit go.
@@ -181,7 +187,7 @@ fn serve(
         let echo = network.shared_echo(number)?;
         let (http, tcp) = ([echo.http.port()], [echo.tcp.port()]);
         let name = format!("echo-{number}");
-        let child = network.start_echo(&lab, &network.server, &name, &http, &tcp)?;
+        let child = network.start_echo(&lab, &network.server, &name, (&http, &tcp), &[])?;
         let server = network::server(&child);
         servers.push(child.into());
         return Ok(one_for_all(echo, server));

@@ -142,15 +142,15 @@ impl Network {
         Ok(pod)
     }
 
-    /// Starts the echo server of a pod on these ports, and waits until it listens: by what the kernel says, since a call
+    /// Starts the echo server of a pod on these ports (HTTP's and those of bytes), and waits until it listens: by what the kernel says, since a call
     /// from outside would be given to a sidecar.
     pub(crate) fn start_echo(
         &self,
         lab: &Lab<'_>,
         pod: &Pod,
         name: &str,
-        http: &[u16],
-        tcp: &[u16],
+        (http, tcp): (&[u16], &[u16]),
+        arguments: &[&str],
     ) -> Result<Supervised, String> {
         let addresses = |option: &str, ports: &[u16]| -> Vec<String> {
             let address = |port: &u16| SocketAddr::new(pod.address, *port).to_string();
@@ -162,6 +162,7 @@ impl Network {
             .arg("echo")
             .args(addresses(HTTP, http))
             .args(addresses(self.tcp, tcp))
+            .args(arguments)
             .place(pod.for_application());
         let mut child = spec.start().map_err(|e| e.to_string())?;
         for port in http.iter().chain(tcp) {

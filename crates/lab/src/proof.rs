@@ -454,7 +454,7 @@ pub(crate) fn listener_owner(
 }
 
 /// The same in a network that they need not be in themselves.
-fn inside_owner(
+pub(crate) fn inside_owner(
     inside: &Namespace,
     address: SocketAddr,
     redirected: Option<u16>,

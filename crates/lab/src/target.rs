@@ -66,6 +66,8 @@ pub(crate) struct Lab<'a> {
     pub(crate) far: Option<&'a Far>,
     /// Whether proxies are started so that a new process can take over from them.
     pub(crate) upgradable: bool,
+    /// Whether there is to be another server, which proxies are led to meanwhile.
+    pub(crate) moves: bool,
     /// What its mesh holds by number, and what that does to requests.
     pub(crate) outfit: Outfit,
     /// Which ways of that outfit the experiment's cells go.
@@ -92,6 +94,7 @@ impl<'a> Lab<'a> {
             network: None,
             far: None,
             upgradable: false,
+            moves: false,
             outfit: Outfit::default(),
             ways: Vec::new(),
             stopped,

@@ -451,6 +451,13 @@ impl Agency {
         Ok(badge)
     }
 
+    /// Asks for another certificate, for a new key, in the name of each pod.
+    pub(crate) fn renew(&self) {
+        for badge in self.badges.borrow().values().filter_map(Weak::upgrade) {
+            badge.store.ask_to_renew();
+        }
+    }
+
     /// Certificates of ours that are taken back are of no use any more: others are asked for, for new keys.
     pub(crate) fn replace_revoked(&self, lists: &Revocations) {
         if lists.is_closed() {

@@ -1,10 +1,11 @@
 //! The pages for people and scrapers: admin (15000), metrics (15020), readiness (15021).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -23,6 +24,8 @@ const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const HELP: &str = "\
 GET  /config_dump        the pods that are served, and how much is known of the mesh
+GET  /certs              the pods' certificates, by identity, and their expiry (never the keys)
+POST /certs/renew        fetch new ones now; connections that are open go on
 GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
 GET  /ready              200 when ready, 503 with the reasons when not
 GET  /stats/prometheus   metrics
@@ -84,6 +87,12 @@ pub(crate) fn start(told: &Rc<Told>, sockets: &Sockets) -> io::Result<Vec<AbortH
 async fn admin(told: Rc<Told>, question: Question) -> Answer {
     match (&question.method, question.path.as_str()) {
         (&Method::GET, "/config_dump") => Answer::json(dump(&told)),
+        (&Method::GET, "/certs") => Answer::json(certificates(&told)),
+        (&Method::POST, "/certs/renew") => {
+            told.agency.renew();
+            let asked = "asked for; GET /certs shows the new serials\n";
+            Answer::text(StatusCode::ACCEPTED, asked)
+        }
         (&Method::GET, "/ready") => ready(&told),
         (&Method::GET, "/stats/prometheus" | "/metrics") => metrics(told, question).await,
         (&Method::POST, "/quitquitquit") => {
@@ -155,6 +164,25 @@ fn dump(told: &Told) -> String {
         "policies": policies,
         "connections": told.dispatcher.load(),
     });
+    format!("{page:#}\n")
+}
+
+/// One for each identity, however many pods have it.
+fn certificates(told: &Told) -> String {
+    let pods = told.agency.pods();
+    let badges = pods.iter().map(|pod| &pod.badge);
+    let all: BTreeMap<String, _> = badges
+        .map(|badge| (badge.identity.to_string(), badge.store.current()))
+        .collect();
+    let all = all.iter().map(|(identity, held)| {
+        let left = |end: SystemTime| end.duration_since(SystemTime::now()).unwrap_or_default();
+        json!({
+            "identity": identity,
+            "serial": held.as_ref().map(|held| held.serial().to_owned()),
+            "expires_in_seconds": held.as_ref().map(|held| left(held.not_after()).as_secs()),
+        })
+    });
+    let page = json!({"certificates": all.collect::<Vec<_>>()});
     format!("{page:#}\n")
 }
 

@@ -218,18 +218,25 @@ pub(crate) fn changed(words: &[(&str, &str)]) -> String {
     })
 }
 
-/// One slice each of Voile and the relay, with something done to them all along: what was said, and the record.
-fn changed_under_load() -> (String, serde_json::Value) {
+/// What is done at which moment of every slice.
+pub(crate) fn events(all: &[(&str, &str)]) -> String {
+    let one =
+        |(at, action): &(&str, &str)| format!("[[events]]\nat = \"{at}\"\naction = \"{action}\"\n");
+    all.iter().map(one).collect()
+}
+
+/// One slice each of these contestants, with something done to them all along: what was said, and the record.
+fn changed_under_load(contestants: &str, mode: &str) -> (String, serde_json::Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     let mut text = changed(&[
         ("rounds = 3", "rounds = 1"),
         ("slice = \"150ms\"", "slice = \"9500ms\""),
-        ("\"baseline\", \"relay\"", "\"voile\", \"relay\""),
-        ("\"baseline\", \"both\"", "\"both\""),
+        ("\"baseline\", \"relay\"", contestants),
+        ("\"baseline\", \"both\"", &format!("{mode:?}")),
         ("response_sizes = [64, 4096]", "tls = false"),
     ]);
-    for (at, action) in [
+    text += &events(&[
         ("500ms", "push-policy"),
         ("1200ms", "change-policies\"\ncount = 40#"),
         ("2s", "rotate-certificates"),
@@ -238,9 +245,7 @@ fn changed_under_load() -> (String, serde_json::Value) {
         ("6500ms", "restart-proxy"),
         ("8s", "hook\"\ncommand = [\"true\"]#"),
         ("8500ms", "kill-control-plane"),
-    ] {
-        text += &format!("[[events]]\nat = \"{at}\"\naction = \"{action}\"\n");
-    }
+    ]);
     std::fs::write(&file, text).expect("written");
     let ran = Process::output(|voile| {
         voile
@@ -255,65 +260,91 @@ fn changed_under_load() -> (String, serde_json::Value) {
     (said.into_owned(), record)
 }
 
-/// Whether all that was done to Voile was seen to have an effect.
-fn all_seen(record: &serde_json::Value) -> bool {
+/// The slice of that contestant.
+fn slice<'a>(record: &'a serde_json::Value, contestant: &str, mode: &str) -> &'a serde_json::Value {
     let mut runs = record["runs"].as_array().expect("runs").iter();
-    let run = runs.find(|run| run["contestant"] == "voile");
-    let mut events = run.expect("a slice")["events"]
-        .as_array()
-        .expect("events")
-        .iter();
+    let run = runs.find(|run| run["contestant"] == contestant && run["mode"] == mode);
+    run.unwrap_or_else(|| panic!("no slice of {contestant}: {}", record["notes"]))
+}
+
+/// Whether all that was done to it was seen to have an effect.
+pub(crate) fn all_seen(record: &serde_json::Value, contestant: &str, mode: &str) -> bool {
+    let events = slice(record, contestant, mode)["events"].as_array();
+    let mut events = events.expect("events").iter();
     events.all(|event| event["effect_seconds"].is_number())
+}
+
+/// It was, soon, and only who is ended loses what it had.
+pub(crate) fn seen_and_lost_nothing(record: &serde_json::Value, contestant: &str, mode: &str) {
+    let events = slice(record, contestant, mode)["events"].as_array();
+    for event in events.expect("events") {
+        let effect = event["effect_seconds"].as_f64();
+        assert!(effect.is_some_and(|s| s < 4.3), "{mode}: {event}");
+        let observed = event["observed"].as_str();
+        assert!(observed.is_some_and(|words| !words.is_empty()), "{event}");
+        let action = event["action"].as_str().unwrap_or("");
+        if !["restart-proxy", "kill-control-plane"].contains(&action) {
+            assert_eq!(event["failed"], 0, "{mode}: {event}");
+        }
+    }
+}
+
+/// Whoever was restarted was on the way of requests, of which some were lost.
+pub(crate) fn lost_by_the_restart(record: &serde_json::Value, contestant: &str, mode: &str) {
+    let events = slice(record, contestant, mode)["events"].as_array();
+    let mut events = events.expect("events").iter();
+    let restarted = events.find(|event| event["action"] == "restart-proxy");
+    let restarted = restarted.expect("an event");
+    assert!(restarted["failure"].is_null(), "{restarted}");
+    let lost = restarted["failed"].as_u64();
+    assert!(lost > Some(0), "it was not on the way: {restarted}");
 }
 
 #[test]
 fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
-    let (mut said, mut record) = changed_under_load();
+    let ran = || changed_under_load("\"voile\", \"relay\"", "both");
+    let (mut said, mut record) = ran();
     for _ in 0..2 {
         // On a busy machine an effect may be seen only after the slice.
-        if all_seen(&record) {
+        if all_seen(&record, "voile", "both") {
             break;
         }
-        (said, record) = changed_under_load();
+        (said, record) = ran();
     }
-    let of = |name: &str| {
-        let mut runs = record["runs"].as_array().expect("runs").iter();
-        runs.find(|run| run["contestant"] == name).expect("a slice")
-    };
-    let run = of("voile");
-    assert!(
-        run["series"]
-            .as_array()
-            .is_some_and(|series| series.len() >= 90),
-        "{said}"
-    );
-    for event in run["events"].as_array().expect("events") {
-        assert!(
-            event["effect_seconds"].as_f64().is_some_and(|s| s < 3.0),
-            "{event}"
-        );
-        assert!(
-            event["observed"]
-                .as_str()
-                .is_some_and(|words| !words.is_empty()),
-            "{event}"
-        );
-        // Only who is ended loses what it had.
-        if !["restart-proxy", "kill-control-plane"]
-            .contains(&event["action"].as_str().unwrap_or(""))
-        {
-            assert_eq!(event["failed"], 0, "{event}");
-        }
-    }
-    let undone = of("relay")["events"].as_array().expect("events");
+    let series = slice(&record, "voile", "both")["series"].as_array();
+    assert!(series.is_some_and(|series| series.len() >= 90), "{said}");
+    seen_and_lost_nothing(&record, "voile", "both");
+    let undone = slice(&record, "relay", "both")["events"].as_array();
     assert!(
         undone
+            .expect("events")
             .iter()
             .filter(|event| event["action"] != "hook")
             .all(|e| e["failure"].is_string())
     );
     let notes = record["notes"].to_string();
     assert!(notes.contains("relay: push-policy was not done"), "{notes}");
+}
+
+/// Beside nginx, where it is: a peer's gateway is another of its processes than its server's sidecar.
+#[test]
+fn a_gateway_is_changed_under_load_and_it_is_the_gateway_that_is_restarted() {
+    let (contestants, nginx) = match Command::new("nginx").arg("-v").output() {
+        Ok(_) => ("\"voile\", \"nginx\"", true),
+        Err(_) => ("\"voile\"", false),
+    };
+    let mut record = changed_under_load(contestants, "gateway").1;
+    for _ in 0..2 {
+        if all_seen(&record, "voile", "gateway") {
+            break;
+        }
+        record = changed_under_load(contestants, "gateway").1;
+    }
+    seen_and_lost_nothing(&record, "voile", "gateway");
+    lost_by_the_restart(&record, "voile", "gateway");
+    if nginx {
+        lost_by_the_restart(&record, "nginx", "gateway");
+    }
 }
 
 #[test]

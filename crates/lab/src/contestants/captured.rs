@@ -116,7 +116,7 @@ impl Captured {
         network: &Network,
         name: &str,
         redirection: Redirection,
-        (http, tcp): (&[u16], &[u16]),
+        ports: (&[u16], &[u16]),
     ) -> Result<Self, String> {
         let roles = match redirection {
             Redirection::Node => [CLIENT_NODE, SERVER_NODE],
@@ -124,7 +124,7 @@ impl Captured {
         };
         let [client, server] = redirection.rules();
         let (client, server) = (network.add_pod(&client)?, network.add_pod(&server)?);
-        let echo = network.start_echo(lab, &server, &format!("{name}-echo"), http, tcp)?;
+        let echo = network.start_echo(lab, &server, &format!("{name}-echo"), ports, &[])?;
         Ok(Self {
             client,
             server,

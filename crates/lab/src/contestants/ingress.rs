@@ -1,27 +1,33 @@
 //! Voile's gateway: what comes from outside, led by a Gateway's servers and a VirtualService to a server without a sidecar. A
 //! peer's gateway is the process that leads straight to the server (see `pair`), called the same way.
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use voile_host::child::{Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
+use self::changes::Changes;
 use super::listeners::fill;
-use super::voile::{Ports, Told, Voile, metric, tell};
+use super::voile::{Ports, Told, Voile, metric, second, tell};
 use super::{CONTROL, Contestant, Counts, Hop, INGRESS, Instance, Route, peers_folder};
-use crate::definition::Variant;
+use crate::definition::{Action, Variant};
+use crate::events::{READY_PATH, Sign};
 use crate::plan::Way;
-use crate::target::{Lab, STOP_GRACE};
+use crate::target::{Echo, Lab, STOP_GRACE};
 
 const MESH: &str = include_str!("../../../../benchmarks/voile/mesh-gateway.yaml");
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));
+const HTTP: &str = "http1";
 /// Whom clients ask for.
 const HOST: &str = "server.lab.example";
 /// Its ports by their names in the mesh's template, and what they carry.
 const PORTS: [(&str, &str); 3] = [
-    ("HTTP_PORT", "http1"),
+    ("HTTP_PORT", HTTP),
     ("GRPC_PORT", "grpc"),
     ("TCP_PORT", "tcp"),
 ];
@@ -36,11 +42,27 @@ pub(super) struct Ingress {
 
 struct Running {
     control: Supervised,
+    /// Where it listens.
+    told_by: Ports,
     gateway: Supervised,
     /// By what they carry.
     ports: BTreeMap<&'static str, u16>,
+    admin: SocketAddr,
     metrics: SocketAddr,
     readiness: SocketAddr,
+    folder: PathBuf,
+    changes: Changes,
+}
+
+impl Running {
+    /// Where the gateway tells of itself from now on.
+    fn tells_at(&mut self, [admin, metrics, readiness]: [SocketAddr; 3]) {
+        (self.admin, self.metrics, self.readiness) = (admin, metrics, readiness);
+    }
+}
+
+fn free(on: IpAddr) -> Result<SocketAddr, String> {
+    free_port(on).map_err(|e| format!("a port for a gateway: {e}"))
 }
 
 impl Ingress {
@@ -61,12 +83,12 @@ impl Ingress {
         running.ok_or_else(|| format!("{}'s gateway does not run", self.variant.name))
     }
 
-    fn resources(lab: &Lab<'_>, ports: &BTreeMap<&str, u16>) -> Result<String, String> {
+    fn resources(echo: &Echo, ports: &BTreeMap<&str, u16>) -> Result<String, String> {
         let mut values = vec![
             ("GATEWAY_ADDRESS", ADDRESS.to_string()),
-            ("ECHO_ADDRESS", lab.echo.http.ip().to_string()),
-            ("ECHO_PORT", lab.echo.http.port().to_string()),
-            ("TCP_ECHO_PORT", lab.echo.tcp.port().to_string()),
+            ("ECHO_ADDRESS", echo.http.ip().to_string()),
+            ("ECHO_PORT", echo.http.port().to_string()),
+            ("TCP_ECHO_PORT", echo.tcp.port().to_string()),
         ];
         for (name, carries) in PORTS {
             values.push((name, ports.get(carries).copied().unwrap_or(0).to_string()));
@@ -76,6 +98,36 @@ impl Ingress {
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
         fill(MESH, &values)
+    }
+
+    /// Starts a gateway, and says where it tells of itself.
+    fn start_gateway(
+        &self,
+        lab: &Lab<'_>,
+        folder: &Path,
+        control: SocketAddr,
+    ) -> Result<(Supervised, [SocketAddr; 3]), String> {
+        let (account, state) = ("lab/gateway", folder.join("state"));
+        let token = self.mesh.token(lab, &state, account, "gateway")?;
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let pages = [free(local)?, free(local)?, free(local)?];
+        let told = Told {
+            account,
+            control,
+            root: &state.join("root-cert.pem"),
+            token: &token,
+            pages,
+            workers: lab.workers,
+        };
+        let program = self.variant.program.as_deref().unwrap_or(&lab.voile);
+        let name = format!("{}-gateway", self.variant.name);
+        let spec = tell(lab.process(INGRESS, &name, program)?, &told);
+        let spec = spec.args(["--role", "gateway"]);
+        let spec = match lab.upgradable {
+            true => spec.arg("--handover").arg(folder.join("gateway.handover")),
+            false => spec,
+        };
+        Ok((spec.start().map_err(|e| e.to_string())?, pages))
     }
 }
 
@@ -91,48 +143,38 @@ impl Contestant for Ingress {
         let folder = peers_folder(lab, &format!("{}-gateway", self.variant.name))?;
         let (config, state) = (folder.join("config"), folder.join("state"));
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
-        let free = |on| free_port(on).map_err(|e| format!("a port for a gateway: {e}"));
         let mut own = BTreeMap::new();
         for (_, carries) in PORTS {
             own.insert(carries, free(ADDRESS)?.port());
         }
-        crate::folder::write(&config.join("mesh.yaml"), &Self::resources(lab, &own)?)?;
+        let mesh = Self::resources(&lab.echo, &own)?;
+        crate::folder::write(&config.join("mesh.yaml"), &mesh)?;
+        let second = lab.moves.then(|| second(lab, &folder)).transpose()?;
         let ports = Ports::choose()?;
         let mut control = self
             .mesh
             .start_control(lab, &config, &state, &ports, None)?;
         let ready = Probe::Http(ports.monitoring(), "/ready".to_owned());
         lab.wait_ready(&mut control, &ready)?;
-        let account = "lab/gateway";
-        let token = self.mesh.token(lab, &state, account, "gateway")?;
-        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let pages = [free(local)?, free(local)?, free(local)?];
-        let told = Told {
-            account,
-            control: ports.control(),
-            root: &state.join("root-cert.pem"),
-            token: &token,
-            pages,
-            workers: lab.workers,
-        };
-        let program = self.variant.program.as_deref().unwrap_or(&lab.voile);
-        let name = format!("{}-gateway", self.variant.name);
-        let spec = tell(lab.process(INGRESS, &name, program)?, &told);
-        let gateway = spec.args(["--role", "gateway"]).start();
-        let [_, metrics, readiness] = pages;
+        let (gateway, [admin, metrics, readiness]) =
+            self.start_gateway(lab, &folder, ports.control())?;
         self.running = Some(Running {
             control,
-            gateway: gateway.map_err(|e| e.to_string())?,
+            told_by: ports,
+            gateway,
             ports: own,
+            admin,
             metrics,
             readiness,
+            folder,
+            changes: Changes::none(second),
         });
         Ok(())
     }
 
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let running = self.running.as_mut().ok_or("it was not started")?;
-        let ready = Probe::Http(running.readiness, "/healthz/ready".to_owned());
+        let ready = Probe::Http(running.readiness, READY_PATH.to_owned());
         lab.wait_ready(&mut running.gateway, &ready)
     }
 
@@ -170,6 +212,20 @@ impl Contestant for Ingress {
         Ok(Some(BTreeMap::from([(INGRESS, count)])))
     }
 
+    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+        let mut running = self.running.take().ok_or("it does not run")?;
+        let sign = self.change(&mut running, lab, action, way);
+        self.running = Some(running);
+        sign
+    }
+
+    fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let mut running = self.running.take().ok_or("it does not run")?;
+        let made_good = self.make_good(&mut running, lab);
+        self.running = Some(running);
+        made_good
+    }
+
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let running = self.running.as_mut().ok_or("it does not run")?;
         for child in [&mut running.gateway, &mut running.control] {
@@ -201,6 +257,7 @@ impl Contestant for Ingress {
     fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             stop_all([&mut running.gateway, &mut running.control], STOP_GRACE);
+            running.changes.stop();
         }
     }
 }

@@ -4,6 +4,7 @@ mod baseline;
 mod captured;
 pub(crate) mod certificates;
 mod envoy;
+mod generations;
 mod haproxy;
 mod ingress;
 mod linkerd;

@@ -9,11 +9,12 @@
 //! ```
 
 pub(crate) mod agent;
+mod changes;
 pub(super) mod waypoint;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use voile_host::child::{Spec, Supervised, stop_all};
@@ -22,16 +23,18 @@ use voile_host::place::{Place, Privileges};
 use voile_host::ready::{Probe, http_get};
 
 use self::agent::{Agent, NodePod};
+use self::changes::{Changes, Second};
 use self::waypoint::{Before, GRPC_PORT, Waypoint};
 use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
-use super::voile::{CONNECTIONS, Ports, Voile, counted, kill};
+use super::served::SECOND;
+use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
     CLIENT_NODE, CONTROL, Carried, Contestant, Counts, HBONE, Instance, Route, SERVER_NODE, Stage,
     WAYPOINT, peers_folder,
 };
 use crate::definition::{Action, Variant};
-use crate::events::Sign;
+use crate::events::{READY_PATH, Sign};
 use crate::find;
 use crate::network::{GATEWAY, HTTP_PORT, OUTBOUND, Pod, TCP_PORT};
 use crate::plan::Way;
@@ -108,11 +111,22 @@ impl Node {
         let count = pods.len();
         let agent = Agent::start(plan.socket, pods)
             .map_err(|e| format!("an agent at {}: {e}", plan.socket.display()))?;
+        Ok(Self {
+            process: Self::launch(lab, program, plan)?,
+            role: plan.role,
+            address: plan.address,
+            agent,
+            pods: count,
+        })
+    }
+
+    /// Starts the program alone: there is an agent already.
+    fn launch(lab: &Lab<'_>, program: &Program, plan: &NodePlan<'_>) -> Result<Supervised, String> {
         let name = format!("{}-{}", plan.prefix, plan.node);
         let spec = match program {
             Program::Voile(variant) => {
                 let path = variant.program.as_deref().unwrap_or(&lab.voile);
-                voile(lab.process(plan.role, &name, path)?, plan, lab.workers)
+                voile(lab.process(plan.role, &name, path)?, plan, lab)
             }
             Program::Ztunnel(found) => ztunnel(
                 lab.process(plan.role, &name, &found.path)?,
@@ -120,13 +134,12 @@ impl Node {
                 lab.workers,
             ),
         };
-        Ok(Self {
-            process: spec.start().map_err(|e| e.to_string())?,
-            role: plan.role,
-            address: plan.address,
-            agent,
-            pods: count,
-        })
+        spec.start().map_err(|e| e.to_string())
+    }
+
+    /// Where it says that it is ready.
+    fn readiness(&self) -> SocketAddr {
+        SocketAddr::new(self.address, READINESS)
     }
 
     /// Waits until it serves its pods.
@@ -148,11 +161,8 @@ impl Node {
                 return Err(format!("{name} {exit}{}", lab.log_end(name)));
             }
         }
-        let ready = SocketAddr::new(self.address, READINESS);
-        lab.wait_ready(
-            &mut self.process,
-            &Probe::Http(ready, "/healthz/ready".to_owned()),
-        )
+        let ready = Probe::Http(self.readiness(), READY_PATH.to_owned());
+        lab.wait_ready(&mut self.process, &ready)
     }
 
     /// Connections that it says it has carried.
@@ -173,7 +183,11 @@ impl Node {
 }
 
 /// Voile's, as `voile up --dataplane node` starts it.
-fn voile(spec: Spec, plan: &NodePlan<'_>, workers: u32) -> Spec {
+fn voile(spec: Spec, plan: &NodePlan<'_>, lab: &Lab<'_>) -> Spec {
+    let handover = lab.upgradable.then(|| {
+        let path = plan.socket.with_extension("handover");
+        ["--handover".into(), path.into_os_string()]
+    });
     let page = |port: u16| SocketAddr::new(plan.address, port).to_string();
     spec.args(["proxy", "--role", "node", "--node", plan.node])
         .args(["--workload", &format!("istio-system/node-{}", plan.node)])
@@ -184,7 +198,8 @@ fn voile(spec: Spec, plan: &NodePlan<'_>, workers: u32) -> Spec {
         .arg(plan.token)
         .arg("--agent")
         .arg(plan.socket)
-        .args(["--keep-source", "--workers", &workers.to_string()])
+        .args(handover.into_iter().flatten())
+        .args(["--keep-source", "--workers", &lab.workers.to_string()])
         .args(["--admin", &page(ADMIN), "--metrics", &page(METRICS)])
         .args(["--readiness", &page(READINESS)])
 }
@@ -226,13 +241,61 @@ struct Running {
     /// The client's and the server's.
     nodes: Vec<Node>,
     waypoint: Option<Waypoint>,
+    /// Another server, where events lead to one.
+    second: Option<Second>,
+    ground: Ground,
+    changes: Changes,
+}
+
+/// What the processes were started on, and are started on again.
+struct Ground {
+    /// The two nodes' own networks, and that of who stands between them.
+    networks: [Pod; 2],
+    middle: Option<Pod>,
+    folder: PathBuf,
+    /// The mesh's template, and what is filled into it but for what events change.
+    mesh: String,
+    values: Vec<(String, String)>,
+}
+
+impl Ground {
+    fn config(&self) -> PathBuf {
+        self.folder.join("config")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.join("state")
+    }
+
+    /// The mesh as it is to be now.
+    fn write_mesh(&self, changes: &Changes) -> Result<(), String> {
+        let mut values = self.values.clone();
+        let changing = changes.values();
+        values.extend(changing.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let text = fill(&self.mesh, &values)?;
+        crate::folder::write(&self.config().join("mesh.yaml"), &text)
+    }
+
+    /// The lab with the places of all that are started.
+    fn inside<'a>(&self, pods: &Captured, lab: &Lab<'a>) -> Lab<'a> {
+        let place = |pod: &Pod| Place::new(pod.namespace.clone(), Privileges::NodeProxy);
+        let [one, two] = &self.networks;
+        let inside = pods.lab(lab);
+        let inside = inside.with_places([(CLIENT_NODE, place(one)), (SERVER_NODE, place(two))]);
+        match &self.middle {
+            Some(pod) => inside.with_places([(WAYPOINT, pod.for_sidecar())]),
+            None => inside,
+        }
+    }
 }
 
 impl Running {
     fn processes(&mut self) -> impl Iterator<Item = &mut Supervised> {
         let nodes = self.nodes.iter_mut().map(|node| &mut node.process);
         let waypoint = self.waypoint.as_mut().map(|one| &mut one.process);
-        nodes.chain(waypoint).chain([&mut self.control])
+        let second = self.second.as_mut().map(|one| &mut one.echo);
+        let first = nodes.chain(waypoint).chain(second);
+        first.chain([&mut self.control])
     }
 }
 
@@ -284,11 +347,13 @@ impl Nodes {
         running.ok_or_else(|| format!("{}'s node proxies do not run", self.name))
     }
 
-    fn resources(
+    /// The mesh's template, and what is filled into it.
+    fn mesh(
         pods: &Captured,
         nodes: &[Pod; 2],
         waypoint: Option<&Pod>,
-    ) -> Result<String, String> {
+        second: Option<&Second>,
+    ) -> (String, Vec<(String, String)>) {
         let mut values = vec![
             ("CLIENT_ADDRESS", pods.client().to_string()),
             ("SERVER_ADDRESS", pods.server().to_string()),
@@ -301,55 +366,73 @@ impl Nodes {
             ("SERVER_VIRTUAL", SERVER_VIRTUAL.to_string()),
             ("STAGE_VIRTUAL", STAGE_VIRTUAL.to_string()),
         ];
-        let text = match waypoint {
+        let mut text = match waypoint {
             Some(pod) => {
                 values.push(("WAYPOINT_ADDRESS", pod.address.to_string()));
                 waypoint::mesh(MESH)
             }
             None => MESH.to_owned(),
         };
-        let values: Vec<_> = values
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        fill(&text, &values)
+        if let Some(second) = second {
+            values.push(("SECOND_ADDRESS", second.pod.address.to_string()));
+            text = format!("{}\n{}", text.trim_end(), changes::SECOND_POD);
+        }
+        let values = values.into_iter();
+        let values = values.map(|(name, value)| (name.to_owned(), value));
+        (text, values.collect())
     }
 
-    /// Starts the proxy of the client's node (the first) or of the server's, at this address, told by that control plane.
-    fn start_node(
+    /// Has the proxy of the client's node (the first) or of the server's started with what it needs.
+    fn planned<T>(
         &self,
         lab: &Lab<'_>,
-        pods: &Captured,
-        at: usize,
-        (address, control, state, folder): (IpAddr, SocketAddr, &Path, &Path),
-    ) -> Result<Node, String> {
-        let (client, server) = pods.networks();
-        let (node, role, pod, inside) = match at {
-            0 => ("one", CLIENT_NODE, "client", client),
-            _ => ("two", SERVER_NODE, "server", server),
+        ground: &Ground,
+        (at, control): (usize, SocketAddr),
+        start: impl FnOnce(&NodePlan<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let (node, role) = match at {
+            0 => ("one", CLIENT_NODE),
+            _ => ("two", SERVER_NODE),
         };
+        let state = ground.state();
         let proxy = format!("node-{node}");
-        let token = self.mesh.token(lab, state, NODE_ACCOUNT, &proxy)?;
+        let token = self.mesh.token(lab, &state, NODE_ACCOUNT, &proxy)?;
         let prefix = match self.before {
             Some(_) => format!("{}-node", self.prefix()),
             None => self.prefix(),
         };
-        let plan = NodePlan {
+        start(&NodePlan {
             prefix: &prefix,
             role,
             node,
-            address,
+            address: ground.networks[at].address,
             control,
-            state,
+            state: &state,
             token: &token,
-            socket: &folder.join(format!("{node}.zds")),
+            socket: &ground.folder.join(format!("{node}.zds")),
+        })
+    }
+
+    /// Starts the waypoint, where there is one.
+    fn start_between(
+        &self,
+        lab: &Lab<'_>,
+        ground: &Ground,
+        server: IpAddr,
+        control: SocketAddr,
+    ) -> Result<Option<Waypoint>, String> {
+        let (Some(before), Some(pod)) = (&self.before, &ground.middle) else {
+            return Ok(None);
         };
-        let pods = vec![NodePod {
-            name: pod.to_owned(),
-            account: pod.to_owned(),
-            inside,
-        }];
-        Node::start(lab, &self.program, &plan, pods)
+        let told = waypoint::Told {
+            pod,
+            control,
+            state: &ground.state(),
+            folder: &ground.folder,
+            servers: [server, GATEWAY.into()],
+            services: [SERVER_VIRTUAL, STAGE_VIRTUAL],
+        };
+        self.start_waypoint(lab, before, &told).map(Some)
     }
 
     /// Starts who stands between them, in its own pod.
@@ -384,7 +467,7 @@ impl Contestant for Nodes {
         };
         let prefix = self.prefix();
         let folder = peers_folder(lab, &prefix)?;
-        let (config, state) = (folder.join("config"), folder.join("state"));
+        let config = folder.join("config");
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
         let ports = Ports::captured()?;
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
@@ -393,43 +476,56 @@ impl Contestant for Nodes {
         let own = || network.add_pod(&Rules::default());
         let networks = [own()?, own()?];
         let middle = self.before.as_ref().map(|_| own()).transpose()?;
-        let text = Self::resources(&pods, &networks, middle.as_ref())?;
-        crate::folder::write(&config.join("mesh.yaml"), &text)?;
-        let place = |pod: &Pod| Place::new(pod.namespace.clone(), Privileges::NodeProxy);
-        let inside = pods.lab(lab).with_places([
-            (CLIENT_NODE, place(&networks[0])),
-            (SERVER_NODE, place(&networks[1])),
-        ]);
-        let control =
-            self.mesh
-                .start_control(&inside, &config, &state, &ports, Some(NODE_ACCOUNT))?;
+        let second = lab.moves.then(|| Second::start(lab, network, &prefix));
+        let second = second.transpose()?;
+        let (mesh, values) = Self::mesh(&pods, &networks, middle.as_ref(), second.as_ref());
+        let ground = Ground {
+            networks,
+            middle,
+            folder,
+            mesh,
+            values,
+        };
+        let changes = Changes::none();
+        ground.write_mesh(&changes)?;
+        let inside = ground.inside(&pods, lab);
+        let (state, nodes) = (ground.state(), Some(NODE_ACCOUNT));
+        let control = self
+            .mesh
+            .start_control(&inside, &config, &state, &ports, nodes)?;
         // What is in here is ended with it, also when something below fails.
         let mut running = Running {
             pods,
             control,
-            ports: ports.clone(),
+            ports,
             nodes: Vec::new(),
             waypoint: None,
+            second,
+            ground,
+            changes,
         };
-        let ready = Probe::Http(ports.monitoring(), "/ready".to_owned());
+        let ready = Probe::Http(running.ports.monitoring(), "/ready".to_owned());
         lab.wait_ready(&mut running.control, &ready)?;
-        for (at, own) in networks.iter().enumerate() {
-            let ground = (own.address, ports.control(), state.as_path(), &*folder);
-            let node = self.start_node(&inside, &running.pods, at, ground)?;
+        let (client, server) = running.pods.networks();
+        let of_node = |name: &str, inside| NodePod {
+            name: name.to_owned(),
+            account: if name == "client" { name } else { "server" }.to_owned(),
+            inside,
+        };
+        let mut servers = vec![of_node("server", server)];
+        let second = running.second.iter();
+        servers.extend(second.map(|one| of_node(SECOND, one.pod.namespace.clone())));
+        let control = running.ports.control();
+        for (at, pods) in [vec![of_node("client", client)], servers]
+            .into_iter()
+            .enumerate()
+        {
+            let start = |plan: &NodePlan<'_>| Node::start(&inside, &self.program, plan, pods);
+            let node = self.planned(&inside, &running.ground, (at, control), start)?;
             running.nodes.push(node);
         }
-        if let (Some(before), Some(pod)) = (&self.before, middle) {
-            let told = waypoint::Told {
-                pod: &pod,
-                control: ports.control(),
-                state: &state,
-                folder: &folder,
-                servers: [running.pods.server(), GATEWAY.into()],
-                services: [SERVER_VIRTUAL, STAGE_VIRTUAL],
-            };
-            let lab = inside.with_places([(WAYPOINT, pod.for_sidecar())]);
-            running.waypoint = Some(self.start_waypoint(&lab, before, &told)?);
-        }
+        let server = running.pods.server();
+        running.waypoint = self.start_between(&inside, &running.ground, server, control)?;
         self.running = Some(running);
         Ok(())
     }
@@ -524,29 +620,18 @@ impl Contestant for Nodes {
         Stage::of_tunnel(&folder, (STAGE_VIRTUAL, HTTP_PORT).into(), client)
     }
 
-    /// What was told is kept without who told it; nothing else is done to node proxies and waypoints yet.
-    fn act(&mut self, _lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
-        let running = self.running.as_mut().ok_or("it does not run")?;
-        match action {
-            Action::KillControlPlane => kill(&mut running.control),
-            _ => Err(format!("not done in mode \"{}\" yet", way.mode)),
-        }
+    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+        let mut running = self.running.take().ok_or("it does not run")?;
+        let sign = self.change(&mut running, lab, action, way);
+        self.running = Some(running);
+        sign
     }
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let folder = lab.folder.join(self.prefix());
-        let running = self.running.as_mut().ok_or("it does not run")?;
-        if running.control.try_exit().is_some() {
-            let (inside, ports) = (running.pods.lab(lab), &running.ports);
-            let (config, state) = (folder.join("config"), folder.join("state"));
-            let nodes = Some(NODE_ACCOUNT);
-            let control = self
-                .mesh
-                .start_control(&inside, &config, &state, ports, nodes)?;
-            running.control = control;
-            let ready = Probe::Http(running.ports.monitoring(), "/ready".to_owned());
-            lab.wait_ready(&mut running.control, &ready)?;
-        }
+        let mut running = self.running.take().ok_or("it does not run")?;
+        let made_good = self.make_good(&mut running, lab);
+        self.running = Some(running);
+        made_good?;
         self.ready(lab)
     }
 

@@ -163,9 +163,6 @@ struct Running<Page> {
     listeners: Listeners,
     /// By which they were started, the client's first.
     values: [Values; 2],
-    /// Processes that have taken over from the server's sidecar, and those that they took over from.
-    epoch: u32,
-    retired: Vec<Process>,
 }
 
 struct Sidecar<Page> {
@@ -173,6 +170,21 @@ struct Sidecar<Page> {
     side: Side,
     /// None of one at the agent's, which asks it there.
     page: Option<Page>,
+    /// Processes that have taken over from it, and those that they took over from.
+    epoch: u32,
+    retired: Vec<Process>,
+}
+
+impl<Page> Sidecar<Page> {
+    fn first(process: Process, side: Side, page: Option<Page>) -> Self {
+        Self {
+            process,
+            side,
+            page,
+            epoch: 0,
+            retired: Vec::new(),
+        }
+    }
 }
 
 impl<P: Peer> Pair<P> {
@@ -221,19 +233,14 @@ impl<P: Peer> Contestant for Pair<P> {
         listeners.beside(Side::Server, &mut values[1]);
         let launch = |side, values: &Values| {
             let (process, page) = self.peer.launch(lab, &folder, side, values, 0)?;
-            Ok::<_, String>(Sidecar {
-                process: process.into(),
-                side,
-                page: Some(page),
-            })
+            Ok::<_, String>(Sidecar::first(process.into(), side, Some(page)))
         };
         let client = launch(Side::Client, &values[0])?;
         let server = match lab.far {
-            Some(far) => Sidecar {
-                process: send(far, lab, self.peer.name(), &listeners)?,
-                side: Side::Server,
-                page: None,
-            },
+            Some(far) => {
+                let process = send(far, lab, self.peer.name(), &listeners)?;
+                Sidecar::first(process, Side::Server, None)
+            }
             None => launch(Side::Server, &values[1])?,
         };
         let sidecars = [client, server];
@@ -241,8 +248,6 @@ impl<P: Peer> Contestant for Pair<P> {
             sidecars,
             listeners,
             values,
-            epoch: 0,
-            retired: Vec::new(),
         });
         Ok(())
     }
@@ -302,41 +307,47 @@ impl<P: Peer> Contestant for Pair<P> {
                 self.peer.name()
             ));
         }
-        if way.mode == "clientonly" {
-            return Err("there is no server's sidecar on this way".to_owned());
-        }
+        let side = match way.mode.as_str() {
+            "clientonly" => return Err("there is no server's sidecar on this way".to_owned()),
+            INGRESS => Side::Client,
+            _ => Side::Server,
+        };
         let folder = peers_folder(lab, self.peer.name())?;
         let not = || format!("{} does not run", self.peer.name());
-        let running = self.running.as_mut().ok_or_else(not)?;
-        running.epoch += 1;
+        let Running {
+            sidecars,
+            listeners,
+            values,
+        } = self.running.as_mut().ok_or_else(not)?;
+        let at = usize::from(side == Side::Server);
+        let (sidecar, values) = (&mut sidecars[at], &values[at]);
+        sidecar.epoch += 1;
         if !upgrade {
-            let retired = running.retired.iter_mut();
-            let all = retired.chain([&mut running.sidecars[1].process]);
+            let all = sidecar.retired.iter_mut().chain([&mut sidecar.process]);
             stop_all(all.filter_map(Process::here), STOP_GRACE);
-            if let Some(process) = running.sidecars[1].process.there() {
+            if let Some(process) = sidecar.process.there() {
                 process.stop();
             }
-            running.retired.clear();
-            running.epoch = 0;
+            sidecar.retired.clear();
+            sidecar.epoch = 0;
         }
-        if let Some(far) = lab.far {
-            let process = send(far, lab, self.peer.name(), &running.listeners)?;
+        if let Some(far) = lab.far.filter(|_| side == Side::Server) {
+            let process = send(far, lab, self.peer.name(), listeners)?;
             let sign = process
                 .there()
                 .map(|process| Sign::ReadyThere(process.asked()));
-            running.sidecars[1].process = process;
+            sidecar.process = process;
             return sign.ok_or_else(not);
         }
-        let values = &running.values[1];
-        let placed = running.listeners.lab(lab);
+        let placed = listeners.lab(lab);
         let inside = placed.as_ref().unwrap_or(lab);
-        let (process, page) =
-            self.peer
-                .launch(inside, &folder, Side::Server, values, running.epoch)?;
-        let entry = running.listeners.route(
+        let (process, page) = self
+            .peer
+            .launch(inside, &folder, side, values, sidecar.epoch)?;
+        let entry = listeners.route(
             lab,
             &Way {
-                mode: "serveronly".to_owned(),
+                mode: side.quiet_mode().to_owned(),
                 tls: false,
                 ..way.clone()
             },
@@ -348,20 +359,16 @@ impl<P: Peer> Contestant for Pair<P> {
             Probe::Http(address, path) => Sign::Ready(address, path),
             Probe::Tcp(address) | Probe::Direct(address) => Sign::Listens(address),
         };
-        let new = Sidecar {
-            process: process.into(),
-            side: Side::Server,
-            page: Some(page),
-        };
-        let old = std::mem::replace(&mut running.sidecars[1], new);
-        running.retired.push(old.process);
+        let old = std::mem::replace(&mut sidecar.process, process.into());
+        sidecar.page = Some(page);
+        sidecar.retired.push(old);
         Ok(sign)
     }
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        if let Some(running) = &mut self.running {
+        for sidecar in self.running.iter_mut().flat_map(|one| &mut one.sidecars) {
             // Who was taken over from ends by itself soon.
-            running
+            sidecar
                 .retired
                 .retain_mut(|old| old.here().is_some_and(|old| old.wait(STOP_GRACE).is_none()));
         }
@@ -461,8 +468,7 @@ impl<P: Peer> Contestant for Pair<P> {
     fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             let sidecars = running.sidecars.iter_mut();
-            let sidecars = sidecars.map(|sidecar| &mut sidecar.process);
-            let all = sidecars.chain(&mut running.retired);
+            let all = sidecars.flat_map(|one| one.retired.iter_mut().chain([&mut one.process]));
             stop_all(all.filter_map(Process::here), STOP_GRACE);
             running.values.iter().for_each(P::tidy);
             if let Some(pods) = running.listeners.pods() {

@@ -29,7 +29,7 @@ use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use by_number::host;
 use changes::Changes;
-pub(super) use changes::kill;
+pub(super) use changes::{kill, second};
 pub(crate) use served::counted;
 pub(super) use served::{CONNECTIONS, serve};
 pub(super) use served::{Told, metric, tell};
@@ -491,7 +491,7 @@ impl Contestant for Voile {
             control,
             sidecars: Vec::new(),
             ports,
-            changes: Changes::default(),
+            changes: Changes::none(),
         };
         let monitoring = Probe::Http(running.ports.monitoring, "/ready".to_owned());
         lab.wait_ready(&mut running.control, &monitoring)?;

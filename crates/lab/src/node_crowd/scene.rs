@@ -83,7 +83,7 @@ impl Scene<'_> {
         let node_account = ["--node-account", NODE_ACCOUNT].map(str::to_owned);
         let place = Some(network.for_control());
         let mut control = Control::start(&lab, "control", &config, tls, place, &node_account)?;
-        let mut echo = network.start_echo(&lab, &server, "echo", &[], &[TCP_PORT])?;
+        let mut echo = network.start_echo(&lab, &server, "echo", (&[], &[TCP_PORT]), &[])?;
         let place = |pod: &Pod| Place::new(pod.namespace.clone(), Privileges::NodeProxy);
         let inside = lab.with_places([
             (CLIENT_NODE, place(&nodes[0])),

@@ -189,7 +189,7 @@ impl<'a> Mesh<'a> {
             lab,
             &server,
             &format!("reach-{services}-echo"),
-            &[HTTP_PORT],
+            (&[HTTP_PORT], &[]),
             &[],
         )?;
         let mut mesh = Self {

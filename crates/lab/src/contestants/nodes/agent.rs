@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use voile_host::netns::Namespace;
 use voile_zds::{Agents, Channel, Told, Who};
 
@@ -20,7 +21,7 @@ pub(crate) struct NodePod {
     pub(crate) inside: Namespace,
 }
 
-/// What the proxy has said of its pods.
+/// What the proxy has said of its pods; where two of them speak with the agent, the one that came last.
 #[derive(Debug, Default)]
 struct Answers {
     serves: BTreeSet<String>,
@@ -52,7 +53,7 @@ impl Agent {
         let heard = Arc::clone(&answers);
         let thread = std::thread::Builder::new()
             .name("node-agent".to_owned())
-            .spawn(move || runtime.block_on(run(&listening, told, &heard)))?;
+            .spawn(move || runtime.block_on(run(&listening, told, heard)))?;
         Ok(Self {
             pods: Some(pods),
             answers,
@@ -69,7 +70,7 @@ impl Agent {
 
     /// Whether the proxy serves so many pods; or why it refused one.
     pub(crate) fn serves(&self, pods: usize) -> Result<bool, String> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = lock(&self.answers);
         match &answers.refusal {
             Some(why) => Err(why.clone()),
             None => Ok(answers.serves.len() >= pods),
@@ -87,20 +88,25 @@ impl Drop for Agent {
     }
 }
 
-async fn run(agents: &Agents, mut told: watch::Receiver<Vec<NodePod>>, answers: &Mutex<Answers>) {
+/// Whoever greets is told of all pods: one that is to take over while the one before it serves on.
+async fn run(agents: &Agents, told: watch::Receiver<Vec<NodePod>>, answers: Arc<Mutex<Answers>>) {
     let mut ended = told.clone();
+    let mut conversations = JoinSet::new();
     loop {
         let proxy = tokio::select! {
             proxy = agents.accept() => proxy,
             () = gone(&mut ended) => return,
         };
         // A proxy that says something strange, or hangs up, may come again.
-        if let Ok(channel) = proxy
-            && let Ok(()) = converse(&channel, &mut told, answers).await
-        {
-            return;
-        }
+        let Ok(channel) = proxy else { continue };
+        let (mut told, answers) = (told.clone(), Arc::clone(&answers));
+        *lock(&answers) = Answers::default();
+        conversations.spawn(async move { converse(&channel, &mut told, &answers).await });
     }
+}
+
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits until there is nobody who would add pods.
@@ -121,7 +127,7 @@ async fn converse(
         known += news.len();
         for pod in news {
             let said = channel.tell(&add(&pod)?).await?;
-            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut answers = lock(answers);
             match said {
                 Ok(()) => {
                     answers.serves.insert(pod.name);

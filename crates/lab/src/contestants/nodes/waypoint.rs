@@ -14,6 +14,7 @@ use crate::contestants::pair::{STATUS_PORT, write};
 use crate::contestants::voile::{self, metric, tell};
 use crate::contestants::{HBONE, Hop, Instance, Spot, WAYPOINT, certificates};
 use crate::definition::Variant;
+use crate::events::READY_PATH;
 use crate::find;
 use crate::network::{HTTP_PORT, Pod, TCP_PORT};
 use crate::target::Lab;
@@ -36,6 +37,7 @@ pub(super) fn mesh(nodes: &str) -> String {
 }
 
 /// Whose program it is.
+#[derive(Clone)]
 pub(crate) enum Before {
     Voile(Variant),
     Envoy(find::Peer),
@@ -57,7 +59,9 @@ pub(super) struct Told<'a> {
 pub(super) struct Waypoint {
     pub(super) process: Supervised,
     pub(super) ready: Probe,
-    pod: Pod,
+    pub(super) pod: Pod,
+    /// Where it takes orders, of ours; a stranger takes none.
+    pub(super) admin: SocketAddr,
     /// Where it tells what it has carried.
     page: SocketAddr,
     counts: fn(&str, SocketAddr, &str) -> Result<u64, String>,
@@ -115,12 +119,20 @@ fn own(
             workers: lab.workers,
         },
     );
-    let process = spec.args(["--role", "waypoint"]).start();
-    let [_, page, readiness] = pages;
+    let spec = spec.args(["--role", "waypoint"]);
+    let spec = match lab.upgradable {
+        true => spec
+            .arg("--handover")
+            .arg(told.folder.join("waypoint.handover")),
+        false => spec,
+    };
+    let process = spec.start();
+    let [admin, page, readiness] = pages;
     Ok(Waypoint {
         process: process.map_err(|e| e.to_string())?,
-        ready: Probe::Http(readiness, "/healthz/ready".to_owned()),
+        ready: Probe::Http(readiness, READY_PATH.to_owned()),
         pod: told.pod.clone(),
+        admin,
         page,
         counts: |name, page, protocol| metric(name, page, protocol, None),
     })
@@ -168,6 +180,7 @@ fn stranger(
         process: spec.start().map_err(|e| e.to_string())?,
         ready: Probe::Http(page, "/ready".to_owned()),
         pod: told.pod.clone(),
+        admin: page,
         page,
         counts: counted_by_envoy,
     })

@@ -1,6 +1,5 @@
 //! What an experiment's events do to Voile, by the means that its users have: files of the mesh, signals, new processes.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -9,57 +8,26 @@ use voile_host::ready::Probe;
 
 use super::{CLIENT, Running, SERVER, Sidecar, Voile};
 use crate::agent::What;
+use crate::contestants::generations::Generations;
 use crate::contestants::served::SECOND;
 use crate::definition::Action;
-use crate::events::{Page, Renewal, Sign};
+use crate::events::{Door, Held, Page, READY_PATH, Renewal, SIDECARS_ALPN, Sign};
+use crate::network::INBOUND;
 use crate::plan::Way;
 use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
-/// Where a sidecar says that it is ready.
-const READY: &str = "/healthz/ready";
-
 /// Where the mesh's policy speaks of ports.
 const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
 
-/// The mesh's file of policies that are changed at once.
-const CHANGED: &str = "changed.yaml";
-
-/// So many policies for the server, of which none is as in the generation before.
-fn policies(count: u32, generation: u32) -> String {
-    let mut text = String::new();
-    let turn = generation % 2;
-    for number in 0..count {
-        let nobody = format!("/nobody/{generation}/{number}");
-        let (action, rule) = match number {
-            0 | 1 if number == turn => {
-                let anybody = "from: [{source: {ipBlocks: [\"0.0.0.0/0\"]}}]";
-                ("ALLOW", anybody.to_owned())
-            }
-            2 | 3 => {
-                let path = match number == turn + 2 {
-                    true => format!("/generation-{}", (generation + 1) % 2),
-                    false => nobody,
-                };
-                ("DENY", format!("to: [{{operation: {{paths: [{path}]}}}}]"))
-            }
-            _ => (
-                "ALLOW",
-                format!("to: [{{operation: {{paths: [{nobody}]}}}}]"),
-            ),
-        };
-        // Writing into a String cannot fail.
-        let _ = write!(
-            text,
-            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: changed-{number}, namespace: lab}}\n\
-             spec: {{selector: {{matchLabels: {{app: server}}}}, action: {action}, rules: [{{{rule}}}]}}\n"
-        );
-    }
-    text
-}
+/// Whom policies are for that are changed.
+const BINDING: &str = "selector: {matchLabels: {app: server}}";
 
 /// A second pair of servers, where the first one is.
-fn second(lab: &Lab<'_>, folder: &Path) -> Result<(Echo, Vec<Process>), String> {
+pub(in crate::contestants) fn second(
+    lab: &Lab<'_>,
+    folder: &Path,
+) -> Result<(Echo, Vec<Process>), String> {
     if let Some(far) = lab.far {
         let what = What::Echo {
             sink: false,
@@ -91,17 +59,29 @@ fn second(lab: &Lab<'_>, folder: &Path) -> Result<(Echo, Vec<Process>), String> 
 }
 
 /// What was changed since it was started.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Changes {
     /// Whether the server's mutual port takes plaintext, too.
     permissive: bool,
     /// The second pair of servers, once there is one, and whether the service leads there.
     second: Option<(Echo, Vec<Process>)>,
     moved: bool,
-    /// How often all authorization policies were changed.
-    generation: u32,
+    /// Authorization policies.
+    policies: Generations,
     /// Processes that a new one took over from, and that finish what they have.
     retired: Vec<Process>,
+}
+
+impl Changes {
+    pub(super) fn none() -> Self {
+        Self {
+            permissive: false,
+            second: None,
+            moved: false,
+            policies: Generations::bound(BINDING),
+            retired: Vec::new(),
+        }
+    }
 }
 
 /// Ends a control plane as nobody can prepare for.
@@ -150,7 +130,10 @@ impl Voile {
                 Err("there is no server's sidecar on this way".to_owned())
             }
             Action::PushPolicy => self.push_policy(lab),
-            Action::ChangePolicies(count) => self.change_policies(lab, *count),
+            Action::ChangePolicies(count) => {
+                let config = self.config(lab, "");
+                self.running()?.changes.policies.change(&config, *count)
+            }
             Action::UpgradeProxy if lab.far.is_some() => {
                 Err("the old process and the new would take over in one folder, and an agent gives each its own".to_owned())
             }
@@ -178,24 +161,14 @@ impl Voile {
         Ok(Sign::Plaintext(address, open))
     }
 
-    /// All policies change at once. The load, which is always allowed, is so by another of them each time: it is refused by
-    /// whoever obeys some of the old ones and some of the new.
-    fn change_policies(&mut self, lab: &Lab<'_>, count: u32) -> Result<Sign, String> {
-        let changes = &mut self.running()?.changes;
-        changes.generation += 1;
-        let generation = changes.generation;
-        let text = policies(count, generation);
-        crate::folder::write(&self.config(lab, CHANGED), &text)?;
-        Ok(Sign::Verdicts {
-            allowed: format!("/generation-{}", generation % 2),
-            denied: format!("/generation-{}", (generation + 1) % 2),
-        })
-    }
-
     /// Every sidecar on the way fetches another certificate for another key.
     fn rotate(&mut self, way: &Way) -> Result<Sign, String> {
         let running = self.running()?;
-        let shows = (running.ports.server, running.ports.services["MUTUAL_PORT"]).into();
+        let door = Door {
+            address: (running.ports.server, running.ports.services["MUTUAL_PORT"]).into(),
+            protocols: SIDECARS_ALPN,
+            whose: "the server's sidecar",
+        };
         let on_path = running.sidecars.iter().filter(|sidecar| {
             !(way.mode == "clientonly" && sidecar.role == SERVER
                 || way.mode == "serveronly" && sidecar.role == CLIENT)
@@ -204,16 +177,8 @@ impl Voile {
             Process::Here(_) => Page::Here(sidecar.admin),
             Process::There(process) => Page::There(process.asked()),
         };
-        let sidecars: Vec<_> = on_path.map(|one| (page(one), one.role)).collect();
-        let mut renewals = Vec::new();
-        for (page, role) in &sidecars {
-            let shows = (*role == SERVER).then_some(shows);
-            renewals.push(Renewal::now(page.clone(), shows)?);
-        }
-        for (page, role) in sidecars {
-            page.renew().map_err(|why| format!("the {role}: {why}"))?;
-        }
-        Ok(Sign::Renewed(renewals))
+        let sidecars = on_path.map(|one| (page(one), (one.role == SERVER).then_some(door)));
+        Renewal::ask(sidecars.collect())
     }
 
     fn move_endpoints(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
@@ -247,7 +212,7 @@ impl Voile {
     /// By what a sidecar that was just started is seen to be ready.
     fn sign(new: &Sidecar) -> Sign {
         match &new.process {
-            Process::Here(_) => Sign::Ready(new.readiness, READY.to_owned()),
+            Process::Here(_) => Sign::Ready(new.readiness, READY_PATH.to_owned()),
             Process::There(process) => Sign::ReadyThere(process.asked()),
         }
     }
@@ -271,11 +236,21 @@ impl Voile {
         let ports = self.running()?.ports.clone();
         let state = lab.folder.join(&self.variant.name).join("state");
         let new = self.start_sidecar(lab, &state, &ports, "server", SERVER)?;
-        let sign = Self::sign(&new);
+        let readiness = new.readiness;
         let running = self.running()?;
         let old = std::mem::replace(&mut running.sidecars[at], new);
+        // Where both have the same pages, readiness alone would be the old one's word.
+        let port = match running.captured {
+            Some(_) => INBOUND,
+            None => running.ports.services["MUTUAL_PORT"],
+        };
+        let held = Held {
+            inside: None,
+            port,
+            by: old.process.instance(SERVER).pids,
+        };
         running.changes.retired.push(old.process);
-        Ok(sign)
+        Ok(Sign::TakenOver(readiness, held))
     }
 
     fn server_sidecar(&mut self) -> Result<usize, String> {
@@ -287,12 +262,8 @@ impl Voile {
     /// Starts again what was killed, and lets the mesh be what it was.
     pub(super) fn make_good(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let (folder, config) = (lab.folder.join(&self.variant.name), self.config(lab, ""));
-        let changed = self.config(lab, CHANGED);
         let changes = &mut self.running()?.changes;
-        if std::mem::take(&mut changes.generation) > 0 {
-            std::fs::remove_file(&changed)
-                .map_err(|e| format!("removing {}: {e}", changed.display()))?;
-        }
+        changes.policies.forget(&config)?;
         if changes.moved || changes.permissive {
             (changes.moved, changes.permissive) = (false, false);
             self.write_mesh(lab)?;
@@ -312,7 +283,7 @@ impl Voile {
             self.running()?.control = control;
         }
         for sidecar in &mut self.running()?.sidecars {
-            let probe = Probe::Http(sidecar.readiness, READY.to_owned());
+            let probe = Probe::Http(sidecar.readiness, READY_PATH.to_owned());
             sidecar.process.wait_ready(lab, &probe)?;
         }
         Ok(())

@@ -1,0 +1,147 @@
+//! What an experiment's events do to Voile's gateway, by the means that its users have.
+
+use voile_host::child::{Supervised, stop_all};
+use voile_host::ready::Probe;
+
+use super::{HTTP, Ingress, Running};
+use crate::contestants::INGRESS;
+use crate::contestants::generations::Generations;
+use crate::contestants::served::SECOND;
+use crate::contestants::voile::{kill, second};
+use crate::definition::Action;
+use crate::events::{Held, Page, READY_PATH, Renewal, Sign};
+use crate::plan::Way;
+use crate::process::Process;
+use crate::target::{Echo, Lab, STOP_GRACE};
+
+/// Whom policies are for that are changed.
+const BINDING: &str = "selector: {matchLabels: {app: gateway}}";
+
+/// What was changed since it was started.
+#[derive(Debug)]
+pub(super) struct Changes {
+    /// Another pair of servers, where events lead to one, and whether it is led to.
+    second: Option<(Echo, Vec<Process>)>,
+    moved: bool,
+    policies: Generations,
+    /// Processes that a new one took over from, and that finish what they have.
+    retired: Vec<Supervised>,
+}
+
+impl Changes {
+    pub(super) fn none(second: Option<(Echo, Vec<Process>)>) -> Self {
+        Self {
+            second,
+            moved: false,
+            policies: Generations::bound(BINDING),
+            retired: Vec::new(),
+        }
+    }
+
+    /// The servers that it leads to now.
+    fn echo(&self, lab: &Lab<'_>) -> Echo {
+        let second = self.second.as_ref().filter(|_| self.moved);
+        second.map_or(lab.echo, |(echo, _)| *echo)
+    }
+
+    pub(super) fn stop(&mut self) {
+        for retired in &mut self.retired {
+            retired.stop(STOP_GRACE);
+        }
+        if let Some((_, servers)) = &mut self.second {
+            servers
+                .iter_mut()
+                .for_each(|server| server.stop(STOP_GRACE));
+        }
+    }
+}
+
+impl Ingress {
+    pub(super) fn change(
+        &self,
+        running: &mut Running,
+        lab: &Lab<'_>,
+        action: &Action,
+        way: &Way,
+    ) -> Result<Sign, String> {
+        let config = running.folder.join("config");
+        let seen = way.protocol == "http1";
+        match action {
+            Action::Hook(_) => Err("a hook is the lab's own".to_owned()),
+            Action::PushPolicy | Action::ChangePolicies(_) | Action::MoveEndpoints if !seen => {
+                Err("its effect is seen over HTTP/1.1".to_owned())
+            }
+            Action::PushPolicy => running.changes.policies.push(&config),
+            Action::ChangePolicies(count) => running.changes.policies.change(&config, *count),
+            Action::MoveEndpoints => {
+                let changes = &mut running.changes;
+                if changes.second.is_none() {
+                    changes.second = Some(second(lab, &running.folder)?);
+                }
+                changes.moved = !changes.moved;
+                let moved = changes.moved;
+                running.write_mesh(lab)?;
+                Ok(Sign::From(moved.then(|| SECOND.to_owned())))
+            }
+            // What comes from outside is plaintext here, so that nobody is shown the certificate.
+            Action::RotateCertificates => Renewal::ask(vec![(Page::Here(running.admin), None)]),
+            Action::KillControlPlane => kill(&mut running.control),
+            Action::RestartProxy => {
+                let retired = &mut running.changes.retired;
+                let all = retired.iter_mut().chain([&mut running.gateway]);
+                stop_all(all, STOP_GRACE);
+                self.launch(running, lab)?;
+                Ok(Sign::Ready(running.readiness, READY_PATH.to_owned()))
+            }
+            Action::UpgradeProxy => {
+                let held = Held {
+                    inside: None,
+                    port: running.ports.get(HTTP).copied().unwrap_or_default(),
+                    by: running.gateway.group_pids(),
+                };
+                let before = self.launch(running, lab)?;
+                running.changes.retired.push(before);
+                Ok(Sign::TakenOver(running.readiness, held))
+            }
+        }
+    }
+
+    /// Starts a process in the gateway's place; gives the one before it.
+    fn launch(&self, running: &mut Running, lab: &Lab<'_>) -> Result<Supervised, String> {
+        let (gateway, pages) =
+            self.start_gateway(lab, &running.folder, running.told_by.control())?;
+        running.tells_at(pages);
+        Ok(std::mem::replace(&mut running.gateway, gateway))
+    }
+
+    /// Starts again what was killed, and lets the mesh be what it was.
+    pub(super) fn make_good(&self, running: &mut Running, lab: &Lab<'_>) -> Result<(), String> {
+        let (config, state) = (running.folder.join("config"), running.folder.join("state"));
+        running.changes.policies.forget(&config)?;
+        if std::mem::take(&mut running.changes.moved) {
+            running.write_mesh(lab)?;
+        }
+        for mut retired in running.changes.retired.drain(..) {
+            retired.stop(STOP_GRACE);
+        }
+        if running.control.try_exit().is_some() {
+            let told_by = &running.told_by;
+            running.control = self
+                .mesh
+                .start_control(lab, &config, &state, told_by, None)?;
+            let ready = Probe::Http(told_by.monitoring(), "/ready".to_owned());
+            lab.wait_ready(&mut running.control, &ready)?;
+        }
+        let ready = Probe::Http(running.readiness, READY_PATH.to_owned());
+        lab.wait_ready(&mut running.gateway, &ready)
+            .map_err(|why| format!("{INGRESS}: {why}"))
+    }
+}
+
+impl Running {
+    /// The mesh as it is to be now.
+    pub(super) fn write_mesh(&self, lab: &Lab<'_>) -> Result<(), String> {
+        let text = Ingress::resources(&self.changes.echo(lab), &self.ports)?;
+        crate::folder::write(&self.folder.join("config/mesh.yaml"), &text)
+    }
+}

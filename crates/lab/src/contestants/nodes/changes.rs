@@ -1,0 +1,297 @@
+//! What an experiment's events do to node proxies and to who stands between them: files of the mesh, signals, new processes, and
+//! orders on their pages.
+
+use std::net::SocketAddr;
+
+use voile_host::child::{Supervised, stop_all};
+use voile_host::netns::rules::{NodeCapture, Rules};
+use voile_host::ready::Probe;
+
+use super::waypoint::Before;
+use super::{ADMIN, NODE_ACCOUNT, Node, NodePlan, Nodes, Program, Running};
+use crate::contestants::generations::Generations;
+use crate::contestants::served::SECOND;
+use crate::contestants::voile::kill;
+use crate::contestants::{HBONE, WAYPOINT};
+use crate::definition::Action;
+use crate::events::{Door, Held, Page, Renewal, Sign, TUNNELS_ALPN};
+use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
+use crate::plan::Way;
+use crate::target::{Lab, STOP_GRACE};
+
+/// Whom policies are for that are changed: the waypoint.
+const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
+/// Which of the two is before the server.
+const OF_SERVER: usize = 1;
+
+/// What the mesh knows of another server: a pod of the second node, in no service until it is led to.
+pub(super) const SECOND_POD: &str = "\
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: second
+  namespace: lab
+  labels:
+    app: second
+spec:
+  serviceAccountName: server
+  nodeName: two
+  containers:
+  - name: app
+status:
+  phase: Running
+  podIP: ${SECOND_ADDRESS}
+";
+
+/// Another server, in a pod of its own.
+pub(super) struct Second {
+    pub(super) pod: Pod,
+    pub(super) echo: Supervised,
+}
+
+impl Second {
+    pub(super) fn start(lab: &Lab<'_>, network: &Network, prefix: &str) -> Result<Self, String> {
+        let rules = Rules {
+            node: Some(NodeCapture::default()),
+            ..Rules::default()
+        };
+        let pod = network.add_pod(&rules)?;
+        let (name, ports) = (
+            format!("{prefix}-second"),
+            (&[HTTP_PORT][..], &[TCP_PORT][..]),
+        );
+        let echo = network.start_echo(lab, &pod, &name, ports, &["--name", SECOND])?;
+        Ok(Self { pod, echo })
+    }
+}
+
+/// What was changed since they were started.
+#[derive(Debug)]
+pub(super) struct Changes {
+    /// Whether the server's pod takes plaintext, too.
+    permissive: bool,
+    /// Whether the service is the second server's.
+    moved: bool,
+    /// Policies of the waypoint.
+    policies: Generations,
+    /// Processes that a new one took over from, and that finish what they have.
+    retired: Vec<Supervised>,
+}
+
+impl Changes {
+    pub(super) fn none() -> Self {
+        Self {
+            permissive: false,
+            moved: false,
+            policies: Generations::bound(BINDING),
+            retired: Vec::new(),
+        }
+    }
+
+    /// What they make of the mesh's template.
+    pub(super) fn values(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let served = if self.moved { SECOND } else { "server" };
+        let mode = if self.permissive {
+            "PERMISSIVE"
+        } else {
+            "STRICT"
+        };
+        [("SERVED", served), ("SERVER_MTLS", mode)].into_iter()
+    }
+}
+
+impl Nodes {
+    /// Why this cannot be done to these programs, or not be seen on that way.
+    fn impossible(&self, action: &Action, way: &Way) -> Option<String> {
+        let word = action.word();
+        let is_ours = matches!(self.program, Program::Voile(_));
+        match (action, &self.before) {
+            (Action::Hook(_), _) => Some("a hook is the lab's own".to_owned()),
+            (Action::KillControlPlane | Action::RestartProxy, _) => None,
+            (_, Some(Before::Envoy(_))) => Some(format!(
+                "the lab cannot do {word} to {}'s waypoint, which is configured by files",
+                self.name
+            )),
+            (Action::ChangePolicies(_), None) => Some(
+                "node proxies read no paths, by which policies are told from those before them"
+                    .to_owned(),
+            ),
+            (Action::MoveEndpoints, _)
+            | (Action::PushPolicy | Action::ChangePolicies(_), Some(_))
+                if way.protocol != "http1" =>
+            {
+                Some("its effect is seen over HTTP/1.1".to_owned())
+            }
+            (Action::UpgradeProxy, _) if !is_ours => {
+                Some("the lab starts no second ztunnel beside one that serves".to_owned())
+            }
+            (Action::RotateCertificates, _) if !is_ours => {
+                Some("ztunnel renews its certificates by itself and takes no order to".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn change(
+        &self,
+        running: &mut Running,
+        lab: &Lab<'_>,
+        action: &Action,
+        way: &Way,
+    ) -> Result<Sign, String> {
+        if let Some(why) = self.impossible(action, way) {
+            return Err(why);
+        }
+        let config = running.ground.config();
+        let policies = &mut running.changes.policies;
+        match action {
+            Action::ChangePolicies(count) => policies.change(&config, *count),
+            Action::PushPolicy if self.before.is_some() => policies.push(&config),
+            // The load, which is sealed, need not notice.
+            Action::PushPolicy => {
+                running.changes.permissive = !running.changes.permissive;
+                running.ground.write_mesh(&running.changes)?;
+                let server = SocketAddr::new(running.pods.server(), HTTP_PORT);
+                Ok(Sign::Plaintext(server, running.changes.permissive))
+            }
+            Action::MoveEndpoints => {
+                running.changes.moved = !running.changes.moved;
+                running.ground.write_mesh(&running.changes)?;
+                let moved = running.changes.moved;
+                Ok(Sign::From(moved.then(|| SECOND.to_owned())))
+            }
+            Action::RotateCertificates => Self::rotate(running),
+            Action::KillControlPlane => kill(&mut running.control),
+            Action::RestartProxy if running.waypoint.is_some() => {
+                self.replace_waypoint(running, lab, true)
+            }
+            Action::UpgradeProxy if running.waypoint.is_some() => {
+                self.replace_waypoint(running, lab, false)
+            }
+            Action::RestartProxy => self.replace_node(running, lab, true),
+            _ => self.replace_node(running, lab, false),
+        }
+    }
+
+    /// Each proxy on the way fetches other certificates for other keys.
+    fn rotate(running: &Running) -> Result<Sign, String> {
+        let tunnels = |address, whose| Door {
+            address: SocketAddr::new(address, HBONE),
+            protocols: TUNNELS_ALPN,
+            whose,
+        };
+        let server = tunnels(running.pods.server(), "the server's node's proxy");
+        let nodes = running.nodes.iter().enumerate().map(|(at, node)| {
+            let page = Page::Here(SocketAddr::new(node.address, ADMIN));
+            (page, (at == OF_SERVER).then_some(server))
+        });
+        let waypoint = running.waypoint.iter().map(|one| {
+            let door = tunnels(one.pod.address, "the waypoint");
+            (Page::Here(one.admin), Some(door))
+        });
+        Renewal::ask(nodes.chain(waypoint).collect())
+    }
+
+    /// The server's node's proxy is ended and started again, or another process takes over from it. What was open stays with who was
+    /// taken over from, so these end with it.
+    fn replace_node(
+        &self,
+        running: &mut Running,
+        lab: &Lab<'_>,
+        ended: bool,
+    ) -> Result<Sign, String> {
+        let inside = running.ground.inside(&running.pods, lab);
+        let control = running.ports.control();
+        let Running {
+            ground,
+            nodes,
+            pods,
+            changes,
+            ..
+        } = running;
+        let node = nodes.get_mut(OF_SERVER).ok_or("there is no such node")?;
+        let old = node.process.group_pids();
+        let launch = |plan: &NodePlan<'_>| {
+            if ended {
+                let all = changes.retired.iter_mut().chain([&mut node.process]);
+                stop_all(all, STOP_GRACE);
+            }
+            let new = Node::launch(&inside, &self.program, plan)?;
+            Ok(std::mem::replace(&mut node.process, new))
+        };
+        let before = self.planned(&inside, ground, (OF_SERVER, control), launch)?;
+        let readiness = node.readiness();
+        if ended {
+            return Ok(Sign::Ready(readiness, super::READY_PATH.to_owned()));
+        }
+        changes.retired.push(before);
+        let (_, server) = pods.networks();
+        let held = Held {
+            inside: Some(server),
+            port: HBONE,
+            by: old,
+        };
+        Ok(Sign::TakenOver(readiness, held))
+    }
+
+    /// The same of the waypoint.
+    fn replace_waypoint(
+        &self,
+        running: &mut Running,
+        lab: &Lab<'_>,
+        ended: bool,
+    ) -> Result<Sign, String> {
+        let inside = running.ground.inside(&running.pods, lab);
+        let (server, control) = (running.pods.server(), running.ports.control());
+        let not = || format!("there is no {WAYPOINT}");
+        let old = running.waypoint.as_mut().ok_or_else(not)?;
+        let held = Held {
+            inside: None,
+            port: HBONE,
+            by: old.process.group_pids(),
+        };
+        if ended {
+            let retired = &mut running.changes.retired;
+            let all = retired.iter_mut().chain([&mut old.process]);
+            stop_all(all, STOP_GRACE);
+        }
+        let new = self.start_between(&inside, &running.ground, server, control)?;
+        let new = new.ok_or_else(not)?;
+        let Probe::Http(page, path) = new.ready.clone() else {
+            return Err(format!("the {WAYPOINT} has no page of readiness"));
+        };
+        let before = running.waypoint.replace(new);
+        if ended {
+            return Ok(Sign::Ready(page, path));
+        }
+        let retired = before.map(|before| before.process);
+        running.changes.retired.extend(retired);
+        Ok(Sign::TakenOver(page, held))
+    }
+
+    /// Starts again what was killed, and lets the mesh be what it was.
+    pub(super) fn make_good(&self, running: &mut Running, lab: &Lab<'_>) -> Result<(), String> {
+        let (config, state) = (running.ground.config(), running.ground.state());
+        let changes = &mut running.changes;
+        changes.policies.forget(&config)?;
+        if changes.moved || changes.permissive {
+            (changes.moved, changes.permissive) = (false, false);
+            running.ground.write_mesh(changes)?;
+        }
+        for mut retired in changes.retired.drain(..) {
+            retired.stop(STOP_GRACE);
+        }
+        if running.control.try_exit().is_some() {
+            let inside = running.pods.lab(lab);
+            let (ports, nodes) = (&running.ports, Some(NODE_ACCOUNT));
+            let control = self
+                .mesh
+                .start_control(&inside, &config, &state, ports, nodes)?;
+            running.control = control;
+            let ready = Probe::Http(running.ports.monitoring(), "/ready".to_owned());
+            lab.wait_ready(&mut running.control, &ready)?;
+        }
+        Ok(())
+    }
+}
