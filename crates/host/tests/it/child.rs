@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use voile_host::child::{Exit, Output, Spec, pids_of_group, stop_all};
+use voile_host::machine::cores_here;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -77,6 +78,31 @@ fn a_child_that_ignores_term_is_killed_with_its_descendants() {
     });
     assert_eq!(child.stop(Duration::from_millis(50)), Exit::Signal(9));
     wait_until("the group is gone", || pids_of_group(group).is_empty());
+}
+
+/// The cores that the kernel lets a process run on.
+fn allowed(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = |line: &str| line.strip_prefix("Cpus_allowed_list:").map(str::to_owned);
+    let list = status.lines().find_map(line).expect("a list");
+    list.trim().to_owned()
+}
+
+#[test]
+fn a_child_that_is_pinned_may_run_on_its_cores_alone_and_so_may_its_descendants() {
+    let here = cores_here();
+    let last = *here.last().expect("we run somewhere");
+    let mut child = shell("sleep 600 & wait")
+        .cores(&[last])
+        .start()
+        .expect("sh exists");
+    wait_until("shell and sleep run", || child.group_pids().len() >= 2);
+    for pid in child.group_pids() {
+        assert_eq!(allowed(pid), last.to_string());
+    }
+    child.stop(Duration::ZERO);
+    let free = shell("exec sleep 600").start().expect("sh exists");
+    assert_eq!(allowed(free.pid()), allowed(std::process::id()));
 }
 
 #[test]
