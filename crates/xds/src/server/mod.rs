@@ -5,6 +5,7 @@
 
 mod by_type;
 mod conversation;
+mod doubts;
 mod driver;
 mod frame;
 mod interest;

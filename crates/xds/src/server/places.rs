@@ -14,6 +14,10 @@ impl Places {
         self.0 = self.0 & !(1 << place) | u16::from(is) << place;
     }
 
+    pub(super) fn has(self, place: usize) -> bool {
+        self.0 & 1 << place != 0
+    }
+
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -63,6 +67,7 @@ mod tests {
         let shown = |places: Places| places.iter().collect::<Vec<_>>();
         let mut all = of(&[0, 3, 14]);
         assert_eq!(shown(all), [0, 3, 14]);
+        assert!(all.has(3) && !all.has(4));
         assert_eq!(shown(all.and(of(&[3, 4]))), [3]);
         assert_eq!(shown(all.or(of(&[3, 4]))), [0, 3, 4, 14]);
         assert_eq!(shown(all.without(of(&[3, 4]))), [0, 14]);

@@ -16,10 +16,11 @@ use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse};
 use voile_proto::type_url;
 
 use super::by_type::ByType;
+use super::doubts::{Doubts, Keep};
 use super::frame::{Due, Nonce};
 use super::stream::{
-    ACK_DEADLINE, Ended, Event, Held, InFlight, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES,
-    MAX_TYPES, NAMING, WARMING,
+    ACK_DEADLINE, Ended, Event, Held, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES,
+    MAX_RESPONSE_BYTES, MAX_TYPES, NAMING, WARMING, unspeakable,
 };
 use super::{Resolution, Resource, Snapshot};
 
@@ -62,6 +63,7 @@ pub struct SotwStream<C> {
     caller: C,
     kinds: ByType<Kind>,
     responses: u64,
+    doubts: Doubts,
     /// Types by which it has ever been woken.
     known: BTreeSet<Arc<str>>,
 }
@@ -73,6 +75,7 @@ impl<C: 'static> SotwStream<C> {
             caller,
             kinds: ByType::default(),
             responses: 0,
+            doubts: Doubts::default(),
             known: BTreeSet::new(),
         }
     }
@@ -164,17 +167,21 @@ impl<C: 'static> SotwStream<C> {
         if first && self.kinds.len() >= MAX_TYPES {
             return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
         }
+        if first && request.type_url.len() > MAX_NAME_BYTES {
+            return Err(unspeakable(&request.type_url));
+        }
         let kind = self.kinds.of(&request.type_url);
         // Requests come in order, and each says all: the list counts even where the answer that comes with it is stale.
         kind.subscribe(first, &request)?;
-        if request.response_nonce.is_empty() {
-            return Ok(Event::Subscribed);
-        }
         let in_flight = kind
             .in_flight
             .take_if(|one| one.nonce.is(&request.response_nonce));
+        self.doubt(&request, in_flight.is_some());
         let Some(in_flight) = in_flight else {
-            return Ok(Event::Stale);
+            return Ok(match request.response_nonce.is_empty() {
+                true => Event::Subscribed,
+                false => Event::Stale,
+            });
         };
         Ok(match request.error_detail {
             None => Event::Acknowledged {
@@ -186,6 +193,27 @@ impl<C: 'static> SotwStream<C> {
                 reason: status.message,
             },
         })
+    }
+
+    /// What leads to clusters was taken or refused, if this is an answer, or is asked for no more.
+    fn doubt(&mut self, request: &DiscoveryRequest, answers: bool) {
+        let of = request.type_url.as_str();
+        let (Some(kind), Some(clusters)) = (self.kinds.get(of), self.kinds.get(type_url::CLUSTER))
+        else {
+            return;
+        };
+        let taken = answers && request.error_detail.is_none();
+        let mut over = answers && (self.doubts).answered(of, taken, clusters.sent.keys());
+        // What a whole response lacks is gone, and what is not asked for was forgotten.
+        let is_over = |name: &Arc<str>| match WHOLE.contains(&of) {
+            true => taken,
+            false => !kind.wildcard && !kind.names.contains(name),
+        };
+        over |= self.doubts.end(of, is_over);
+        if over {
+            // What stayed for them alone may go.
+            self.kinds.of(type_url::CLUSTER).dirty = true;
+        }
     }
 
     /// The next response to send, if any is due and its predecessor was answered. Clusters come before what names them, and go after.
@@ -208,6 +236,7 @@ impl<C: 'static> SotwStream<C> {
                 continue;
             }
             let keep = names_travel && **type_url == *type_url::CLUSTER;
+            let keep = Keep::of(keep, type_url, Some(&self.doubts));
             let Some(resources) = kind.due(snapshot, &self.caller, (type_url, keep)) else {
                 kept |= kind.dirty;
                 if !kind.dirty {
@@ -224,6 +253,10 @@ impl<C: 'static> SotwStream<C> {
                 sent_at: now,
                 changed: kind.changed.take(),
             });
+            if LEADING.contains(&&**type_url) {
+                let told = resources.iter().map(|one| one.name.clone()).collect();
+                self.doubts.tell(type_url, told);
+            }
             return Some(Due {
                 version,
                 type_url: type_url.clone(),
@@ -283,22 +316,21 @@ impl Kind {
         Ok(())
     }
 
-    /// What to say now; `None` when there is nothing. With `keep`, what is gone is still there.
+    /// What to say now; `None` when there is nothing. What is to `keep` and gone is still there.
     fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
-        (type_url, keep): (&str, bool),
+        (type_url, keep): (&str, Keep<'_>),
     ) -> Option<Vec<Arc<Resource>>> {
         let mut wanted = self.look(snapshot, caller, type_url);
         self.dirty = false;
         let fresh = std::mem::take(&mut self.fresh);
-        if keep {
-            for (name, one) in &self.sent {
-                if let Entry::Vacant(gone) = wanted.entry(name.clone()) {
-                    gone.insert(one.clone());
-                    self.dirty = true;
-                }
+        let kept = self.sent.iter().filter(|(name, _)| keep.includes(name));
+        for (name, one) in kept {
+            if let Entry::Vacant(gone) = wanted.entry(name.clone()) {
+                gone.insert(one.clone());
+                self.dirty |= keep == Keep::Everything;
             }
         }
         let is_new = |resource: &Arc<Resource>| {

@@ -11,21 +11,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
-use voile_proto::type_url;
 
 use super::by_type::ByType;
+use super::doubts::{Doubts, Keep};
 use super::frame::{Due, Nonce, Told};
 use super::names::Names;
 use super::places::Places;
 use super::{Resolution, Resource, Snapshot};
 
+mod order;
 mod partial;
+
+pub(super) use order::{LEADING, NAMING};
+use order::{LED_TO, NAMED, ROUTES};
 
 /// Types one stream may ask for: ours, Istio's, and Envoy's, with room.
 pub(super) const MAX_TYPES: usize = 16;
 /// Names one stream may ask for by type: above any real proxy, below what would exhaust us.
 pub(super) const MAX_NAMES: usize = 100_000;
-/// Longest name that is looked up; hostnames are 253 bytes, uids a few hundred.
+/// Longest name that is looked up, and of a type; hostnames are 253 bytes, uids a few hundred.
 pub(super) const MAX_NAME_BYTES: usize = 2048;
 /// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs.
 pub(super) const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
@@ -36,17 +40,6 @@ pub(super) const ACK_DEADLINE: Duration = Duration::from_secs(30);
 /// warm: of those to which we know the way in a moment; of one whose name nobody resolves in half a minute, for which policies and
 /// routes of everything else are not to wait.
 pub(super) const WARMING: Duration = Duration::from_secs(2);
-
-/// What is named, and what names it: what is new is acknowledged before anything that names it is sent, and what goes stays until
-/// what named it is acknowledged without. A node proxy skips policies it does not know, so between the two it would obey neither; an
-/// Envoy answers 503 where a route leads to a cluster that it does not have.
-const NAMED: [&str; 2] = [type_url::AUTHORIZATION, type_url::CLUSTER];
-pub(super) const NAMING: [&str; 3] = [type_url::ADDRESS, type_url::LISTENER, type_url::ROUTES];
-
-/// Where requests go, and what they may lead to: routes are acknowledged before the rest of the same moment is sent, so that what
-/// goes is led to no more by then: addresses, and this. What comes is asked for by whoever was told of routes to it.
-const ROUTES: &str = type_url::SERVICE_ROUTES;
-const LED_TO: &str = type_url::SERVICE_POLICY;
 
 /// Why we end a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +53,11 @@ pub enum Ended {
     /// It does not answer.
     #[error("no answer to a response in {ACK_DEADLINE:?}")]
     Silent,
+}
+
+/// Who asks for a type of such a name is told nothing; events and logs would have to remember it.
+pub(super) fn unspeakable(type_url: &str) -> Ended {
+    Ended::TooMuch(format!("the name of a type of {} bytes", type_url.len()))
 }
 
 /// What a request meant, for status pages and counters.
@@ -193,8 +191,11 @@ pub struct Stream<C> {
     /// Types by what they have to do with others.
     named: Places,
     naming: Places,
+    leading: Places,
     routes: Places,
     led_to: Places,
+    /// Made for who is told of what leads to clusters.
+    doubts: Option<Box<Doubts>>,
     /// Some type's `depends_anew` is set.
     depends_anew: bool,
     /// When the first of those responses in flight was sent that were so when there were none: not after any of them.
@@ -212,8 +213,10 @@ impl<C: 'static> Stream<C> {
             travelling: Places::default(),
             named: Places::default(),
             naming: Places::default(),
+            leading: Places::default(),
             routes: Places::default(),
             led_to: Places::default(),
+            doubts: None,
             depends_anew: false,
             sent_since: None,
         }
@@ -334,6 +337,9 @@ impl<C: 'static> Stream<C> {
             Err(_) if self.kinds.len() >= MAX_TYPES => {
                 return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
             }
+            Err(_) if request.type_url.len() > MAX_NAME_BYTES => {
+                return Err(unspeakable(&request.type_url));
+            }
             Err(place) => {
                 self.make_room(place, &request.type_url);
                 let kind = self.kinds.of(&request.type_url);
@@ -347,6 +353,7 @@ impl<C: 'static> Stream<C> {
             true => Event::Subscribed,
             false => kind.answer(request, now),
         };
+        self.doubt(place, &event);
         self.note(place);
         self.sent_since = self.sent_since.filter(|_| !self.travelling.is_empty());
         Ok(event)
@@ -359,6 +366,7 @@ impl<C: 'static> Stream<C> {
             (&mut self.travelling, false),
             (&mut self.named, NAMED.contains(&type_url)),
             (&mut self.naming, NAMING.contains(&type_url)),
+            (&mut self.leading, LEADING.contains(&type_url)),
             (&mut self.routes, type_url == ROUTES),
             (&mut self.led_to, type_url == LED_TO),
         ];
@@ -394,49 +402,6 @@ impl<C: 'static> Stream<C> {
         due
     }
 
-    fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
-        for place in self.due.and(self.routes).without(self.travelling).iter() {
-            let response = self.respond(place, snapshot, false, now);
-            if response.is_some() {
-                return response;
-            }
-        }
-        let travel = |places: Places| !places.and(self.travelling).is_empty();
-        let names_travel = !self.naming.and(self.travelling.or(self.due)).is_empty();
-        let mut waits = Places::default();
-        if travel(self.routes) {
-            waits = waits.or(self.naming).or(self.led_to);
-        }
-        if travel(self.named) && self.resumes().is_none_or(|at| now < at) {
-            waits = waits.or(self.naming);
-        }
-        let free = self.due.without(self.travelling).without(waits);
-        let mut kept = false;
-        for place in free.iter() {
-            let mut this = Places::default();
-            this.set(place, true);
-            let keep = names_travel && !self.named.and(this).is_empty();
-            let response = self.respond(place, snapshot, keep, now);
-            if response.is_some() {
-                return response;
-            }
-            kept |= keep && !self.due.and(this).is_empty();
-        }
-        // What named it had nothing to say.
-        let again = kept && self.naming.and(self.travelling.or(self.due)).is_empty();
-        again.then(|| self.find(snapshot, now)).flatten()
-    }
-
-    /// When what waits for clusters is said although they are not acknowledged.
-    pub(super) fn resumes(&self) -> Option<Instant> {
-        let waiting = self.naming.and(self.due).without(self.travelling);
-        if waiting.is_empty() || self.named.and(self.travelling).is_empty() {
-            return None;
-        }
-        let clusters = self.kinds.get(type_url::CLUSTER)?;
-        Some(clusters.in_flight.as_ref()?.sent_at + WARMING)
-    }
-
     /// The next response about the type at this place.
     fn respond(
         &mut self,
@@ -446,20 +411,26 @@ impl<C: 'static> Stream<C> {
         now: Instant,
     ) -> Option<Due<Told>> {
         let (of, kind) = self.kinds.at_mut(place);
-        let about = (of, keep);
+        let doubts = self.doubts.as_deref();
+        let about = (of, Keep::of(keep, of, doubts));
         let response = kind.respond(snapshot, &self.caller, about, &mut self.responses, now);
+        if let Some(due) = response.as_ref().filter(|_| self.leading.has(place)) {
+            let told = due.resources.iter().map(|one| &one.resource.name);
+            let told = told.chain(&due.removed).cloned().collect();
+            self.doubts.get_or_insert_default().tell(of, told);
+        }
         self.note(place);
         response
     }
 }
 
 impl Kind {
-    /// The next response about it; `keep` what is gone for now.
+    /// The next response about it; `keep` what is gone.
     fn respond<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
-        (type_url, keep): (&Arc<str>, bool),
+        (type_url, keep): (&Arc<str>, Keep<'_>),
         responses: &mut u64,
         now: Instant,
     ) -> Option<Due<Told>> {
@@ -467,23 +438,37 @@ impl Kind {
         // What is still to come has no more to tell of that change than this had.
         let more = self.is_due();
         let changed = self.changed.take_if(|_| !more);
-        let (resources, removed) = due?;
+        Some(self.say(
+            due?,
+            type_url,
+            (snapshot.version(), changed),
+            (responses, now),
+        ))
+    }
+
+    /// These differences are a response, which is on its way.
+    fn say(
+        &mut self,
+        (resources, removed): Differences,
+        type_url: &Arc<str>,
+        (version, changed): (Arc<str>, Option<Instant>),
+        (responses, now): (&mut u64, Instant),
+    ) -> Due<Told> {
         *responses += 1;
         let nonce = Nonce(*responses);
-        let version = snapshot.version();
         self.in_flight = Some(InFlight {
             nonce,
             version: version.clone(),
             sent_at: now,
             changed,
         });
-        Some(Due {
+        Due {
             version,
             type_url: type_url.clone(),
             nonce,
             resources: resources.into_iter().map(Wanted::told).collect(),
             removed,
-        })
+        }
     }
 
     /// Something must be looked at.
@@ -570,7 +555,7 @@ impl Kind {
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-        keep: bool,
+        keep: Keep<'_>,
     ) -> Option<Differences> {
         let Found {
             wanted,
@@ -616,10 +601,10 @@ impl Kind {
                 .filter(|name| !self.told_absent.contains(*name))
                 .cloned(),
         );
-        let kept = keep && !removed.is_empty();
-        match kept {
-            true => removed.clear(),
-            false => self.told_absent = absent,
+        let kept = keep == Keep::Everything && !removed.is_empty();
+        removed.retain(|name| !keep.includes(name));
+        if !kept {
+            self.told_absent = absent;
         }
         for name in &removed {
             self.sent.remove(name);

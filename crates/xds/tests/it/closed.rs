@@ -1,24 +1,27 @@
-//! An Envoy that is told of clusters and of routes to them, while both change and its answers come when they come: it never holds a route
-//! to a cluster that it does not have, or that is not warm, and in the end it holds what there is and nothing else.
+//! An Envoy that is told of clusters and of routes to them, while both change, it refuses routes, its answers come when they come, and
+//! its stream breaks: it never holds a route to a cluster that it does not have, or that is not warm, and in the end it holds what there
+//! is and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
+use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
 use voile_proto::type_url::{CLUSTER, ROUTES};
 use voile_xds::server::{Event, Resolution, Resource, Snapshot, SotwStream, Stream};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 /// The only routes there are.
-const ROUTE: &str = "r";
+const ROUTES_THERE: [&str; 2] = ["r", "s"];
 const STAR: &str = "*";
 
-/// What there is: clusters with their versions, and those that the routes lead to.
+/// What there is: clusters with their versions, and those that routes lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct World {
     clusters: BTreeMap<&'static str, u8>,
-    led_to: BTreeSet<&'static str>,
+    led_to: [BTreeSet<&'static str>; 2],
+    /// Of routes that say the same as before.
+    edition: u8,
 }
 
 impl World {
@@ -26,13 +29,19 @@ impl World {
         let mut names = NAMES.to_vec();
         random.shuffle(&mut names);
         let there = 1 + random.usize(..names.len());
-        let led_to = 1 + random.usize(..there);
+        let mut led_to = || {
+            let first = random.usize(..there);
+            let last = 1 + random.usize(first..there);
+            names[first..last].iter().copied().collect()
+        };
+        let led_to = [led_to(), led_to()];
         Self {
             clusters: names[..there]
                 .iter()
                 .map(|name| (*name, random.u8(1..3)))
                 .collect(),
-            led_to: names[..led_to].iter().copied().collect(),
+            led_to,
+            edition: 0,
         }
     }
 
@@ -42,10 +51,11 @@ impl World {
         Some(resource(name, &version.to_string(), name))
     }
 
-    fn routes(&self) -> Arc<Resource> {
-        let led_to: Vec<&str> = self.led_to.iter().copied().collect();
-        let led_to = led_to.join(" ");
-        resource(ROUTE, &led_to, &led_to)
+    fn routes(&self, name: &str) -> Option<Arc<Resource>> {
+        let which = ROUTES_THERE.iter().position(|route| *route == name)?;
+        let led_to: Vec<&str> = self.led_to[which].iter().copied().collect();
+        let body = format!("{name} {}", led_to.join(" "));
+        Some(resource(name, &format!("{body} {}", self.edition), &body))
     }
 }
 
@@ -66,7 +76,7 @@ impl Snapshot<()> for World {
     fn resolve(&self, (): &(), type_url: &str, name: &str) -> Resolution {
         let found = match type_url {
             CLUSTER => self.cluster(name),
-            _ => (name == ROUTE).then(|| self.routes()),
+            _ => self.routes(name),
         };
         found.map_or(Resolution::Unknown, |one| Resolution::Found(vec![one]))
     }
@@ -83,11 +93,11 @@ enum Told {
     Whole(SotwStream<()>),
 }
 
-/// One response: its type and nonce, what it brings, and what it takes away.
+/// One response: its type and nonce, what it brings (versions, where they are said, and bodies), and what it takes away.
 struct Said {
     type_url: String,
     nonce: String,
-    bodies: Vec<String>,
+    brought: Vec<(String, String)>,
     removed: Vec<String>,
 }
 
@@ -95,17 +105,26 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
+/// What a stream's first request of a type names.
+fn named(type_url: &str) -> Vec<String> {
+    let all: &[&str] = if type_url == CLUSTER {
+        &[STAR]
+    } else {
+        &ROUTES_THERE
+    };
+    all.iter().map(ToString::to_string).collect()
+}
+
 impl Told {
-    fn ask(&mut self, type_url: &str, nonce: &str, now: Instant) -> Event {
-        let name = if type_url == CLUSTER { STAR } else { ROUTE };
-        let (type_url, response_nonce) = (type_url.to_owned(), nonce.to_owned());
+    /// Asks for all of a type; who comes back says what of it there is.
+    fn ask(&mut self, type_url: &str, held: &BTreeMap<String, String>, now: Instant) {
+        let (names, type_url) = (named(type_url), type_url.to_owned());
         let heard = match self {
             Self::Delta(stream) => {
-                let first = response_nonce.is_empty().then(|| name.to_owned());
                 let request = DeltaDiscoveryRequest {
                     type_url,
-                    response_nonce,
-                    resource_names_subscribe: first.into_iter().collect(),
+                    resource_names_subscribe: names,
+                    initial_resource_versions: held.clone().into_iter().collect(),
                     ..DeltaDiscoveryRequest::default()
                 };
                 stream.receive(request, now)
@@ -113,14 +132,45 @@ impl Told {
             Self::Whole(stream) => {
                 let request = DiscoveryRequest {
                     type_url,
-                    response_nonce,
-                    resource_names: vec![name.to_owned()],
+                    resource_names: names,
                     ..DiscoveryRequest::default()
                 };
                 stream.receive(request, now)
             }
         };
-        heard.expect("a plain question")
+        assert_eq!(heard.expect("a plain question"), Event::Subscribed);
+    }
+
+    /// Takes or refuses what was said.
+    fn answer(&mut self, (type_url, nonce): (String, String), takes: bool, now: Instant) {
+        let error_detail = (!takes).then(Status::default);
+        let heard = match self {
+            Self::Delta(stream) => {
+                let request = DeltaDiscoveryRequest {
+                    type_url,
+                    response_nonce: nonce,
+                    error_detail,
+                    ..DeltaDiscoveryRequest::default()
+                };
+                stream.receive(request, now)
+            }
+            Self::Whole(stream) => {
+                let request = DiscoveryRequest {
+                    resource_names: named(&type_url),
+                    type_url,
+                    response_nonce: nonce,
+                    error_detail,
+                    ..DiscoveryRequest::default()
+                };
+                stream.receive(request, now)
+            }
+        };
+        let heard = heard.expect("a plain answer");
+        let is_so = match takes {
+            true => matches!(heard, Event::Acknowledged { .. }),
+            false => matches!(heard, Event::Refused { .. }),
+        };
+        assert!(is_so, "{heard:?}");
     }
 
     fn changed(&mut self) {
@@ -135,20 +185,20 @@ impl Told {
             Self::Delta(stream) => stream.next(world, now).map(|said| Said {
                 type_url: said.type_url,
                 nonce: said.nonce,
-                bodies: said
+                brought: said
                     .resources
                     .into_iter()
-                    .map(|one| text(one.resource.expect("a body").value))
+                    .map(|one| (one.version, text(one.resource.expect("a body").value)))
                     .collect(),
                 removed: said.removed_resources,
             }),
             Self::Whole(stream) => stream.next(world, now).map(|said| Said {
                 type_url: said.type_url,
                 nonce: said.nonce,
-                bodies: said
+                brought: said
                     .resources
                     .into_iter()
-                    .map(|one| text(one.value))
+                    .map(|one| (String::new(), text(one.value)))
                     .collect(),
                 removed: Vec::new(),
             }),
@@ -161,11 +211,18 @@ struct Play {
     now: Instant,
     world: World,
     told: Told,
-    clusters: BTreeSet<String>,
+    /// With their versions.
+    clusters: BTreeMap<String, String>,
     /// Those that may be led to: Envoy says that it has clusters when they are warm.
     warm: BTreeSet<String>,
-    led_to: BTreeSet<String>,
-    unanswered: Vec<(String, String)>,
+    /// Routes in force, with their versions: whole bodies, their names first.
+    routes: BTreeMap<String, (String, String)>,
+    /// Of which something was refused, and nothing newer taken.
+    refused: BTreeSet<String>,
+    /// Types that the stream has not yet been asked for.
+    unasked: Vec<&'static str>,
+    /// Responses, and whether they are taken.
+    unanswered: Vec<(String, String, bool)>,
 }
 
 impl Play {
@@ -174,56 +231,95 @@ impl Play {
             now: Instant::now(),
             world: World::drawn(random),
             told,
-            clusters: BTreeSet::new(),
+            clusters: BTreeMap::new(),
             warm: BTreeSet::new(),
-            led_to: BTreeSet::new(),
+            routes: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            unasked: Vec::new(),
             unanswered: Vec::new(),
         };
         // As Envoy does: routes when there are clusters.
-        play.told.ask(CLUSTER, "", play.now);
-        play.settle();
-        play.told.ask(ROUTES, "", play.now);
-        play.settle();
+        for type_url in [CLUSTER, ROUTES] {
+            play.unasked.push(type_url);
+            play.settle();
+        }
         play
     }
 
-    /// The server says one thing, and Envoy takes it. Says whether there was any.
-    fn say(&mut self) -> bool {
+    /// The stream breaks, and another begins: Envoy asks for all types before it answers anything.
+    fn come_back(&mut self) {
+        self.told = Told::Delta(Stream::new(()));
+        self.unanswered.clear();
+        self.unasked = vec![CLUSTER, ROUTES];
+    }
+
+    /// The next question arrives. Says whether there was any.
+    fn ask(&mut self) -> bool {
+        if self.unasked.is_empty() {
+            return false;
+        }
+        let type_url = self.unasked.remove(0);
+        let held = match type_url {
+            CLUSTER => self.clusters.clone(),
+            _ => {
+                let versions = self.routes.iter();
+                let versions = versions.map(|(name, (version, _))| (name.clone(), version.clone()));
+                versions.collect()
+            }
+        };
+        self.told.ask(type_url, &held, self.now);
+        true
+    }
+
+    /// The server says one thing, and Envoy takes it, or refuses what it is told of routes. Says whether there was any.
+    fn say(&mut self, refuses: bool) -> bool {
         let Some(said) = self.told.says(&self.world, self.now) else {
             return false;
         };
+        let takes = said.type_url == CLUSTER || !refuses;
         if said.type_url == CLUSTER {
             if matches!(self.told, Told::Whole(_)) {
                 self.clusters.clear();
             }
-            self.clusters.extend(said.bodies);
+            let brought = said.brought.into_iter();
+            self.clusters
+                .extend(brought.map(|(version, name)| (name, version)));
             for name in &said.removed {
                 self.clusters.remove(name);
             }
             let there = &self.clusters;
-            self.warm.retain(|name| there.contains(name));
+            self.warm.retain(|name| there.contains_key(name));
         } else {
-            let [routes] = said.bodies.as_slice() else {
-                panic!("{:?} {:?}", said.bodies, said.removed);
-            };
-            self.led_to = routes.split(' ').map(str::to_owned).collect();
+            assert_eq!(said.removed, [""; 0]);
+            for (version, body) in said.brought {
+                let name = body.split(' ').next().unwrap_or_default().to_owned();
+                match takes {
+                    true => {
+                        self.refused.remove(&name);
+                        self.routes.insert(name, (version, body));
+                    }
+                    false => drop(self.refused.insert(name)),
+                }
+            }
         }
-        self.unanswered.push((said.type_url, said.nonce));
+        self.unanswered.push((said.type_url, said.nonce, takes));
         true
     }
 
     fn answer(&mut self, which: usize) {
-        let (type_url, nonce) = self.unanswered.swap_remove(which);
+        // What was asked first arrives first.
+        while self.ask() {}
+        let (type_url, nonce, takes) = self.unanswered.swap_remove(which);
         if type_url == CLUSTER {
-            self.warm.clone_from(&self.clusters);
+            self.warm = self.clusters.keys().cloned().collect();
         }
-        let event = self.told.ask(&type_url, &nonce, self.now);
-        assert!(matches!(event, Event::Acknowledged { .. }), "{event:?}");
+        self.told.answer((type_url, nonce), takes, self.now);
     }
 
     fn settle(&mut self) {
         for _ in 0..20 {
-            while self.say() {}
+            while self.ask() {}
+            while self.say(false) {}
             if self.unanswered.is_empty() {
                 return;
             }
@@ -233,7 +329,9 @@ impl Play {
     }
 
     fn check(&self) -> Result<(), String> {
-        let cold: Vec<&String> = self.led_to.difference(&self.warm).collect();
+        let led_to = self.routes.values();
+        let led_to = led_to.flat_map(|(_, body)| body.split(' ').skip(1));
+        let cold: Vec<&str> = led_to.filter(|name| !self.warm.contains(*name)).collect();
         match cold.is_empty() {
             true => Ok(()),
             false => Err(format!(
@@ -242,12 +340,70 @@ impl Play {
             )),
         }
     }
+
+    /// Whether it holds what there is and nothing else.
+    fn check_end(&self) -> Result<(), String> {
+        let clusters = self.clusters.keys().map(String::as_str);
+        let routes = self.routes.values().map(|(_, body)| body.clone());
+        let there = ROUTES_THERE
+            .iter()
+            .filter_map(|name| self.world.routes(name));
+        let there: Vec<String> = there.map(|one| text(one.body.to_vec())).collect();
+        match clusters.eq(self.world.clusters.keys().copied()) && routes.eq(there) {
+            true => Ok(()),
+            false => Err(format!(
+                "it holds {:?} and {:?} in the end, where there is {:?}",
+                self.clusters, self.routes, self.world
+            )),
+        }
+    }
+}
+
+/// What befell all plays.
+#[derive(Debug, Default)]
+struct Seen {
+    edits: usize,
+    /// Clusters that are gone, and still there at Envoy.
+    kept: usize,
+    refusals: usize,
+    breaks: usize,
+}
+
+/// One step. Says what it was.
+fn step(play: &mut Play, random: &mut fastrand::Rng, seen: &mut Seen) -> String {
+    match random.u8(..16) {
+        0..4 => {
+            play.world = World::drawn(random);
+            play.told.changed();
+            seen.edits += 1;
+            format!("{:?}", play.world)
+        }
+        4..8 if !play.unanswered.is_empty() => {
+            let which = random.usize(..play.unanswered.len());
+            let path = format!("answer to {:?}", play.unanswered[which]);
+            play.answer(which);
+            path
+        }
+        // In state of the world nobody says what is held.
+        8 if matches!(play.told, Told::Delta(_)) => {
+            play.come_back();
+            seen.breaks += 1;
+            "the stream breaks".to_owned()
+        }
+        9..11 => format!("asked: {}", play.ask()),
+        11..13 => {
+            let path = format!("said, refused if of routes: {}", play.say(true));
+            seen.refusals += play.refused.len();
+            path
+        }
+        _ => format!("said: {}", play.say(false)),
+    }
 }
 
 #[test]
 fn no_route_ever_leads_to_a_cluster_that_is_not_there() {
     let mut random = fastrand::Rng::with_seed(6);
-    let (mut edits, mut kept) = (0, 0);
+    let mut seen = Seen::default();
     for number in 0..4_000 {
         let told = match number % 2 {
             0 => Told::Delta(Stream::new(())),
@@ -256,38 +412,35 @@ fn no_route_ever_leads_to_a_cluster_that_is_not_there() {
         let mut play = Play::new(told, &mut random);
         let mut path = Vec::new();
         for _ in 0..random.usize(..40) {
-            match random.u8(..4) {
-                0 => {
-                    play.world = World::drawn(&mut random);
-                    play.told.changed();
-                    path.push(format!("{:?}", play.world));
-                    edits += 1;
-                }
-                1 if !play.unanswered.is_empty() => {
-                    let which = random.usize(..play.unanswered.len());
-                    path.push(format!("answer to {:?}", play.unanswered[which]));
-                    play.answer(which);
-                }
-                _ => path.push(format!("said: {}", play.say())),
-            }
-            let there = play.clusters.iter().filter(|name| {
-                let name = name.as_str();
-                !play.world.clusters.contains_key(name)
-            });
-            kept += there.count();
+            path.push(step(&mut play, &mut random, &mut seen));
+            let there = play.clusters.keys();
+            let gone = there.filter(|name| !play.world.clusters.contains_key(name.as_str()));
+            seen.kept += gone.count();
             if let Err(wrong) = play.check() {
                 panic!("{wrong} after {path:#?}");
             }
         }
         play.settle();
-        let owned = |name: &&str| (*name).to_owned();
-        let clusters: BTreeSet<String> = play.world.clusters.keys().map(owned).collect();
-        let led_to: BTreeSet<String> = play.world.led_to.iter().map(owned).collect();
-        assert_eq!(
-            (&play.clusters, &play.led_to),
-            (&clusters, &led_to),
-            "{path:#?}"
-        );
+        let mut end = play.check();
+        if !play.refused.is_empty() {
+            // What was refused is said again when it says something else.
+            play.world.edition += 1;
+            play.told.changed();
+            play.settle();
+        }
+        end = end.and(play.check_end());
+        if let Err(wrong) = end {
+            panic!("{wrong} after {path:#?}");
+        }
     }
-    assert!(edits > 10_000 && kept > 10_000, "{edits} {kept}");
+    let Seen {
+        edits,
+        kept,
+        refusals,
+        breaks,
+    } = seen;
+    assert!(
+        edits > 10_000 && kept > 10_000 && refusals > 1_500 && breaks > 1_500,
+        "{edits} {kept} {refusals} {breaks}"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest};
+use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
 use voile_proto::type_url::{
     ADDRESS, AUTHORIZATION, CLUSTER, ENDPOINTS, KEY_SET, LISTENER, ROUTES, SERVICE_POLICY,
     SERVICE_ROUTES,
@@ -38,6 +38,22 @@ impl Talk {
         }
     }
 
+    /// Asks for more, or for a type for the first time, holding something of it already.
+    fn ask(&mut self, type_url: &str, names: &[&str], held: &[(&str, &str)]) {
+        let owned = |name: &&str| (*name).to_owned();
+        let request = DeltaDiscoveryRequest {
+            type_url: type_url.to_owned(),
+            resource_names_subscribe: names.iter().map(owned).collect(),
+            initial_resource_versions: held
+                .iter()
+                .map(|(name, version)| ((*name).to_owned(), (*version).to_owned()))
+                .collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        let event = self.stream.receive(request, self.now);
+        assert_eq!(event, Ok(Event::Subscribed));
+    }
+
     /// Everything that it is told before it answers anything.
     fn hear(&mut self, entries: &[&str]) -> Vec<String> {
         let things = Things::new(entries);
@@ -59,6 +75,20 @@ impl Talk {
             };
             let event = self.stream.receive(request, self.now);
             assert!(matches!(event, Ok(Event::Acknowledged { .. })), "{event:?}");
+        }
+    }
+
+    /// Refuses all of that.
+    fn refuse(&mut self) {
+        for (type_url, response_nonce) in std::mem::take(&mut self.unanswered) {
+            let request = DeltaDiscoveryRequest {
+                type_url,
+                response_nonce,
+                error_detail: Some(Status::default()),
+                ..DeltaDiscoveryRequest::default()
+            };
+            let event = self.stream.receive(request, self.now);
+            assert!(matches!(event, Ok(Event::Refused { .. })), "{event:?}");
         }
     }
 }
@@ -107,6 +137,51 @@ fn routes_are_in_force_before_what_they_lead_to_changes_and_the_rest_does_not_wa
         talk.acknowledge();
         assert_eq!(talk.hear(moment), then, "{moment:?} when routes are taken");
         talk.acknowledge();
+    }
+}
+
+#[test]
+fn who_comes_to_know_a_service_hears_its_routes_and_its_policy_in_one_turn() {
+    let mut talk = Talk::new(&[(SERVICE_POLICY, "s"), (SERVICE_ROUTES, "s")]);
+    let before = ["s: s@1"];
+    while !talk.hear(&before).is_empty() {
+        talk.acknowledge();
+    }
+    let things = ["s: s@1", "t: t@1"];
+    talk.ask(SERVICE_ROUTES, &["t"], &[]);
+    talk.ask(SERVICE_POLICY, &["t"], &[]);
+    assert_eq!(
+        talk.hear(&things),
+        ["+t@1", "+t@1"],
+        "without a word in between"
+    );
+    talk.acknowledge();
+    assert_eq!(talk.hear(&things), [""; 0], "and once");
+    // What it knows already, and what is changing, waits for routes all the same.
+    let after = ["s: s@2", "v: v@1"];
+    talk.ask(SERVICE_ROUTES, &["v"], &[]);
+    talk.ask(SERVICE_POLICY, &["s", "v"], &[]);
+    assert_eq!(talk.hear(&after), ["+s@2 +v@1 -t", "+v@1"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&after), ["+s@2 -t"]);
+}
+
+#[test]
+fn who_comes_back_loses_nothing_before_what_named_it_is_taken() {
+    for (named, naming) in [(AUTHORIZATION, ADDRESS), (CLUSTER, ROUTES)] {
+        let mut talk = Talk::new(&[]);
+        let after = ["a: a@2", "q: q@1"];
+        talk.ask(named, &["p", "q"], &[("p", "1")]);
+        // The question for what names it is still under way.
+        assert_eq!(talk.hear(&after), ["+q@1"], "{named}");
+        talk.ask(naming, &["a"], &[("a", "1")]);
+        assert_eq!(talk.hear(&after), [""; 0], "{named}");
+        talk.acknowledge();
+        assert_eq!(talk.hear(&after), ["+a@2"], "{named}");
+        talk.acknowledge();
+        assert_eq!(talk.hear(&after), ["-p"], "{named}");
+        talk.acknowledge();
+        assert_eq!(talk.hear(&after), [""; 0], "{named}");
     }
 }
 
@@ -168,6 +243,44 @@ fn a_cluster_that_does_not_get_warm_holds_nothing_back_for_long() {
     assert_eq!(talk.hear(&more), [""; 0], "each is answered first");
     talk.acknowledge();
     assert_eq!(talk.hear(&more), ["+c@2", "+e@2"]);
+}
+
+#[test]
+fn clusters_stay_until_something_newer_is_taken_of_all_routes_that_were_refused() {
+    let mut talk = Talk::new(&[(CLUSTER, "c"), (ROUTES, "r")]);
+    talk.ask(ROUTES, &["s"], &[]);
+    let before = ["c: c@1", "r: r@1", "s: s@1"];
+    assert_eq!(talk.hear(&before), ["+c@1"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&before), ["+r@1 +s@1"]);
+    talk.acknowledge();
+
+    let after = ["r: r@2", "s: s@2"];
+    talk.stream.changed();
+    assert_eq!(talk.hear(&after), ["+r@2 +s@2"]);
+    talk.refuse();
+    assert_eq!(
+        talk.hear(&after),
+        [""; 0],
+        "what was taken before leads there"
+    );
+    // What came later goes as ever.
+    talk.ask(CLUSTER, &["d"], &[]);
+    assert_eq!(talk.hear(&["d: d@1", "r: r@2", "s: s@2"]), ["+d@1"]);
+    talk.acknowledge();
+    let later = ["r: r@2", "s: s@3"];
+    talk.stream.changed();
+    assert_eq!(talk.hear(&later), ["+s@3"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&later), ["-d"], "the other is still refused");
+    talk.acknowledge();
+    let last = ["r: r@4", "s: s@3"];
+    talk.stream.changed();
+    assert_eq!(talk.hear(&last), ["+r@4"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&last), ["-c"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&last), [""; 0]);
 }
 
 /// The same in state of the world, whose responses have no names: resources are told by their versions.

@@ -4,21 +4,23 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Differences, Kind, MAX_RESPONSE_BYTES, Names, Resolution, Snapshot, Wanted};
+use super::{
+    Differences, Keep, Kind, MAX_RESPONSE_BYTES, Names, Resolution, Resource, Snapshot, Wanted,
+};
 
 impl Kind {
-    /// What to say now; `None` when there is nothing. With `keep`, nothing is said to be gone yet.
+    /// What to say now; `None` when there is nothing. Of what is to `keep` it is not said that it is gone.
     pub(super) fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-        keep: bool,
+        keep: Keep<'_>,
     ) -> Option<Differences> {
         if !self.is_due() {
             return None;
         }
-        if self.dirty || keep {
+        if self.dirty || keep != Keep::Nothing {
             return self.differences(snapshot, caller, type_url, keep);
         }
         match self.partial(snapshot, caller, type_url) {
@@ -28,6 +30,38 @@ impl Kind {
             }
             None => self.differences(snapshot, caller, type_url, keep),
         }
+    }
+
+    /// What was just asked for and never told, where all else must wait: that is still to be looked at.
+    pub(super) fn introduced<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> Option<Vec<Wanted>> {
+        let mut new = Vec::new();
+        for name in &self.fresh {
+            let Resolution::Found(found) = snapshot.resolve(caller, type_url, name) else {
+                continue;
+            };
+            let is_it = |one: &&Arc<Resource>| one.name == *name && !self.sent.contains_key(name);
+            new.extend(found.into_iter().filter(|one| is_it(&one)));
+        }
+        let bytes: usize = new.iter().map(|one| one.body.len()).sum();
+        if new.is_empty() || bytes > MAX_RESPONSE_BYTES {
+            return None;
+        }
+        for one in &new {
+            self.fresh.remove(&one.name);
+            self.sent.insert(one.name.clone(), one.version.clone());
+        }
+        self.dirty = true;
+        let told = |resource| Wanted {
+            resource,
+            owed: false,
+            asked: Vec::new(),
+        };
+        Some(new.into_iter().map(told).collect())
     }
 
     /// The differences under what was touched; `None` when everything has to be looked at.

@@ -1,0 +1,96 @@
+//! Whoever refuses listeners or routes is still led by those that it took before, and these lead to clusters that may be gone by now. So
+//! what it had when it refused something stays with it until it has taken something newer of each that it refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use voile_proto::type_url;
+
+/// Names of resources.
+pub(super) type Names = BTreeSet<Arc<str>>;
+
+/// See the module. Bounded by what there ever was at once: nothing is added for a name that is refused again.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Doubts {
+    /// What the response under way tells of, by type.
+    told: BTreeMap<Arc<str>, Names>,
+    /// What was refused, and nothing newer of it taken since, by type.
+    refused: BTreeMap<Arc<str>, Names>,
+    /// The clusters that stay.
+    kept: Names,
+}
+
+impl Doubts {
+    /// A response tells of these: they are there, or gone.
+    pub(super) fn tell(&mut self, type_url: &Arc<str>, names: Names) {
+        self.told.insert(type_url.clone(), names);
+    }
+
+    /// It was answered, by who has these clusters. True when nothing is refused any more, and something was.
+    pub(super) fn answered<'a>(
+        &mut self,
+        type_url: &str,
+        taken: bool,
+        clusters: impl Iterator<Item = &'a Arc<str>>,
+    ) -> bool {
+        let Some((of, told)) = self.told.remove_entry(type_url) else {
+            return false;
+        };
+        if taken {
+            return self.end(type_url, |name| told.contains(name));
+        }
+        let refused = self.refused.entry(of).or_default();
+        let before = refused.len();
+        refused.extend(told);
+        if refused.len() > before {
+            self.kept.extend(clusters.cloned());
+        }
+        false
+    }
+
+    /// Of these nothing is refused any more. True when that is all of it, and something was.
+    pub(super) fn end(&mut self, type_url: &str, is_over: impl Fn(&Arc<str>) -> bool) -> bool {
+        let Some(refused) = self.refused.get_mut(type_url) else {
+            return false;
+        };
+        refused.retain(|name| !is_over(name));
+        if refused.is_empty() {
+            self.refused.remove(type_url);
+        }
+        if !self.refused.is_empty() {
+            return false;
+        }
+        self.kept.clear();
+        true
+    }
+}
+
+/// What of that which is gone is not said to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep<'a> {
+    Nothing,
+    /// These, for as long as something is in doubt.
+    These(&'a Names),
+    /// For now.
+    Everything,
+}
+
+impl<'a> Keep<'a> {
+    /// Of a type: everything, or what doubts keep.
+    pub(super) fn of(everything: bool, type_url: &str, doubts: Option<&'a Doubts>) -> Self {
+        let kept = doubts.map(|doubts| &doubts.kept);
+        match kept.filter(|kept| !kept.is_empty() && *type_url == *type_url::CLUSTER) {
+            _ if everything => Self::Everything,
+            Some(kept) => Self::These(kept),
+            None => Self::Nothing,
+        }
+    }
+
+    pub(super) fn includes(self, name: &str) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::These(names) => names.contains(name),
+            Self::Everything => true,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! In which order a stream says what it has to say of one moment: what is named before what names it, and what goes after.
+
+use std::time::Instant;
+
+use voile_proto::type_url;
+
+use super::{Due, Event, Snapshot, Stream, Told, WARMING};
+use crate::server::places::Places;
+
+/// What is named, and what names it: what is new is acknowledged before anything that names it is sent, and what goes stays until
+/// what named it is acknowledged without. A node proxy skips policies it does not know, so between the two it would obey neither; an
+/// Envoy answers 503 where a route leads to a cluster that it does not have.
+pub(super) const NAMED: [&str; 2] = [type_url::AUTHORIZATION, type_url::CLUSTER];
+pub(in super::super) const NAMING: [&str; 3] =
+    [type_url::ADDRESS, type_url::LISTENER, type_url::ROUTES];
+/// What names clusters: whoever refuses some of it is still led by what it took before.
+pub(in super::super) const LEADING: [&str; 2] = [type_url::LISTENER, type_url::ROUTES];
+
+/// Where requests go, and what they may lead to: routes are acknowledged before the rest of the same moment is sent, so that what
+/// goes is led to no more by then: addresses, and this. What comes is asked for by whoever was told of routes to it.
+pub(super) const ROUTES: &str = type_url::SERVICE_ROUTES;
+pub(super) const LED_TO: &str = type_url::SERVICE_POLICY;
+
+impl<C: 'static> Stream<C> {
+    pub(super) fn find(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
+        for place in self.due.and(self.routes).without(self.travelling).iter() {
+            let response = self.respond(place, snapshot, false, now);
+            if response.is_some() {
+                return response;
+            }
+        }
+        let travel = |places: Places| !places.and(self.travelling).is_empty();
+        let names_travel = !self.naming.and(self.travelling.or(self.due)).is_empty();
+        let mut waits = Places::default();
+        if travel(self.routes) {
+            waits = waits.or(self.naming).or(self.led_to);
+        }
+        if travel(self.named) && self.resumes().is_none_or(|at| now < at) {
+            waits = waits.or(self.naming);
+        }
+        let due = self.due.without(self.travelling);
+        let mut kept = false;
+        for place in due.without(waits).iter() {
+            // A new stream asks for what is named before it asks for what names it, all before it answers anything: until its first
+            // answer it is not known what it still works with.
+            let keep = self.named.has(place) && (names_travel || self.kinds.at_mut(place).1.greet);
+            let response = self.respond(place, snapshot, keep, now);
+            if response.is_some() {
+                return response;
+            }
+            kept |= keep && self.due.has(place);
+        }
+        // What named it had nothing to say.
+        if kept && self.naming.and(self.travelling.or(self.due)).is_empty() {
+            return self.find(snapshot, now);
+        }
+        let mut asking = due.and(waits).and(self.led_to).iter();
+        asking.find_map(|place| self.introduce(place, snapshot, now))
+    }
+
+    /// What is asked for of a type and was never told, although routes are on their way: none of those in force lead there by what
+    /// is about to change, and somebody waits for both.
+    fn introduce(
+        &mut self,
+        place: usize,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<Due<Told>> {
+        let (of, kind) = self.kinds.at_mut(place);
+        let new = kind.introduced(snapshot, &self.caller, of)?;
+        let about = (snapshot.version(), None);
+        let response = kind.say((new, Vec::new()), of, about, (&mut self.responses, now));
+        self.note(place);
+        Some(response)
+    }
+
+    /// When what waits for clusters is said although they are not acknowledged.
+    pub(in super::super) fn resumes(&self) -> Option<Instant> {
+        let waiting = self.naming.and(self.due).without(self.travelling);
+        if waiting.is_empty() || self.named.and(self.travelling).is_empty() {
+            return None;
+        }
+        let clusters = self.kinds.get(type_url::CLUSTER)?;
+        Some(clusters.in_flight.as_ref()?.sent_at + WARMING)
+    }
+
+    /// What leads to clusters was taken or refused.
+    pub(super) fn doubt(&mut self, place: usize, event: &Event) {
+        let taken = match event {
+            Event::Acknowledged { .. } => true,
+            Event::Refused { .. } => false,
+            Event::Subscribed | Event::Stale => return,
+        };
+        let Some(doubts) = self.doubts.as_mut().filter(|_| self.leading.has(place)) else {
+            return;
+        };
+        let of = self.kinds.at_mut(place).0.clone();
+        let Ok(clusters) = self.kinds.place(type_url::CLUSTER) else {
+            return;
+        };
+        let (_, kind) = self.kinds.at_mut(clusters);
+        if doubts.answered(&of, taken, kind.sent.keys()) {
+            // What stayed for them alone may go.
+            kind.dirty = true;
+            self.due.set(clusters, true);
+        }
+    }
+}
