@@ -7,8 +7,9 @@ use voile_model::mesh::authorization::{
     Action, AuthorizationPolicy, AuthorizationProvider, Condition, Matches, OperationMatch,
     PathMatch, PolicyTarget, Rule, SourceMatch, StringMatch, TargetReference,
 };
+use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode};
 use voile_model::mesh::{ExtAuthzProvider, ExtAuthzTransport, Mesh, Protocol, Provider, Service};
-use voile_model::{Diagnostic, Source};
+use voile_model::{Diagnostic, Labels, Namespace, Port, Source};
 use voile_policy::{Mode, inherited};
 
 use crate::codes;
@@ -38,6 +39,16 @@ struct Checking<'a> {
     policy: &'a AuthorizationPolicy,
     selected: Vec<&'a Subject<'a>>,
     found: &'a mut Vec<Diagnostic>,
+}
+
+/// Ports of a workload on which no HTTP is spoken, by its services.
+fn opaque_targets(subject: &Subject<'_>) -> Vec<Port> {
+    let services = subject.services.iter();
+    let ports = services.flat_map(|service| &service.ports);
+    ports
+        .filter(|port| matches!(port.protocol, Protocol::Tcp | Protocol::Tls))
+        .filter_map(|port| subject.target(&port.target))
+        .collect()
 }
 
 /// Whether a list names values that must be there.
@@ -264,20 +275,39 @@ impl Checking<'_> {
     fn opaque_ports(&self, rule: &Rule) -> BTreeMap<u16, String> {
         let mut ports: BTreeMap<u16, String> = BTreeMap::new();
         for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
-            for service in &subject.services {
-                for port in &service.ports {
-                    let opaque = matches!(port.protocol, Protocol::Tcp | Protocol::Tls);
-                    if let (true, Some(target)) = (opaque, subject.target(&port.target))
-                        && reaches(rule, target.get())
-                    {
-                        ports
-                            .entry(target.get())
-                            .or_insert_with(|| subject.name.clone());
-                    }
+            // What is spoken at a gateway its Gateways say, not the Service in front.
+            let opaque = match subject.is_gateway() {
+                true => self.opaque_servers(subject),
+                false => opaque_targets(subject),
+            };
+            for port in opaque.into_iter().map(Port::get) {
+                if reaches(rule, port) {
+                    ports.entry(port).or_insert_with(|| subject.name.clone());
                 }
             }
         }
         ports
+    }
+
+    /// Ports of a gateway on which it reads no requests.
+    fn opaque_servers(&self, subject: &Subject<'_>) -> Vec<Port> {
+        let is_it = |gateway: &&Arc<Gateway>| {
+            let here = |own: &Namespace| own == subject.namespace;
+            let selects = |labels: &Labels| labels.selects(subject.labels);
+            gateway.namespace.as_ref().is_none_or(here)
+                && gateway.selector.as_ref().is_none_or(selects)
+        };
+        let opaque = |server: &&Server| {
+            let unread = [ServerTlsMode::Passthrough, ServerTlsMode::AutoPassthrough];
+            let mode = server.tls.as_ref().map(|tls| tls.mode);
+            matches!(&*server.protocol, "TCP" | "TLS")
+                || mode.is_some_and(|mode| unread.contains(&mode))
+        };
+        let gateways = self.mesh.gateways.iter().filter(is_it);
+        let servers = gateways.flat_map(|gateway| &gateway.servers).filter(opaque);
+        servers
+            .map(|server| server.listens.unwrap_or(server.port))
+            .collect()
     }
 
     /// Identities where callers may have none.

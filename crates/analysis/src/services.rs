@@ -21,7 +21,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
                 shown(selector),
                 service.key
             );
-            let help = "give a Pod, Deployment or WorkloadEntry of the same namespace these labels";
+            let help = "give a Pod, Deployment, WorkloadEntry or WorkloadGroup of the same namespace these labels";
             found.push(
                 Diagnostic::warning(
                     codes::SERVICE_SELECTS_NOTHING,

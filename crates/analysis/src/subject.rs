@@ -1,10 +1,12 @@
-//! What selectors select: workloads that are there, and Pods and Deployments that will be.
+//! What selectors select: workloads that are there, and those that Pods, Deployments and WorkloadGroups will be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use voile_model::mesh::workload::sidecar_takes_tunnels;
-use voile_model::mesh::{Mesh, PodTemplate, Service, TargetPort, Workload, WorkloadKind};
+use voile_model::mesh::{
+    Mesh, PodTemplate, Service, TargetPort, Workload, WorkloadGroup, WorkloadKind,
+};
 use voile_model::{Labels, Namespace, Port, Source};
 
 /// A workload, or what becomes one.
@@ -65,7 +67,8 @@ impl Subject<'_> {
     }
 }
 
-/// All of a mesh: Pods (with or without an address), Deployments that want Pods, and WorkloadEntries.
+/// All of a mesh: Pods (with or without an address), Deployments that want Pods, WorkloadEntries, and WorkloadGroups, whose members
+/// come by themselves.
 pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
     let pods = mesh.pods.values().map(|pod| {
         let mut subject = of_template(
@@ -109,7 +112,32 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             named_ports: workload.named_ports.clone(),
             services: Vec::new(),
         });
-    pods.chain(deployments).chain(entries).collect()
+    let groups = mesh
+        .workload_groups
+        .values()
+        .map(|group| of_group(mesh, group));
+    pods.chain(deployments)
+        .chain(entries)
+        .chain(groups)
+        .collect()
+}
+
+/// A member that may join: with the sidecar by which it does.
+fn of_group<'a>(mesh: &Mesh, group: &'a WorkloadGroup) -> Subject<'a> {
+    Subject {
+        name: format!("WorkloadGroup {}", group.name),
+        namespace: &group.name.namespace,
+        labels: &group.labels,
+        has_sidecar: true,
+        ambient: false,
+        placed: true,
+        behind_gateway: mesh.is_behind_gateway(&group.network),
+        service_account: &group.service_account,
+        source: &group.source,
+        template: None,
+        named_ports: group.ports.clone(),
+        services: Vec::new(),
+    }
 }
 
 /// Those behind a service, each with the ports of its own that serve the service's.

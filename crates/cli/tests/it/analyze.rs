@@ -227,3 +227,28 @@ fn explain_code_prints_pages_and_lists_all() {
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(stderr.contains("no code `V0000`"), "{stderr}");
 }
+
+#[test]
+fn no_example_has_anything_that_is_wrong() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let folders = fs::read_dir(examples).expect("examples");
+    let mut analyzed = 0;
+    for folder in folders.map(|entry| entry.expect("an entry").path()) {
+        // Graphs are no resources.
+        if !folder.join("mesh.yaml").exists() {
+            assert!(folder.ends_with("graphs") || folder.is_file(), "{folder:?}");
+            continue;
+        }
+        let (_, stdout, stderr) = analyze(&["--severity", "warning"], &folder);
+        let codes = stdout.match_indices("[V");
+        let codes: Vec<_> = codes.map(|(at, _)| &stdout[at + 1..at + 6]).collect();
+        // The first step of this page makes the Secret.
+        let expected: &[&str] = match folder.ends_with("http3") {
+            true => &["V0411"],
+            false => &[],
+        };
+        assert_eq!(codes, expected, "{folder:?}: {stdout}{stderr}");
+        analyzed += 1;
+    }
+    assert!(analyzed > 10, "only {analyzed} examples were found");
+}
