@@ -57,4 +57,6 @@ codes! {
     UNKNOWN_IGNORED = "V0117";
     /// A label or annotation that is heard on Pods stands on a Deployment.
     MISPLACED = "V0118";
+    /// A field that no proxy obeys asks for something; everything else of its resource is in force.
+    NOT_OBEYED = "V0119";
 }

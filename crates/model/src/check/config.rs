@@ -339,6 +339,14 @@ pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryP
             "remove it",
         );
     }
+    if let Some(remote) = written.remote_localities.as_ref().filter(|one| one.value) {
+        report.error(
+            codes::NOT_YET,
+            &remote.at,
+            "retryRemoteLocalities: true is not yet supported: a retry goes where requests go, to the nearest while they are well",
+            "remove it; localityLbSetting says where requests go",
+        );
+    }
     let mut on = Vec::new();
     if let Some(text) = &written.retry_on {
         let names = text.value.split(',').map(str::trim);

@@ -137,6 +137,23 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A field that is known and obeyed by no proxy: a warning where it asks for something else than what is so anyway, with what
+    /// becomes of it. Everything else of the resource is in force.
+    pub fn not_obeyed(
+        &mut self,
+        name: &'static str,
+        so_anyway: &[&str],
+        instead: &str,
+        help: &str,
+    ) {
+        let said = self.get(name).and_then(|cursor| cursor.raw());
+        if let Some(said) = said.filter(|said| !so_anyway.contains(&&*said.value)) {
+            let message = format!("`{name}: {}` is not obeyed: {instead}", clip(&said.value));
+            let report = self.cursor.report;
+            report.warning(codes::NOT_OBEYED, &said.at, message, help);
+        }
+    }
+
     /// Reports what nobody asked for.
     pub fn finish(self) {
         for (key, _) in self.entries {

@@ -230,6 +230,8 @@ pub(crate) struct RetrySettings {
     pub(crate) backoff: Option<Text>,
     /// Whether who was asked already is asked again last.
     pub(crate) ignore_previous: Option<Spanned<bool>>,
+    /// Whether endpoints of other localities are asked before the nearest are ill.
+    pub(crate) remote_localities: Option<Spanned<bool>>,
 }
 
 impl RetrySettings {
@@ -240,9 +242,8 @@ impl RetrySettings {
             per_try_timeout: fields.text("perTryTimeout"),
             backoff: fields.text("backoff"),
             ignore_previous: fields.boolean("retryIgnorePreviousHosts"),
+            remote_localities: fields.boolean("retryRemoteLocalities"),
         };
-        // Where endpoints of other localities may be asked at all says `localityLbSetting`.
-        fields.ignore(&["retryRemoteLocalities"]);
         fields.finish();
         settings
     }
@@ -335,20 +336,58 @@ pub(crate) fn proxy_headers(
         inner.finish();
         details
     });
-    // Of headers that nobody here writes, or that are always as is said.
+    for (name, field, so_anyway, instead) in HEADERS_AS_THEY_ARE {
+        if let Some(mut inner) = fields.inner(name) {
+            inner.not_obeyed(field, so_anyway, instead, "remove it");
+            if name == "server" {
+                inner.ignore(&["disabled"]);
+            }
+            inner.finish();
+        }
+    }
+    // Names go on in the case in which they came, and there is no metadata to be exchanged.
     fields.ignore(&[
-        "attemptCount",
-        "envoyDebugHeaders",
         "metadataExchangeHeaders",
         "perserveHttp1HeaderCase",
         "preserveHttp1HeaderCase",
-        "requestId",
-        "server",
-        "xForwardedHost",
-        "xForwardedPort",
     ]);
     (said, details)
 }
+
+/// Headers that are written, or are not, whatever `proxyHeaders` says: where it says it, what is so, and what that comes to.
+const HEADERS_AS_THEY_ARE: [(&str, &str, &[&str], &str); 6] = [
+    (
+        "attemptCount",
+        "disabled",
+        &["false"],
+        "a request that is made again has x-envoy-attempt-count",
+    ),
+    (
+        "envoyDebugHeaders",
+        "disabled",
+        &["true"],
+        "there are none of them",
+    ),
+    (
+        "requestId",
+        "disabled",
+        &["false"],
+        "x-request-id is made where spans or a log want it",
+    ),
+    ("server", "value", &[""], "no proxy writes the header"),
+    (
+        "xForwardedHost",
+        "enabled",
+        &["false"],
+        "no proxy writes x-forwarded-host",
+    ),
+    (
+        "xForwardedPort",
+        "enabled",
+        &["false"],
+        "no proxy writes x-forwarded-port",
+    ),
+];
 
 impl ExtensionProvider {
     fn read(cursor: &Cursor<'_>) -> Option<Self> {

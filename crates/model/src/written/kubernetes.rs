@@ -26,6 +26,34 @@ pub(crate) struct ServicePort {
     pub(crate) node_port: Option<Spanned<i64>>,
 }
 
+/// Fields of a Service by which kube-proxy chooses endpoints and no proxy of ours: what is so anyway, and what may be written instead.
+const NOT_OBEYED: [(&str, &[&str], &str, &str); 4] = [
+    (
+        "internalTrafficPolicy",
+        &["Cluster"],
+        "endpoints of other nodes are called, too",
+        "localityLbSetting of a DestinationRule prefers who is near",
+    ),
+    (
+        "publishNotReadyAddresses",
+        &["false"],
+        "who is not ready is not called",
+        "remove it",
+    ),
+    (
+        "sessionAffinity",
+        &["None"],
+        "requests of one client go to any endpoint",
+        "loadBalancer.consistentHash.useSourceIp of a DestinationRule keeps them at one",
+    ),
+    (
+        "trafficDistribution",
+        &[],
+        "endpoints are called wherever they are",
+        "localityLbSetting of a DestinationRule, with outlierDetection, prefers who is near",
+    ),
+];
+
 impl Service {
     /// Reads `spec`.
     pub(crate) fn read(document: &mut Fields<'_>) -> Self {
@@ -46,17 +74,16 @@ impl Service {
             "externalIPs",
             "externalTrafficPolicy",
             "healthCheckNodePort",
-            "internalTrafficPolicy",
             "ipFamilies",
             "ipFamilyPolicy",
             "loadBalancerClass",
             "loadBalancerIP",
             "loadBalancerSourceRanges",
-            "publishNotReadyAddresses",
-            "sessionAffinity",
             "sessionAffinityConfig",
-            "trafficDistribution",
         ]);
+        for (name, so_anyway, instead, help) in NOT_OBEYED {
+            spec.not_obeyed(name, so_anyway, instead, help);
+        }
         spec.finish();
         service
     }
