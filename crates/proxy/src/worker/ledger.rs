@@ -1,7 +1,8 @@
 //! Work in flight over all workers of a proxy, in all and by destination: what limits and retry budgets are measured by.
 //!
-//! Each worker counts in a cache line of its own, with plain stores, so that counting costs nothing that is shared; whoever
-//! needs a sum reads all lines. The table of destinations is locked only when a plan is obeyed.
+//! Each worker counts requests in a cache line of its own, with plain stores, so that counting costs nothing that is shared;
+//! whoever needs a sum reads all lines. Retries, which are few, have one count, so that a budget is never passed. The table of
+//! destinations is locked only when a plan is obeyed.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use voile_traffic::RetryBudget;
 use voile_xds::wire::Limits as Configured;
 
 use super::ceiling::Ceiling;
@@ -31,21 +33,25 @@ pub struct Limits {
     pub min_body_rate: u32,
 }
 
-/// One worker's counts of one destination, alone in its cache lines.
+/// Requests of one worker to one destination, alone in their cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Lane {
-    active: AtomicU32,
-    retrying: AtomicU32,
-}
+struct Lane(AtomicU32);
 
 /// One destination's counts.
 #[derive(Debug)]
-struct Tally(Box<[Lane]>);
+struct Tally {
+    active: Box<[Lane]>,
+    /// Of all workers: written only where a retry begins or ends.
+    retrying: AtomicU32,
+}
 
 impl Tally {
     fn new(lanes: usize) -> Arc<Self> {
-        Arc::new(Self((0..lanes).map(|_| Lane::default()).collect()))
+        Arc::new(Self {
+            active: (0..lanes).map(|_| Lane::default()).collect(),
+            retrying: AtomicU32::new(0),
+        })
     }
 }
 
@@ -273,37 +279,32 @@ pub(crate) struct Account {
 impl Account {
     /// Requests in flight, of all workers.
     pub(crate) fn active(&self) -> u32 {
-        self.sum(|lane| &lane.active)
+        let lanes = self.tally.active.iter();
+        lanes.map(|lane| lane.0.load(Ordering::Relaxed)).sum()
     }
 
     /// Retries in flight, of all workers.
+    #[cfg(test)]
     pub(crate) fn retrying(&self) -> u32 {
-        self.sum(|lane| &lane.retrying)
-    }
-
-    fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU32) -> u32 {
-        let lanes = self.tally.0.iter();
-        lanes
-            .map(|lane| counter(lane).load(Ordering::Relaxed))
-            .sum()
+        self.tally.retrying.load(Ordering::Relaxed)
     }
 
     /// Counts a request until what it gives is dropped.
     pub(crate) fn begin(self: &Rc<Self>) -> Begun {
-        add(&self.tally.0[self.lane].active, 1);
-        Begun {
-            account: Rc::clone(self),
-            retry: false,
-        }
+        add(&self.tally.active[self.lane].0, 1);
+        Begun(Rc::clone(self))
     }
 
-    /// Counts a retry until what it gives is dropped.
-    pub(crate) fn retry(self: &Rc<Self>) -> Begun {
-        add(&self.tally.0[self.lane].retrying, 1);
-        Begun {
-            account: Rc::clone(self),
-            retry: true,
-        }
+    /// Counts a retry, for which the budget must have room unless something else bounds it, until what it gives is dropped.
+    pub(crate) fn retry(self: &Rc<Self>, budget: Option<&RetryBudget>) -> Option<Retrying> {
+        let one_more = |retrying: u32| {
+            // Read anew where another worker was faster: each decision is by what is in flight when it is made.
+            let room = budget.is_none_or(|budget| budget.allows(self.active(), retrying));
+            room.then_some(retrying + 1)
+        };
+        let retrying = &self.tally.retrying;
+        let taken = retrying.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.ok().map(|_| Retrying(Rc::clone(self)))
     }
 }
 
@@ -313,21 +314,23 @@ fn add(counter: &AtomicU32, by: u32) {
     counter.store(value, Ordering::Relaxed);
 }
 
-/// Something in flight.
+/// A request in flight.
 #[derive(Debug)]
-pub(crate) struct Begun {
-    account: Rc<Account>,
-    retry: bool,
-}
+pub(crate) struct Begun(Rc<Account>);
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        let lane = &self.account.tally.0[self.account.lane];
-        let counter = match self.retry {
-            true => &lane.retrying,
-            false => &lane.active,
-        };
-        add(counter, u32::MAX);
+        add(&self.0.tally.active[self.0.lane].0, u32::MAX);
+    }
+}
+
+/// A retry in flight.
+#[derive(Debug)]
+pub(crate) struct Retrying(Rc<Account>);
+
+impl Drop for Retrying {
+    fn drop(&mut self) {
+        self.0.tally.retrying.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -402,9 +405,107 @@ mod tests {
         drop(first);
         assert_eq!(one.admit(&all_mine, Some(&mine)), Ok(()));
         assert_eq!(ledger.refused(Overload::Destination), 1);
-        let retry = mine.retry();
+        let retry = mine.retry(None).expect("nothing bounds it");
         assert_eq!((theirs.retrying(), theirs.active()), (1, 1));
         drop(retry);
         assert_eq!(theirs.retrying(), 0);
+    }
+
+    /// Seats of the workers of one proxy without limits.
+    fn seats(workers: usize) -> Vec<Seat> {
+        let ledger = Ledger::new(Limits::default(), None, workers);
+        let seat = |lane| Seat {
+            ledger: Arc::clone(&ledger),
+            lane,
+        };
+        (0..workers).map(seat).collect()
+    }
+
+    #[test]
+    fn a_retry_begins_exactly_where_its_budget_has_room() {
+        let (mut granted, mut refused) = (0, 0);
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let budget = RetryBudget {
+                percent: random.u32(..=100),
+                min: random.u32(..4),
+            };
+            let seats = seats(3);
+            let accounts: Vec<_> = seats.iter().map(|seat| seat.destination("a", 80)).collect();
+            let (mut requests, mut retries) = (Vec::new(), Vec::new());
+            for step in 0..300 {
+                let account = &accounts[random.usize(..3)];
+                match random.u8(..7) {
+                    0..3 => requests.push(account.begin()),
+                    3 if !requests.is_empty() => {
+                        requests.swap_remove(random.usize(..requests.len()));
+                    }
+                    4 if !retries.is_empty() => {
+                        retries.swap_remove(random.usize(..retries.len()));
+                    }
+                    _ => {
+                        let share = requests.len() * budget.percent as usize / 100;
+                        let room = retries.len() < share.max(budget.min as usize);
+                        let retry = account.retry(Some(&budget));
+                        assert_eq!(retry.is_some(), room, "{seed}, {step}: {budget:?}");
+                        granted += u32::from(room);
+                        refused += u32::from(!room);
+                        retries.extend(retry);
+                    }
+                }
+                let counted = (account.active() as usize, account.retrying() as usize);
+                assert_eq!(counted, (requests.len(), retries.len()), "{seed}, {step}");
+            }
+        }
+        assert!(granted > 1_000 && refused > 1_000, "{granted}, {refused}");
+    }
+
+    #[test]
+    fn a_budget_is_never_passed_by_workers_that_decide_at_once() {
+        const WORKERS: usize = 4;
+        const REQUESTS: usize = 10;
+        let budget = RetryBudget {
+            percent: 20,
+            min: 3,
+        };
+        // A fifth of all requests.
+        let most = 8;
+        let begun = std::sync::Barrier::new(WORKERS);
+        let [under_way, highest, taken] = [0; 3].map(AtomicU32::new);
+        std::thread::scope(|scope| {
+            for seat in seats(WORKERS) {
+                let (begun, under_way) = (&begun, &under_way);
+                let (highest, taken) = (&highest, &taken);
+                scope.spawn(move || {
+                    let account = seat.destination("a", 80);
+                    let requests: Vec<_> = (0..REQUESTS).map(|_| account.begin()).collect();
+                    begun.wait();
+                    for _ in 0..20_000 {
+                        // More than its part of the budget, so that workers meet at the last place.
+                        let retries: Vec<_> = (0..4)
+                            .filter_map(|_| {
+                                let retry = account.retry(Some(&budget))?;
+                                let others = under_way.fetch_add(1, Ordering::Relaxed);
+                                highest.fetch_max(others + 1, Ordering::Relaxed);
+                                Some(retry)
+                            })
+                            .collect();
+                        taken.fetch_add(retries.len() as u32, Ordering::Relaxed);
+                        for retry in retries {
+                            under_way.fetch_sub(1, Ordering::Relaxed);
+                            drop(retry);
+                        }
+                    }
+                    begun.wait();
+                    assert_eq!(account.active() as usize, WORKERS * REQUESTS);
+                    assert_eq!(account.retrying(), 0);
+                    begun.wait();
+                    drop(requests);
+                });
+            }
+        });
+        let highest = highest.into_inner();
+        assert!(highest <= most, "{highest} at once, {most} may be");
+        assert!(taken.into_inner() > 20_000, "retries were hardly made");
     }
 }

@@ -24,7 +24,7 @@ use super::effects::{Effects, refused};
 use super::endpoint::{Endpoint, InFlight, Manner, outbound_labels};
 use super::inbound_http::upstream;
 use super::introduction;
-use super::ledger::Begun;
+use super::ledger::Retrying;
 use super::line::{Line, seat};
 use super::logged::{self, Downstream, HttpContext};
 use super::mirror::Mirrors;
@@ -85,7 +85,7 @@ pub(crate) struct OutboundTicket {
 /// What few requests keep: by a DestinationRule, or because they are tried again.
 #[derive(Default)]
 struct Kept {
-    retrying: Option<Begun>,
+    retrying: Option<Retrying>,
     /// Keys of the endpoints that failed before.
     tried: Vec<u32>,
     /// Attempts that were reported already.
@@ -533,20 +533,16 @@ impl OutboundRole {
             (kept.retrying, kept.retry) = (None, None);
         }
         let account = &service.account;
-        let held = match &service.plan.traffic.breaker {
+        let (held, retrying) = match &service.plan.traffic.breaker {
             Some(Same(gate)) if gate.limits.retries.is_some() => match gate.take(Resource::Retries)
             {
                 None => return self.over_budget(),
-                held => held,
+                held => (held, account.retry(None)),
             },
-            _ if service
-                .plan
-                .retry_budget
-                .allows(account.active(), account.retrying()) =>
-            {
-                None
-            }
-            _ => return self.over_budget(),
+            _ => (None, account.retry(Some(&service.plan.retry_budget))),
+        };
+        let Some(retrying) = retrying else {
+            return self.over_budget();
         };
         let kept = ticket.kept.get_or_insert_default();
         kept.retry = held;
@@ -565,7 +561,7 @@ impl OutboundRole {
             self.ended(&service, &failed, outcome::of_attempt(last), false);
             kept.reported = made;
         }
-        kept.retrying = Some(account.retry());
+        kept.retrying = Some(retrying);
         count(&self.worker.counters.retries);
         // Whoever was not asked yet need not be waited for.
         let wait = match untried {
