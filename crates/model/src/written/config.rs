@@ -127,7 +127,7 @@ const IGNORED: [&str; 18] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 7] = [
+const NOT_YET: [&str; 8] = [
     "caCertificates",
     "disableEnvoyListenerLog",
     "discoverySelectors",
@@ -135,6 +135,7 @@ const NOT_YET: [&str; 7] = [
     "hboneIdleTimeout",
     "meshMTLS",
     "tlsDefaults",
+    "zoneAwareLbSetting",
 ];
 
 impl MeshConfig {

@@ -151,6 +151,7 @@ impl LoadBalancer {
             warmup_duration: fields.text("warmupDurationSecs"),
             locality: LocalitySetting::read(&mut fields),
         };
+        fields.not_yet(&["zoneAwareLbSetting"]);
         fields.finish();
         Some(balancer)
     }
