@@ -114,6 +114,16 @@ fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<
     configuration.encode_to_vec()
 }
 
+/// That its sidecar takes tunnels says a label, which means nothing where there is no sidecar.
+fn take_tunnels_by_label(registry: &mut Registry, uids: &[&str]) {
+    for uid in uids {
+        let (name, value) = TUNNEL;
+        let held = registry.workloads.get_mut(*uid).expect("there");
+        let label: (Arc<str>, Arc<str>) = (name.into(), value.into());
+        held.value.own_labels = [label].into_iter().collect();
+    }
+}
+
 #[test]
 fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_their_waypoint() {
     let mut registry = Registry {
@@ -138,13 +148,7 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_t
     ] {
         pod(&mut registry, uid, address, tunnel);
     }
-    // That its sidecar takes tunnels says a label, which means nothing where there is no sidecar.
-    for uid in ["taking", "bare"] {
-        let (name, value) = TUNNEL;
-        let held = registry.workloads.get_mut(uid).expect("there");
-        let label: (Arc<str>, Arc<str>) = (name.into(), value.into());
-        held.value.own_labels = [label].into_iter().collect();
-    }
+    take_tunnels_by_label(&mut registry, &["taking", "bare"]);
     let far = registry.workloads.get_mut("far").expect("there");
     far.value.away = Some(Box::new(Away {
         network: "west".into(),
