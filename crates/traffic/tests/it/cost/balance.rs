@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use voile_traffic::balance::Algorithm;
@@ -72,6 +73,47 @@ fn subject() {
                 let chosen = balancer.choose(black_box(&endpoints), key, || random.u64(..));
                 assert!(chosen.is_some());
             });
+        }
+    }
+}
+
+/// How often each choice is made for one time, and how many of these there are; their median is printed.
+const CHOICES: u32 = 200_000;
+const ROUNDS: usize = 11;
+
+/// What a choice takes, for docs/decisions/0026: no bound, since a time says as much of the machine.
+#[test]
+#[ignore = "prints nanoseconds, for people: cargo test --release -p voile-traffic --test it -- --ignored --nocapture cost::balance::times"]
+fn times() {
+    for size in [10, 100, 1_000, 10_000] {
+        for (algorithm, weighted) in CASES {
+            let weight = |place: usize| 1 + u32::from(weighted) * (place % 7) as u32;
+            let weights: Vec<u32> = (0..size).map(weight).collect();
+            let mut endpoints = Endpoints::new(&weights);
+            let mut random = Rng::with_seed(3);
+            let mut now = Duration::from_secs(1);
+            for vitals in endpoints.vitals.get_mut() {
+                // None is like another, as in a mesh that is at work.
+                vitals.observe(Duration::from_micros(random.u64(200..20_000)), now);
+                (0..random.u8(..4)).for_each(|_| vitals.begin());
+            }
+            let mut balancer = endpoints.balancer(algorithm, &mut random);
+            let mut round = || {
+                let begun = Instant::now();
+                for _ in 0..CHOICES {
+                    now += Duration::from_micros(50);
+                    endpoints.now = now;
+                    let key = Some(random.u64(..));
+                    let chosen = balancer.choose(black_box(&endpoints), key, || random.u64(..));
+                    black_box(chosen);
+                }
+                begun.elapsed().as_nanos() as f64 / f64::from(CHOICES)
+            };
+            let mut times: Vec<f64> = (0..ROUNDS).map(|_| round()).collect();
+            times.sort_by(f64::total_cmp);
+            let (least, median, most) = (times[0], times[ROUNDS / 2], times[ROUNDS - 1]);
+            let with = if weighted { "weights" } else { "no weights" };
+            println!("{algorithm:?}, {with}, of {size}: {median:.0} ns ({least:.0}–{most:.0})");
         }
     }
 }
