@@ -17,7 +17,7 @@ use voile_envoy::{
 };
 use voile_model::check::Changes;
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule};
-use voile_model::{Namespace, WorkloadKey};
+use voile_model::{Identity, Namespace, WorkloadKey};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource};
@@ -28,6 +28,8 @@ use crate::snapshot::{Caller, MeshSnapshot};
 
 /// How Envoy names itself.
 const AGENT: &str = "envoy";
+/// Longest name of a workload, in bytes: Kubernetes takes no longer ones.
+const MAX_WORKLOAD: usize = 253;
 /// Longest path of a folder that an Envoy may name, in bytes: Linux takes no longer ones.
 const MAX_FOLDER: usize = 4096;
 /// The types that an Envoy asks for.
@@ -87,6 +89,8 @@ struct Told {
     /// The snapshot's.
     version: Arc<str>,
     seat: Arc<Seat>,
+    /// Who it proved to be.
+    owner: Identity,
     /// What is its workload's alone.
     own: Part,
     /// What all are told that call from where it does.
@@ -112,6 +116,35 @@ impl Told {
     }
 }
 
+/// So many are remembered, whoever they are; beyond that those who are gone are forgotten as often as the number doubles.
+const FEW: usize = 256;
+
+/// What is told to whom, by workload; or why nothing is.
+#[derive(Default)]
+struct Everybody {
+    told: HashMap<WorkloadKey, Result<Arc<Told>, String>>,
+    /// How many may be there before it is looked who is gone.
+    enough: usize,
+}
+
+impl Everybody {
+    /// Workloads come and go, and who has an identity may name any; gives what was told before.
+    fn tell(
+        &mut self,
+        key: &WorkloadKey,
+        told: Result<Arc<Told>, String>,
+        is_there: impl Fn(&WorkloadKey, &Result<Arc<Told>, String>) -> bool,
+    ) -> Option<Result<Arc<Told>, String>> {
+        let before = self.told.insert(key.clone(), told);
+        if self.told.len() > self.enough.max(FEW) {
+            self.told
+                .retain(|one, told| one == key || is_there(one, told));
+            self.enough = 2 * self.told.len();
+        }
+        before
+    }
+}
+
 /// What translations are made of.
 #[derive(Default)]
 struct Ground {
@@ -129,8 +162,7 @@ struct Inner {
     /// Taken before the ground: what is in it was made of that.
     shared: Mutex<Shared>,
     ground: Mutex<Ground>,
-    /// By workload.
-    told: Mutex<HashMap<String, Result<Arc<Told>, String>>>,
+    told: Mutex<Everybody>,
 }
 
 /// The Envoys of one control plane; every snapshot has the same.
@@ -186,13 +218,13 @@ impl Envoys {
 
     /// What could not be said to whom, by workload.
     pub(crate) fn limits(&self) -> BTreeMap<String, Vec<String>> {
-        let told = locked(&self.0.told);
-        let limits = told.iter().map(|(workload, told)| {
+        let everybody = locked(&self.0.told);
+        let limits = everybody.told.iter().map(|(workload, told)| {
             let limits = match told {
                 Ok(told) => told.limits().cloned().collect(),
                 Err(reason) => vec![format!("refused: {reason}")],
             };
-            (workload.clone(), limits)
+            (workload.to_string(), limits)
         });
         limits.filter(|(_, limits)| !limits.is_empty()).collect()
     }
@@ -205,7 +237,7 @@ impl Envoys {
     ) -> Result<Arc<Told>, String> {
         let key = who(known, seat)?;
         let name = key.to_string();
-        let before = locked(&self.0.told).get(&name).cloned();
+        let before = locked(&self.0.told).told.get(&key).cloned();
         let before = before.and_then(Result::ok);
         if let Some(told) = &before
             && told.version == snapshot.version
@@ -221,11 +253,19 @@ impl Envoys {
             }
             (told, _) => told.map(Arc::new).map_err(|reason| reason.say(&name)),
         };
-        say(
-            &name,
-            locked(&self.0.told).insert(name.clone(), told.clone()),
-            &told,
-        );
+        let mesh = locked(&self.0.ground).mesh.upgrade();
+        let is_there = |key: &WorkloadKey, told: &Result<Arc<Told>, String>| {
+            let is_known = mesh
+                .as_ref()
+                .is_some_and(|mesh| mesh.workloads.contains_key(key));
+            // Who left is told what it was until its streams end.
+            is_known
+                || told
+                    .as_ref()
+                    .is_ok_and(|told| snapshot.departed.includes(&told.owner))
+        };
+        let before = locked(&self.0.told).tell(&key, told.clone(), is_there);
+        say(&name, before, &told);
         told
     }
 
@@ -280,6 +320,7 @@ impl Envoys {
         Ok(Told {
             version: snapshot.version.clone(),
             seat: seat.clone(),
+            owner,
             own,
             calls,
         })
@@ -292,6 +333,9 @@ fn who(known: &voile_identity::Caller, seat: &Seat) -> Result<WorkloadKey, Strin
         "node.id does not say which workload this is (sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN)";
     let (namespace, name) = seat.workload.as_ref().ok_or(unsaid)?;
     let namespace = Namespace::new(namespace).ok_or(unsaid)?;
+    if name.len() > MAX_WORKLOAD {
+        return Err(unsaid.to_owned());
+    }
     if namespace != known.identity.namespace {
         return Err(format!(
             "workload {namespace}/{name} is of another namespace than {}",

@@ -1,3 +1,4 @@
 //! Tests of the parts together, without sockets.
 
 mod push_cost;
+mod shared;

@@ -1,16 +1,18 @@
-//! What a proxy costs the control plane: bytes that it holds for a stream which waits, and allocations of a push. Counted on the
-//! threads of the control plane, over TLS and with all that is kept of a proxy; the proxies are on another, which is not counted.
+//! What a proxy costs the control plane: bytes that it holds for a stream which waits, allocations of a push, and what is left of
+//! proxies that come and go. Counted on the threads of the control plane, over TLS and with all that is kept of a proxy; the proxies are
+//! on another, which is not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::env;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::process::Command;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 
 use tokio::sync::{mpsc, oneshot};
-use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
+use voile_proto::type_url::{ADDRESS, CLUSTER, PROXY_CONFIGURATION, SERVICE_POLICY};
 use voile_xds::client::{ClientConfig, Credential};
 
 use crate::harness::{Client, Mesh};
@@ -58,7 +60,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const SUBJECT: &str = "footprint::subject";
-/// Set in the process that is counted.
+/// Set in the process that is counted, to what is counted.
 const ORDERS: &str = "VOILE_TEST_FOOTPRINT";
 
 /// Services that each proxy uses, of two workloads each.
@@ -72,6 +74,18 @@ const COUNTED: usize = 50;
 const HELD: i64 = 63_000;
 /// Allocations of a push and its acknowledgement, with what the questions in between cost.
 const ALLOCATIONS_OF_A_PUSH: u64 = 40;
+
+/// Times that a proxy comes and goes before it is counted, so that what is remembered of so many and no more (events, sessions of TLS,
+/// names that nobody has) is full, and times that are counted.
+const COMINGS: usize = 3 * 256;
+const COUNTED_COMINGS: usize = 2 * 256;
+/// What these may leave altogether, in bytes: less than 100 each.
+const LEFT: i64 = 50 * 1024;
+/// Looks in a row that find no less.
+const LOOKS: usize = 300;
+/// Events and workloads that are shown afterwards, at most.
+const EVENTS: usize = 1000;
+const NOBODIES: usize = 256;
 
 /// The text of the mesh; an edit gives the first workload another version.
 fn workload(number: usize, version: &str) -> String {
@@ -99,12 +113,15 @@ fn mesh() -> String {
 /// What the thread that serves is asked to do.
 enum Order {
     Edit(String),
-    /// How many streams have all that they were sent.
-    Synced(oneshot::Sender<usize>),
+    /// How often a page says something. It is read where it was made: what is made on one side and dropped on the
+    /// other would count as held for ever.
+    Count(&'static str, &'static str, oneshot::Sender<usize>),
+    /// Bytes that are held when nobody comes and so many streams are there; no more than so many are as good as the least.
+    Rest(usize, i64, oneshot::Sender<i64>),
 }
 
 /// Starts a control plane on a thread of its own, until orders are given no more.
-async fn serve() -> (mpsc::UnboundedSender<Order>, ClientConfig, Credential) {
+async fn serve() -> (mpsc::UnboundedSender<Order>, ClientConfig, [Credential; 2]) {
     let (order, mut orders) = mpsc::unbounded_channel();
     let (ready, is_ready) = oneshot::channel();
     thread::spawn(move || {
@@ -114,30 +131,53 @@ async fn serve() -> (mpsc::UnboundedSender<Order>, ClientConfig, Credential) {
             let mut mesh = Mesh::start(&mesh()).await;
             mesh.edit("first.yaml", &workload(0, "v1"));
             mesh.report(|seen| seen.changed).await;
-            let credential = mesh.token("client", Some("w0"));
-            assert!(ready.send((mesh.client_config(), credential)).is_ok());
+            let credentials = [Some("w0"), None].map(|pod| mesh.token("client", pod));
+            assert!(ready.send((mesh.client_config(), credentials)).is_ok());
             while let Some(order) = orders.recv().await {
                 match order {
                     Order::Edit(text) => mesh.edit("first.yaml", &text),
-                    Order::Synced(answer) => {
-                        let page = mesh.get("/debug/status").await;
-                        answer
-                            .send(page.matches("\"synced\": true").count())
-                            .unwrap();
+                    Order::Rest(streams, enough, answer) => {
+                        let held = held_at_rest(&mesh, streams, enough).await;
+                        answer.send(held).unwrap();
+                    }
+                    Order::Count(path, text, answer) => {
+                        let page = mesh.get(path).await;
+                        answer.send(page.matches(text).count()).unwrap();
                     }
                 }
             }
             mesh.stop().await;
         });
     });
-    let (config, credential) = is_ready.await.unwrap();
-    (order, config, credential)
+    let (config, credentials) = is_ready.await.unwrap();
+    (order, config, credentials)
+}
+
+/// Connections take a moment to end: the least that is held while nobody comes.
+async fn held_at_rest(mesh: &Mesh, streams: usize, enough: i64) -> i64 {
+    let (mut least, mut looks) = (i64::MAX, 0);
+    while looks < LOOKS && least > enough {
+        let page = mesh.get("/debug/status").await;
+        let held = BYTES.load(Ordering::Relaxed) - size(page.capacity());
+        let is_alone = page.matches("\"stream\": ").count() == streams;
+        looks = if is_alone && held >= least {
+            looks + 1
+        } else {
+            0
+        };
+        if is_alone {
+            least = least.min(held);
+        }
+    }
+    least
 }
 
 struct Crowd {
     order: mpsc::UnboundedSender<Order>,
     config: ClientConfig,
     credential: Credential,
+    /// The same identity's, of no pod.
+    unbound: Credential,
     clients: Vec<Client>,
 }
 
@@ -165,12 +205,40 @@ impl Crowd {
     /// Waits until all that was sent is acknowledged.
     async fn rest(&self) {
         loop {
-            let (answer, synced) = oneshot::channel();
-            self.order.send(Order::Synced(answer)).ok().unwrap();
-            if synced.await.unwrap() == self.clients.len() {
+            let synced = self.count("/debug/status", "\"synced\": true").await;
+            if synced == self.clients.len() {
                 return;
             }
         }
+    }
+
+    async fn count(&self, path: &'static str, text: &'static str) -> usize {
+        let (answer, count) = oneshot::channel();
+        let order = Order::Count(path, text, answer);
+        self.order.send(order).ok().unwrap();
+        count.await.unwrap()
+    }
+
+    /// Comes with an identity that is good, as a stock Envoy of a workload that is nobody's, is told what there is, and goes.
+    async fn come_and_go(&self, number: usize) {
+        let (mut config, credential) = (self.config.clone(), self.unbound.clone());
+        config.node.user_agent_name = "envoy".to_owned();
+        config.node.id = format!("sidecar~127.1.0.1~nobody-{number}.shop~shop.svc.cluster.local");
+        let mut client = Client::start(config, credential, |_| None);
+        client.ask(ADDRESS, &["shop/s0.shop.svc.cluster.local"]);
+        client.ask(CLUSTER, &["*"]);
+        client.until(|told| told.updates == 2).await;
+    }
+
+    /// Many times; bytes that are held when the last is gone.
+    async fn come_and_go_again(&mut self, numbers: Range<usize>, enough: i64) -> i64 {
+        for number in numbers {
+            self.come_and_go(number).await;
+        }
+        let (answer, held) = oneshot::channel();
+        let order = Order::Rest(self.clients.len(), enough, answer);
+        self.order.send(order).ok().unwrap();
+        held.await.unwrap()
     }
 
     /// Changes what everybody uses; allocations until all have acknowledged it.
@@ -202,40 +270,80 @@ impl Crowd {
     }
 }
 
-/// In a process of its own: whatever else this binary tests starts control planes, too.
-#[test]
-fn a_stream_that_waits_holds_little_and_a_push_allocates_little() {
+/// Runs `subject` in a process of its own: whatever else this binary tests starts control planes, too.
+fn counted(what: &str) -> String {
     let counted = Command::new(env::current_exe().unwrap())
         .args(["--exact", SUBJECT, "--ignored", "--nocapture"])
-        .env(ORDERS, "count")
+        .env(ORDERS, what)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&counted.stdout);
     println!("{said}");
     assert!(counted.status.success(), "{said}{counted:?}");
+    said.into_owned()
+}
+
+#[test]
+fn a_stream_that_waits_holds_little_and_a_push_allocates_little() {
+    let said = counted("streams");
     assert!(said.contains(" bytes for a stream, "), "{said}");
 }
 
 #[test]
-#[ignore = "the test above runs it in a process of its own"]
+fn a_proxy_that_comes_back_in_a_loop_leaves_nothing_behind_and_others_are_served() {
+    let said = counted("comings");
+    assert!(said.contains(" bytes left by "), "{said}");
+}
+
+#[test]
+#[ignore = "the tests above run it in a process of its own"]
 fn subject() {
-    if env::var(ORDERS).is_err() {
+    let Ok(what) = env::var(ORDERS) else {
         return;
-    }
+    };
     ASKS.set(true);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().on_thread_start(|| ASKS.set(true));
-    runtime.build().unwrap().block_on(count_streams());
+    let runtime = runtime.build().unwrap();
+    match what.as_str() {
+        "streams" => runtime.block_on(count_streams()),
+        _ => runtime.block_on(count_comings()),
+    }
 }
 
-async fn count_streams() {
-    let (order, config, credential) = serve().await;
-    let mut crowd = Crowd {
+async fn crowd() -> Crowd {
+    let (order, config, [credential, unbound]) = serve().await;
+    Crowd {
         order,
         config,
         credential,
+        unbound,
         clients: Vec::new(),
-    };
+    }
+}
+
+async fn count_comings() {
+    let mut crowd = crowd().await;
+    crowd.grow(1).await;
+    let before = crowd.come_and_go_again(0..COMINGS, i64::MIN).await;
+    let end = COMINGS + COUNTED_COMINGS;
+    let after = crowd.come_and_go_again(COMINGS..end, before + LEFT).await;
+    // Who stays is told what is new.
+    crowd.change("v2").await;
+    let left = after - before;
+    println!("{left} bytes left by {COUNTED_COMINGS} comings");
+    assert!(left <= LEFT, "{left} bytes left by {COUNTED_COMINGS}");
+    let last = format!("\"shop/nobody-{}\"", end - 1);
+    let last = crowd.count("/debug/status", last.leak()).await;
+    let nobodies = crowd.count("/debug/status", "\"shop/nobody-").await;
+    assert_eq!(last, 1, "who came last is named");
+    assert!(nobodies <= NOBODIES, "{nobodies} nobodies");
+    let events = crowd.count("/debug/events?after=0", "\"number\":").await;
+    assert!((100..=EVENTS).contains(&events), "{events} events");
+}
+
+async fn count_streams() {
+    let mut crowd = crowd().await;
     crowd.grow(FIRST).await;
     let few = crowd.changes(["v2", "v3", "v4", "v5"]).await;
     let before = BYTES.load(Ordering::Relaxed);

@@ -5,6 +5,7 @@
     reason = "a failed assumption fails the test that made it"
 )]
 
+mod asked;
 mod convergence;
 mod footprint;
 mod grpc;

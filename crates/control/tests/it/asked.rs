@@ -1,0 +1,110 @@
+//! What it takes to call a service comes in one turn: who it is and who is behind it with their identities, where requests to it go, and
+//! how it is spoken to. Whoever asks says no word in between: an answer that waits for one does not come.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Streaming};
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use voile_proto::type_url::{ADDRESS, SERVICE_POLICY, SERVICE_ROUTES};
+use voile_xds::client::Credential;
+use voile_xds::generated::ads::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use voile_xds::wire::{Address, ServicePolicy};
+
+use crate::harness::{Mesh, SECOND_ECHO, SHOP};
+
+/// Far beyond what a loaded machine needs, and less than a caller may be silent.
+const DEADLINE: Duration = Duration::from_secs(20);
+const SERVICE: &str = "shop/echo.shop.svc.cluster.local";
+/// As our proxies ask: types in the order of their names.
+const ASKED: [&str; 3] = [ADDRESS, SERVICE_ROUTES, SERVICE_POLICY];
+const ROUTES: &str = "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: echo, namespace: shop}\n\
+     spec: {hosts: [echo], http: [{timeout: 1s, route: [{destination: {host: echo}}]}]}\n";
+
+/// A proxy on the plaintext port, with a token.
+struct Proxy {
+    says: mpsc::UnboundedSender<DeltaDiscoveryRequest>,
+    hears: Streaming<DeltaDiscoveryResponse>,
+}
+
+impl Proxy {
+    async fn start(mesh: &Mesh) -> Self {
+        let address = format!("http://{}", mesh.addresses.plaintext.unwrap());
+        let mut client = AggregatedDiscoveryServiceClient::connect(address)
+            .await
+            .unwrap();
+        let (says, requests) = mpsc::unbounded_channel();
+        let mut request = Request::new(UnboundedReceiverStream::new(requests));
+        let Credential::Token(token) = mesh.token("client", Some("client-1")) else {
+            panic!("a token");
+        };
+        let token = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", token);
+        let hears = client.delta_aggregated_resources(request).await.unwrap();
+        Self {
+            says,
+            hears: hears.into_inner(),
+        }
+    }
+
+    fn ask(&self, name: &str) {
+        for type_url in ASKED {
+            let request = DeltaDiscoveryRequest {
+                type_url: type_url.to_owned(),
+                resource_names_subscribe: vec![name.to_owned()],
+                ..DeltaDiscoveryRequest::default()
+            };
+            self.says.send(request).unwrap();
+        }
+    }
+
+    /// An answer about each type, by type; whether each is acknowledged before the next.
+    async fn hear(&mut self, acknowledges: bool) -> BTreeMap<String, DeltaDiscoveryResponse> {
+        let mut heard = BTreeMap::new();
+        while heard.len() < ASKED.len() {
+            let told = tokio::time::timeout(DEADLINE, self.hears.message()).await;
+            let told = told.unwrap_or_else(|_| panic!("no more than {:?}", heard.keys()));
+            let told = told.unwrap().unwrap();
+            if acknowledges {
+                let answer = DeltaDiscoveryRequest {
+                    type_url: told.type_url.clone(),
+                    response_nonce: told.nonce.clone(),
+                    ..DeltaDiscoveryRequest::default()
+                };
+                self.says.send(answer).unwrap();
+            }
+            heard.insert(told.type_url.clone(), told);
+        }
+        heard
+    }
+}
+
+#[tokio::test]
+async fn all_it_takes_to_call_a_service_comes_without_a_word_in_between() {
+    let mesh = Mesh::start(&format!("{SHOP}---{SECOND_ECHO}{ROUTES}")).await;
+    let mut proxy = Proxy::start(&mesh).await;
+    // Something else is known before, as to any proxy that has begun.
+    proxy.ask("shop/nobody.shop.svc.cluster.local");
+    proxy.hear(true).await;
+    proxy.ask(SERVICE);
+    let heard = proxy.hear(false).await;
+    let bodies = |of: &str| {
+        let told = heard[of].resources.iter();
+        told.map(|one| one.resource.clone().unwrap().value)
+            .collect::<Vec<_>>()
+    };
+    let mut behind = Vec::new();
+    for body in bodies(ADDRESS) {
+        match Address::decode(&body).unwrap() {
+            Address::Service(service) => assert_eq!(service.ports.len(), 1),
+            Address::Workload(workload) => behind.push(workload.identity.unwrap().to_string()),
+        }
+    }
+    assert_eq!(behind, ["spiffe://cluster.local/ns/shop/sa/echo"; 2]);
+    assert_eq!(bodies(SERVICE_ROUTES).len(), 1);
+    let policies = bodies(SERVICE_POLICY);
+    assert_eq!(policies.len(), 1);
+    ServicePolicy::decode(&policies[0]).unwrap();
+}
