@@ -22,7 +22,7 @@ pub(super) enum Taken {
 const SERVER: &str = "belongs to Fortio's server; `voile echo` is ours";
 const CURL: &str = "belongs to `fortio curl`; curl does the same";
 
-/// Fortio's flags, all that `fortio load -h` of version 1.66 names; a flag that is not here is refused, too.
+/// Fortio's flags, all that `fortio load -h` of version 1.66 names, and what 1.75.2 has besides; a flag that is not here is refused, too.
 pub(super) const FLAGS: &[(&str, Taken)] = &[
     ("qps", Taken::Value),
     ("t", Taken::Value),
@@ -159,6 +159,10 @@ pub(super) const FLAGS: &[(&str, Taken)] = &[
     ("curl", Taken::RefusedSwitch(CURL)),
     ("curl-stdout-headers", Taken::RefusedSwitch(CURL)),
     ("stream", Taken::RefusedSwitch(CURL)),
+    (
+        "init",
+        Taken::Refused("belongs to `fortio script`, whose words are not read here"),
+    ),
     (
         "nc-dont-stop-on-eof",
         Taken::RefusedSwitch("belongs to `fortio nc`"),
