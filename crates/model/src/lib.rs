@@ -25,7 +25,7 @@ pub use names::{
     CLUSTER_DOMAIN, Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey,
     TrustDomain, WorkloadKey,
 };
-pub use ranges::Ranges;
+pub use ranges::{Ranges, masked};
 pub use source::{Source, SourceFile};
 pub use text::{parse_duration, suggest};
 

@@ -2,9 +2,10 @@
 //! They are counted, so that whoever comes or goes need not be looked for among all others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use voile_model::masked;
 use voile_model::mesh::{Mesh, Resolution, Service, Workload};
 use voile_proto::proxy::AddressRange;
 use voile_xds::wire::address_bytes;
@@ -105,14 +106,9 @@ fn ranges(service: &Service) -> impl Iterator<Item = (IpAddr, Option<u8>)> {
 }
 
 fn network(address: IpAddr, v4: u8, v6: u8) -> (IpAddr, u8) {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
-            (Ipv4Addr::from_bits(address.to_bits() & mask).into(), v4)
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
-            (Ipv6Addr::from_bits(address.to_bits() & mask).into(), v6)
-        }
-    }
+    let prefix = match address {
+        IpAddr::V4(_) => v4,
+        IpAddr::V6(_) => v6,
+    };
+    (masked(address, prefix), prefix)
 }
