@@ -2,6 +2,8 @@
 //! within what it says, does not hold here where none of it does, and otherwise this record cannot tell. What needs
 //! something that is not built is named, with what it needs.
 
+mod lacking;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
@@ -209,27 +211,6 @@ pub struct Measured {
     pub verdict: Verdict,
 }
 
-/// Said where a cell was measured and lacks the figure: how long a slice must be for so many samples at that rate, and a fifth
-/// more, since slices differ.
-fn too_few(figure: &str, cell: &Summary) -> String {
-    let of = |percentile: &str| match percentile {
-        "p50" => Some(("p50", 20.0)),
-        "p90" => Some(("p90", 100.0)),
-        "p99" => Some(("p99", 1000.0)),
-        "p999" => Some(("p99.9", 10_000.0)),
-        _ => None,
-    };
-    let Some((words, samples)) = figure.rsplit('.').next().and_then(of) else {
-        return "no slice of that cell has it".to_owned();
-    };
-    let text = format!("too few samples in a slice: {words} needs ten beyond it");
-    if cell.rate <= 0.0 {
-        return format!("{text}, so a longer --slice");
-    }
-    let seconds = (samples * 1.2 / cell.rate).ceil();
-    format!("{text}, so --slice {seconds}s at {}/s", cell.rate)
-}
-
 /// Each claim of a record with what was measured; without a cell that fits there is one that says what it lacks.
 #[must_use]
 pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
@@ -250,18 +231,13 @@ pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
                     .filter_map(|summary| claim.measured(&summary.key(), &cells, seed))
                     .collect();
                 if found.is_empty() {
+                    let fitting: Vec<&Summary> = record.summary.iter().filter(fits).collect();
                     measured.push(Measured {
                         contestant: contestant.clone(),
                         load: String::new(),
-                        seen: match record
-                            .summary
-                            .iter()
-                            .filter(fits)
-                            .find(|s| s.runs_valid > 0)
-                        {
-                            _ if !claim.needs.is_empty() => claim.needs.clone(),
-                            Some(cell) => too_few(&claim.figure, cell),
-                            None => "no valid slice of such a cell".to_owned(),
+                        seen: match claim.needs.is_empty() {
+                            true => claim.lacking(&fitting, record),
+                            false => claim.needs.clone(),
                         },
                         verdict: Verdict::NotMeasured,
                     });
@@ -287,21 +263,25 @@ impl Claim {
     /// Whether this cell is judged, and what it is judged beside is among these.
     #[must_use]
     pub fn cells(&self, cell: &CellKey, all: &[CellKey]) -> bool {
+        let beside = self.than_at.is_none() || self.ratio_to.is_some();
+        let there = |needed: &CellKey| needed == cell || all.contains(needed);
+        beside && self.cell.fits(cell) && self.needed(cell).iter().all(there)
+    }
+
+    /// Whose figures it takes to judge that cell: its own, or of those over which it is a slope; and of those beside it.
+    fn needed(&self, cell: &CellKey) -> Vec<CellKey> {
+        let mut all: Vec<CellKey> = match self.steeper_over.as_slice() {
+            [] => vec![cell.clone()],
+            several => several.iter().map(|n| over(cell, *n)).collect(),
+        };
         let beside = [&self.ratio_to, &self.more_than].into_iter().flatten();
         let beside = beside.chain(&self.rises_from);
-        self.cell.fits(cell)
-            && beside
-                .into_iter()
-                .all(|other| all.contains(&other.beside(cell)))
-            && self
-                .steeper_over
-                .iter()
-                .all(|connections| all.contains(&over(cell, *connections)))
-            && self.than_at.is_none_or(|connections| {
-                let there = over(cell, connections);
-                let other = self.ratio_to.as_ref().map(|other| other.beside(&there));
-                all.contains(&there) && other.is_some_and(|other| all.contains(&other))
-            })
+        all.extend(beside.map(|other| other.beside(cell)));
+        if let (Some(connections), Some(other)) = (self.than_at, &self.ratio_to) {
+            let there = over(cell, connections);
+            all.extend([other.beside(&there), there]);
+        }
+        all
     }
 
     fn measured(&self, key: &CellKey, cells: &Cells, seed: u64) -> Option<Measured> {
@@ -492,7 +472,7 @@ mod tests {
     use crate::summarise::summarise;
 
     /// Eight rounds through two sidecars at 2, 16 and 64 connections; a connection adds `slope` µs, from 16 on `upper`.
-    fn record(slope: f64, upper: f64) -> Record {
+    pub(super) fn record(slope: f64, upper: f64) -> Record {
         let mut record = Record::default();
         for round in 1..=8 {
             for (contestant, times) in [("voile", 1.0), ("envoy", 3.0)] {
@@ -500,6 +480,8 @@ mod tests {
                     let mut run = Run {
                         contestant: contestant.to_owned(),
                         mode: "both".to_owned(),
+                        protocol: "http1".to_owned(),
+                        arrival: "uniform".to_owned(),
                         rate: 1000.0,
                         connections,
                         round,
@@ -641,51 +623,6 @@ mod tests {
             (words("cold"), words("")),
             ("cold start".to_owned(), "running all the time".to_owned())
         );
-    }
-
-    #[test]
-    fn a_percentile_of_too_few_samples_is_said_to_be_that() {
-        let claim = Claim {
-            figure: "latency_us.p999".to_owned(),
-            of: vec!["voile".to_owned(), "nginx".to_owned()],
-            ..Claim::default()
-        };
-        let mut record = record(1.0, 1.0);
-        record.experiment.claims = vec![claim];
-        summarise(&mut record);
-        let judged = judge(&record);
-        let seen: Vec<&str> = judged[0].1.iter().map(|one| one.seen.as_str()).collect();
-        let wanted =
-            "too few samples in a slice: p99.9 needs ten beyond it, so --slice 12s at 1000/s";
-        assert_eq!(seen, [wanted, "no valid slice of such a cell"]);
-        for (figure, rate, wanted) in [
-            (
-                "latency_us.p999",
-                1000.0,
-                "p99.9 needs ten beyond it, so --slice 12s at 1000/s",
-            ),
-            (
-                "added_us.p99",
-                500.0,
-                "p99 needs ten beyond it, so --slice 3s at 500/s",
-            ),
-            (
-                "latency_us.p90",
-                10.0,
-                "p90 needs ten beyond it, so --slice 12s at 10/s",
-            ),
-            (
-                "latency_us.p99",
-                0.0,
-                "needs ten beyond it, so a longer --slice",
-            ),
-            ("sidecar.rss_bytes", 10.0, "no slice of that cell has it"),
-        ] {
-            let mut cell = record.summary[0].clone();
-            cell.rate = rate;
-            let said = too_few(figure, &cell);
-            assert!(said.ends_with(wanted), "{said}");
-        }
     }
 
     #[test]
