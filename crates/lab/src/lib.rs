@@ -55,7 +55,7 @@ pub use definition::{
 };
 pub use environment::now;
 pub use experiment::{Outcome, Settings, can_run, run};
-pub use find::{Found, Nginx, Peer, fortio, peers};
+pub use find::{Found, Nginx, Peer, fortio, peers, program_of};
 pub use folder::{Format, Redrawn, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use graph::{GraphSettings, measure_graph, write_graph};

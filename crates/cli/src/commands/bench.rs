@@ -376,7 +376,8 @@ fn experiment(
     let agent = agent::address(run.agent.as_deref(), run.agent_token_file.as_deref())?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
     for (name, peer) in found.all() {
-        let wanted = definition.cells.iter().any(|cell| cell.contestant == name);
+        let mut cells = definition.cells.iter();
+        let wanted = cells.any(|cell| voile_lab::program_of(&cell.contestant) == name);
         if let (Err(how), true) = (peer, wanted) {
             eprintln!("{how}");
         }
@@ -596,7 +597,15 @@ fn list(peers: &[String]) -> Done {
     );
     for (name, peer) in found.all() {
         match peer {
-            Ok(peer) => println!("{name} {} {}", peer.version, peer.path.display()),
+            Ok(peer) => {
+                println!("{name} {} {}", peer.version, peer.path.display());
+                if name == "envoy" {
+                    println!(
+                        "envoy-xds {} (the same program, told by voile control)",
+                        peer.version
+                    );
+                }
+            }
             Err(how) => println!("{how}"),
         }
     }

@@ -51,7 +51,7 @@ fn hosts() -> Option<Hosts> {
 }
 
 /// A running agent, what it said, and where its temporary folders are.
-struct Agent {
+pub(crate) struct Agent {
     process: Process,
     address: String,
     token: String,
@@ -59,7 +59,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(listen: &str) -> Self {
+    pub(crate) fn start(listen: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let process = Process::start("agent", |voile| {
             voile
@@ -82,7 +82,7 @@ impl Agent {
         }
     }
 
-    fn option(&self) -> String {
+    pub(crate) fn option(&self) -> String {
         format!("--agent={}={}", self.address, self.token)
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::bench::{all_seen, changed, events, lost_by_the_restart, record, seen_and_lost_nothing};
 use crate::mesh::Process;
 
-const IN_NAMESPACES: [(&str, &str); 4] = [
+pub(crate) const IN_NAMESPACES: [(&str, &str); 4] = [
     ("rounds = 3", "rounds = 1\nisolation = \"netns\""),
     (
         "\"baseline\", \"relay\"",
@@ -121,7 +121,7 @@ fn through_nodes(modes: &str, contestants: &str, peer: Option<&str>) -> Option<s
 }
 
 /// The record of that definition.
-fn ran(text: &str, rounds: &str, peer: Option<&str>) -> Option<serde_json::Value> {
+pub(crate) fn ran(text: &str, rounds: &str, peer: Option<&str>) -> Option<serde_json::Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     std::fs::write(&file, text).expect("written");
@@ -322,7 +322,7 @@ fn impostor(checks: &[serde_json::Value]) -> Option<&str> {
 }
 
 /// It got nothing; where there is no openssl, which plays the servers, that is said.
-fn impostor_was_tried(checks: &[serde_json::Value]) {
+pub(crate) fn impostor_was_tried(checks: &[serde_json::Value]) {
     let wanted = match found("openssl") {
         true => "proven",
         false => "not-proven",
@@ -331,7 +331,7 @@ fn impostor_was_tried(checks: &[serde_json::Value]) {
 }
 
 /// Whether a program is on PATH.
-fn found(program: &str) -> bool {
+pub(crate) fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

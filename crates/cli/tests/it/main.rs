@@ -6,6 +6,7 @@ mod authorization;
 mod balancing;
 mod bench;
 mod bench_agent;
+mod bench_envoy;
 mod bench_machine;
 mod bench_netns;
 mod bench_scale;

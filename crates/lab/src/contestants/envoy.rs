@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use voile_host::child::Supervised;
+use serde_json::{Value, json};
+use voile_host::child::{Spec, Supervised};
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ready::{Probe, http_get};
 
@@ -58,6 +59,8 @@ impl Envoy {
     }
 }
 
+/// Its admin page is an HTTP connection manager, too, and is not counted.
+const OWN_PAGES: &str = "http.admin.";
 /// How long lines of access logs are gathered, as Istio starts Envoy; Envoy's own default is ten seconds.
 const LOG_FLUSH_MS: u32 = 1000;
 
@@ -98,10 +101,9 @@ fn captured(template: &str, side: Side) -> String {
         admin,
         &format!("admin:\n  address: {{socket_address: {{address: {address},"),
     );
-    // SOL_SOCKET, SO_MARK, before the socket is bound.
     text + &format!(
-        "cluster_manager:\n  upstream_bind_config:\n    socket_options:\n    \
-         - {{level: 1, name: 36, int_value: {mark}, state: STATE_PREBIND}}\n"
+        "cluster_manager:\n  upstream_bind_config:\n    socket_options:\n    - {}\n",
+        marking(mark)
     )
 }
 
@@ -118,6 +120,53 @@ pub(super) fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, Str
         .filter_map(|line| line.split_once(": "))
         .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
         .collect())
+}
+
+/// What an Envoy's listeners have carried by its own word: requests that were answered well (or, where `refused`, refused), over
+/// TCP connections.
+pub(super) fn carried(admin: SocketAddr, protocol: &str, refused: bool) -> Result<u64, String> {
+    let (kind, ends) = match protocol {
+        "tcp" => ("tcp.", ".downstream_cx_total"),
+        // A refusal over gRPC is a status of gRPC's in an answer that is HTTP's 200.
+        _ if refused && protocol != "grpc" => ("http.", ".downstream_rq_4xx"),
+        _ => ("http.", ".downstream_rq_2xx"),
+    };
+    let all = statistics(admin)?;
+    let counted = all.iter().filter(|(name, _)| {
+        name.starts_with(kind) && !name.starts_with(OWN_PAGES) && name.ends_with(ends)
+    });
+    Ok(counted.map(|(_, count)| count).sum())
+}
+
+/// What its server's side negotiated, by its own word.
+pub(super) fn negotiated(admin: SocketAddr) -> Option<String> {
+    let statistics = statistics(admin).ok()?;
+    let named = |kind: &str| {
+        let found = statistics
+            .keys()
+            .find_map(|name| Some(name.split_once(kind)?.1.to_owned()));
+        found.unwrap_or_else(|| "?".to_owned())
+    };
+    Some(format!(
+        "{} {} {}",
+        named(".ssl.versions."),
+        named(".ssl.ciphers."),
+        named(".ssl.curves.")
+    ))
+}
+
+/// How any Envoy of the lab's is started with its file.
+pub(super) fn with_file(spec: Spec, file: &Path, workers: u32) -> Spec {
+    spec.arg("-c")
+        .arg(file)
+        .args(["--concurrency", &workers.to_string()])
+        .args(["--file-flush-interval-msec", &LOG_FLUSH_MS.to_string()])
+        .args(["--log-level", "warning"])
+}
+
+/// The option of its sockets by which what it sends is not redirected to it again (SOL_SOCKET, SO_MARK, before they are bound).
+pub(super) fn marking(mark: u32) -> Value {
+    json!({ "level": 1, "name": 36, "int_value": mark, "state": "STATE_PREBIND" })
 }
 
 impl Peer for Envoy {
@@ -167,13 +216,8 @@ impl Peer for Envoy {
         };
         values.push(("ADMIN_PORT".to_owned(), admin.port().to_string()));
         let path = write(folder, &format!("{name}.yaml"), &fill(&template, &values)?)?;
-        let spec = lab
-            .process(side.role(), &name, &self.found.path)?
-            .arg("-c")
-            .arg(&path)
-            .args(["--concurrency", &lab.workers.to_string()])
-            .args(["--file-flush-interval-msec", &LOG_FLUSH_MS.to_string()])
-            .args(["--log-level", "warning"]);
+        let spec = lab.process(side.role(), &name, &self.found.path)?;
+        let spec = with_file(spec, &path, lab.workers);
         let base = values.iter().find(|(name, _)| name == BASE_ID);
         let spec = match base.filter(|_| lab.upgradable) {
             Some((_, base)) => spec
@@ -193,26 +237,10 @@ impl Peer for Envoy {
     }
 
     fn count(&self, admin: &SocketAddr, protocol: &str) -> Result<Option<u64>, String> {
-        if self.features.quiet {
-            return Ok(None);
+        match self.features.quiet {
+            true => Ok(None),
+            false => carried(*admin, protocol, self.outfit.refusal().is_some()).map(Some),
         }
-        // The admin page is an HTTP connection manager too, so only our listeners are counted.
-        let (ours, ends): (fn(&str) -> bool, &str) = match protocol {
-            "tcp" => (|name| name.starts_with("tcp."), ".downstream_cx_total"),
-            _ => (
-                |name| name.starts_with("http.outbound_") || name.starts_with("http.inbound_"),
-                // A refusal over gRPC is a status of gRPC's in an answer that is HTTP's 200.
-                match self.outfit.refusal().is_some() && protocol != "grpc" {
-                    true => ".downstream_rq_4xx",
-                    false => ".downstream_rq_2xx",
-                },
-            ),
-        };
-        let statistics = statistics(*admin)?;
-        let counted = statistics
-            .iter()
-            .filter(|(name, _)| ours(name) && name.ends_with(ends));
-        Ok(Some(counted.map(|(_, count)| count).sum()))
     }
 
     fn collects_there(&self) -> bool {
@@ -266,18 +294,6 @@ impl Peer for Envoy {
     }
 
     fn tls(admin: &SocketAddr) -> Option<String> {
-        let statistics = statistics(*admin).ok()?;
-        let named = |kind: &str| {
-            let found = statistics
-                .keys()
-                .find_map(|name| Some(name.split_once(kind)?.1.to_owned()));
-            found.unwrap_or_else(|| "?".to_owned())
-        };
-        Some(format!(
-            "{} {} {}",
-            named(".ssl.versions."),
-            named(".ssl.ciphers."),
-            named(".ssl.curves.")
-        ))
+        negotiated(*admin)
     }
 }

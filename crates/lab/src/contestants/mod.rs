@@ -36,7 +36,7 @@ use self::pair::Pair;
 use self::planes::Planes;
 use crate::definition::{Action, PeerFeatures, Variant, WAYPOINT_MODE};
 use crate::events::Sign;
-use crate::find::Found;
+use crate::find::{ENVOY_XDS, Found};
 use crate::impostor::TUNNEL_OPENING;
 use crate::network::GATEWAY;
 use crate::plan::{Outfit, Way};
@@ -384,6 +384,7 @@ pub(crate) fn named(
             let planes = Planes::new(Box::new(sidecars)).and(&[WAYPOINT_MODE], Box::new(nodes));
             Ok(Box::new(planes))
         }
+        ENVOY_XDS => Ok(Box::new(voile::Voile::stock(found.envoy.clone()?))),
         "nginx" => Ok(Box::new(Pair::new(nginx::Nginx::new(
             found.nginx.clone()?,
             features,

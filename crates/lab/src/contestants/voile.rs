@@ -1,8 +1,11 @@
-//! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default.
+//! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default. In the
+//! sidecars' places may be stock Envoys, told by the same control plane out of the same folder.
 
 mod by_number;
 mod changes;
 mod served;
+mod stock;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,17 +16,18 @@ use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::captured::{Calls, Captured, Redirection};
+use super::captured::{Captured, Redirection};
+use super::envoy;
 use super::listeners::fill;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER, Stage,
-    lines, peers_folder,
+    CLIENT, CONTROL, Contestant, Counts, Expected, Instance, Recorded, Route, SERVER, Stage, lines,
+    peers_folder,
 };
 use crate::agent::Far;
 use crate::definition::{Action, Variant};
-use crate::events::Sign;
+use crate::events::{READY_PATH, Sign};
 use crate::find;
-use crate::network::{GATEWAY, INBOUND, OUTBOUND};
+use crate::network::GATEWAY;
 use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
@@ -91,6 +95,8 @@ pub(super) struct Voile {
     variant: Variant,
     /// What it is started for.
     outfit: Outfit,
+    /// Whose program the sidecars are, where it is not Voile's: a stock Envoy.
+    stock: Option<find::Peer>,
     running: Option<Running>,
 }
 
@@ -112,6 +118,15 @@ struct Sidecar {
     admin: SocketAddr,
     metrics: SocketAddr,
     readiness: SocketAddr,
+    /// The page there.
+    ready_path: &'static str,
+}
+
+impl Sidecar {
+    /// How to ask whether it is ready.
+    fn probe(&self) -> Probe {
+        Probe::Http(self.readiness, self.ready_path.to_owned())
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -185,6 +200,14 @@ impl Ports {
             server: far.address(),
             captured: false,
         })
+    }
+
+    /// Where that sidecar's pod is.
+    fn pod(&self, role: &str) -> IpAddr {
+        match role {
+            CLIENT => self.client,
+            _ => self.server,
+        }
     }
 
     pub(super) fn control(&self) -> SocketAddr {
@@ -287,6 +310,7 @@ impl Voile {
         Self {
             variant,
             outfit: Outfit::default(),
+            stock: None,
             running: None,
         }
     }
@@ -381,11 +405,10 @@ impl Voile {
         if let (Some(far), SERVER) = (lab.far, role) {
             return self.send(lab, far, state, ports, &token_file);
         }
-        let address = if role == CLIENT {
-            ports.client
-        } else {
-            ports.server
-        };
+        if let Some(envoy) = &self.stock {
+            return self.start_stock(lab, envoy, state, ports, (pod, role, &token_file));
+        }
+        let address = ports.pod(role);
         let captured = lab.network.is_some();
         let at = |port: u16| SocketAddr::new(address, port);
         let (admin, metrics, readiness) = if captured {
@@ -426,6 +449,7 @@ impl Voile {
             admin,
             metrics,
             readiness,
+            ready_path: READY_PATH,
         })
     }
 }
@@ -508,71 +532,14 @@ impl Contestant for Voile {
             return Err("Voile was not started".to_owned());
         };
         for sidecar in &mut running.sidecars {
-            let probe = Probe::Http(sidecar.readiness, "/healthz/ready".to_owned());
+            let probe = sidecar.probe();
             sidecar.process.wait_ready(lab, &probe)?;
         }
         Ok(())
     }
 
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
-        let running = self.running.as_ref()?;
-        let services = &running.ports.services;
-        let port = |ends: &str| {
-            let protocol = way.ports();
-            let (name, _) = PORTS
-                .iter()
-                .find(|(name, carries)| name.ends_with(ends) && *carries == protocol)?;
-            services.get(name).copied()
-        };
-        if let Some(captured) = &running.captured {
-            let mutual = port(if way.tls { "MUTUAL_PORT" } else { "PLAIN_PORT" })?;
-            let direct = port("DIRECT_PORT")?;
-            let calls = Calls {
-                service: (SERVER_VIRTUAL, mutual).into(),
-                direct: (DIRECT_VIRTUAL, direct).into(),
-                pod_port: mutual,
-                echo_port: mutual,
-                direct_port: lab.server_hop(&way.protocol).address.port(),
-                client_listener: OUTBOUND,
-                server_listener: INBOUND,
-            };
-            let mut route = captured.route(way, &calls)?;
-            let port = [mutual, direct][usize::from(way.mode == "clientonly")];
-            route.host = Some(format!("{}:{port}", host(&way.mode, true)));
-            return Some(route);
-        }
-        let (client, server) = (running.ports.client, running.ports.server);
-        let hop = |to, on: IpAddr, port, tls| Hop {
-            to,
-            address: SocketAddr::new(on, port),
-            tls,
-            spot: None,
-        };
-        let (port, mut hops) = match (way.mode.as_str(), way.tls) {
-            ("clientonly", false) => {
-                let port = port("DIRECT_PORT")?;
-                let hops = vec![hop(CLIENT, client, port, false)];
-                (port, hops)
-            }
-            ("serveronly", false) => {
-                let port = port("PLAIN_PORT")?;
-                let hops = vec![hop(SERVER, server, port, false)];
-                (port, hops)
-            }
-            ("both", tls) => {
-                let port = port(if tls { "MUTUAL_PORT" } else { "PLAIN_PORT" })?;
-                let hops = vec![
-                    hop(CLIENT, client, port, false),
-                    hop(SERVER, server, port, tls),
-                ];
-                (port, hops)
-            }
-            _ => return None,
-        };
-        hops.push(lab.server_hop(&way.protocol));
-        let mut route = Route::through(hops);
-        route.host = Some(format!("{}:{port}", host(&way.mode, false)));
-        Some(route)
+        self.running.as_ref()?.route(lab, way)
     }
 
     fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
@@ -626,6 +593,9 @@ impl Contestant for Voile {
         for sidecar in &running.sidecars {
             let count = match &sidecar.process {
                 Process::There(process) => process.count(&way.protocol)?.unwrap_or(0),
+                Process::Here(_) if self.stock.is_some() => {
+                    envoy::carried(sidecar.admin, &way.protocol, false)?
+                }
                 Process::Here(process) => {
                     let refused = self.outfit.refusal();
                     metric(process.name(), sidecar.metrics, &way.protocol, refused)?
@@ -661,7 +631,7 @@ impl Contestant for Voile {
         for sidecar in sidecars.filter(on_path) {
             all.extend(sidecar.sent(&self.variant.append, &way.protocol)?);
         }
-        if self.variant.counts && way.mode != "clientonly" {
+        if self.variant.counts && self.stock.is_none() && way.mode != "clientonly" {
             let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
             for sidecar in sidecars.filter(|sidecar| sidecar.role == SERVER) {
                 all.extend(sidecar.judged(&self.outfit)?);
@@ -671,33 +641,11 @@ impl Contestant for Voile {
     }
 
     fn stage(&self, lab: &Lab<'_>, way: &Way) -> Result<Option<Stage>, String> {
-        let Some(running) = self.running.as_ref().filter(|_| lab.far.is_none()) else {
-            return Ok(None);
-        };
-        let name = if way.protocol == "tcp" {
-            "TCP_STAGE_PORT"
-        } else {
-            "STAGE_PORT"
-        };
-        let port = running.ports.services[name];
         let folder = lab.folder.join(&self.variant.name);
-        let networks = running.captured.as_ref().map(Captured::networks);
-        let networks = networks.map(|(client, server)| (client, Some(server)));
-        let called = if networks.is_some() {
-            SERVER_VIRTUAL
-        } else {
-            CLIENT_ADDRESS
-        };
-        Ok(Stage::leaves(&folder)?.map(|(right, wrong)| Stage {
-            entry: SocketAddr::new(called, port),
-            host: Some(format!("{}:{port}", host("both", running.ports.captured))),
-            server: SocketAddr::new(running.ports.server, port),
-            right,
-            wrong,
-            networks,
-            speaks: Stage::SPEAKS,
-            opening: None,
-        }))
+        match self.running.as_ref().filter(|_| lab.far.is_none()) {
+            Some(running) => running.stage(&folder, way),
+            None => Ok(None),
+        }
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
@@ -719,6 +667,9 @@ impl Contestant for Voile {
     }
 
     fn version(&self) -> String {
+        if let Some(envoy) = &self.stock {
+            return envoy.version.clone();
+        }
         let other = self.variant.program.as_deref();
         other.map_or_else(|| env!("CARGO_PKG_VERSION").to_owned(), find::voile_version)
     }
@@ -734,6 +685,9 @@ impl Contestant for Voile {
     }
 
     fn terms(&self) -> Vec<String> {
+        if self.stock.is_some() {
+            return stock::TERMS.map(str::to_owned).into();
+        }
         let mut terms = vec![
             "defaults: Istio's metrics on, configured and certified by a live control plane"
                 .to_owned(),
@@ -742,6 +696,13 @@ impl Contestant for Voile {
             terms.push(self.variant.title.clone());
         }
         terms
+    }
+
+    fn tls_by_its_own_word(&self) -> Option<String> {
+        self.stock.as_ref()?;
+        let mut sidecars = self.running.as_ref()?.sidecars.iter();
+        let server = sidecars.find(|sidecar| sidecar.role == SERVER)?;
+        envoy::negotiated(server.admin)
     }
 
     fn stop(&mut self) {

@@ -1,6 +1,7 @@
 //! Mistakes in a definition are told with file, line, column and what would be right.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use voile_lab::{Definition, Overrides, Plan, quick};
@@ -49,7 +50,7 @@ fn a_good_definition_is_read() {
 fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
     let text = GOOD.replace(
         "contestants = [\"relay\"]\nmodes = [\"both\"]",
-        "contestants = [\"voile\", \"envoy\", \"relay\"]\nmodes = [\"both\"]\nservices = [0, 1000]\npolicies = [50]\nroutes = [7]",
+        "contestants = [\"voile\", \"envoy\", \"envoy-xds\", \"relay\"]\nmodes = [\"both\"]\nservices = [0, 1000]\npolicies = [50]\nroutes = [7]",
     );
     let definition = Definition::parse("mine.toml", &text).expect("good");
     let sizes: Vec<String> = definition
@@ -64,15 +65,44 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
             "voile 50 policies, 7 routes, last one hit",
             "voile 50 policies, 7 routes, 1000 services, last one hit",
             "envoy 50 policies, 7 routes, last one hit",
+            "envoy-xds ",
             "relay "
         ]
     );
     let missing = definition.missing.join("\n");
     for words in [
         "envoy: of what is by number it is given policies, issuers, routes and endpoints only",
+        "envoy-xds: configuration by number is made for voile and envoy only",
         "relay: configuration by number is made for voile and envoy only",
     ] {
         assert!(missing.contains(words), "{words}: {missing}");
+    }
+}
+
+#[test]
+fn every_definition_in_the_folder_of_examples_is_one() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benchmarks");
+    let files = std::fs::read_dir(folder).expect("the folder").flatten();
+    let files = files.map(|file| file.path());
+    let is_definition = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "toml");
+    let files: Vec<PathBuf> = files.filter(is_definition).collect();
+    assert!(files.len() > 20, "{files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("it is there");
+        let name = file.file_stem().and_then(|name| name.to_str());
+        let definition = Definition::parse("it", &text);
+        let definition = definition.unwrap_or_else(|why| panic!("{}: {why}", file.display()));
+        assert_eq!(Some(definition.name.as_str()), name);
+        assert!(
+            definition.missing.is_empty(),
+            "{name:?}: {:?}",
+            definition.missing
+        );
+        for target in &definition.targets {
+            let measured =
+                |who: &String| definition.cells.iter().any(|cell| cell.contestant == *who);
+            assert!(target.of.iter().all(measured), "{name:?}: {}", target.row);
+        }
     }
 }
 
@@ -370,7 +400,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[\"relay\"]",
         "[\"voil\"]",
-        "contestant \"voil\" is unknown; known: baseline, voile, envoy, nginx, haproxy, relay",
+        "contestant \"voil\" is unknown; known: baseline, voile, envoy, envoy-xds, nginx, haproxy, relay",
     ),
     (
         "[\"both\"]",

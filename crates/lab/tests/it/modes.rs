@@ -73,6 +73,20 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
         "has no feature sets yet: not envoy+demo",
     ),
     (
+        "envoy-xds",
+        "node+waypoint",
+        TLS,
+        "netns",
+        "has contestants voile, envoy: not envoy-xds",
+    ),
+    (
+        "envoy-xds",
+        "gateway",
+        PLAIN,
+        "loopback",
+        "haproxy, pipy: not envoy-xds",
+    ),
+    (
         "relay",
         "gateway",
         PLAIN,

@@ -11,7 +11,7 @@ use crate::agent::What;
 use crate::contestants::generations::Generations;
 use crate::contestants::served::SECOND;
 use crate::definition::Action;
-use crate::events::{Door, Held, Page, READY_PATH, Renewal, SIDECARS_ALPN, Sign};
+use crate::events::{Door, Held, Page, Renewal, SIDECARS_ALPN, Sign};
 use crate::network::INBOUND;
 use crate::plan::Way;
 use crate::process::Process;
@@ -129,6 +129,10 @@ impl Voile {
             Action::RestartProxy | Action::UpgradeProxy if !server => {
                 Err("there is no server's sidecar on this way".to_owned())
             }
+            Action::UpgradeProxy | Action::RotateCertificates if self.stock.is_some() => {
+                let name = &self.variant.name;
+                Err(format!("the lab cannot do {} to {name}: its processes and certificates are those that it was started with", action.word()))
+            }
             Action::PushPolicy => self.push_policy(lab),
             Action::ChangePolicies(count) => {
                 let config = self.config(lab, "");
@@ -212,7 +216,7 @@ impl Voile {
     /// By what a sidecar that was just started is seen to be ready.
     fn sign(new: &Sidecar) -> Sign {
         match &new.process {
-            Process::Here(_) => Sign::Ready(new.readiness, READY_PATH.to_owned()),
+            Process::Here(_) => Sign::Ready(new.readiness, new.ready_path.to_owned()),
             Process::There(process) => Sign::ReadyThere(process.asked()),
         }
     }
@@ -283,7 +287,7 @@ impl Voile {
             self.running()?.control = control;
         }
         for sidecar in &mut self.running()?.sidecars {
-            let probe = Probe::Http(sidecar.readiness, READY_PATH.to_owned());
+            let probe = sidecar.probe();
             sidecar.process.wait_ready(lab, &probe)?;
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::agent::{Far, VoileOrder, What};
 use crate::contestants::served::{Served, place};
 use crate::contestants::{Expected, Recorded};
 use crate::definition::{FORGED, Hit, PolicyAction, Refusal};
+use crate::events::READY_PATH;
 use crate::plan::Outfit;
 use crate::process::Process;
 use crate::target::Lab;
@@ -97,12 +98,15 @@ impl Voile {
             admin: nowhere,
             metrics: nowhere,
             readiness: nowhere,
+            ready_path: READY_PATH,
         })
     }
 
     /// What cannot be had when the server's sidecar is on another machine.
     pub(super) fn possible(&self, lab: &Lab<'_>) -> Result<(), String> {
-        let why = if !self.variant.arguments.is_empty() {
+        let why = if self.stock.is_some() {
+            "has its certificates in a folder of the lab's, which two machines do not share"
+        } else if !self.variant.arguments.is_empty() {
             "gives `voile proxy` arguments of its own, which an agent does not take"
         } else if self.variant.append.contains("${FOLDER}") {
             "writes into a folder, which two machines do not share"
