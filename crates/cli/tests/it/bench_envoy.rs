@@ -115,6 +115,70 @@ fn stock_envoys_told_by_the_control_plane_carry_on_loopback_by_explicit_listener
     assert_eq!(proven(&record, false), ALL, "{}", record["notes"]);
 }
 
+/// Rules by path of which the last is for the requests, routes of which the last takes them, a token that is no issuer's, and servers
+/// to choose from.
+const BY_NUMBER: &str = r#"
+[[cells]]
+contestants = ["envoy-xds"]
+modes = ["both"]
+tls = true
+prefix_routes = [20]
+[[cells]]
+contestants = ["envoy-xds"]
+modes = ["both"]
+tls = true
+issuers = [2]
+tokens = ["forged"]
+[[cells]]
+contestants = ["envoy-xds"]
+modes = ["clientonly"]
+endpoints = [3]
+"#;
+
+#[test]
+fn what_the_mesh_holds_by_number_stock_envoys_are_told_and_obey() {
+    let Some(peer) = envoy() else { return };
+    let text = changed(&[
+        ("rounds = 3", "rounds = 1"),
+        ("\"baseline\", \"relay\"", "\"baseline\", \"envoy-xds\""),
+        (
+            "response_sizes = [64, 4096]",
+            "tls = [false, true]\npaths = [30]\nverdicts = [\"allow-last\", \"deny-last\"]",
+        ),
+    ]) + BY_NUMBER;
+    let record = ran(&text, "1", peer.as_deref()).expect("no namespaces are needed");
+    let proofs = record["proofs"].as_array().expect("proofs").iter();
+    let own: Vec<_> = proofs
+        .filter(|proof| proof["contestant"] == "envoy-xds")
+        .collect();
+    assert_eq!(own.len(), 7, "{}", record["notes"]);
+    let checks = own.iter().filter_map(|proof| proof["checks"].as_array());
+    let checks: Vec<&Value> = checks.flatten().collect();
+    for check in &checks {
+        assert_ne!(check["verdict"], "failed", "{own:#?}");
+    }
+    let by_policies = "requests that policies";
+    let by_statistics = "by the server-sidecar's statistics";
+    for (words, times) in [
+        (format!("{by_policies} let in, {by_statistics}"), 2),
+        (format!("{by_policies} refused, {by_statistics}"), 2),
+        (
+            format!("requests refused for their token, {by_statistics}"),
+            1,
+        ),
+        (
+            "own counter of refusals grew by the requests sent".to_owned(),
+            3,
+        ),
+    ] {
+        let shows = |check: &&&Value| {
+            check["verdict"] == "proven" && check["claim"].to_string().contains(&words)
+        };
+        let shown = checks.iter().filter(shows).count();
+        assert_eq!(shown, times, "{words}: {own:#?}");
+    }
+}
+
 /// Whether an event of its slice had an effect, or why not.
 fn event<'a>(record: &'a Value, action: &str) -> &'a Value {
     let runs = record["runs"].as_array().expect("runs");

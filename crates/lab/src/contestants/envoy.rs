@@ -5,6 +5,8 @@ mod features;
 mod policies;
 mod routes;
 
+pub(super) use policies::judged;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -261,7 +263,7 @@ impl Peer for Envoy {
         });
         if side == Side::Server && self.has_filters() && !self.features.quiet {
             let statistics = statistics(*admin).unwrap_or_default();
-            all.extend(policies::judged(&self.outfit, &statistics));
+            all.extend(judged(&self.outfit, &statistics));
         }
         all
     }

@@ -369,7 +369,7 @@ pub(crate) fn named(
     }
     let (program, features) = PeerFeatures::of(name)?;
     let configured = outfit.has_policies() || outfit.believes() || outfit.routes().is_some();
-    if configured && !["baseline", "voile", "envoy"].contains(&program) {
+    if configured && !["baseline", "voile", "envoy", ENVOY_XDS].contains(&program) {
         return Err(format!("the lab has no policies and routes for {program}"));
     }
     match program {
@@ -384,7 +384,10 @@ pub(crate) fn named(
             let planes = Planes::new(Box::new(sidecars)).and(&[WAYPOINT_MODE], Box::new(nodes));
             Ok(Box::new(planes))
         }
-        ENVOY_XDS => Ok(Box::new(voile::Voile::stock(found.envoy.clone()?))),
+        ENVOY_XDS => {
+            let told = voile::Voile::stock(found.envoy.clone()?);
+            Ok(Box::new(told.fitted(outfit)))
+        }
         "nginx" => Ok(Box::new(Pair::new(nginx::Nginx::new(
             found.nginx.clone()?,
             features,

@@ -594,7 +594,8 @@ impl Contestant for Voile {
             let count = match &sidecar.process {
                 Process::There(process) => process.count(&way.protocol)?.unwrap_or(0),
                 Process::Here(_) if self.stock.is_some() => {
-                    envoy::carried(sidecar.admin, &way.protocol, false)?
+                    let refused = self.outfit.refusal().is_some();
+                    envoy::carried(sidecar.admin, &way.protocol, refused)?
                 }
                 Process::Here(process) => {
                     let refused = self.outfit.refusal();
@@ -631,10 +632,13 @@ impl Contestant for Voile {
         for sidecar in sidecars.filter(on_path) {
             all.extend(sidecar.sent(&self.variant.append, &way.protocol)?);
         }
-        if self.variant.counts && self.stock.is_none() && way.mode != "clientonly" {
+        if self.variant.counts && way.mode != "clientonly" {
             let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
             for sidecar in sidecars.filter(|sidecar| sidecar.role == SERVER) {
-                all.extend(sidecar.judged(&self.outfit)?);
+                all.extend(match &self.stock {
+                    Some(_) => envoy::judged(&self.outfit, &envoy::statistics(sidecar.admin)?),
+                    None => sidecar.judged(&self.outfit)?,
+                });
             }
         }
         Ok(all)

@@ -21,6 +21,7 @@ use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, GATEWAYS, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES,
     MAX_WORKERS, MODES, NODES, PROTOCOLS, Variant, WAYPOINT_MODE, WAYPOINTS,
 };
+use crate::find::ENVOY_XDS;
 
 /// Endpoints of a cell: listeners of one server, each with an address of its own.
 const MOST_ENDPOINTS: u32 = 100;
@@ -128,9 +129,9 @@ fn expand(
                 cell.shape.workers = None;
             }
         });
-        let is_voile =
-            variants.iter().any(|variant| names.contains(&variant.name)) || name == "voile";
-        let meshes = made_for(&name, is_voile, &meshes, missing);
+        let is_told = variants.iter().any(|variant| names.contains(&variant.name))
+            || ["voile", ENVOY_XDS].contains(&name.as_str());
+        let meshes = made_for(&name, is_told, &meshes, missing);
         let all = cross(&all, &meshes, |cell, mesh| {
             cell.shape.generated.clone_from(mesh);
         });
@@ -413,15 +414,15 @@ fn starts(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defini
     starts.iter().map(one).collect()
 }
 
-/// Those of the meshes whose configuration this contestant can be given: Envoy's is made from policies, issuers and routes, other
-/// peers have none.
+/// Those of the meshes whose configuration this contestant can be given: who is told by `voile control` all of them (`is_told`), Envoy
+/// what can be made of policies, issuers and routes; other peers have none.
 fn made_for(
     name: &str,
-    is_voile: bool,
+    is_told: bool,
     meshes: &[Generated],
     missing: &mut Vec<String>,
 ) -> Vec<Generated> {
-    if is_voile {
+    if is_told {
         return meshes.to_vec();
     }
     let can = |mesh: &&Generated| match name {
@@ -434,7 +435,7 @@ fn made_for(
             "envoy" => {
                 "of what is by number it is given policies, issuers, routes and endpoints only"
             }
-            _ => "configuration by number is made for voile and envoy only",
+            _ => "configuration by number is made for voile, envoy-xds and envoy only",
         };
         note(missing, format!("{name}: {words}"));
     }

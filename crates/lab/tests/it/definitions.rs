@@ -65,15 +65,15 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
             "voile 50 policies, 7 routes, last one hit",
             "voile 50 policies, 7 routes, 1000 services, last one hit",
             "envoy 50 policies, 7 routes, last one hit",
-            "envoy-xds ",
+            "envoy-xds 50 policies, 7 routes, last one hit",
+            "envoy-xds 50 policies, 7 routes, 1000 services, last one hit",
             "relay "
         ]
     );
     let missing = definition.missing.join("\n");
     for words in [
         "envoy: of what is by number it is given policies, issuers, routes and endpoints only",
-        "envoy-xds: configuration by number is made for voile and envoy only",
-        "relay: configuration by number is made for voile and envoy only",
+        "relay: configuration by number is made for voile, envoy-xds and envoy only",
     ] {
         assert!(missing.contains(words), "{words}: {missing}");
     }

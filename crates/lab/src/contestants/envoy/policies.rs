@@ -143,7 +143,10 @@ fn inserted(
 }
 
 /// How many requests its filters have judged as the outfit says, by its statistics; nothing where that cannot be told.
-pub(super) fn judged(outfit: &Outfit, statistics: &BTreeMap<String, u64>) -> Vec<Recorded> {
+pub(in crate::contestants) fn judged(
+    outfit: &Outfit,
+    statistics: &BTreeMap<String, u64>,
+) -> Vec<Recorded> {
     let tokens = match outfit.token.as_str() {
         FORGED => ("jwt_authn.denied", "requests refused for their token"),
         "" => ("jwt_authn.allowed", "requests without a token"),
