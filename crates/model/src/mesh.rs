@@ -62,7 +62,7 @@ pub use route::{
 };
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
-    ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
+    ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport, Visibility,
 };
 pub use sidecar::{
     CaptureMode, DefaultEndpoint, EgressHost, EgressListener, EgressNamespace, EndpointHost,

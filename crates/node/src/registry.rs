@@ -42,8 +42,6 @@ pub(crate) struct Resident {
     pub(crate) workload: Workload,
     /// The policies that it names.
     pub(crate) policies: Vec<Arc<str>>,
-    /// Where it runs.
-    pub(crate) node: Arc<str>,
 }
 
 /// A service, and what the checked type leaves out.
@@ -504,7 +502,6 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
             Ok(Body::Workload(Arc::new(Resident {
                 workload,
                 policies: policies.map(|name| name.as_str().into()).collect(),
-                node: message.node.as_str().into(),
             })))
         }
         Some(proto::address::Type::Service(message)) => {

@@ -425,15 +425,15 @@ fn drawn<'a>(
 
 /// How many of the things that matter, from the most important on, two workloads have in common.
 fn rank(source: &Resident, other: &Resident, preference: &[Scope]) -> usize {
-    let part = |resident: &Resident, index: usize| -> String {
-        let mut parts = resident.workload.locality.split('/');
-        parts.nth(index).unwrap_or_default().to_owned()
+    let same = |index: usize| {
+        let [own, of] = [source, other].map(|one| one.workload.locality.split('/').nth(index));
+        own.unwrap_or_default() == of.unwrap_or_default()
     };
     let is_common = |scope: &&Scope| match scope {
-        Scope::Region => part(source, 0) == part(other, 0),
-        Scope::Zone => part(source, 1) == part(other, 1),
-        Scope::Subzone => part(source, 2) == part(other, 2),
-        Scope::Node => source.node == other.node,
+        Scope::Region => same(0),
+        Scope::Zone => same(1),
+        Scope::Subzone => same(2),
+        Scope::Node => source.workload.node == other.workload.node,
         Scope::Cluster => source.workload.labels.cluster == other.workload.labels.cluster,
         Scope::Network => network(source) == network(other),
         Scope::UnspecifiedScope => false,

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use voile_traffic::{
-    Breaker, CheckPolicy, Checked, Held, Limits, Outcome, OutlierPolicy, Outliers, Resource,
-    Standing,
+    Breaker, CheckPolicy, Checked, Ejection, Held, Limits, Outcome, OutlierPolicy, Outliers,
+    Resource, Standing,
 };
 use voile_xds::wire::HealthCheck;
 
@@ -174,17 +174,16 @@ impl Watch {
         outliers.map(|outliers| outliers.out(now))
     }
 
-    /// Takes note of how a request ended; says whether its endpoint was put out for it.
-    pub(crate) fn report(&self, place: u32, outcome: Outcome, now: Duration) -> bool {
+    /// Takes note of how a request ended; says who was put out.
+    pub(crate) fn report(&self, place: u32, outcome: Outcome, now: Duration) -> Vec<Ejection> {
         let Some(outliers) = &self.outliers else {
-            return false;
+            return Vec::new();
         };
-        let was_out = outliers.is_out(place as usize, now);
-        if !outliers.report(place as usize, outcome, now) {
-            return false;
+        let out = outliers.report(place as usize, outcome, now);
+        if !out.is_empty() {
+            self.changes.fetch_add(1, Relaxed);
         }
-        self.changes.fetch_add(1, Relaxed);
-        !was_out && outliers.is_out(place as usize, now)
+        out
     }
 
     /// Another number whenever somebody was put out, or was found to be otherwise than before.

@@ -48,7 +48,7 @@ pub(crate) use authorization::{Compiled, Inputs, Work};
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::{is_service, outside};
 use index::Index;
-use locality::{Ranking, Words};
+use locality::{Ranking, Whereabouts, Words};
 use routes::{HeldBack, HeldRoutes};
 pub(crate) use traffic::Findings;
 
@@ -613,9 +613,8 @@ impl Registry {
             .unwrap_or_default();
         let sans: Vec<Identity> = sans.iter().filter_map(|name| name.parse().ok()).collect();
         let words = Words::of(said);
-        let (own, labels) = self.whereabouts();
         let asked = self.health_check(wanted).is_some();
-        let ranking = Ranking::new(own, labels, (said, asked), &words);
+        let ranking = Ranking::new(self.whereabouts(), (said, asked), &words);
         let past = service.is_some_and(|service| self.is_past_waypoint(service));
         let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
         // Workloads of a service that is gone are nobody's.
@@ -718,14 +717,15 @@ impl Registry {
     }
 
     /// Where our own workload is, and its labels.
-    fn whereabouts(&self) -> (&str, &Labels) {
+    fn whereabouts(&self) -> Whereabouts<'_> {
         const NONE: &Labels = &Labels::NONE;
-        let Some(held) = &self.configuration else {
-            return ("", NONE);
-        };
-        let own = self.workloads.get(&held.value.workload_uid);
-        let locality = own.map_or("", |own| &*own.value.locality);
-        (locality, &held.value.labels)
+        let held = self.configuration.as_ref().map(|held| &held.value);
+        let own = held.and_then(|held| self.workloads.get(&held.workload_uid));
+        Whereabouts {
+            locality: own.map_or("", |own| &*own.value.locality),
+            node: own.map_or("", |own| &*own.value.node),
+            labels: held.map_or(NONE, |held| &held.labels),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub use breaker::{Breaker, Held, Limits, Resource};
 pub use check::{CheckPolicy, Checked, FIRST_WITHIN, Standing};
 pub use hash::xxh64;
 pub use limit::{Bucket, KeyedBuckets, LimitKey, Quota, Rate, RateError, Verdict};
-pub use outlier::{Outcome, OutlierPolicy, Outliers, SuccessRate, unsuccessful};
+pub use outlier::{Ejection, Outcome, OutlierPolicy, Outliers, Reason, SuccessRate, unsuccessful};
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
     RetryBudget, RetryPolicy,

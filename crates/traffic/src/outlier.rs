@@ -53,7 +53,32 @@ pub struct SuccessRate {
     pub request_volume: u32,
     /// Deviations, in thousandths. Envoy: 1900.
     pub deviations_thousandths: u32,
+    /// How many in 100 of those that are found so are put out. Envoy: 100.
+    pub enforcing_percent: u32,
 }
+
+/// Somebody who was put out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ejection {
+    /// Who.
+    pub place: usize,
+    /// What for.
+    pub reason: Reason,
+}
+
+/// What somebody is put out for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// So many bad answers in a row, the last of which was reported now.
+    InARow,
+    /// It succeeded far less often than the others.
+    SuccessRate,
+}
+
+/// Deviations below this are what is left of numbers that were rounded.
+const ROUNDING: f64 = 1e-9;
+/// A request in a tally, of which the lower half counts successes.
+const ONE_REQUEST: u64 = 1 << 32;
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +95,8 @@ struct Record {
     five: AtomicU32,
     gateway: AtomicU32,
     local: AtomicU32,
-    successes: AtomicU32,
-    requests: AtomicU32,
+    /// Since success rates were compared: requests and successes in one number, so that nobody sees one without the other.
+    tally: AtomicU64,
     /// Until when it is out; 0: it is in.
     until: AtomicU64,
     /// When it was to be back, the last time.
@@ -124,6 +149,7 @@ impl Outliers {
             copy(&record.local, &known.local);
             copy(&record.times, &known.times);
             record.back.store(known.back.load(Relaxed), Relaxed);
+            record.tally.store(known.tally.load(Relaxed), Relaxed);
             let until = known.until.load(Relaxed);
             if until > 0 && new.reserve() {
                 record.until.store(until, Relaxed);
@@ -167,10 +193,16 @@ impl Outliers {
         places.filter(|place| self.is_out(*place, now)).count()
     }
 
-    /// Takes note of how a request ended. `true` says that somebody was put out, so that choices are to be made anew.
-    pub fn report(&self, place: usize, outcome: Outcome, now: Duration) -> bool {
-        let bad = self.count(&self.records[place], outcome) && self.put_out(place, now);
-        self.compare(now) || bad
+    /// Takes note of how a request ended. Says who was put out, so that choices are to be made anew: whose request it was, and,
+    /// where it was time to compare success rates, anybody.
+    pub fn report(&self, place: usize, outcome: Outcome, now: Duration) -> Vec<Ejection> {
+        let mut out = Vec::new();
+        if self.count(&self.records[place], outcome) && self.put_out(place, now) {
+            let reason = Reason::InARow;
+            out.push(Ejection { place, reason });
+        }
+        self.compare(now, &mut out);
+        out
     }
 
     /// Counts, and says whether that is enough.
@@ -185,9 +217,9 @@ impl Outliers {
             |counter: &AtomicU32, most: u32| most > 0 && counter.fetch_add(1, Relaxed) + 1 >= most;
         let policy = &self.policy;
         if policy.success_rate.is_some() {
-            record.requests.fetch_add(1, Relaxed);
             let good = !matches!(outcome, Outcome::Failed | Outcome::Answered(500..));
-            record.successes.fetch_add(u32::from(good), Relaxed);
+            let one = ONE_REQUEST + u64::from(good);
+            record.tally.fetch_add(one, Relaxed);
         }
         match (outcome, policy.consecutive_local) {
             (Outcome::Failed, Some(most)) => more(&record.local, most),
@@ -253,9 +285,9 @@ impl Outliers {
     }
 
     /// Compares success rates when it is time to; one worker does.
-    fn compare(&self, now: Duration) -> bool {
+    fn compare(&self, now: Duration, out: &mut Vec<Ejection>) {
         let Some(rule) = self.policy.success_rate else {
-            return false;
+            return;
         };
         let (due, now_nanos) = (self.compare_at.load(Relaxed), nanos(now));
         let next = now_nanos.saturating_add(nanos(self.policy.interval));
@@ -265,17 +297,28 @@ impl Outliers {
                 .compare_exchange(due, next, Relaxed, Relaxed)
                 .is_err()
         {
-            return false;
+            return;
         }
         let take = |record: &Record| {
-            let requests = record.requests.swap(0, Relaxed);
-            (record.successes.swap(0, Relaxed), requests)
+            let tally = record.tally.swap(0, Relaxed);
+            ((tally % ONE_REQUEST) as u32, (tally / ONE_REQUEST) as u32)
         };
         let seen: Vec<(u32, u32)> = self.records.iter().map(take).collect();
-        let out = unsuccessful(&seen, &rule);
-        let put = out.into_iter().filter(|place| self.put_out(*place, now));
-        put.count() > 0
+        for place in unsuccessful(&seen, &rule) {
+            if lot(now_nanos, place) < rule.enforcing_percent && self.put_out(place, now) {
+                let reason = Reason::SuccessRate;
+                out.push(Ejection { place, reason });
+            }
+        }
     }
+}
+
+/// A number below 100 for a moment and a place, any as likely as the others (SplitMix64).
+fn lot(moment: u64, place: usize) -> u32 {
+    let mut mixed = moment.wrapping_add((place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((mixed ^ (mixed >> 31)) % 100) as u32
 }
 
 /// An answer, however bad, came over a connection that works.
@@ -300,6 +343,9 @@ pub fn unsuccessful(seen: &[(u32, u32)], rule: &SuccessRate) -> Vec<usize> {
     let mean = rates.iter().map(|(_, rate)| rate).sum::<f64>() / rates.len() as f64;
     let squares: f64 = rates.iter().map(|(_, rate)| (rate - mean).powi(2)).sum();
     let deviation = (squares / rates.len() as f64).sqrt();
+    if deviation < ROUNDING {
+        return Vec::new();
+    }
     let least = mean - deviation * f64::from(rule.deviations_thousandths) / 1_000.0;
     let bad = rates.into_iter().filter(|(_, rate)| *rate < least);
     bad.map(|(place, _)| place).collect()

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -19,6 +19,8 @@ struct App {
     word: &'static str,
     status: Arc<AtomicU16>,
     asked: Arc<AtomicUsize>,
+    /// That is how every second request is answered; the others are answered 200.
+    now_and_then: Arc<AtomicBool>,
     /// While it is shut nobody is answered.
     gate: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -29,6 +31,7 @@ impl App {
             word,
             status: Arc::new(AtomicU16::new(200)),
             asked: Arc::default(),
+            now_and_then: Arc::default(),
             gate: Arc::default(),
         };
         let serving = app.clone();
@@ -45,11 +48,13 @@ impl App {
     }
 
     fn answer(&self) -> String {
-        self.asked.fetch_add(1, SeqCst);
+        let asked = self.asked.fetch_add(1, SeqCst);
         let (shut, opened) = &*self.gate;
         let opened = opened.wait_while(shut.lock().expect("a lock"), |shut| *shut);
         drop(opened.expect("a lock"));
-        let (status, word) = (self.status.load(SeqCst), self.word);
+        let spared = self.now_and_then.load(SeqCst) && asked.is_multiple_of(2);
+        let said = self.status.load(SeqCst);
+        let (status, word) = (if spared { 200 } else { said }, self.word);
         let length = word.len();
         // Far longer than any test takes.
         let shy = if status == 503 {
@@ -120,6 +125,11 @@ fn say(mesh: &Mesh, name: &str, text: &str) {
 
 /// Waits until the client's sidecar obeys a rule, which it shows with the rule's mark: who has no route is told so.
 fn obey(mesh: &Mesh, policy: &str) {
+    obey_annotated(mesh, "", policy);
+}
+
+/// The same of a rule with annotations.
+fn obey_annotated(mesh: &Mesh, annotations: &str, policy: &str) {
     static MARK: AtomicUsize = AtomicUsize::new(0);
     let mark = format!("m{}", MARK.fetch_add(1, SeqCst));
     let head = "apiVersion: networking.istio.io/v1\nkind: ";
@@ -127,7 +137,7 @@ fn obey(mesh: &Mesh, policy: &str) {
         mesh,
         "rule.yaml",
         &format!(
-            "{head}DestinationRule\nmetadata: {{name: server, namespace: shop}}\nspec:\n  host: server\n\
+            "{head}DestinationRule\nmetadata: {{name: server, namespace: shop, annotations: {{{annotations}}}}}\nspec:\n  host: server\n\
              \x20 trafficPolicy: {{{policy}}}\n  subsets: [{{name: {mark}, labels: {{version: nobody}}}}]\n\
              ---\n{head}VirtualService\nmetadata: {{name: server, namespace: shop}}\nspec:\n  hosts: [server]\n  http:\n\
              \x20 - match: [{{uri: {{exact: /{mark}}}}}]\n    route: [{{destination: {{host: server, subset: {mark}}}}}]\n\
@@ -321,6 +331,51 @@ fn who_answers_badly_is_put_out_and_comes_back() {
 }
 
 #[test]
+fn who_succeeds_less_often_than_the_others_is_put_out_and_comes_back() {
+    // Of three endpoints one can be 1.41 deviations off.
+    let annotations = "voile.dev/success_rate_minimum_hosts: \"3\", voile.dev/success_rate_request_volume: \"10\", \
+                       voile.dev/success_rate_stdev_factor: \"1300\"";
+    let rule = |base: &str| {
+        format!(
+            "loadBalancer: {{simple: ROUND_ROBIN}}, \
+             outlierDetection: {{consecutive5xxErrors: 0, interval: 1s, baseEjectionTime: {base}, maxEjectionPercent: 50}}"
+        )
+    };
+    let (mesh, [_, b, _]) = mesh("");
+    let to = mesh.http();
+    let out = || {
+        let cluster = "cluster=\"outbound|8080||server.shop.svc.cluster.local\"";
+        series(&mesh.client_metrics(), "voile_outliers_out", &[cluster])
+    };
+    obey_annotated(&mesh, annotations, &rule("1h"));
+    // It never fails twice in a row, so that nothing else puts it out.
+    b.answers(500);
+    b.now_and_then.store(true, SeqCst);
+    let mut answers = BTreeSet::new();
+    wait_until("it is out", || {
+        answers.extend((0..30).map(|_| get(to)));
+        out() == Some(1.0)
+    });
+    let well = (200, "b".to_owned());
+    assert!(answers.contains(&well), "{answers:?}");
+    let others = shares(to, 30);
+    assert!(!others.contains_key("b"), "{others:?}");
+    let ejected = series(&mesh.client_metrics(), "voile_outliers_ejected_total", &[]);
+    assert_eq!(ejected, Some(1.0));
+    // What is known of it goes with the rule.
+    obey(&mesh, "");
+    obey_annotated(&mesh, annotations, &rule("1s"));
+    wait_until("it is out again", || {
+        (0..30).for_each(|_| drop(get(to)));
+        out() == Some(1.0)
+    });
+    b.answers(200);
+    wait_until("it is back", || {
+        shares(to, 30).contains_key("b") && out() == Some(0.0)
+    });
+}
+
+#[test]
 fn what_a_zone_cannot_take_goes_to_the_next() {
     let (mesh, [a, b, c]) = mesh("");
     let written = std::fs::read_to_string(mesh.config().join("mesh.yaml")).expect("the mesh");
@@ -383,6 +438,72 @@ fn what_a_zone_cannot_take_goes_to_the_next() {
     say(&mesh, "config.yaml", &config);
     obey(&mesh, "");
     all_of("b");
+}
+
+#[test]
+fn a_service_is_called_where_it_is_near_as_long_as_anybody_is_there() {
+    let (mesh, [_, b, _]) = mesh("");
+    let to = mesh.http();
+    let written = std::fs::read_to_string(mesh.config().join("mesh.yaml")).expect("the mesh");
+    let pods = std::fs::read_to_string(mesh.config().join("pods.yaml")).expect("the pods");
+    let place = "    version: v1\n    topology.kubernetes.io/region: north\n    topology.kubernetes.io/zone: north-1\n";
+    // The client, and A, which is on another node; B on the client's; C is elsewhere.
+    let mut placed = written.replacen("    version: v1\n", place, 2);
+    for node in ["nodeName: one", "nodeName: two"] {
+        let spec = "spec:\n  serviceAccountName";
+        placed = placed.replacen(spec, &format!("spec:\n  {node}\n  serviceAccountName"), 1);
+    }
+    let pods = pods.replacen(
+        "spec:\n  containers",
+        "spec:\n  nodeName: one\n  containers",
+        1,
+    );
+    let distributed = |how: &str| {
+        let spec = "spec:\n  selector:\n    app: server\n";
+        placed.replacen(spec, &format!("{spec}  {how}\n"), 1)
+    };
+    let words = |words: &'static [&str]| {
+        wait_until("those who are near", || {
+            let seen: BTreeSet<String> = shares(to, 20).into_keys().collect();
+            seen.iter().eq(words)
+        });
+    };
+    say(&mesh, "pods.yaml", &pods);
+    say(
+        &mesh,
+        "mesh.yaml",
+        &distributed("trafficDistribution: PreferClose"),
+    );
+    words(&["a", "b"]);
+    // Nobody is put out: who answers badly is asked all the same.
+    b.answers(500);
+    wait_until("it is still asked", || get(to) == (500, "b".to_owned()));
+    b.answers(200);
+    say(
+        &mesh,
+        "mesh.yaml",
+        &distributed("trafficDistribution: PreferSameNode"),
+    );
+    words(&["b"]);
+    // A rule's word counts before the service's.
+    obey(&mesh, "loadBalancer: {localityLbSetting: {enabled: false}}");
+    words(&["a", "b", "c"]);
+    obey(&mesh, "");
+    words(&["b"]);
+    // Who is gone, or not ready, is nobody.
+    let (before, after) = pods.split_once("---\n").map_or(("", ""), |both| both);
+    let (near, others) = after.split_once("---\n").expect("two pods");
+    let unready = near.replace("phase: Running", "phase: Pending");
+    say(
+        &mesh,
+        "pods.yaml",
+        &format!("{before}---\n{unready}---\n{others}"),
+    );
+    words(&["a"]);
+    say(&mesh, "pods.yaml", &pods);
+    words(&["b"]);
+    say(&mesh, "mesh.yaml", &placed);
+    words(&["a", "b", "c"]);
 }
 
 #[test]

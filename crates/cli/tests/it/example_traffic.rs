@@ -358,6 +358,15 @@ fn the_locality_example_keeps_to_its_zone_and_follows_the_edits_of_its_page() {
         let (good, [near, far]) = asked(&up, door, 60, both);
         good == 60 && near >= 10 && far >= 10
     });
+    let rest = "    outlierDetection:\n      consecutive5xxErrors: 1\n      baseEjectionTime: 10s\n      maxEjectionPercent: 100\n";
+    let whole = with("{enabled: false}") + rest;
+    up.edit("rule.yaml", &whole, "  trafficPolicy: {}\n");
+    let selector = "  selector:\n    app: reviews\n  ports:";
+    let near = format!("  trafficDistribution: PreferClose\n{selector}");
+    up.edit("reviews.yaml", selector, &near);
+    wait_until("the near zone alone by the Service's word", || {
+        asked(&up, door, 20, both) == (20, [20, 0])
+    });
 }
 
 #[test]

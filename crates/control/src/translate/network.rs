@@ -53,7 +53,9 @@ pub(super) fn of_service(mesh: &Mesh, service: &Service, message: &mut wire::Ser
         return;
     }
     let balancing = message.load_balancing.get_or_insert_default();
-    if balancing.mode() != wire::load_balancing::Mode::Passthrough {
+    // What the service says itself begins with the network.
+    let silent = balancing.routing_preference.is_empty();
+    if silent && balancing.mode() != wire::load_balancing::Mode::Passthrough {
         let network = wire::load_balancing::Scope::Network;
         balancing.routing_preference = vec![network.into()];
         balancing.set_mode(wire::load_balancing::Mode::Failover);
@@ -232,6 +234,17 @@ spec:
             balancing.routing_preference,
             [i32::from(wire::load_balancing::Scope::Network)]
         );
+        // A service that prefers who is near says so to the end.
+        let ports = "ports: [{name: http, port: 80}]}";
+        let closest = format!("trafficDistribution: PreferClose, {ports}");
+        let near = format!("{WEST}{GATEWAY}").replacen(ports, &closest, 1);
+        let (_, near) = told(&snapshot(&near));
+        let scopes = near
+            .load_balancing
+            .expect("a preference")
+            .routing_preference;
+        assert_eq!(scopes.len(), 3, "{scopes:?}");
+        assert_eq!(scopes[0], i32::from(wire::load_balancing::Scope::Network));
         // Without a gateway nothing is preferred, nor anybody else expected.
         let (_, web) = told(&snapshot(WEST));
         assert!(web.load_balancing.is_none() && web.subject_alt_names.is_empty());

@@ -41,7 +41,7 @@ fn service_policy(
     let workloads = mesh.workloads_of(service);
     let port_policy = |port: &voile_model::mesh::ServicePort| {
         let protocol = protocol_of(port.protocol)?;
-        let traffic = mesh.traffic_by(rule, port.number, None);
+        let traffic = mesh.traffic_by(service, rule, port.number, None);
         let pool = traffic.pool;
         let plaintext = workloads.iter().filter(|member| {
             let disabled = || {
@@ -78,7 +78,7 @@ fn service_policy(
 fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::Subset> {
     let port = |port: &voile_model::mesh::ServicePort, name: &str| {
         let protocol = protocol_of(port.protocol)?.to_proxy();
-        let traffic = mesh.traffic_by(Some(rule), port.number, Some(name));
+        let traffic = mesh.traffic_by(service, Some(rule), port.number, Some(name));
         let pool = traffic.pool;
         Some(wire::SubsetPort {
             port: port.number.get().into(),

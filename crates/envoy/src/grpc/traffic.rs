@@ -100,13 +100,19 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> 
     let mut found = Vec::new();
     of_balancer(balancer, crowd, &mut found);
     let ranks = said.ranks_localities();
-    if ranks && crowd.is_placed {
-        let why = "who is near comes first, or has another share (localityLbSetting): localities are asked by the weights of their endpoints";
+    let always = (balancer.locality.as_ref()).is_some_and(|said| said.always);
+    if ranks && (always || crowd.is_placed) {
+        let why = "who is near comes first, or has another share (localityLbSetting, trafficDistribution): localities are asked by the weights of their endpoints";
         found.push((LimitName::Locality, why.to_owned()));
     }
     if outliers.is_some() {
         let why = "gRPC puts nobody out for errors in a row (outlierDetection): only who cannot be connected to is left out";
         found.push((LimitName::OutlierDetection, why.to_owned()));
+        if outliers.is_some_and(|said| said.success_rate.is_some()) {
+            let why =
+                "gRPC compares no success rates (voile.dev/success_rate_stdev_factor and its like)";
+            found.push((LimitName::OutlierDetection, why.to_owned()));
+        }
     }
     if let Some(why) = of_pool(pool) {
         found.push((LimitName::ConnectionPool, why));

@@ -81,7 +81,7 @@ impl<'a> Target<'a> {
             let labels = &subset.labels;
             Some(Part { name, labels })
         };
-        let traffic = mesh.traffic_by(rule, port.number, subset);
+        let traffic = mesh.traffic_by(service, rule, port.number, subset);
         Some(Self {
             mesh,
             service,
@@ -441,7 +441,7 @@ impl<'a> Target<'a> {
         let about = self.about();
         let balanced = found != Found::Passed;
         if self.ranks(behind) {
-            let why = "who is near comes first, or has another share (localityLbSetting): all localities are asked alike";
+            let why = "who is near comes first, or has another share (localityLbSetting, trafficDistribution): all localities are asked alike";
             limits.insert(Limit::new(LimitName::Locality, &about, why));
         }
         traffic::treat(&mut cluster, &self.traffic, balanced, (&about, limits));
@@ -454,7 +454,10 @@ impl<'a> Target<'a> {
 
     /// Whether localities would be told apart by some caller's proxy of ours.
     fn ranks(&self, behind: &[Behind]) -> bool {
-        self.traffic.ranks_localities() && behind.iter().any(|one| !one.locality.is_empty())
+        let locality = self.traffic.balancer.locality.as_ref();
+        let always = locality.is_some_and(|said| said.always);
+        let placed = always || behind.iter().any(|one| !one.locality.is_empty());
+        placed && self.traffic.ranks_localities()
     }
 
     /// How endpoints are spoken to: each as it speaks itself, or all as a DestinationRule says.

@@ -99,9 +99,8 @@ impl<'a> Outbound<'a> {
     fn hop(&self, service: &Arc<Service>, port: Port, names: Vec<String>) -> Option<Hop> {
         let port = service.port(port)?;
         let rule = self.mesh.destination_rule(service, self.scope.client());
-        let said = self
-            .mesh
-            .traffic_by(rule.map(|rule| &**rule), port.number, None);
+        let by = rule.map(|rule| &**rule);
+        let said = self.mesh.traffic_by(service, by, port.number, None);
         Some(Hop {
             spoken: Spoken::to(self.mesh, port, &said.pool)?,
             rule: rule.cloned(),
@@ -556,7 +555,7 @@ pub(super) fn black_hole() -> Value {
 impl Hop {
     /// What is said of calls to it.
     fn traffic(&self, mesh: &Mesh) -> PortTraffic {
-        mesh.traffic_by(self.rule.as_deref(), self.port.number, None)
+        mesh.traffic_by(&self.service, self.rule.as_deref(), self.port.number, None)
     }
 
     /// What its clusters' names begin with.

@@ -253,7 +253,7 @@ impl<'a> Outbound<'a> {
         let rule = self.mesh.destination_rule(lead.service, client);
         let rule = rule.map(|rule| &**rule);
         let subset = lead.subset.as_deref();
-        let said = self.mesh.traffic_by(rule, port.number, subset);
+        let said = (self.mesh).traffic_by(lead.service, rule, port.number, subset);
         let spoken = Spoken::to(self.mesh, port, &said.pool)?;
         Some((lead, port, spoken, rule))
     }
@@ -273,7 +273,7 @@ impl<'a> Outbound<'a> {
             let base = names::outbound(port.number, subset, &lead.service.key.hostname);
             let cluster = spoken.cluster(base, carried)?;
             let callee = Callee::new(lead.service, port.number, lead.subset.as_ref(), rule);
-            let said = self.mesh.traffic_by(rule, port.number, subset);
+            let said = (self.mesh).traffic_by(lead.service, rule, port.number, subset);
             let key = said.balancer.key;
             Some((Way { cluster, key }, callee))
         });

@@ -98,23 +98,30 @@ fn slow_start(warmup: &Warmup) -> Value {
 fn detection(said: &OutlierDetection) -> Value {
     // A row that may never be complete is counted by nobody.
     let enforcing = |number: u32| if number > 0 { 100 } else { 0 };
+    // Envoy's own default would be to compare them.
+    let rates = said.success_rate.map_or(0, |rate| rate.enforcing_percent);
     let mut made = json!({
         "consecutive_5xx": said.consecutive_5xx.max(1),
         "enforcing_consecutive_5xx": enforcing(said.consecutive_5xx),
         "consecutive_gateway_failure": said.consecutive_gateway.max(1),
         "enforcing_consecutive_gateway_failure": enforcing(said.consecutive_gateway),
-        "enforcing_success_rate": 0,
+        "enforcing_success_rate": rates,
         "interval": duration(said.interval),
         "base_ejection_time": duration(said.base_ejection),
         "max_ejection_percent": said.max_ejection_percent,
         // Of two or more one may always be out; the only one is asked all the same (see `SOMEBODY`).
         "always_eject_one_host": said.max_ejection_percent > 0,
     });
+    if let Some(rate) = said.success_rate {
+        made["success_rate_minimum_hosts"] = json!(rate.minimum_hosts);
+        made["success_rate_request_volume"] = json!(rate.request_volume);
+        made["success_rate_stdev_factor"] = json!(rate.stdev_factor);
+    }
     if let Some(local) = said.consecutive_local {
         made["split_external_local_origin_errors"] = json!(true);
         made["consecutive_local_origin_failure"] = json!(local.max(1));
         made["enforcing_consecutive_local_origin_failure"] = json!(enforcing(local));
-        made["enforcing_local_origin_success_rate"] = json!(0);
+        made["enforcing_local_origin_success_rate"] = json!(rates);
     }
     made
 }

@@ -6,14 +6,20 @@ use serde_json::{Value, json};
 use voile_envoy::LimitName;
 use voile_envoy::grpc::{Crowd, Discovery, Route, cluster, routes, untold};
 use voile_model::SourceFile;
-use voile_model::mesh::Client;
 use voile_model::mesh::traffic::PortTraffic;
+use voile_model::mesh::{Client, TrafficDistribution};
 
 /// What a DestinationRule with this policy says of calls.
 fn traffic(policy: &str) -> PortTraffic {
+    annotated("", policy)
+}
+
+/// The same of a rule with annotations.
+fn annotated(annotations: &str, policy: &str) -> PortTraffic {
     let text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\nspec: {{ports: [{{name: grpc, port: 80}}]}}\n\
-         ---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: web, namespace: shop}}\n\
+         ---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\n\
+         metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\n\
          spec: {{host: web, trafficPolicy: {policy}}}\n"
     );
     let (mesh, diagnostics) = voile_model::check(&[SourceFile::new("mesh.yaml", text)], None);
@@ -184,6 +190,26 @@ fn what_grpc_has_no_word_for_is_named_with_the_fields_that_say_it() {
 }
 
 #[test]
+fn success_rates_that_grpc_does_not_compare_are_named() {
+    let said = annotated(
+        "voile.dev/success_rate_stdev_factor: \"1300\"",
+        "{outlierDetection: {}}",
+    );
+    let found: Vec<String> = untold("port 80", &said, Crowd::default())
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let [rates, rows] = &*found else {
+        panic!("two limits: {found:?}");
+    };
+    assert!(rows.contains("errors in a row"), "{rows}");
+    assert!(
+        rates.starts_with("outlier-detection: port 80: ") && rates.contains("success rates"),
+        "{rates}"
+    );
+}
+
+#[test]
 fn whose_weights_and_places_do_not_count_is_named_where_they_would_count() {
     let weighted = Crowd {
         is_weighted: true,
@@ -218,6 +244,10 @@ fn whose_weights_and_places_do_not_count_is_named_where_they_would_count() {
             "{policy} {crowd:?}"
         );
     }
+    // A Service's own word needs no endpoint whose place is known: that may be its node.
+    let mut near = traffic("{}");
+    near.balancer.locality = Some(TrafficDistribution::SameNode.setting());
+    assert_eq!(limits(&near, Crowd::default()), ["locality"]);
 }
 
 #[test]

@@ -42,14 +42,25 @@ const BYTES: &str = "outbound|90||web.shop.svc.cluster.local";
 
 /// With a DestinationRule that says this, and these resources.
 fn with(spec: &str, more: &str) -> Configuration {
+    annotated("", spec, more)
+}
+
+/// The same, and its annotations.
+fn annotated(annotations: &str, spec: &str, more: &str) -> Configuration {
     let rule = format!(
-        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: web, namespace: shop}}\nspec: {{host: web, {spec}}}\n{more}"
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\n\
+         metadata: {{name: web, namespace: shop, annotations: {{{annotations}}}}}\nspec: {{host: web, {spec}}}\n{more}"
     );
-    let files = [("mesh.yaml", MESH), ("rules.yaml", &rule)];
+    translated(MESH, &rule)
+}
+
+/// What a sidecar of the client's would be told.
+fn translated(mesh: &str, rule: &str) -> Configuration {
+    let files = [("mesh.yaml", mesh), ("rules.yaml", rule)];
     let files = files.map(|(name, text)| SourceFile::new(name, text.to_owned()));
     let (mesh, diagnostics) = voile_model::check(&files, None);
     let error = diagnostics.iter().find(|one| one.is_error());
-    assert!(error.is_none(), "{spec}: {error:?}");
+    assert!(error.is_none(), "{rule}: {error:?}");
     let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "client");
     translate(&mesh, &mesh.workloads[&key], Capture::None, &WrittenKeys)
 }
@@ -218,6 +229,62 @@ fn who_answers_badly_is_put_out_and_somebody_is_always_asked() {
     assert_eq!(panic("{outlierDetection: {maxEjectionPercent: 100}}"), 0);
     let none = whole("{}");
     assert_eq!(none.clusters[WEB]["outlier_detection"], Value::Null);
+}
+
+#[test]
+fn success_rates_are_compared_as_a_rules_annotations_say() {
+    let annotations = "voile.dev/success_rate_minimum_hosts: \"3\", voile.dev/success_rate_request_volume: \"20\", \
+                       voile.dev/success_rate_stdev_factor: \"1300\", voile.dev/enforcing_success_rate: \"70\"";
+    let numbers = [
+        "enforcing_success_rate",
+        "success_rate_minimum_hosts",
+        "success_rate_request_volume",
+        "success_rate_stdev_factor",
+        "enforcing_local_origin_success_rate",
+    ];
+    for (annotations, policy, wanted) in [
+        (annotations, "{}", json!([70, 3, 20, 1300, null])),
+        (
+            annotations,
+            "{splitExternalLocalOriginErrors: true}",
+            json!([70, 3, 20, 1300, 70]),
+        ),
+        (
+            "voile.dev/success_rate_stdev_factor: \"1900\"",
+            "{}",
+            json!([100, 5, 100, 1900, null]),
+        ),
+        (
+            "",
+            "{splitExternalLocalOriginErrors: true}",
+            json!([0, null, null, null, 0]),
+        ),
+    ] {
+        let spec = format!("trafficPolicy: {{outlierDetection: {policy}}}");
+        let made = annotated(annotations, &spec, "");
+        assert!(made.limits.is_empty(), "{:?}", made.limits);
+        let detection = &made.clusters[WEB]["outlier_detection"];
+        assert_eq!(of(detection, &numbers), wanted, "{annotations} {policy}");
+    }
+}
+
+#[test]
+fn that_a_service_prefers_who_is_near_is_named_where_no_rule_says_otherwise() {
+    let web = "spec: {selector: {app: web}, ";
+    let near = MESH.replacen(web, &format!("{web}trafficDistribution: PreferClose, "), 1);
+    let never = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\n\
+                 spec: {host: web, trafficPolicy: {loadBalancer: {localityLbSetting: {enabled: false}}}}\n";
+    for (mesh, rule, named) in [(MESH, "", 0), (&near, "", 2), (&near, never, 0)] {
+        let made = translated(mesh, rule);
+        let limits: Vec<String> = made.limits.iter().map(ToString::to_string).collect();
+        assert_eq!(limits.len(), named, "{limits:?}");
+        assert!(
+            limits
+                .iter()
+                .all(|one| one.starts_with("locality: ") && one.contains("trafficDistribution")),
+            "{limits:?}"
+        );
+    }
 }
 
 #[test]

@@ -241,5 +241,6 @@ fn service(world: &World<'_>, open: &Open<'_>) -> Option<Service> {
         waypoint: None,
         published: true,
         global: false,
+        distribution: None,
     })
 }

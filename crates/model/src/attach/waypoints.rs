@@ -101,6 +101,7 @@ fn service(gateway: &Gateway) -> Option<Service> {
         waypoint: None,
         published: false,
         global: false,
+        distribution: None,
     })
 }
 

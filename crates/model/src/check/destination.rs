@@ -1,6 +1,7 @@
 //! Check of DestinationRule: how a service is called, and by which of its clients (`exportTo`, `workloadSelector`).
 
 mod origin;
+mod success_rate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use crate::mesh::traffic::ProxyProtocol;
 use crate::mesh::{DestinationRule, PolicyLevel, Subset, TrafficPolicy, Visibility};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, ResourceName};
 use crate::written::traffic::Level;
-use crate::written::{Text, destination as written};
+use crate::written::{Text, TextMap, destination as written};
 
 pub(super) fn destination_rule(
-    meta: Meta,
+    (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     intents: &mut Vec<Intent>,
     report: &Report,
@@ -45,7 +46,8 @@ pub(super) fn destination_rule(
             report.error(codes::DUPLICATE_KEY, &subset.at, message, "keep one");
         }
     }
-    Some(DestinationRule {
+    let rates = success_rate::read(annotations, report);
+    let mut rule = DestinationRule {
         name: meta.name,
         source: meta.source,
         created: meta.created,
@@ -55,7 +57,11 @@ pub(super) fn destination_rule(
         policy,
         subsets,
         merged: Vec::new(),
-    })
+    };
+    if let Some((rate, at)) = rates {
+        success_rate::compare(&mut rule, rate, &at, report);
+    }
+    Some(rule)
 }
 
 /// Whose clients it is for. A selector is of workloads of the rule's own namespace, which Istio says by leaving out what `exportTo`

@@ -17,6 +17,7 @@ use crate::mesh::intent::Intent;
 use crate::names::Namespace;
 use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
+use crate::written::TextMap;
 use crate::written::header::Header;
 use crate::yaml::{self, Document, Node, Place};
 
@@ -261,7 +262,8 @@ fn resource(
         return Outcome::Bad(None);
     };
     let id = id(kind, &meta);
-    let checked = checked(kind.id, meta, &mut fields, intents, report);
+    let annotations = &header.metadata.annotations;
+    let checked = checked(kind.id, (meta, annotations), &mut fields, intents, report);
     fields.finish();
     match checked {
         Some(checked) => Outcome::Good(id, checked),
@@ -282,7 +284,7 @@ fn id(kind: &Kind, meta: &Meta) -> ResourceId {
 /// One line a kind: as written, then checked.
 fn checked(
     kind: &str,
-    meta: Meta,
+    (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     intents: &mut Vec<Intent>,
     report: &Report,
@@ -295,8 +297,10 @@ fn checked(
         "Deployment" => {
             pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
         }
-        "DestinationRule" => destination::destination_rule(meta, fields, intents, report)
-            .map(|rule| Checked::DestinationRule(rule.into())),
+        "DestinationRule" => {
+            destination::destination_rule((meta, annotations), fields, intents, report)
+                .map(|rule| Checked::DestinationRule(rule.into()))
+        }
         "EndpointSlice" => endpoint_slice::endpoint_slice(meta, fields, report)
             .map(|one| Checked::EndpointSlice(one.into())),
         "Endpoints" => Some(Checked::EndpointSlice(
@@ -308,9 +312,8 @@ fn checked(
         "IPAddress" => {
             kubernetes::ip_address(meta, fields, report).map(|a| Checked::IpAddress(a.into()))
         }
-        "Namespace" => {
-            kubernetes::namespace(meta, fields, report).map(|n| Checked::Namespace(n.into()))
-        }
+        "Namespace" => kubernetes::namespace((meta, annotations), fields, report)
+            .map(|n| Checked::Namespace(n.into())),
         "PeerAuthentication" => Some(Checked::PeerAuthentication(
             security::peer_authentication(meta, fields, report).into(),
         )),
@@ -327,12 +330,12 @@ fn checked(
             request_authentication::request_authentication(meta, fields, report).into(),
         )),
         "Secret" => kubernetes::secret(meta, fields, report).map(|s| Checked::Secret(s.into())),
-        "Service" => kubernetes::service(meta, fields, report)
+        "Service" => kubernetes::service((meta, annotations), fields, report)
             .map(|s| Checked::Services(vec![s.into()], Vec::new())),
         "ServiceAccount" => Some(Checked::ServiceAccount(
             kubernetes::service_account(meta, fields).into(),
         )),
-        "ServiceEntry" => service_entry::service_entry(meta, fields, report),
+        "ServiceEntry" => service_entry::service_entry((meta, annotations), fields, report),
         "Sidecar" => sidecar::sidecar(meta, fields, report).map(|s| Checked::Sidecar(s.into())),
         "Telemetry" => Some(Checked::Telemetry(
             telemetry::telemetry(meta, fields, report).into(),

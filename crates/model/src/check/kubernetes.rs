@@ -14,13 +14,14 @@ use crate::mesh::network::GLOBAL;
 use crate::mesh::waypoint::WaypointChoice;
 use crate::mesh::{
     Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
-    ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
+    ServiceOrigin, ServicePort, TargetPort, TrafficDistribution, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, Port, ResourceName, ServiceKey};
-use crate::written::kubernetes as written;
+use crate::text::clip;
+use crate::written::{Text, TextMap, kubernetes as written};
 
 pub(super) fn namespace(
-    meta: Meta,
+    (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<NamespaceResource> {
@@ -35,6 +36,13 @@ pub(super) fn namespace(
         );
         return None;
     };
+    let mut all = annotations.iter();
+    if let Some((_, said)) = all.find(|(key, _)| &*key.value == DISTRIBUTION) {
+        let said_so = clip(&said.value);
+        let message = format!("`{DISTRIBUTION}: {said_so}` of a Namespace is not obeyed");
+        let help = "write `trafficDistribution` in its Services";
+        report.warning(codes::NOT_OBEYED, &said.at, message, help);
+    }
     Some(NamespaceResource {
         name,
         labels: meta.labels,
@@ -174,7 +182,11 @@ fn kind_and_resolution(
     Some((kind.unwrap_or(ServiceKind::ClusterIp), resolution))
 }
 
-pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Service> {
+pub(super) fn service(
+    (meta, annotations): (Meta, &TextMap),
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<Service> {
     let written = written::Service::read(fields);
     let spec = At {
         place: meta.at.place,
@@ -221,7 +233,33 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         visibility,
         published: kind == ServiceKind::Published,
         global: meta.labels.get(GLOBAL) == Some("true"),
+        distribution: distribution(written.distribution.as_ref(), annotations, report),
     })
+}
+
+/// Annotation that says the same as `trafficDistribution`: of Services, which say it themselves since, and of ServiceEntries.
+const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
+
+/// Who is preferred because it is near. The field counts before the annotation, in which case does not matter, as in Istio.
+pub(super) fn distribution(
+    field: Option<&Text>,
+    annotations: &TextMap,
+    report: &Report,
+) -> Option<TrafficDistribution> {
+    const WORDS: [(&str, TrafficDistribution); 3] = [
+        ("PreferClose", TrafficDistribution::SameZone),
+        ("PreferSameZone", TrafficDistribution::SameZone),
+        ("PreferSameNode", TrafficDistribution::SameNode),
+    ];
+    let said = field.and_then(|text| report.one_of(text, &WORDS));
+    let mut all = annotations.iter();
+    let annotated = all.find(|(key, _)| &*key.value == DISTRIBUTION);
+    let annotated = annotated.and_then(|(_, text)| {
+        let mut words = WORDS.iter();
+        let word = words.find(|(word, _)| word.eq_ignore_ascii_case(&text.value));
+        word.map_or_else(|| report.one_of(text, &WORDS), |(_, said)| Some(*said))
+    });
+    said.or(annotated)
 }
 
 /// Annotation of a Service that says whom it is exported to.

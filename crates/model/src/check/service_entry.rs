@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::kubernetes::distribution;
 use super::values::{self, Meta};
 use super::{Checked, networking};
 use crate::codes;
@@ -16,13 +17,13 @@ use crate::mesh::{
 };
 use crate::names::{Hostname, ResourceName, ServiceKey, is_mesh_name};
 use crate::text::clip;
-use crate::written::{Text, networking as written};
+use crate::written::{Text, TextMap, networking as written};
 
 /// Most declared port names among which a near miss is looked for.
 const MAX_SUGGESTED_PORTS: usize = 16;
 
 pub(super) fn service_entry(
-    meta: Meta,
+    (meta, annotations): (Meta, &TextMap),
     fields: &mut Fields<'_>,
     report: &Report,
 ) -> Option<Checked> {
@@ -83,6 +84,7 @@ pub(super) fn service_entry(
         visibility: values::visibility(&written.export_to, &meta.name.namespace, report),
         published: false,
         global: meta.labels.get(GLOBAL) == Some("true"),
+        distribution: distribution(None, annotations, report),
     };
     Some(one_a_host(&meta.name, &model, hosts))
 }

@@ -135,6 +135,7 @@ pub(super) fn locality(written: &written::LocalitySetting, report: &Report) -> L
             .collect(),
         failover: failover.collect(),
         priority: priority.collect(),
+        always: false,
     }
 }
 
@@ -379,6 +380,8 @@ pub(super) fn outliers(written: &written::OutlierDetection, report: &Report) -> 
             .unwrap_or(usual.max_ejection_percent),
         min_health_percent: percent(written.min_health_percent.as_ref(), report)
             .unwrap_or(usual.min_health_percent),
+        // Said beside `spec`, and put in where all of it is read.
+        success_rate: None,
     }
 }
 

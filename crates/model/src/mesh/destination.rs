@@ -12,7 +12,7 @@ use super::traffic::{
     ClientTls, ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic, ProxyProtocol,
     RetryBudget,
 };
-use super::{Mesh, Visibility};
+use super::{Mesh, Service, TrafficDistribution, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
 pub use client::Client;
@@ -143,9 +143,11 @@ impl DestinationRule {
 }
 
 impl Mesh {
-    /// What a rule says of calls to a port of its service, or to one of a subset, and the mesh of localities where it says nothing.
+    /// What a rule says of calls to a port of its service, or to one of a subset. Where it says nothing of localities the service
+    /// does, and then the mesh.
     pub fn traffic_by(
         &self,
+        service: &Service,
         rule: Option<&DestinationRule>,
         port: Port,
         subset: Option<&str>,
@@ -153,7 +155,8 @@ impl Mesh {
         let mut said = rule.map_or_else(PortTraffic::default, |rule| rule.traffic(port, subset));
         let locality = &mut said.balancer.locality;
         if locality.is_none() {
-            locality.clone_from(&self.config.locality);
+            let by_service = service.distribution.map(TrafficDistribution::setting);
+            *locality = by_service.or_else(|| self.config.locality.clone());
         }
         said
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::network::NETWORK;
+use super::traffic::{LocalitySetting, NODE, REGION, SUBZONE, ZONE};
 use super::waypoint::WaypointChoice;
 use crate::names::{Hostname, Labels, Namespace, Port, ServiceKey};
 use crate::ranges::masked;
@@ -46,6 +48,34 @@ pub struct Service {
     pub published: bool,
     /// Whether other networks may call it (`istio.io/global`).
     pub global: bool,
+    /// Who is preferred because it is near; none where it does not say.
+    pub distribution: Option<TrafficDistribution>,
+}
+
+/// `trafficDistribution`: who is near is called as long as anybody is there, whether or not anybody is put out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrafficDistribution {
+    /// `PreferClose` and `PreferSameZone`: of the same network, then region, then zone.
+    SameZone,
+    /// `PreferSameNode`: the same, then of the same subzone, then node.
+    SameNode,
+}
+
+impl TrafficDistribution {
+    /// The same in the words of `localityLbSetting`.
+    #[must_use]
+    pub fn setting(self) -> LocalitySetting {
+        const LABELS: [&str; 5] = [NETWORK, REGION, ZONE, SUBZONE, NODE];
+        let labels = match self {
+            Self::SameZone => &LABELS[..3],
+            Self::SameNode => &LABELS[..],
+        };
+        LocalitySetting {
+            always: true,
+            priority: labels.iter().map(|label| (*label).into()).collect(),
+            ..LocalitySetting::default()
+        }
+    }
 }
 
 impl Service {

@@ -36,7 +36,10 @@ impl PortTraffic {
     pub fn ranks_localities(&self) -> bool {
         match &self.balancer.locality {
             None => self.outliers.is_some(),
-            Some(said) => said.enabled && (self.outliers.is_some() || !said.distribute.is_empty()),
+            Some(said) => {
+                let always = said.always || !said.distribute.is_empty();
+                said.enabled && (self.outliers.is_some() || always)
+            }
         }
     }
 }
@@ -104,7 +107,18 @@ pub struct LocalitySetting {
     pub failover: Vec<(Arc<str>, Arc<str>)>,
     /// Labels by which endpoints are near, the most telling first.
     pub priority: Vec<Arc<str>>,
+    /// Who is near comes first even where nobody is put out: a Service's own word.
+    pub always: bool,
 }
+
+/// Labels that say where a workload is, which its locality and its node say as well.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// The same of its zone.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// The same of its subzone.
+pub const SUBZONE: &str = "topology.istio.io/subzone";
+/// The same of its node.
+pub const NODE: &str = "kubernetes.io/hostname";
 
 impl Default for LocalitySetting {
     fn default() -> Self {
@@ -113,6 +127,7 @@ impl Default for LocalitySetting {
             distribute: Vec::new(),
             failover: Vec::new(),
             priority: Vec::new(),
+            always: false,
         }
     }
 }
@@ -211,6 +226,33 @@ pub struct OutlierDetection {
     pub max_ejection_percent: u32,
     /// `minHealthPercent`.
     pub min_health_percent: u32,
+    /// Who succeeds less often than the others: of the rule's annotations.
+    pub success_rate: Option<SuccessRate>,
+}
+
+/// How success rates are compared: annotations `voile.dev/success_rate_…` of a DestinationRule, with Envoy's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuccessRate {
+    /// `success_rate_minimum_hosts`: endpoints with enough requests that there must be to compare.
+    pub minimum_hosts: u32,
+    /// `success_rate_request_volume`: requests in an interval that are enough.
+    pub request_volume: u32,
+    /// `success_rate_stdev_factor`: so many thousandths of a standard deviation below the mean is too low.
+    pub stdev_factor: u32,
+    /// `enforcing_success_rate`: how many in 100 of those are put out.
+    pub enforcing_percent: u32,
+}
+
+impl Default for SuccessRate {
+    /// Envoy's.
+    fn default() -> Self {
+        Self {
+            minimum_hosts: 5,
+            request_volume: 100,
+            stdev_factor: 1_900,
+            enforcing_percent: 100,
+        }
+    }
 }
 
 impl Default for OutlierDetection {
@@ -224,6 +266,7 @@ impl Default for OutlierDetection {
             base_ejection: Duration::from_secs(30),
             max_ejection_percent: 10,
             min_health_percent: 0,
+            success_rate: None,
         }
     }
 }

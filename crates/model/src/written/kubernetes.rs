@@ -12,6 +12,8 @@ pub(crate) struct Service {
     pub(crate) external_name: Option<Text>,
     pub(crate) selector: Option<TextMap>,
     pub(crate) ports: Vec<ServicePort>,
+    /// `trafficDistribution`.
+    pub(crate) distribution: Option<Text>,
 }
 
 /// One of `spec.ports`.
@@ -27,12 +29,12 @@ pub(crate) struct ServicePort {
 }
 
 /// Fields of a Service by which kube-proxy chooses endpoints and no proxy of ours: what is so anyway, and what may be written instead.
-const NOT_OBEYED: [(&str, &[&str], &str, &str); 4] = [
+const NOT_OBEYED: [(&str, &[&str], &str, &str); 3] = [
     (
         "internalTrafficPolicy",
         &["Cluster"],
         "endpoints of other nodes are called, too",
-        "localityLbSetting of a DestinationRule prefers who is near",
+        "`trafficDistribution: PreferSameNode` prefers who is on the same node",
     ),
     (
         "publishNotReadyAddresses",
@@ -45,12 +47,6 @@ const NOT_OBEYED: [(&str, &[&str], &str, &str); 4] = [
         &["None"],
         "requests of one client go to any endpoint",
         "loadBalancer.consistentHash.useSourceIp of a DestinationRule keeps them at one",
-    ),
-    (
-        "trafficDistribution",
-        &[],
-        "endpoints are called wherever they are",
-        "localityLbSetting of a DestinationRule, with outlierDetection, prefers who is near",
     ),
 ];
 
@@ -68,6 +64,7 @@ impl Service {
             external_name: spec.text("externalName"),
             selector: spec.get("selector").map(|cursor| cursor.text_map()),
             ports: spec.list("ports", ServicePort::read),
+            distribution: spec.text("trafficDistribution"),
         };
         spec.ignore(&[
             "allocateLoadBalancerNodePorts",

@@ -17,6 +17,7 @@ mod last_good;
 mod levels;
 mod meaning;
 mod reference;
+mod traffic;
 
 use voile_model::{Diagnostic, Mesh, SourceFile, check};
 

@@ -75,7 +75,7 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
         (Some("two"), Algorithm::RoundRobin),
         (Some("three"), Algorithm::LeastRequest),
     ] {
-        let said = mesh.traffic_by(Some(rule), Port::new(80).unwrap(), subset);
+        let said = mesh.traffic_by(service, Some(rule), Port::new(80).unwrap(), subset);
         assert_eq!(said.balancer.algorithm, expected, "{subset:?}");
     }
     // What Istio leaves out without a word.
@@ -119,7 +119,8 @@ fn localities_are_as_the_mesh_says_where_no_rule_says_it() {
     let ranked = |mesh: &Mesh| {
         let ranks = |service: &&Arc<Service>| {
             let rule = mesh.destination_rule(service, Client::default());
-            let said = mesh.traffic_by(rule.map(|rule| &**rule), Port::new(80).unwrap(), None);
+            let rule = rule.map(|rule| &**rule);
+            let said = mesh.traffic_by(service, rule, Port::new(80).unwrap(), None);
             said.ranks_localities()
         };
         let services = mesh.services.values().filter(ranks);

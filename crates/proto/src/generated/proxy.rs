@@ -1638,6 +1638,9 @@ pub struct LocalitySetting {
     /// Labels, `name` or `name=value`.
     #[prost(string, repeated, tag = "4")]
     pub priority: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Also where nobody is put out.
+    #[prost(bool, tag = "5")]
+    pub always: bool,
 }
 impl ::prost::Name for LocalitySetting {
     const NAME: &'static str = "LocalitySetting";
@@ -1818,6 +1821,9 @@ pub struct OutlierDetection {
     pub max_ejection_percent: u32,
     #[prost(uint32, tag = "7")]
     pub min_health_percent: u32,
+    /// Absent: success rates are not compared.
+    #[prost(message, optional, tag = "8")]
+    pub success_rate: ::core::option::Option<SuccessRate>,
 }
 impl ::prost::Name for OutlierDetection {
     const NAME: &'static str = "OutlierDetection";
@@ -1827,6 +1833,29 @@ impl ::prost::Name for OutlierDetection {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.OutlierDetection".into()
+    }
+}
+/// Who succeeds less often than the others is an outlier, too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SuccessRate {
+    #[prost(uint32, tag = "1")]
+    pub minimum_hosts: u32,
+    #[prost(uint32, tag = "2")]
+    pub request_volume: u32,
+    /// In thousandths of a standard deviation.
+    #[prost(uint32, tag = "3")]
+    pub stdev_factor: u32,
+    #[prost(uint32, tag = "4")]
+    pub enforcing_percent: u32,
+}
+impl ::prost::Name for SuccessRate {
+    const NAME: &'static str = "SuccessRate";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.SuccessRate".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.SuccessRate".into()
     }
 }
 /// 0 = no limit, or the proxy's default.

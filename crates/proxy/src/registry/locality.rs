@@ -4,20 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use voile_model::Labels;
-use voile_model::mesh::traffic::{Distribute, LocalitySetting, PortTraffic};
+use voile_model::mesh::network::NETWORK;
+use voile_model::mesh::traffic::{
+    Distribute, LocalitySetting, NODE, PortTraffic, REGION, SUBZONE, ZONE,
+};
 use voile_traffic::balance::{Locality, distance, distance_by_labels};
 use voile_xds::wire::Workload;
 
 use crate::plan::{EndpointPlan, Rank};
 
-/// Labels that a locality says as well, as Istio's control plane adds them.
-const REGION: &str = "topology.kubernetes.io/region";
-const ZONE: &str = "topology.kubernetes.io/zone";
-const SUBZONE: &str = "topology.istio.io/subzone";
+/// Where our own workload is, as far as that is known.
+#[derive(Clone, Copy)]
+pub(super) struct Whereabouts<'a> {
+    /// `region/zone/subzone`.
+    pub(super) locality: &'a str,
+    pub(super) node: &'a str,
+    pub(super) labels: &'a Labels,
+}
 
 /// What ranks the endpoints of one destination.
 pub(super) struct Ranking<'a> {
     own: Locality,
+    node: &'a str,
     labels: &'a Labels,
     way: Way<'a>,
 }
@@ -54,25 +62,28 @@ impl Words {
 }
 
 impl<'a> Ranking<'a> {
-    /// For a workload of this locality and with these labels. As in Istio nothing fails over where nobody is put out, or found unwell
-    /// by being asked.
+    /// For a workload that is here. As in Istio nothing fails over where nobody is put out, or found unwell by being asked, unless the
+    /// service itself prefers who is near.
     pub(super) fn new(
-        own: &str,
-        labels: &'a Labels,
+        at: Whereabouts<'a>,
         (said, asked): (Option<&'a PortTraffic>, bool),
         words: &'a Words,
     ) -> Self {
+        let own = at.locality;
         let setting = said.and_then(|said| said.balancer.locality.as_ref());
         let of_ours = |setting: &&'a LocalitySetting| setting.enabled;
         let shares = setting.filter(of_ours).and_then(|setting| {
             let mut all = setting.distribute.iter();
             all.find(|one| covers(&one.from, own))
         });
-        let ejects = asked || said.is_some_and(|said| said.outliers.is_some());
+        let always = setting.is_some_and(|setting| setting.always);
+        let ejects = always || asked || said.is_some_and(|said| said.outliers.is_some());
+        let nowhere = own.is_empty() && at.node.is_empty();
         let enabled = setting.is_none_or(|setting| setting.enabled);
         let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
         let way = match shares {
             _ if !enabled || (own.is_empty() && words.priority.is_empty()) => Way::Flat,
+            _ if always && nowhere => Way::Flat,
             Some(shares) => Way::Distribute(shares),
             None if !ejects || distributes => Way::Flat,
             None if !words.priority.is_empty() => Way::Labels(&words.priority),
@@ -80,7 +91,8 @@ impl<'a> Ranking<'a> {
         };
         Self {
             own: parsed(own),
-            labels,
+            node: at.node,
+            labels: at.labels,
             way,
         }
     }
@@ -97,8 +109,13 @@ impl<'a> Ranking<'a> {
             Way::Failover(failover) => by(distance(&self.own, &of, failover)),
             Way::Labels(labels) => by(distance_by_labels(
                 labels,
-                |name| label(self.labels, &self.own, name),
-                |name| label(&workload.own_labels, &of, name),
+                |name| label(self.labels, (&self.own, self.node), name),
+                |name| match (name, &workload.away) {
+                    (NETWORK, Some(away)) => Some(&*away.network),
+                    // Whatever ours is called.
+                    (NETWORK, None) => self.labels.get(NETWORK),
+                    _ => label(&workload.own_labels, (&of, &workload.node), name),
+                },
             )),
             Way::Distribute(shares) => {
                 let mut to = shares.to.iter();
@@ -160,14 +177,20 @@ fn parsed(text: &str) -> Locality {
     }
 }
 
-fn label<'l>(labels: &'l Labels, locality: &'l Locality, name: &str) -> Option<&'l str> {
+/// A label, or what says the same, as Istio's control plane adds it.
+fn label<'l>(
+    labels: &'l Labels,
+    (locality, node): (&'l Locality, &'l str),
+    name: &str,
+) -> Option<&'l str> {
     labels.get(name).or_else(|| {
         let part = match name {
-            REGION => &locality.region,
-            ZONE => &locality.zone,
-            SUBZONE => &locality.subzone,
+            REGION => locality.region.as_str(),
+            ZONE => locality.zone.as_str(),
+            SUBZONE => locality.subzone.as_str(),
+            NODE => node,
             _ => return None,
         };
-        Some(part.as_str()).filter(|part| !part.is_empty())
+        Some(part).filter(|part| !part.is_empty())
     })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use voile_model::Port;
 use voile_model::mesh::traffic::{self as said, HashKey, PortTraffic};
 use voile_traffic::balance::{Algorithm, Cookie, KeySource, SlowStart, Spread};
-use voile_traffic::{Limits, OutlierPolicy, RetryBudget, Standing};
+use voile_traffic::{Limits, OutlierPolicy, RetryBudget, Standing, SuccessRate};
 use voile_transport::KeepAlive;
 use voile_transport::proxy_protocol::Version;
 use voile_xds::wire::{HealthCheck, OutboundService};
@@ -331,6 +331,16 @@ fn outlier_policy(said: &said::OutlierDetection) -> OutlierPolicy {
         base_ejection: said.base_ejection,
         max_ejection_percent: said.max_ejection_percent,
         min_health_percent: said.min_health_percent,
+        // What is never put out need not be counted.
+        success_rate: said
+            .success_rate
+            .filter(|rate| rate.enforcing_percent > 0)
+            .map(|rate| SuccessRate {
+                minimum_hosts: rate.minimum_hosts,
+                request_volume: rate.request_volume,
+                deviations_thousandths: rate.stdev_factor,
+                enforcing_percent: rate.enforcing_percent,
+            }),
         ..OutlierPolicy::default()
     }
 }

@@ -12,7 +12,7 @@ use quinn::Incoming;
 use tokio::net::TcpStream;
 use voile_identity::Revocations;
 use voile_policy::Trust;
-use voile_traffic::{AuthorityTable, Outcome, RetryPolicy};
+use voile_traffic::{AuthorityTable, Ejection, Outcome, Reason, RetryPolicy};
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::Belief;
@@ -771,10 +771,13 @@ impl ServiceState {
         if self.on_demand.is_some() {
             return;
         }
-        if watch.report(to.place, outcome, moment::now()) {
+        for Ejection { place, reason } in watch.report(to.place, outcome, moment::now()) {
             count(&worker.counters.outliers_ejected);
-            let endpoint = to.endpoint.plan.address;
-            let after = format_args!("{outcome:?}");
+            let endpoint = watch.endpoints[place];
+            let after = match reason {
+                Reason::InARow => format!("{outcome:?}"),
+                Reason::SuccessRate => "succeeding less often than the others".to_owned(),
+            };
             tracing::warn!(cluster = self.cluster, %endpoint, %after, "outlier ejected");
         }
         self.balance.refresh(self.among());

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use voile_traffic::{
-    Breaker, Bucket, KeyedBuckets, LimitKey, Limits, Outcome, OutlierPolicy, Outliers, Rate,
-    Resource, SuccessRate, unsuccessful,
+    Breaker, Bucket, Ejection, KeyedBuckets, LimitKey, Limits, Outcome, OutlierPolicy, Outliers,
+    Rate, Reason, Resource, SuccessRate, unsuccessful,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ fn an_endpoint_is_put_out_after_so_many_bad_answers_in_a_row() {
         };
         let out = statuses
             .iter()
-            .position(|status| outliers.report(0, outcome(status), S));
+            .position(|status| !outliers.report(0, outcome(status), S).is_empty());
         assert_eq!(out.map(|at| at + 1), wanted, "{statuses:?}");
         assert_eq!(outliers.is_out(0, S), wanted.is_some());
         assert!(!outliers.is_out(1, S));
@@ -157,13 +157,26 @@ fn never_more_are_out_than_may_be_while_workers_report_at_once() {
     assert!(seen > 100, "it was tried: {seen}");
 }
 
-#[test]
-fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
-    let rule = SuccessRate {
+fn usual_rates() -> SuccessRate {
+    SuccessRate {
         minimum_hosts: 5,
         request_volume: 100,
         deviations_thousandths: 1_900,
-    };
+        enforcing_percent: 100,
+    }
+}
+
+fn by_rates(rule: SuccessRate) -> OutlierPolicy {
+    OutlierPolicy {
+        consecutive_5xx: 0,
+        success_rate: Some(rule),
+        ..all_may()
+    }
+}
+
+#[test]
+fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
+    let rule = usual_rates();
     let even = [(99, 100); 9];
     let one = [&even[..], &[(50, 100)]].concat();
     assert_eq!(unsuccessful(&one, &rule), [9]);
@@ -174,21 +187,17 @@ fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
         "too few requests"
     );
     assert_eq!(unsuccessful(&one[6..], &rule), [0; 0], "too few endpoints");
-    let policy = OutlierPolicy {
-        consecutive_5xx: 0,
-        success_rate: Some(rule),
-        ..all_may()
-    };
-    let outliers = Outliers::new(policy, 10);
+    let outliers = Outliers::new(by_rates(rule), 10);
     for request in 0..1_000 {
         let bad = request % 10 == 3 && request % 20 == 3;
         let status = if bad { 500 } else { 200 };
-        assert!(!outliers.report(request % 10, Outcome::Answered(status), S));
+        let out = outliers.report(request % 10, Outcome::Answered(status), S);
+        assert_eq!(out, []);
     }
-    assert!(
-        outliers.report(0, Outcome::Answered(200), 10 * S),
-        "the interval is over"
-    );
+    let out = outliers.report(0, Outcome::Answered(200), 10 * S);
+    let reason = Reason::SuccessRate;
+    let third = Ejection { place: 3, reason };
+    assert_eq!(out, [third], "the interval is over");
     assert_eq!(
         (outliers.out(10 * S), outliers.is_out(3, 10 * S)),
         (1, true)
@@ -198,7 +207,85 @@ fn who_succeeds_far_less_often_than_the_others_is_put_out_by_the_interval() {
         let status = if request % 10 == 0 { 500 } else { 200 };
         outliers.report(request % 10, Outcome::Answered(status), 11 * S);
     }
-    assert!(!outliers.report(1, Outcome::Answered(200), 21 * S));
+    assert_eq!(outliers.report(1, Outcome::Answered(200), 21 * S), []);
+}
+
+#[test]
+fn who_differs_from_the_others_by_a_rounding_alone_does_not_differ() {
+    let strict = SuccessRate {
+        deviations_thousandths: 0,
+        ..usual_rates()
+    };
+    for successes in 0..=1_000 {
+        for endpoints in [5, 7, 10] {
+            let even = vec![(successes, 1_000); endpoints];
+            assert_eq!(unsuccessful(&even, &strict), [0; 0], "{successes}");
+        }
+    }
+    let one = [
+        (999, 1_000),
+        (999, 1_000),
+        (998, 1_000),
+        (999, 1_000),
+        (999, 1_000),
+    ];
+    assert_eq!(unsuccessful(&one, &strict), [2]);
+}
+
+#[test]
+fn as_many_of_those_that_succeed_less_often_are_put_out_as_is_said() {
+    for (percent, least, most) in [(0, 0, 0), (30, 200, 400), (100, 1_000, 1_000)] {
+        let rule = SuccessRate {
+            enforcing_percent: percent,
+            minimum_hosts: 2,
+            request_volume: 1,
+            deviations_thousandths: 500,
+        };
+        let policy = OutlierPolicy {
+            base_ejection: MS,
+            max_ejection: MS,
+            ..by_rates(rule)
+        };
+        let outliers = Outliers::new(policy, 3);
+        let mut put_out = 0;
+        for interval in 1..=1_000 {
+            let now = interval * 10 * S + interval * Duration::from_nanos(7_919);
+            // What was counted since the last comparison is compared with the first answer of the next interval.
+            put_out += outliers.report(0, Outcome::Answered(200), now).len();
+            for (place, status) in [(0, 200), (1, 200), (2, 500)] {
+                outliers.report(place, Outcome::Answered(status), now + S);
+            }
+        }
+        put_out += outliers.report(0, Outcome::Answered(200), 20_000 * S).len();
+        assert!((least..=most).contains(&put_out), "{percent}: {put_out}");
+    }
+}
+
+#[test]
+fn who_always_succeeds_is_never_put_out_whenever_workers_compare() {
+    let rule = SuccessRate {
+        minimum_hosts: 2,
+        request_volume: 1,
+        deviations_thousandths: 0,
+        enforcing_percent: 100,
+    };
+    let policy = OutlierPolicy {
+        interval: MS,
+        ..by_rates(rule)
+    };
+    let outliers = Outliers::new(policy, 4);
+    let clock = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for request in 0..200_000 {
+                    let now = S + clock.fetch_add(1, Relaxed) * Duration::from_micros(100);
+                    let out = outliers.report(request % 4, Outcome::Answered(200), now);
+                    assert_eq!(out, []);
+                }
+            });
+        }
+    });
 }
 
 #[test]
@@ -214,6 +301,25 @@ fn who_is_out_stays_out_when_others_come_and_go() {
     };
     let new = Outliers::follow(fewer, &[Some(0), Some(1)], &old);
     assert_eq!(new.out(2 * S), 1, "never more than may be");
+}
+
+#[test]
+fn what_was_counted_of_who_stays_counts_when_others_come_and_go() {
+    let old = Outliers::new(by_rates(usual_rates()), 5);
+    let ask = |outliers: &Outliers, requests: u32, now| {
+        let each = (0..requests).flat_map(|_| 0..5);
+        let answered = each.flat_map(|place| {
+            let status = if place == 4 { 503 } else { 200 };
+            outliers.report(place, Outcome::Answered(status), now)
+        });
+        answered.count()
+    };
+    assert_eq!(ask(&old, 60, S), 0);
+    let was = [Some(0), Some(1), Some(2), Some(3), Some(4), None];
+    let new = Outliers::follow(by_rates(usual_rates()), &was, &old);
+    assert_eq!(ask(&new, 60, 2 * S), 0);
+    let out = new.report(5, Outcome::Answered(200), 10 * S);
+    assert_eq!(out.iter().map(|one| one.place).collect::<Vec<_>>(), [4]);
 }
 
 #[test]

@@ -17,6 +17,10 @@ use super::{
 
 /// One resource of type `istio.workload.Address`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "taken apart as soon as it is read"
+)]
 pub enum Address {
     /// Something that runs.
     Workload(Workload),
@@ -118,6 +122,8 @@ pub struct Workload {
     pub healthy: bool,
     /// `region/zone/subzone`, as far as it is known; empty where it is not.
     pub locality: Arc<str>,
+    /// The node it runs on, empty when not said.
+    pub node: Arc<str>,
     /// Who stands before it where it is called by its own address.
     pub waypoint: Option<WaypointAddress>,
     /// How it is called, if it is a waypoint for which a node proxy takes tunnels.
@@ -259,6 +265,7 @@ impl Workload {
             weight: message.capacity.unwrap_or(1),
             healthy: message.status == wire::WorkloadStatus::Healthy as i32,
             locality: locality(message.locality.as_ref()),
+            node: message.node.as_str().into(),
             waypoint: message.waypoint.as_ref().map(WaypointAddress::read),
             application_tunnel: application_tunnel(message)?,
         })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use prost::{Message as _, Name as _};
-use voile_model::mesh::{self, Resolution, TargetPort, Transport};
+use voile_model::mesh::{self, Resolution, TargetPort, TrafficDistribution, Transport};
 use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload as wire};
 
@@ -53,10 +53,7 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
             .iter()
             .map(ToString::to_string)
             .collect(),
-        load_balancing: is_passthrough(service).then(|| wire::LoadBalancing {
-            mode: wire::load_balancing::Mode::Passthrough.into(),
-            ..wire::LoadBalancing::default()
-        }),
+        load_balancing: load_balancing(service),
         canonical: service.origin == mesh::ServiceOrigin::Kubernetes,
         visibility: match service.visibility {
             mesh::Visibility::Public => wire::service::Visibility::Public,
@@ -65,6 +62,29 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
         .into(),
         ..wire::Service::default()
     }
+}
+
+/// Whom a node proxy, or a ztunnel, prefers.
+fn load_balancing(service: &mesh::Service) -> Option<wire::LoadBalancing> {
+    use wire::load_balancing::{Mode, Scope};
+    const SCOPES: [Scope; 5] = [
+        Scope::Network,
+        Scope::Region,
+        Scope::Zone,
+        Scope::Subzone,
+        Scope::Node,
+    ];
+    let (mode, scopes) = match service.distribution {
+        _ if is_passthrough(service) => (Mode::Passthrough, &[][..]),
+        None => return None,
+        Some(TrafficDistribution::SameZone) => (Mode::Failover, &SCOPES[..3]),
+        Some(TrafficDistribution::SameNode) => (Mode::Failover, &SCOPES[..]),
+    };
+    Some(wire::LoadBalancing {
+        routing_preference: scopes.iter().map(|scope| (*scope).into()).collect(),
+        mode: mode.into(),
+        ..wire::LoadBalancing::default()
+    })
 }
 
 /// Whether traffic goes to the address that the client named.

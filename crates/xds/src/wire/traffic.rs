@@ -7,7 +7,7 @@ use std::time::Duration;
 use voile_model::mesh::traffic::{
     Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
     LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, ProxyProtocol, RetryBudget,
-    TcpKeepAlive, TlsOrigin, Warmup,
+    SuccessRate, TcpKeepAlive, TlsOrigin, Warmup,
 };
 use voile_proto::proxy as wire;
 
@@ -166,6 +166,7 @@ fn encode_locality(locality: &LocalitySetting) -> wire::LocalitySetting {
         distribute: distribute.collect(),
         failover: failover.collect(),
         priority: locality.priority.iter().map(ToString::to_string).collect(),
+        always: locality.always,
     }
 }
 
@@ -187,6 +188,7 @@ fn check_locality(message: &wire::LocalitySetting) -> LocalitySetting {
             .map(|one| (text(&one.from), text(&one.to)))
             .collect(),
         priority: message.priority.iter().map(text).collect(),
+        always: message.always,
     }
 }
 
@@ -213,6 +215,12 @@ fn encode_outliers(outliers: &OutlierDetection) -> wire::OutlierDetection {
         base_ejection_ms: milliseconds(outliers.base_ejection),
         max_ejection_percent: outliers.max_ejection_percent,
         min_health_percent: outliers.min_health_percent,
+        success_rate: outliers.success_rate.map(|rate| wire::SuccessRate {
+            minimum_hosts: rate.minimum_hosts,
+            request_volume: rate.request_volume,
+            stdev_factor: rate.stdev_factor,
+            enforcing_percent: rate.enforcing_percent,
+        }),
     }
 }
 
@@ -341,6 +349,12 @@ fn check_outliers(message: &wire::OutlierDetection) -> OutlierDetection {
         base_ejection: Duration::from_millis(message.base_ejection_ms.into()),
         max_ejection_percent: message.max_ejection_percent,
         min_health_percent: message.min_health_percent,
+        success_rate: message.success_rate.as_ref().map(|rate| SuccessRate {
+            minimum_hosts: rate.minimum_hosts,
+            request_volume: rate.request_volume,
+            stdev_factor: rate.stdev_factor,
+            enforcing_percent: rate.enforcing_percent,
+        }),
     }
 }
 
@@ -372,7 +386,7 @@ mod tests {
     use voile_model::mesh::traffic::{
         Algorithm, Authorities, ClientTls, ConnectionPool, Distribute, HashCookie, HashKey,
         LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic, ProxyProtocol, RetryBudget,
-        TcpKeepAlive, TlsOrigin, Warmup,
+        SuccessRate, TcpKeepAlive, TlsOrigin, Warmup,
     };
 
     use super::{check_traffic, encode_traffic};
@@ -418,11 +432,18 @@ mod tests {
             }],
             failover: vec![("eu".into(), "us".into())],
             priority: vec!["team=a".into()],
+            always: true,
         });
         all.outliers = Some(OutlierDetection {
             consecutive_gateway: 2,
             consecutive_local: Some(1),
             min_health_percent: 3,
+            success_rate: Some(SuccessRate {
+                minimum_hosts: 2,
+                request_volume: 3,
+                stdev_factor: 4,
+                enforcing_percent: 0,
+            }),
             ..OutlierDetection::default()
         });
         all.pool = ConnectionPool {

@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use prost::Message;
 use voile_model::Labels;
+use voile_model::mesh::TrafficDistribution::{SameNode, SameZone};
+use voile_model::mesh::network::NETWORK;
 use voile_model::mesh::traffic::{
     Distribute, LoadBalancer, LocalitySetting, OutlierDetection, PortTraffic,
 };
 use voile_proto::{proxy, type_url, workload};
 use voile_traffic::Outcome;
-use voile_xds::wire::Workload;
+use voile_xds::wire::{Away, Workload};
 
 use super::{SHOP, at, mesh, put};
 use crate::plan::{EndpointPlan, Rank, Same, ServicePlan};
 use crate::registry::Registry;
-use crate::registry::locality::{Ranking, Words};
+use crate::registry::locality::{Ranking, Whereabouts, Words};
 
 fn somewhere(locality: &str, version: &str) -> Workload {
     let mut parts = locality.split('/').map(str::to_owned);
@@ -34,6 +36,14 @@ fn somewhere(locality: &str, version: &str) -> Workload {
     Workload::check(&message).expect("a workload")
 }
 
+fn standing<'a>(locality: &'a str, labels: &'a Labels) -> Whereabouts<'a> {
+    Whereabouts {
+        locality,
+        node: "",
+        labels,
+    }
+}
+
 fn said(locality: impl Into<Option<LocalitySetting>>, ejects: bool) -> PortTraffic {
     PortTraffic {
         balancer: LoadBalancer {
@@ -50,7 +60,7 @@ fn the_nearest_come_first_where_endpoints_are_asked_whether_they_are_well() {
     let (said, labels) = (said(None, false), Labels::NONE);
     let words = Words::of(Some(&said));
     for (asked, expected) in [(false, [0, 0, 0]), (true, [0, 1, 3])] {
-        let ranking = Ranking::new("eu/a/1", &labels, (Some(&said), asked), &words);
+        let ranking = Ranking::new(standing("eu/a/1", &labels), (Some(&said), asked), &words);
         let rank = |locality| ranking.rank(&somewhere(locality, "v1")).expect("a rank");
         let ranks = ["eu/a/1", "eu/a/2", "us/a/1"].map(|locality| rank(locality).priority);
         assert_eq!(ranks, expected, "{asked}");
@@ -101,12 +111,64 @@ fn the_nearest_come_first_where_somebody_is_put_out() {
         ),
     ] {
         let words = Words::of(Some(&said));
-        let ranking = Ranking::new(own, &labels, (Some(&said), false), &words);
+        let ranking = Ranking::new(standing(own, &labels), (Some(&said), false), &words);
         let found = all.map(|(locality, version)| {
             let rank = ranking.rank(&somewhere(locality, version));
             rank.expect("a place").priority
         });
         assert_eq!(found, expected, "{own} {said:?}");
+    }
+}
+
+#[test]
+fn a_service_that_prefers_who_is_near_does_so_though_nobody_is_put_out() {
+    let workload = |place: &str, node: &str, network: &str| {
+        let mut workload = somewhere("anywhere", "v1");
+        workload.locality = place.into();
+        workload.node = node.into();
+        workload.away = (!network.is_empty()).then(|| {
+            Box::new(Away {
+                network: network.into(),
+                gateway: None,
+                keepers: Vec::new(),
+            })
+        });
+        workload
+    };
+    let all = [
+        workload("eu/a/1", "n1", ""),
+        workload("eu/a/1", "n2", ""),
+        workload("eu/a/2", "n1", ""),
+        workload("eu/b/1", "n3", ""),
+        workload("us/a/1", "n4", ""),
+        workload("eu/a/1", "n1", "east"),
+        workload("", "n1", ""),
+    ];
+    // Our own network's name is on our label alone, and makes nobody far.
+    let labels: Labels = [(NETWORK, "west")].into_iter().collect();
+    let own = Whereabouts {
+        locality: "eu/a/1",
+        node: "n1",
+        labels: &labels,
+    };
+    let here = |locality, node| Whereabouts {
+        locality,
+        node,
+        ..own
+    };
+    for (own, distribution, expected) in [
+        (own, SameZone, [0, 0, 0, 1, 2, 3, 2]),
+        (own, SameNode, [0, 1, 2, 3, 4, 5, 4]),
+        (here("eu/a/1", ""), SameNode, [1, 1, 2, 3, 4, 5, 4]),
+        (here("", "n1"), SameNode, [4, 4, 4, 4, 4, 5, 0]),
+        (here("", ""), SameZone, [0; 7]),
+    ] {
+        let said = said(distribution.setting(), false);
+        let words = Words::of(Some(&said));
+        let ranking = Ranking::new(own, (Some(&said), false), &words);
+        let rank = |workload| ranking.rank(workload).expect("a place").priority;
+        let found = all.each_ref().map(rank);
+        assert_eq!(found, expected, "{} {distribution:?}", own.locality);
     }
 }
 
@@ -131,7 +193,7 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
     };
     let (said, labels) = (said(setting, false), Labels::NONE);
     let words = Words::of(Some(&said));
-    let ranking = Ranking::new("eu/a/1", &labels, (Some(&said), false), &words);
+    let ranking = Ranking::new(standing("eu/a/1", &labels), (Some(&said), false), &words);
     let plan = EndpointPlan {
         name: None,
         address: "10.0.0.1:80".parse().expect("an address"),
@@ -222,7 +284,8 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
     let Same(before) = watch(&first);
     let now = Duration::from_secs(5);
     let last = (first.endpoints.len() - 1) as u32;
-    assert!(before.report(last, Outcome::Answered(500), now));
+    let put_out = before.report(last, Outcome::Answered(500), now);
+    assert_eq!(put_out[0].place, last as usize);
     let sick = first.endpoints[last as usize].address;
     registry.remove_workload(&"one".into());
     let second = web(&registry);
