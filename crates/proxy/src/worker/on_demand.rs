@@ -88,3 +88,94 @@ impl OnDemand {
         Some(made)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Rank, Settings};
+    use crate::worker::tests::{Stage, play};
+
+    fn hosts_of(pattern: &str) -> OnDemand {
+        let name = NamePlan {
+            host: pattern.into(),
+            logical: true,
+            on_demand: true,
+        };
+        OnDemand {
+            pattern: Hostname::new(pattern).expect("a pattern"),
+            plan: EndpointPlan {
+                name: Some(name),
+                address: "0.0.0.0:80".parse().expect("an address"),
+                expected: None,
+                weight: 1,
+                available: true,
+                origination: None,
+                rank: Rank::default(),
+                peer: Default::default(),
+            },
+            hosts: RefCell::default(),
+        }
+    }
+
+    /// Who is chosen for a host by a request that these failed before.
+    fn chosen(of: &OnDemand, worker: &Worker, host: &str, tried: &[u32]) -> Option<Rc<Endpoint>> {
+        let wish = Wish {
+            key: None,
+            tried,
+            opaque: false,
+            host: Some(host),
+        };
+        of.choose(worker, wish).map(|one| Rc::clone(&one.endpoint))
+    }
+
+    #[test]
+    fn each_host_that_a_pattern_covers_is_an_endpoint_of_its_own_and_no_other_is_any() {
+        play(|| async {
+            let stage = Stage::new(Settings::default());
+            let mut of = hosts_of("*.dyn.test");
+            let choose = |of: &OnDemand, host: &str| chosen(of, &stage.worker, host, &[]);
+            let a = choose(&of, "a.dyn.test").expect("an endpoint");
+            let b = choose(&of, "b.dyn.test").expect("an endpoint");
+            assert_eq!(a.plan.host_on_demand(), Some("a.dyn.test"));
+            assert_eq!(b.plan.host_on_demand(), Some("b.dyn.test"));
+            assert_ne!(a.key, b.key, "no connection of one is the other's");
+            let again = choose(&of, "a.dyn.test").expect("an endpoint");
+            assert!(Rc::ptr_eq(&again, &a));
+            for host in ["dyn.test", "other.test", "*.dyn.test", "a dyn.test", ""] {
+                assert!(choose(&of, host).is_none(), "{host}");
+            }
+            // There is nobody else to ask.
+            let failed = chosen(&of, &stage.worker, "a.dyn.test", &[a.key]);
+            assert!(failed.is_none());
+            assert!(chosen(&of, &stage.worker, "b.dyn.test", &[a.key]).is_some());
+            of.plan.available = false;
+            assert!(choose(&of, "a.dyn.test").is_none());
+            // Whatever the pattern, a name of the mesh is nothing to ask the world for.
+            let all = hosts_of("*.local");
+            assert!(choose(&all, "printer.local").is_some());
+            assert!(choose(&all, "web.shop.svc.cluster.local").is_none());
+        });
+    }
+
+    #[test]
+    fn of_too_many_hosts_the_one_goes_that_was_not_named_for_longest() {
+        play(|| async {
+            let stage = Stage::new(Settings::default());
+            let of = hosts_of("*.dyn.test");
+            let choose = |host: &str| chosen(&of, &stage.worker, host, &[]).expect("an endpoint");
+            let host = |number: usize| format!("h{number}.dyn.test");
+            let first: Vec<_> = (0..MAX_HOSTS).map(|number| choose(&host(number))).collect();
+            assert!(Rc::ptr_eq(&choose(&host(0)), &first[0]));
+            for more in 0..3 {
+                choose(&format!("more{more}.dyn.test"));
+                assert_eq!(of.hosts.borrow().known.len(), MAX_HOSTS);
+            }
+            // Those after the first went, which was named once more.
+            assert!(Rc::ptr_eq(&choose(&host(0)), &first[0]));
+            assert!(Rc::ptr_eq(&choose(&host(4)), &first[4]));
+            for (gone, was) in first.iter().enumerate().take(4).skip(1) {
+                assert!(!Rc::ptr_eq(&choose(&host(gone)), was), "{gone}");
+            }
+        });
+    }
+}
