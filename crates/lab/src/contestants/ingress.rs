@@ -14,7 +14,7 @@ use voile_host::ready::Probe;
 use self::changes::Changes;
 use super::listeners::fill;
 use super::voile::{Ports, Told, Voile, metric, second, tell};
-use super::{CONTROL, Contestant, Counts, Hop, INGRESS, Instance, Route, peers_folder};
+use super::{CONTROL, Contestant, Counts, Hop, INGRESS, Instance, Route, changed, peers_folder};
 use crate::definition::{Action, Variant};
 use crate::events::{READY_PATH, Sign};
 use crate::plan::Way;
@@ -213,17 +213,19 @@ impl Contestant for Ingress {
     }
 
     fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
-        let mut running = self.running.take().ok_or("it does not run")?;
-        let sign = self.change(&mut running, lab, action, way);
-        self.running = Some(running);
-        sign
+        changed(
+            self,
+            |one| &mut one.running,
+            |one, running| one.change(running, lab, action, way),
+        )
     }
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let mut running = self.running.take().ok_or("it does not run")?;
-        let made_good = self.make_good(&mut running, lab);
-        self.running = Some(running);
-        made_good
+        changed(
+            self,
+            |one| &mut one.running,
+            |one, running| one.make_good(running, lab),
+        )
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

@@ -15,6 +15,7 @@ mod pair;
 mod pipy;
 mod planes;
 mod relay;
+mod retired;
 pub(crate) mod served;
 mod voile;
 mod ztunnel;
@@ -419,6 +420,18 @@ fn voile_planes(variant: &Variant, outfit: &Outfit) -> Planes {
         .and(&["node"], Box::new(nodes))
         .and(&[WAYPOINT_MODE], Box::new(waypoint))
         .and(&[INGRESS], Box::new(gateway))
+}
+
+/// Does something to what runs of a contestant that takes the contestant, too.
+fn changed<C, R, T>(
+    contestant: &mut C,
+    running: fn(&mut C) -> &mut Option<R>,
+    change: impl FnOnce(&C, &mut R) -> Result<T, String>,
+) -> Result<T, String> {
+    let mut taken = running(contestant).take().ok_or("it does not run")?;
+    let done = change(contestant, &mut taken);
+    *running(contestant) = Some(taken);
+    done
 }
 
 /// A folder for a contestant's configuration.

@@ -31,7 +31,7 @@ use super::served::SECOND;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
 use super::{
     CLIENT_NODE, CONTROL, Carried, Contestant, Counts, HBONE, Instance, Route, SERVER_NODE, Stage,
-    WAYPOINT, peers_folder,
+    WAYPOINT, changed, peers_folder,
 };
 use crate::definition::{Action, Variant};
 use crate::events::{READY_PATH, Sign};
@@ -621,17 +621,19 @@ impl Contestant for Nodes {
     }
 
     fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
-        let mut running = self.running.take().ok_or("it does not run")?;
-        let sign = self.change(&mut running, lab, action, way);
-        self.running = Some(running);
-        sign
+        changed(
+            self,
+            |one| &mut one.running,
+            |one, running| one.change(running, lab, action, way),
+        )
     }
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let mut running = self.running.take().ok_or("it does not run")?;
-        let made_good = self.make_good(&mut running, lab);
-        self.running = Some(running);
-        made_good?;
+        changed(
+            self,
+            |one| &mut one.running,
+            |one, running| one.make_good(running, lab),
+        )?;
         self.ready(lab)
     }
 

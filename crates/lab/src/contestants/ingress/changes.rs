@@ -1,11 +1,12 @@
 //! What an experiment's events do to Voile's gateway, by the means that its users have.
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::Supervised;
 use voile_host::ready::Probe;
 
 use super::{HTTP, Ingress, Running};
 use crate::contestants::INGRESS;
 use crate::contestants::generations::Generations;
+use crate::contestants::retired::Retired;
 use crate::contestants::served::SECOND;
 use crate::contestants::voile::{kill, second};
 use crate::definition::Action;
@@ -25,7 +26,7 @@ pub(super) struct Changes {
     moved: bool,
     policies: Generations,
     /// Processes that a new one took over from, and that finish what they have.
-    retired: Vec<Supervised>,
+    retired: Retired,
 }
 
 impl Changes {
@@ -34,7 +35,7 @@ impl Changes {
             second,
             moved: false,
             policies: Generations::bound(BINDING),
-            retired: Vec::new(),
+            retired: Retired::default(),
         }
     }
 
@@ -45,9 +46,7 @@ impl Changes {
     }
 
     pub(super) fn stop(&mut self) {
-        for retired in &mut self.retired {
-            retired.stop(STOP_GRACE);
-        }
+        self.retired.end();
         if let Some((_, servers)) = &mut self.second {
             servers
                 .iter_mut()
@@ -86,22 +85,19 @@ impl Ingress {
             // What comes from outside is plaintext here, so that nobody is shown the certificate.
             Action::RotateCertificates => Renewal::ask(vec![(Page::Here(running.admin), None)]),
             Action::KillControlPlane => kill(&mut running.control),
-            Action::RestartProxy => {
-                let retired = &mut running.changes.retired;
-                let all = retired.iter_mut().chain([&mut running.gateway]);
-                stop_all(all, STOP_GRACE);
-                self.launch(running, lab)?;
-                Ok(Sign::Ready(running.readiness, READY_PATH.to_owned()))
-            }
-            Action::UpgradeProxy => {
-                let held = Held {
+            Action::RestartProxy | Action::UpgradeProxy => {
+                let ended = *action == Action::RestartProxy;
+                let held = (!ended).then(|| Held {
                     inside: None,
                     port: running.ports.get(HTTP).copied().unwrap_or_default(),
                     by: running.gateway.group_pids(),
-                };
+                });
+                if ended {
+                    running.changes.retired.end_with(&mut running.gateway);
+                }
                 let before = self.launch(running, lab)?;
-                running.changes.retired.push(before);
-                Ok(Sign::TakenOver(running.readiness, held))
+                let page = (running.readiness, READY_PATH);
+                Ok(running.changes.retired.replaced(before, held, page))
             }
         }
     }
@@ -121,9 +117,7 @@ impl Ingress {
         if std::mem::take(&mut running.changes.moved) {
             running.write_mesh(lab)?;
         }
-        for mut retired in running.changes.retired.drain(..) {
-            retired.stop(STOP_GRACE);
-        }
+        running.changes.retired.end();
         if running.control.try_exit().is_some() {
             let told_by = &running.told_by;
             running.control = self

@@ -3,13 +3,14 @@
 
 use std::net::SocketAddr;
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::Supervised;
 use voile_host::netns::rules::{NodeCapture, Rules};
 use voile_host::ready::Probe;
 
 use super::waypoint::Before;
 use super::{ADMIN, NODE_ACCOUNT, Node, NodePlan, Nodes, Program, Running};
 use crate::contestants::generations::Generations;
+use crate::contestants::retired::Retired;
 use crate::contestants::served::SECOND;
 use crate::contestants::voile::kill;
 use crate::contestants::{HBONE, WAYPOINT};
@@ -17,7 +18,7 @@ use crate::definition::Action;
 use crate::events::{Door, Held, Page, Renewal, Sign, TUNNELS_ALPN};
 use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
 use crate::plan::Way;
-use crate::target::{Lab, STOP_GRACE};
+use crate::target::Lab;
 
 /// Whom policies are for that are changed: the waypoint.
 const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
@@ -76,7 +77,7 @@ pub(super) struct Changes {
     /// Policies of the waypoint.
     policies: Generations,
     /// Processes that a new one took over from, and that finish what they have.
-    retired: Vec<Supervised>,
+    retired: Retired,
 }
 
 impl Changes {
@@ -85,7 +86,7 @@ impl Changes {
             permissive: false,
             moved: false,
             policies: Generations::bound(BINDING),
-            retired: Vec::new(),
+            retired: Retired::default(),
         }
     }
 
@@ -214,25 +215,19 @@ impl Nodes {
         let old = node.process.group_pids();
         let launch = |plan: &NodePlan<'_>| {
             if ended {
-                let all = changes.retired.iter_mut().chain([&mut node.process]);
-                stop_all(all, STOP_GRACE);
+                changes.retired.end_with(&mut node.process);
             }
             let new = Node::launch(&inside, &self.program, plan)?;
             Ok(std::mem::replace(&mut node.process, new))
         };
         let before = self.planned(&inside, ground, (OF_SERVER, control), launch)?;
-        let readiness = node.readiness();
-        if ended {
-            return Ok(Sign::Ready(readiness, super::READY_PATH.to_owned()));
-        }
-        changes.retired.push(before);
-        let (_, server) = pods.networks();
-        let held = Held {
-            inside: Some(server),
+        let held = (!ended).then(|| Held {
+            inside: Some(pods.networks().1),
             port: HBONE,
             by: old,
-        };
-        Ok(Sign::TakenOver(readiness, held))
+        });
+        let page = (node.readiness(), super::READY_PATH);
+        Ok(changes.retired.replaced(before, held, page))
     }
 
     /// The same of the waypoint.
@@ -246,28 +241,22 @@ impl Nodes {
         let (server, control) = (running.pods.server(), running.ports.control());
         let not = || format!("there is no {WAYPOINT}");
         let old = running.waypoint.as_mut().ok_or_else(not)?;
-        let held = Held {
+        let held = (!ended).then(|| Held {
             inside: None,
             port: HBONE,
             by: old.process.group_pids(),
-        };
+        });
         if ended {
-            let retired = &mut running.changes.retired;
-            let all = retired.iter_mut().chain([&mut old.process]);
-            stop_all(all, STOP_GRACE);
+            running.changes.retired.end_with(&mut old.process);
         }
         let new = self.start_between(&inside, &running.ground, server, control)?;
         let new = new.ok_or_else(not)?;
         let Probe::Http(page, path) = new.ready.clone() else {
             return Err(format!("the {WAYPOINT} has no page of readiness"));
         };
-        let before = running.waypoint.replace(new);
-        if ended {
-            return Ok(Sign::Ready(page, path));
-        }
-        let retired = before.map(|before| before.process);
-        running.changes.retired.extend(retired);
-        Ok(Sign::TakenOver(page, held))
+        let before = running.waypoint.replace(new).ok_or_else(not)?;
+        let retired = &mut running.changes.retired;
+        Ok(retired.replaced(before.process, held, (page, &path)))
     }
 
     /// Starts again what was killed, and lets the mesh be what it was.
@@ -279,9 +268,7 @@ impl Nodes {
             (changes.moved, changes.permissive) = (false, false);
             running.ground.write_mesh(changes)?;
         }
-        for mut retired in changes.retired.drain(..) {
-            retired.stop(STOP_GRACE);
-        }
+        changes.retired.end();
         if running.control.try_exit().is_some() {
             let inside = running.pods.lab(lab);
             let (ports, nodes) = (&running.ports, Some(NODE_ACCOUNT));
