@@ -8,19 +8,19 @@ use voile_model::mesh::intent::{Gateway, Server};
 use voile_model::mesh::{Mesh, Secret};
 use voile_model::{Diagnostic, Labels, Namespace, ResourceName, Source};
 
+use crate::certificates::{self, AUTHORITIES, PAIRS};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
 use crate::view::View;
 
-/// What a Secret of a certificate may be called by, each with the key beside it.
-const CERTIFICATES: [(&str, &str); 2] = [("tls.crt", "tls.key"), ("cert", "key")];
 /// End of the name of a Secret that holds authorities only.
-const AUTHORITIES: &str = "-cacert";
+const OF_AUTHORITIES: &str = "-cacert";
 
-/// Checks all Gateways of Istio's API.
+/// Checks all Gateways of Istio's API, and what is shown by those of either.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let ours: Vec<_> = view.mesh.intents.gateways.iter().collect();
+    let mut named = of_listeners(view.mesh);
     for gateway in &ours {
         let Some(selector) = &gateway.selector else {
             continue;
@@ -57,12 +57,28 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
             for (namespace, name, at) in &server.credentials {
                 let own = namespace.as_ref();
                 for namespace in own.into_iter().chain(namespaces.iter().copied()) {
-                    credential(view.mesh, namespace, name, at, found);
+                    named.extend(credential(view.mesh, namespace, name, at, found));
                 }
             }
         }
     }
+    for secret in named.iter().filter_map(|id| view.mesh.secrets.get(id)) {
+        certificates::check(secret, found);
+    }
     conflicts(&ours, found);
+}
+
+/// What listeners of Gateway API show; whether they may is said elsewhere.
+fn of_listeners(mesh: &Mesh) -> BTreeSet<ResourceName> {
+    let api = &mesh.gateway_api;
+    let own = api.gateways.iter().flat_map(|gateway| &gateway.listeners);
+    let added = api.listener_sets.iter().flat_map(|set| &set.listeners);
+    let tls = own
+        .chain(added)
+        .filter_map(|listener| listener.tls.as_ref());
+    let named = tls.flat_map(|tls| &tls.certificates);
+    let secrets = named.filter(|to| to.is("", "Secret"));
+    secrets.map(|to| to.name.clone()).collect()
 }
 
 /// Whether a Service brings connections to a server's port.
@@ -97,24 +113,24 @@ fn reached(
     }
 }
 
-/// Whether a Secret is there and has what is wanted of it.
+/// Whether a Secret is there and has what is wanted of it: which one.
 pub(crate) fn credential(
     mesh: &Mesh,
     namespace: &Namespace,
     name: &str,
     at: &Source,
     found: &mut Vec<Diagnostic>,
-) {
+) -> Option<ResourceName> {
     // `kubernetes://NAME` and `kubernetes://NAMESPACE/NAME` are the same by an address; other schemes are somebody else's.
     let name = name.strip_prefix("kubernetes://").unwrap_or(name);
     if name.contains("://") {
-        return;
+        return None;
     }
     let id = match name.split_once('/') {
         None => ResourceName::new(namespace.clone(), name),
         Some((namespace, name)) => match Namespace::new(namespace) {
             Some(namespace) => ResourceName::new(namespace, name),
-            None => return,
+            None => return None,
         },
     };
     let whole = "add a Secret of type kubernetes.io/tls with `tls.crt` and `tls.key` in the namespace of the workload that uses it";
@@ -128,11 +144,12 @@ pub(crate) fn credential(
                 ),
                 "write the lists of its authorities there in PEM (`X509 CRL`), or remove the key",
             ),
-            (None, None) => return,
+            (None, None) => return Some(id),
         },
     };
     let diagnostic = Diagnostic::error(codes::UNKNOWN_CREDENTIAL, at.clone(), said);
     found.push(diagnostic.help(help));
+    None
 }
 
 /// A list of what is revoked that is none.
@@ -148,8 +165,9 @@ fn unreadable(secret: &Secret) -> Option<&'static str> {
 fn lacks(secret: &Secret) -> Option<&'static str> {
     let has = |key: &str| secret.data.contains_key(key);
     let whole = |(certificate, key): &(&str, &str)| has(certificate) && has(key);
-    let authorities = secret.name.name.ends_with(AUTHORITIES) && (has("ca.crt") || has("cacert"));
-    match CERTIFICATES.iter().any(whole) || authorities {
+    let authorities =
+        secret.name.name.ends_with(OF_AUTHORITIES) && AUTHORITIES.into_iter().any(has);
+    match PAIRS.iter().any(whole) || authorities {
         true => None,
         false if has("tls.crt") => Some("tls.key"),
         false => Some("tls.crt"),

@@ -7,6 +7,7 @@ mod ambient;
 mod attached;
 mod authorization;
 mod callers;
+mod certificates;
 pub mod codes;
 mod destinations;
 mod endpoint_slices;

@@ -8,6 +8,7 @@ use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service, Transport, belie
 use voile_model::{Diagnostic, Namespace, Port, ResourceName};
 use voile_policy::{Mode, inherited};
 
+use crate::certificates;
 use crate::codes;
 use crate::gateways::credential;
 use crate::subject::Subject;
@@ -57,6 +58,12 @@ fn of_client(
         let shown = certificate(mesh, &id).is_ok();
         shown || (tls.mode == ClientTlsMode::Simple && believed(mesh, &id).is_some())
     };
+    let ids = gateways
+        .iter()
+        .map(|one| ResourceName::new((*one).clone(), plain));
+    for secret in ids.filter_map(|id| mesh.secrets.get(&id)) {
+        certificates::check(secret, found);
+    }
     if plain.contains('/') || !gateways.iter().any(|namespace| suits(namespace)) {
         let namespace = match gateways.first() {
             Some(first) if !gateways.contains(own) => first,

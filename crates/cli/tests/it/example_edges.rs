@@ -103,6 +103,13 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
         log.contains("shop/shop-certificate: the certificate cannot be read")
     });
     assert!(in_tls(), "the last good one is shown");
+    wait_until("the Secret's line to be named", || {
+        let said = up.text("err");
+        let mut lines = said.lines().filter(|line| line.contains("[V0411]"));
+        lines.any(|line| {
+            line.contains("secret.yaml:") && line.contains("holds no certificate in PEM")
+        })
+    });
     let redirects = format!("{last}      tls: {{httpsRedirect: true}}\n");
     up.edit("gateway.yaml", last, &redirects);
     wait_until("clients of HTTP to be sent to TLS", || {
