@@ -26,6 +26,7 @@ use crate::translate::names::Names;
 use crate::translate::places::Places;
 use crate::ztunnel::{NodePolicy, Staff};
 
+mod meant;
 mod recent;
 mod touched;
 
@@ -458,14 +459,20 @@ impl MeshSnapshot {
         }
     }
 
-    /// Where a service's requests go, as the caller's namespace is told.
-    fn routes_of(&self, caller: &Caller, name: &str) -> Resolution {
+    /// How a service is called, or where its requests go, as the caller's namespace is told.
+    fn of_clients(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
         if let Some(reason) = self.withheld(caller, name) {
             return Resolution::Refused(reason);
         }
-        let routed = self.routes.get(name);
-        match routed.and_then(|routed| routed.for_clients_of(caller.namespace())) {
-            Some(routes) => Resolution::Found(vec![routes.clone()]),
+        let told = match type_url {
+            type_url::SERVICE_ROUTES => {
+                let routed = self.routes.get(name);
+                routed.and_then(|routed| routed.for_clients_of(caller.namespace()))
+            }
+            _ => self.policy_of(caller, name),
+        };
+        match told {
+            Some(told) => Resolution::Found(vec![told.clone()]),
             None => Resolution::Unknown,
         }
     }
@@ -595,14 +602,12 @@ impl Snapshot<Caller> for MeshSnapshot {
             type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if *caller == Caller::Anonymous => {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
-            type_url::SERVICE_POLICY => match self.withheld(caller, name) {
-                Some(reason) => Resolution::Refused(reason),
-                None => match self.policy_of(caller, name) {
-                    Some(policy) => Resolution::Found(vec![policy.clone()]),
-                    None => Resolution::Unknown,
-                },
-            },
-            type_url::SERVICE_ROUTES => self.routes_of(caller, name),
+            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if meant::is_question(name) => {
+                self.of_meant(caller, type_url, name)
+            }
+            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES => {
+                self.of_clients(caller, type_url, name)
+            }
             type_url::AUTHORIZATION_POLICY => {
                 self.private(caller, type_url, name, &self.authorization)
             }
@@ -663,7 +668,7 @@ impl Snapshot<Caller> for MeshSnapshot {
         let found = served.filter_map(|uid| self.all_addresses.get(uid).cloned());
         match self.without_tunnels(Resolution::Found(found.collect())) {
             Resolution::Found(all) => Some(all),
-            Resolution::Unknown | Resolution::Refused(_) => None,
+            Resolution::Unknown | Resolution::Lacking(_) | Resolution::Refused(_) => None,
         }
     }
 

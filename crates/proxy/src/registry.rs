@@ -1,5 +1,6 @@
 //! What the control plane said, as it said it, and how that becomes a [`Plan`]. Pure: no socket, no clock.
 
+pub(crate) mod along;
 mod authorization;
 mod away;
 mod capture;
@@ -96,6 +97,8 @@ pub(crate) struct Registry {
     answered: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
+    /// What is asked along with Addresses, and what was said of it.
+    along: BTreeMap<Arc<str>, along::Along>,
     /// Names asked for, and by whom: bits of [`names::Asker`].
     askers: BTreeMap<Arc<str>, u8>,
     /// TLS that is made towards destinations.
@@ -151,9 +154,11 @@ impl Registry {
         for name in &update.removed {
             self.remove(kind, name);
         }
-        for name in &update.absent {
-            self.absent.insert((kind, name.clone()));
-        }
+        let asked_along =
+            |name: &Arc<str>| along::ALONG.contains(&kind) && along::is_question(name);
+        let absent = update.absent.iter().filter(|name| !asked_along(name));
+        self.absent.extend(absent.map(|name| (kind, name.clone())));
+        self.hear_along(kind, update);
         rejections
     }
 

@@ -360,7 +360,9 @@ fn check_envoys(kept: &MeshSnapshot, anew: &MeshSnapshot, seed: u64) -> usize {
                     };
                     Ok(all.iter().map(said).collect::<BTreeMap<_, _>>())
                 }
-                Resolution::Unknown | Resolution::Refused(_) => Err(format!("{told:?}")),
+                Resolution::Unknown | Resolution::Lacking(_) | Resolution::Refused(_) => {
+                    Err(format!("{told:?}"))
+                }
             };
             let other = anew.everything(&other, kind);
             assert_eq!(versions(&mine), versions(&other), "seed {seed}: {kind}");

@@ -108,3 +108,117 @@ async fn all_it_takes_to_call_a_service_comes_without_a_word_in_between() {
     assert_eq!(policies.len(), 1);
     ServicePolicy::decode(&policies[0]).unwrap();
 }
+
+const VIP: &str = "10.96.0.7";
+/// Two services of another namespace, one of which nobody else sees.
+const BANK: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: open, namespace: bank}\n\
+     spec: {clusterIP: 10.96.0.8, ports: [{name: http, port: 80}]}\n---\n\
+     apiVersion: v1\nkind: Service\nmetadata: {name: vault, namespace: bank, annotations: {networking.istio.io/exportTo: \".\"}}\n\
+     spec: {clusterIP: 10.96.0.9, ports: [{name: http, port: 80}]}\n---\n\
+     apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: vault, namespace: bank}\n\
+     spec: {hosts: [vault], exportTo: [\".\"], http: [{timeout: 1s, route: [{destination: {host: vault}}]}]}\n";
+
+/// By type: names of what there is, those told by another name first named so (`name=asked`), and names of what there is not.
+fn names(heard: &BTreeMap<String, DeltaDiscoveryResponse>, asked: &str) -> [String; 3] {
+    ASKED.map(|of| {
+        let told = heard[of].resources.iter().map(|one| {
+            match one.aliases.iter().any(|alias| alias == asked) {
+                true => format!("{}=", one.name),
+                false => one.name.clone(),
+            }
+        });
+        let absent = heard[of].removed_resources.iter();
+        let absent = absent.map(|name| format!("-{name}"));
+        told.chain(absent).collect::<Vec<_>>().join(" ")
+    })
+}
+
+#[tokio::test]
+async fn all_it_takes_to_call_an_address_or_a_host_comes_without_a_word_in_between() {
+    let shop = SHOP.replacen("spec:\n", &format!("spec:\n  clusterIP: {VIP}\n"), 1);
+    let mesh = Mesh::start(&format!("{shop}---{SECOND_ECHO}{ROUTES}---\n{BANK}")).await;
+    let pod = |number| format!("Kubernetes//Pod/shop/echo-{number}");
+    let (one, two) = (pod(1), pod(2));
+    let service = format!("{one} {two} {SERVICE}=");
+    let routed = format!("{SERVICE}=");
+    let open = "bank/open.bank.svc.cluster.local";
+    let unrouted = |asked: &str| format!("-{asked} -{open}");
+    let nobody = |asked: &str| [0; 3].map(|_| format!("-{asked}"));
+    let by_vip = format!("/{VIP}");
+    let cases = [
+        (&*by_vip, [service.clone(), routed.clone(), routed.clone()]),
+        ("*/echo", [service, routed.clone(), routed]),
+        (
+            "/127.1.0.5",
+            [
+                format!("{two}="),
+                "-/127.1.0.5".to_owned(),
+                format!("{two}="),
+            ],
+        ),
+        (
+            "/10.96.0.8",
+            [
+                format!("{open}="),
+                unrouted("/10.96.0.8"),
+                format!("{open}="),
+            ],
+        ),
+        (
+            "*/open.bank",
+            [
+                format!("{open}="),
+                unrouted("*/open.bank"),
+                format!("{open}="),
+            ],
+        ),
+        // Nobody has it, and nobody whom the caller may know of.
+        ("/198.51.100.7", nobody("/198.51.100.7")),
+        ("*/nobody", nobody("*/nobody")),
+        ("/10.96.0.9", nobody("/10.96.0.9")),
+        ("*/vault.bank", nobody("*/vault.bank")),
+    ];
+    for asked_before in [false, true] {
+        for (asked, expected) in &cases {
+            let mut proxy = Proxy::start(&mesh).await;
+            if asked_before {
+                proxy.ask("shop/nobody.shop.svc.cluster.local");
+                proxy.hear(true).await;
+            }
+            proxy.ask(asked);
+            let heard = proxy.hear(false).await;
+            assert_eq!(names(&heard, asked), *expected, "{asked}");
+            let versions = ASKED.map(|of| heard[of].system_version_info.clone());
+            assert!(versions.iter().all(|one| *one == versions[0]), "one moment");
+            assert_ne!(versions[0], "");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_calls_without_credentials_is_told_by_address_who_it_is_and_no_more() {
+    let shop = SHOP.replacen("spec:\n", &format!("spec:\n  clusterIP: {VIP}\n"), 1);
+    let mesh = Mesh::start(&format!("{shop}---{SECOND_ECHO}{ROUTES}")).await;
+    let address = format!("http://{}", mesh.addresses.plaintext.unwrap());
+    let client = AggregatedDiscoveryServiceClient::connect(address).await;
+    let mut client = client.unwrap();
+    let (says, requests) = mpsc::unbounded_channel();
+    let stream = UnboundedReceiverStream::new(requests);
+    let hears = client.delta_aggregated_resources(stream);
+    let asked = format!("/{VIP}");
+    for type_url in ASKED {
+        let request = DeltaDiscoveryRequest {
+            type_url: type_url.to_owned(),
+            resource_names_subscribe: vec![asked.clone()],
+            ..DeltaDiscoveryRequest::default()
+        };
+        says.send(request).unwrap();
+    }
+    let hears = hears.await.unwrap().into_inner();
+    let mut proxy = Proxy { says, hears };
+    // What is refused is said when routes are taken, and no sooner.
+    let heard = proxy.hear(true).await;
+    let [addresses, routes, policies] = names(&heard, &asked);
+    assert!(addresses.contains(SERVICE), "{addresses}");
+    assert_eq!([routes, policies], [0; 2].map(|_| format!("-{asked}")));
+}

@@ -11,6 +11,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 use voile_proto::type_url;
+use voile_xds::client::SubscribeError;
 use voile_xds::wire::search_name;
 
 use super::followed::Followed;
@@ -18,6 +19,7 @@ use super::memory;
 use super::state::Control;
 use crate::plan::{OutboundPlan, Target};
 use crate::registry::address_name;
+use crate::registry::along::ALONG;
 use crate::registry::names::Asker;
 use crate::worker::{InUse, ToWorker};
 
@@ -137,13 +139,37 @@ impl Control {
         let is_new = self.begins(&to, &name);
         self.destinations.held.insert(to.clone(), None);
         self.destinations.followed.begin(to.clone(), Instant::now());
-        if is_new && self.client.subscribe(type_url::ADDRESS, [name]).is_err() {
+        if self.ask_control(&to, name, is_new).is_err() {
             tracing::warn!(%to, "too many names are asked for; the destination is not known");
         }
         // Its service may be known already, and its policy not yet asked for.
         self.publish();
         if !self.client.state().borrow().connected {
             self.decide_destination(to);
+        }
+    }
+
+    /// Asks who is called, unless that is asked already, and along with it for what it takes to call whoever that is.
+    fn ask_control(&self, to: &Target, name: Arc<str>, is_new: bool) -> Result<(), SubscribeError> {
+        if is_new {
+            self.client
+                .subscribe(type_url::ADDRESS, [Arc::clone(&name)])?;
+        }
+        if self.shared().registry.begin_along(to, &name) {
+            for kind in ALONG {
+                self.client.subscribe(kind, [Arc::clone(&name)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks no more by address, or by host, for what is known by its own name.
+    pub(super) fn end_along(&self) {
+        let targets = self.destinations.targets();
+        let targets = targets.map(|target| (target, resource_name(target)));
+        let over = self.shared().registry.told_along(targets);
+        for (kind, name) in over {
+            self.client.unsubscribe(kind, [name]);
         }
     }
 

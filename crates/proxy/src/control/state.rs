@@ -202,6 +202,7 @@ impl Control {
         self.shared().registry.forget_names();
         self.answer_strangers();
         self.answer_destinations();
+        self.end_along();
         if self.compiles() {
             return; // What comes of it is published, with all that was heard meanwhile.
         }

@@ -66,6 +66,7 @@ impl Registry {
     /// Forgets a policy nobody asks for any more.
     pub(crate) fn forget_policy(&mut self, name: &Arc<str>) {
         self.remove_policy(name);
+        self.forget_lacking(type_url::SERVICE_POLICY, name);
         self.absent
             .remove(&(type_url::SERVICE_POLICY, name.clone()));
     }

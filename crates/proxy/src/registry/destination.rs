@@ -54,12 +54,8 @@ impl Registry {
     pub(crate) fn destination(&self, target: &Target) -> Option<OutboundPlan> {
         self.configuration.as_ref()?;
         let to = target.to;
-        let known = match &target.host {
-            None => self.addresses_known(to),
-            Some(host) => self.meaning(&search_name(host)).is_some(),
-        };
         let policies = self.policies_wanted(target);
-        if !known || !policies.iter().all(|name| self.policy_answered(name)) {
+        if !self.is_told(target) || !policies.iter().all(|name| self.policy_answered(name)) {
             return None;
         }
         let mut called = policies.iter().filter(|name| is_service(name));
@@ -138,6 +134,14 @@ impl Registry {
         plan
     }
 
+    /// Whether it is known who is called.
+    pub(super) fn is_told(&self, target: &Target) -> bool {
+        match &target.host {
+            None => self.addresses_known(target.to),
+            Some(host) => self.meaning(&search_name(host)).is_some(),
+        }
+    }
+
     fn addresses_known(&self, to: SocketAddr) -> bool {
         let name: Arc<str> = address_name(to.ip()).into();
         self.services_by_address.get(&to.ip()).next().is_some()
@@ -151,6 +155,7 @@ impl Registry {
             || self
                 .absent
                 .contains(&(type_url::SERVICE_POLICY, name.clone()))
+            || self.is_lacking(type_url::SERVICE_POLICY, name)
     }
 
     /// Services that have this address and this port; where nobody has it alone, those with the narrowest range around it.

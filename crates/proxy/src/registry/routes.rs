@@ -544,6 +544,7 @@ impl Registry {
     /// Forgets routes nobody asks for any more.
     pub(crate) fn forget_routes(&mut self, name: &Arc<str>) {
         self.remove_routes(name);
+        self.forget_lacking(type_url::SERVICE_ROUTES, name);
         self.absent
             .remove(&(type_url::SERVICE_ROUTES, name.clone()));
     }
@@ -562,6 +563,7 @@ impl Registry {
     pub(super) fn unrouted(&self, called: &Arc<str>) -> Option<Arc<str>> {
         let Some(held) = self.routes.get(called) else {
             let answered = self.is_absent(type_url::SERVICE_ROUTES, called)
+                || self.is_lacking(type_url::SERVICE_ROUTES, called)
                 || self.held_back.contains_key(called);
             return (!answered).then(|| format!("the routes of {called}").into());
         };

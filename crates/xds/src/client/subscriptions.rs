@@ -40,6 +40,8 @@ pub struct ResourceUpdate {
 pub struct Update {
     /// Type of all its resources.
     pub type_url: Arc<str>,
+    /// The version of all there is that it was made of; empty where the server does not say.
+    pub version: Arc<str>,
     /// New or changed resources.
     pub added: Vec<ResourceUpdate>,
     /// Names of resources that are gone, and names asked for that do not exist.
@@ -47,6 +49,8 @@ pub struct Update {
     /// Of these, the names that are asked for: nothing has them. What is not among them was let go, or may have been said
     /// before it was asked for again, and means nothing but that what was held is gone.
     pub absent: Vec<Arc<str>>,
+    /// Of `removed`, the names of which nothing was held: nothing goes by them, so that there is nothing is all that is said.
+    pub never_held: Vec<Arc<str>>,
     /// Removed, and perhaps said before they were asked for: to be asked for once more.
     doubtful: Vec<Arc<str>>,
     nonce: String,
@@ -254,10 +258,13 @@ impl Subscriptions {
             .into_iter()
             .map(Into::into)
             .collect();
+        let mut never_held = Vec::new();
         let (doubtful, absent) = match self.kinds.get_mut(&type_url) {
             None => Default::default(),
             Some(kind) => {
                 kind.responses += 1;
+                let unknown = removed.iter().filter(|name| !kind.held.contains_key(*name));
+                never_held.extend(unknown.cloned());
                 for resource in &added {
                     kind.undeclared.remove(&resource.name);
                 }
@@ -272,9 +279,11 @@ impl Subscriptions {
         };
         Update {
             type_url,
+            version: response.system_version_info.into(),
             added,
             removed,
             absent,
+            never_held,
             doubtful,
             nonce: response.nonce,
             unusable,

@@ -48,6 +48,8 @@ pub enum Resolution {
     Found(Vec<Arc<Resource>>),
     /// Nothing has this name.
     Unknown,
+    /// It stands for these, of which there is nothing: said of it, and of each of them by its own name.
+    Lacking(Vec<Arc<str>>),
     /// The caller may not have it. It is told that there is nothing; the reason is for our log.
     Refused(String),
 }

@@ -385,7 +385,7 @@ impl Kind {
                 Resolution::Found(found) => {
                     wanted.extend(found.into_iter().map(|one| (one.name.clone(), one)));
                 }
-                Resolution::Unknown => {}
+                Resolution::Unknown | Resolution::Lacking(_) => {}
                 Resolution::Refused(reason) => {
                     absent.insert(STAR.into(), Some(reason));
                 }
@@ -400,7 +400,7 @@ impl Kind {
                 Resolution::Found(found) => {
                     wanted.extend(found.into_iter().map(|one| (one.name.clone(), one)));
                 }
-                Resolution::Unknown => {
+                Resolution::Unknown | Resolution::Lacking(_) => {
                     absent.insert(name.clone(), None);
                 }
                 Resolution::Refused(reason) => {

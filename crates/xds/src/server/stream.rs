@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use voile_proto::type_url;
 
 use super::by_type::ByType;
 use super::doubts::{Doubts, Keep};
@@ -137,11 +138,14 @@ pub struct Held {
 type Differences = (Vec<Wanted>, Vec<Arc<str>>);
 
 /// What a stream's questions come to.
+#[derive(Default)]
 struct Found {
     /// Everything the caller should hold, by name.
     wanted: BTreeMap<Arc<str>, Wanted>,
     /// Names asked for that stand for nothing.
     absent: BTreeSet<Arc<str>>,
+    /// Of these, those that a fresh name stands for: said even if they were said before.
+    owed_absent: BTreeSet<Arc<str>>,
     depends_on: BTreeSet<Arc<str>>,
     answers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     searches: bool,
@@ -194,6 +198,8 @@ pub struct Stream<C> {
     leading: Places,
     routes: Places,
     led_to: Places,
+    /// Of these two, those of which something is asked for by what Addresses say: a host, or an address.
+    by_address: Places,
     /// Made for who is told of what leads to clusters.
     doubts: Option<Box<Doubts>>,
     /// Some type's `depends_anew` is set.
@@ -216,6 +222,7 @@ impl<C: 'static> Stream<C> {
             leading: Places::default(),
             routes: Places::default(),
             led_to: Places::default(),
+            by_address: Places::default(),
             doubts: None,
             depends_anew: false,
             sent_since: None,
@@ -242,6 +249,12 @@ impl<C: 'static> Stream<C> {
 
     /// What there is under these of the names that `depends_on` gave (none: under any) may be something else now.
     pub fn touched(&mut self, type_url: &str, names: Option<Names>) {
+        if !self.by_address.is_empty() && type_url == type_url::ADDRESS {
+            for place in self.by_address.iter() {
+                self.kinds.at_mut(place).1.dirty = true;
+                self.due.set(place, true);
+            }
+        }
         let Ok(place) = self.kinds.place(type_url) else {
             return;
         };
@@ -369,6 +382,7 @@ impl<C: 'static> Stream<C> {
             (&mut self.leading, LEADING.contains(&type_url)),
             (&mut self.routes, type_url == ROUTES),
             (&mut self.led_to, type_url == LED_TO),
+            (&mut self.by_address, false),
         ];
         for (places, is) in all {
             places.make_room(place);
@@ -382,6 +396,8 @@ impl<C: 'static> Stream<C> {
         self.due.set(place, kind.is_due());
         self.travelling.set(place, kind.in_flight.is_some());
         self.depends_anew |= kind.depends_anew;
+        let leads = self.routes.or(self.led_to).has(place);
+        self.by_address.set(place, leads && kind.searches);
     }
 
     /// The next response to send, if any is due and its predecessor was answered.
@@ -560,6 +576,7 @@ impl Kind {
         let Found {
             wanted,
             absent,
+            owed_absent,
             depends_on,
             answers,
             searches,
@@ -598,7 +615,7 @@ impl Kind {
         removed.extend(
             absent
                 .iter()
-                .filter(|name| !self.told_absent.contains(*name))
+                .filter(|name| !self.told_absent.contains(*name) || owed_absent.contains(*name))
                 .cloned(),
         );
         let kept = keep == Keep::Everything && !removed.is_empty();
@@ -631,78 +648,86 @@ impl Kind {
 
     /// What it all comes to now.
     fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> Found {
-        let mut wanted: BTreeMap<Arc<str>, Wanted> = BTreeMap::new();
-        let mut absent = BTreeSet::new();
-        let mut depends_on = BTreeSet::new();
-        let mut answers = BTreeMap::new();
-        let mut searches = self.wildcard;
+        let mut all = Found {
+            searches: self.wildcard,
+            ..Found::default()
+        };
         if self.wildcard {
-            depends_on.insert("*".into());
+            all.depends_on.insert("*".into());
             match snapshot.everything(caller, type_url) {
                 Resolution::Found(found) => {
                     for resource in found {
-                        hold(&mut wanted, resource);
+                        hold(&mut all.wanted, resource);
                     }
                 }
-                Resolution::Unknown => {}
+                Resolution::Unknown | Resolution::Lacking(_) => {}
                 Resolution::Refused(reason) => tracing::warn!(type_url, "`*` refused: {reason}"),
             }
         }
         if let Some(besides) = snapshot.besides(caller, type_url) {
             // No name is this one: who knows it hears when all of a type must be looked at.
-            depends_on.insert("".into());
-            searches = true;
+            all.depends_on.insert("".into());
+            all.searches = true;
             for resource in besides {
-                depends_on.insert(resource.name.clone());
-                hold(&mut wanted, resource);
+                all.depends_on.insert(resource.name.clone());
+                hold(&mut all.wanted, resource);
             }
         }
         for name in &self.names {
+            let fresh = self.fresh.contains(name);
             match snapshot.resolve(caller, type_url, name) {
-                Resolution::Found(found) => {
-                    let fresh = self.fresh.contains(name);
-                    // Where a name is what it stands for, the resource's own copy of it is kept: others keep that one, too.
-                    let own = match found.first() {
-                        Some(first) if first.name == *name => first.name.clone(),
-                        Some(first) => {
-                            depends_on.insert(first.name.clone());
-                            name.clone()
-                        }
-                        None => name.clone(),
-                    };
-                    depends_on.insert(own.clone());
-                    let brought = found.iter().map(|resource| resource.name.clone());
-                    answers.insert(own, brought.collect());
-                    for (index, resource) in found.into_iter().enumerate() {
-                        let named = resource.name == *name || resource.aliases.contains(name);
-                        let one = hold(&mut wanted, resource);
-                        // Of what a name brings, the thing itself is owed an answer; what merely comes along is not.
-                        if !named && index == 0 {
-                            searches = true;
-                            one.asked.push(name.clone());
-                        }
-                        one.owed |= fresh && (named || index == 0);
+                Resolution::Found(found) => all.find(name, found, fresh),
+                Resolution::Unknown => all.lack(name.clone()),
+                Resolution::Lacking(lacking) => {
+                    all.searches = true;
+                    all.lack(name.clone());
+                    for one in lacking {
+                        all.owed_absent.extend(fresh.then(|| one.clone()));
+                        all.lack(one);
                     }
                 }
-                Resolution::Unknown => {
-                    depends_on.insert(name.clone());
-                    absent.insert(name.clone());
-                }
                 Resolution::Refused(reason) => {
-                    depends_on.insert(name.clone());
                     if !self.told_absent.contains(name) {
                         tracing::warn!(type_url, name = %name, "refused: {reason}");
                     }
-                    absent.insert(name.clone());
+                    all.lack(name.clone());
                 }
             }
         }
-        Found {
-            wanted,
-            absent,
-            depends_on,
-            answers,
-            searches,
+        all
+    }
+}
+
+impl Found {
+    /// There is nothing under this name.
+    fn lack(&mut self, name: Arc<str>) {
+        self.depends_on.insert(name.clone());
+        self.absent.insert(name);
+    }
+
+    /// A name stands for these, the first of which it is.
+    fn find(&mut self, name: &Arc<str>, found: Vec<Arc<Resource>>, fresh: bool) {
+        // Where a name is what it stands for, the resource's own copy of it is kept: others keep that one, too.
+        let own = match found.first() {
+            Some(first) if first.name == *name => first.name.clone(),
+            Some(first) => {
+                self.depends_on.insert(first.name.clone());
+                name.clone()
+            }
+            None => name.clone(),
+        };
+        self.depends_on.insert(own.clone());
+        let brought = found.iter().map(|resource| resource.name.clone());
+        self.answers.insert(own, brought.collect());
+        for (index, resource) in found.into_iter().enumerate() {
+            let named = resource.name == *name || resource.aliases.contains(name);
+            let one = hold(&mut self.wanted, resource);
+            // Of what a name brings, the thing itself is owed an answer; what merely comes along is not.
+            if !named && index == 0 {
+                self.searches = true;
+                one.asked.push(name.clone());
+            }
+            one.owed |= fresh && (named || index == 0);
         }
     }
 }

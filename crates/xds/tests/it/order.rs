@@ -1,5 +1,6 @@
 //! In what order types are told of one moment: what leads somewhere and what is led to, what is named and what names it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Status};
@@ -7,7 +8,7 @@ use voile_proto::type_url::{
     ADDRESS, AUTHORIZATION, CLUSTER, ENDPOINTS, KEY_SET, LISTENER, ROUTES, SERVICE_POLICY,
     SERVICE_ROUTES,
 };
-use voile_xds::server::{Event, SotwStream, Stream};
+use voile_xds::server::{Event, Names, SotwStream, Stream};
 
 use crate::server::{Things, shown};
 
@@ -164,6 +165,117 @@ fn who_comes_to_know_a_service_hears_its_routes_and_its_policy_in_one_turn() {
     assert_eq!(talk.hear(&after), ["+s@2 +v@1 -t", "+v@1"]);
     talk.acknowledge();
     assert_eq!(talk.hear(&after), ["+s@2 -t"]);
+}
+
+/// As a caller asks that knows an address only.
+const BY_ADDRESS: [&str; 3] = [ADDRESS, SERVICE_ROUTES, SERVICE_POLICY];
+
+/// What each request is answered by, without a word in between and without versions.
+fn heard_by_address(talk: &mut Talk, things: &[&str]) -> Vec<String> {
+    let mut heard = Vec::new();
+    for of in BY_ADDRESS {
+        talk.ask(of, &["/a"], &[]);
+        heard.extend(talk.hear(things));
+    }
+    let bare = |word: &str| word.split('@').next().unwrap_or_default().to_owned();
+    let bare = |told: &String| told.split(' ').map(bare).collect::<Vec<_>>().join(" ");
+    heard.iter().map(bare).collect()
+}
+
+#[test]
+fn who_asks_by_address_hears_all_it_takes_in_one_turn() {
+    for (there, told) in [
+        ("/a: s@1", "+s"),
+        ("/a: s@1 t@1", "+s +t"),
+        ("/a: s@-", "-/a -s"),
+        ("/b: s@1", "-/a"),
+    ] {
+        let things = ["o: o@1", there];
+        for asked_before in [0, 1, 3] {
+            let before: Vec<_> = BY_ADDRESS.map(|of| (of, "o"))[..asked_before].to_vec();
+            let mut talk = Talk::new(&before);
+            while !talk.hear(&things).is_empty() {
+                talk.acknowledge();
+            }
+            let heard = heard_by_address(&mut talk, &things);
+            assert_eq!(heard, [told; 3], "{there}, {asked_before} known");
+            talk.acknowledge();
+            assert_eq!(talk.hear(&things), [""; 0], "{there}: and once");
+        }
+    }
+}
+
+#[test]
+fn who_asked_by_address_hears_when_that_is_another_or_what_was_not_there_comes() {
+    let mut talk = Talk::new(&[]);
+    heard_by_address(&mut talk, &["/a: s@-"]);
+    talk.acknowledge();
+    assert_eq!(talk.hear(&["/a: s@-"]), [""; 0]);
+    let names = |name: &str| [Arc::from(name)].into_iter().collect::<Names>();
+    talk.stream.touched(SERVICE_ROUTES, Some(names("s")));
+    let heard = talk.hear(&["/a: s@1"]);
+    assert!(
+        matches!(heard.as_slice(), [only] if only.starts_with("+s@1")),
+        "{heard:?}"
+    );
+    talk.acknowledge();
+    assert_eq!(talk.hear(&["/a: s@1"]), [""; 0], "nothing else was touched");
+    talk.stream.touched(ADDRESS, Some(names("/a")));
+    let mut told = Vec::new();
+    loop {
+        let heard = talk.hear(&["/a: t@1"]);
+        if heard.is_empty() {
+            break;
+        }
+        talk.acknowledge();
+        told.extend(heard);
+    }
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.iter().all(|one| one.starts_with("+t@1")), "{told:?}");
+    assert!(told[0].ends_with(" -s"), "its routes: {told:?}");
+}
+
+#[test]
+fn of_whom_there_is_nothing_is_said_to_each_question_anew() {
+    let things = ["/a: s@-", "/b: s@-", "s: s@-"];
+    let mut talk = Talk::new(&[]);
+    heard_by_address(&mut talk, &things);
+    talk.acknowledge();
+    for (asked, told) in [("/b", "-/b -s"), ("/a", "-/a -s"), ("s", "-s")] {
+        for of in [SERVICE_ROUTES, SERVICE_POLICY] {
+            talk.ask(of, &[asked], &[]);
+            assert_eq!(talk.hear(&things), [told], "{of} by {asked}");
+            talk.acknowledge();
+            assert_eq!(talk.hear(&things), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn what_is_told_and_changes_is_not_told_again_before_routes_are_taken() {
+    let mut talk = Talk::new(&[(SERVICE_POLICY, "s"), (SERVICE_ROUTES, "s")]);
+    while !talk.hear(&["s: s@1"]).is_empty() {
+        talk.acknowledge();
+    }
+    // Whoever has the address is known, and is about to be something else, or nothing.
+    for (there, told) in [("/a: s@2", "+s@2"), ("/a: s@-", "-/a")] {
+        let by_name = there.replace("/a: ", "s: ");
+        let things = [&*by_name, there];
+        talk.ask(SERVICE_ROUTES, &["/a"], &[]);
+        talk.ask(SERVICE_POLICY, &["/a"], &[]);
+        let heard = talk.hear(&things);
+        assert!(
+            matches!(heard.as_slice(), [only] if only.starts_with(told)),
+            "{heard:?}"
+        );
+        talk.acknowledge();
+        let heard = talk.hear(&things);
+        assert!(
+            matches!(heard.as_slice(), [only] if only.starts_with(told)),
+            "{heard:?}"
+        );
+        talk.acknowledge();
+    }
 }
 
 #[test]

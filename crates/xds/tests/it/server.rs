@@ -9,7 +9,8 @@ use voile_xds::server::{Ended, Event, Resolution, Resource, Snapshot, Stream};
 
 pub(crate) const TYPE: &str = "type.googleapis.com/test";
 
-/// Names and what they bring, as `name@version` or `name@version~alias`; a name `secret…` is refused.
+/// Names and what they bring, as `name@version` or `name@version~alias`; a name `secret…` is refused, and of what has the version `-`
+/// there is nothing.
 #[derive(Default, Clone)]
 pub(crate) struct Things(pub(crate) BTreeMap<String, Vec<Arc<Resource>>>);
 
@@ -46,6 +47,9 @@ impl Snapshot<()> for Things {
     fn resolve(&self, (): &(), _: &str, name: &str) -> Resolution {
         match self.0.get(name) {
             _ if name.starts_with("secret") => Resolution::Refused("not yours".to_owned()),
+            Some(found) if found.iter().all(|one| *one.version == *"-") => {
+                Resolution::Lacking(found.iter().map(|one| one.name.clone()).collect())
+            }
             Some(found) => Resolution::Found(found.clone()),
             None => Resolution::Unknown,
         }

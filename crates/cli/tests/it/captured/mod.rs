@@ -2,6 +2,7 @@
 //! the control plane), real rules, real sidecars. Applications and clients are threads of the test with sockets inside.
 //! Where the kernel does not allow it, tests say so and are skipped.
 
+mod asked;
 mod let_go;
 mod lockdown;
 mod named;
@@ -32,6 +33,8 @@ pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 3);
 /// The service's virtual address.
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const XDS: u16 = 15012;
+/// Where a test may stand between a proxy and the control plane.
+const BETWEEN: u16 = 15013;
 
 /// No read or write of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,6 +50,8 @@ pub(crate) struct Captured {
     folder: tempfile::TempDir,
     pub(crate) control: Option<Process>,
     _sidecars: Vec<Process>,
+    /// The port at which proxies that are started ask the control plane.
+    asks: u16,
     pub(crate) world: Namespace,
     pub(crate) client: Namespace,
     pub(crate) server: Namespace,
@@ -92,7 +97,7 @@ impl Captured {
             let made = bridge.add_pod(&both(address), &gateways).expect("a pod");
             let rules = Rules {
                 capture: Some(Capture {
-                    control: vec![(WORLD, XDS).into()],
+                    control: vec![(WORLD, XDS).into(), (WORLD, BETWEEN).into()],
                     // Servers of strangers ask who their clients are, and would wait for this machine's own resolver.
                     dns: Some(15053),
                     keeps_source,
@@ -111,6 +116,7 @@ impl Captured {
             folder,
             control: None,
             _sidecars: Vec::new(),
+            asks: XDS,
             world,
             client,
             server,
@@ -123,12 +129,8 @@ impl Captured {
         mesh._sidecars = sidecars
             .map(|(pod, inside)| mesh.sidecar(pod, inside, (capture, resolver)))
             .into();
-        for inside in [&mesh.client, &mesh.server] {
-            wait_until("a sidecar is ready", || {
-                let ready = inside.run(|| get(local(15021), "/healthz/ready"));
-                matches!(ready, Ok(Ok(answer)) if answer.status == 200)
-            });
-        }
+        wait_until_ready(&mesh.client);
+        wait_until_ready(&mesh.server);
         Some(mesh)
     }
 
@@ -178,7 +180,7 @@ impl Captured {
             Process::start(pod, |voile| {
                 voile.args(["proxy", "--workload", &account]);
                 voile.args(arguments);
-                voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
+                voile.args(["--control", &format!("https://{WORLD}:{}", self.asks)]);
                 voile.arg("--root-cert").arg(state.join("root-cert.pem"));
                 voile.arg("--token-file").arg(&token);
                 voile.args(["--log-level", "voile_proxy=debug"]);
@@ -214,6 +216,13 @@ pub(crate) fn config_dump(inside: &Namespace) -> String {
     let answer = inside.run(|| get(local(15000), "/config_dump"));
     let answer = answer.expect("entered").expect("a dump");
     String::from_utf8(answer.body).expect("text")
+}
+
+fn wait_until_ready(inside: &Namespace) {
+    wait_until("a sidecar is ready", || {
+        let ready = inside.run(|| get(local(15021), "/healthz/ready"));
+        matches!(ready, Ok(Ok(answer)) if answer.status == 200)
+    });
 }
 
 fn title(mode: &str) -> String {

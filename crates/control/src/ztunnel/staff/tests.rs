@@ -201,7 +201,7 @@ fn a_nodes_proxy_asks_for_pods_of_every_namespace_and_is_told_what_each_may_see(
         let caller = crate::snapshot::Caller::Known(caller(account, bound, Proof::Token));
         let found = match snapshot.resolve(&caller, ADDRESS, name) {
             Resolution::Found(_) => "found",
-            Resolution::Unknown => "unknown",
+            Resolution::Unknown | Resolution::Lacking(_) => "unknown",
             Resolution::Refused(_) => "refused",
         };
         assert_eq!(found, wanted, "{account} asks for {name}");

@@ -1,6 +1,8 @@
 //! Where captured connections lead, as a table: original destination → services and endpoints, by what the control plane
 //! said before.
 
+mod along;
+mod along_played;
 mod authorization;
 mod away;
 mod capture;
@@ -39,7 +41,7 @@ fn configure(registry: &mut Registry, policy: proxy::OutboundPolicy) {
     put(registry, type_url::PROXY_CONFIGURATION, "shop/own", &body);
 }
 
-fn service(registry: &mut Registry, name: &str, address: &str, port: u32, passthrough: bool) {
+fn service_body(name: &str, address: &str, port: u32, passthrough: bool) -> Vec<u8> {
     let body = workload::Address {
         r#type: Some(workload::address::Type::Service(workload::Service {
             name: name.to_owned(),
@@ -61,8 +63,13 @@ fn service(registry: &mut Registry, name: &str, address: &str, port: u32, passth
             ..workload::Service::default()
         })),
     };
+    body.encode_to_vec()
+}
+
+fn service(registry: &mut Registry, name: &str, address: &str, port: u32, passthrough: bool) {
+    let body = service_body(name, address, port, passthrough);
     let name = format!("{SHOP}/{name}.test");
-    put(registry, type_url::ADDRESS, &name, &body.encode_to_vec());
+    put(registry, type_url::ADDRESS, &name, &body);
     // No VirtualService is for it.
     let none = (type_url::SERVICE_ROUTES, name.into());
     registry.absent.insert(none);

@@ -58,8 +58,8 @@ impl<C: 'static> Stream<C> {
         asking.find_map(|place| self.introduce(place, snapshot, now))
     }
 
-    /// What is asked for of a type and was never told, although routes are on their way: none of those in force lead there by what
-    /// is about to change, and somebody waits for both.
+    /// What is asked for of a type and was never told, or that it is not there, although routes are on their way: none of those in
+    /// force lead there by what is about to change, and somebody waits for both.
     fn introduce(
         &mut self,
         place: usize,
@@ -69,7 +69,7 @@ impl<C: 'static> Stream<C> {
         let (of, kind) = self.kinds.at_mut(place);
         let new = kind.introduced(snapshot, &self.caller, of)?;
         let about = (snapshot.version(), None);
-        let response = kind.say((new, Vec::new()), of, about, (&mut self.responses, now));
+        let response = kind.say(new, of, about, (&mut self.responses, now));
         self.note(place);
         Some(response)
     }

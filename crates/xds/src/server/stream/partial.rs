@@ -1,7 +1,7 @@
 //! What to say when it is known which of a stream's names must be looked at again: only these are, and what others asked for as well is
 //! kept. Whatever is not plain (searches, names new or unknown, more than fits a response) is left to the look at everything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
@@ -38,30 +38,54 @@ impl Kind {
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-    ) -> Option<Vec<Wanted>> {
-        let mut new = Vec::new();
-        for name in &self.fresh {
-            let Resolution::Found(found) = snapshot.resolve(caller, type_url, name) else {
-                continue;
+    ) -> Option<Differences> {
+        // Who asks for the type for the first time, and holds nothing of it, asks for all of its names just now. What it knows by name
+        // it may be led to already.
+        let begins = self.greet && self.sent.is_empty();
+        let asked = if begins { &self.names } else { &self.fresh };
+        let (mut new, mut absent) = (BTreeMap::new(), BTreeSet::new());
+        let mut answered = Vec::new();
+        for name in asked {
+            let nothing = match snapshot.resolve(caller, type_url, name) {
+                Resolution::Found(found) => {
+                    let is_new = |one: &Arc<Resource>| {
+                        !self.sent.contains_key(&one.name) && !new.contains_key(&one.name)
+                    };
+                    let by_name = found.first().is_none_or(|first| first.name == *name);
+                    if !(begins && by_name) && found.iter().all(is_new) {
+                        let told = (0..).zip(found);
+                        new.extend(told.map(|(index, one)| introduce(name, index, one)));
+                        answered.push(name.clone());
+                    }
+                    continue;
+                }
+                Resolution::Unknown => vec![name.clone()],
+                Resolution::Lacking(mut all) => {
+                    all.push(name.clone());
+                    all
+                }
+                Resolution::Refused(_) => continue,
             };
-            let is_it = |one: &&Arc<Resource>| one.name == *name && !self.sent.contains_key(name);
-            new.extend(found.into_iter().filter(|one| is_it(&one)));
+            // What goes, goes later.
+            if !nothing.iter().any(|one| self.sent.contains_key(one)) {
+                absent.extend(nothing);
+                answered.push(name.clone());
+            }
         }
-        let bytes: usize = new.iter().map(|one| one.body.len()).sum();
-        if new.is_empty() || bytes > MAX_RESPONSE_BYTES {
+        let bytes: usize = new.values().map(|one| one.resource.body.len()).sum();
+        if answered.is_empty() || bytes > MAX_RESPONSE_BYTES {
             return None;
         }
-        for one in &new {
-            self.fresh.remove(&one.name);
-            self.sent.insert(one.name.clone(), one.version.clone());
+        for one in new.values() {
+            self.sent.insert(one.resource.name.clone(), one.version());
         }
+        self.told_absent.extend(absent.iter().cloned());
+        for name in &answered {
+            self.fresh.remove(name);
+        }
+        self.greet &= !begins;
         self.dirty = true;
-        let told = |resource| Wanted {
-            resource,
-            owed: false,
-            asked: Vec::new(),
-        };
-        Some(new.into_iter().map(told).collect())
+        Some((new.into_values().collect(), absent.into_iter().collect()))
     }
 
     /// The differences under what was touched; `None` when everything has to be looked at.
@@ -134,4 +158,16 @@ impl Kind {
         };
         self.names.iter().filter(is_touched).collect()
     }
+}
+
+/// What a name that was just asked for brings, in this place among it.
+fn introduce(name: &Arc<str>, index: usize, resource: Arc<Resource>) -> (Arc<str>, Wanted) {
+    let named = resource.name == *name || resource.aliases.contains(name);
+    let asked = (!named && index == 0).then(|| name.clone());
+    let one = Wanted {
+        owed: false,
+        asked: asked.into_iter().collect(),
+        resource,
+    };
+    (one.resource.name.clone(), one)
 }

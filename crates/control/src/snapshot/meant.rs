@@ -1,0 +1,59 @@
+//! Whom a caller means who does not know a service's name yet: by an address, or by a host as clients write it. It asks how to speak to
+//! whoever that is, and where its requests go, in the same breath as who it is.
+
+use std::sync::Arc;
+
+use voile_proto::type_url;
+use voile_xds::server::Resolution;
+use voile_xds::wire::{CLUSTER, parse_search};
+
+use super::{Caller, MeshSnapshot};
+
+/// Whether a resource of clients' is asked for by what Addresses say, and by no name of its own.
+pub(super) fn is_question(name: &str) -> bool {
+    name.starts_with(['/', '*'])
+}
+
+impl MeshSnapshot {
+    /// What there is of a type for whoever is meant. Where there is nothing of all of them, that is said of each by its name.
+    pub(super) fn of_meant(&self, caller: &Caller, type_url: &str, question: &str) -> Resolution {
+        let (mut found, mut lacking) = (Vec::new(), Vec::new());
+        for name in self.meant(caller, question) {
+            // Of a workload nothing is routed.
+            if type_url == type_url::SERVICE_ROUTES && name.starts_with(CLUSTER) {
+                continue;
+            }
+            match self.of_clients(caller, type_url, &name) {
+                Resolution::Found(all) => found.extend(all),
+                Resolution::Unknown => lacking.push(name),
+                // It is nobody to this caller.
+                Resolution::Lacking(_) | Resolution::Refused(_) => {}
+            }
+        }
+        match (found.is_empty(), lacking.is_empty()) {
+            (false, _) => Resolution::Found(found),
+            (true, false) => Resolution::Lacking(lacking),
+            (true, true) => Resolution::Unknown,
+        }
+    }
+
+    /// Names of those whom the caller would be told of if it asked for Addresses: those at it, not those behind them.
+    fn meant(&self, caller: &Caller, question: &str) -> Vec<Arc<str>> {
+        if let Some((named, host)) = parse_search(question) {
+            // Of another namespace nodes ask, which are told nothing of this.
+            let own = named.is_none().then(|| caller.namespace());
+            let found = own.and_then(|own| self.names.find(own, host));
+            return found.cloned().into_iter().collect();
+        }
+        let owners = self.owners.get(question).into_iter();
+        let owners = owners.flat_map(|all| all.iter());
+        let address = question.strip_prefix('/').map(str::parse);
+        let around = address.and_then(Result::ok).into_iter();
+        let around = around.flat_map(|address| self.ranges.around(address));
+        owners
+            .chain(around.map(|(_, service)| service))
+            .filter(|name| self.sees(caller, name))
+            .cloned()
+            .collect()
+    }
+}

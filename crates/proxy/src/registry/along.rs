@@ -1,0 +1,141 @@
+//! What is asked along with an Address by an address or a host, whose service has no name for us yet: how whoever that is is spoken to,
+//! and where its requests go. So an answer takes one turn. What comes counts under its own name, which is asked for from then on; that
+//! nothing comes is believed where it was said of the service by name, at the moment at which it was said to be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use voile_proto::type_url;
+use voile_xds::client::Update;
+use voile_xds::wire::SEARCH;
+
+use super::Registry;
+use crate::plan::Target;
+
+/// The types that are.
+pub(crate) const ALONG: [&str; 2] = [type_url::SERVICE_ROUTES, type_url::SERVICE_POLICY];
+
+/// Names, and the version of the mesh that they were said of.
+type Said = (Arc<str>, BTreeSet<Arc<str>>);
+
+/// One question, and what was said of it.
+#[derive(Debug, Default)]
+pub(super) struct Along {
+    /// The types of which it is asked still.
+    asked: BTreeSet<&'static str>,
+    /// Who is there.
+    meant: Option<Said>,
+    /// Of whom there is nothing, by type.
+    lacking: BTreeMap<&'static str, Said>,
+}
+
+impl Along {
+    fn hear(&mut self, question: &Arc<str>, kind: &'static str, update: &Update) {
+        let said = |names| (Arc::clone(&update.version), names);
+        if kind == type_url::ADDRESS {
+            let answers = update.added.iter();
+            let answers = answers.filter(|one| one.aliases.contains(question));
+            let meant: BTreeSet<_> = answers.map(|one| Arc::clone(&one.name)).collect();
+            if !meant.is_empty() {
+                self.meant = Some(said(meant));
+            }
+        } else if ALONG.contains(&kind) && update.removed.contains(question) {
+            // What was held may go for other reasons: it was let go, or whoever answers does not know what is asked along.
+            let lacking = update.never_held.iter().cloned();
+            match self.lacking.get_mut(kind) {
+                Some((then, names)) if *then == update.version => names.extend(lacking),
+                _ => drop(self.lacking.insert(kind, said(lacking.collect()))),
+            }
+        }
+    }
+
+    fn lacks(&self, kind: &str, name: &Arc<str>) -> bool {
+        let (Some((then, meant)), Some((version, lacking))) = (&self.meant, self.lacking.get(kind))
+        else {
+            return false;
+        };
+        let of_one_moment = !version.is_empty() && then == version;
+        of_one_moment && meant.contains(name) && lacking.contains(name)
+    }
+}
+
+/// Whether something is asked for by what Addresses say, and by no name of its own.
+pub(super) fn is_question(name: &str) -> bool {
+    name.starts_with('/') || name.starts_with(SEARCH)
+}
+
+impl Registry {
+    /// Whoever is called is asked for by this name. `true`: the rest is to be asked along, and is not yet.
+    #[must_use]
+    pub(crate) fn begin_along(&mut self, target: &Target, question: &Arc<str>) -> bool {
+        if self.is_told(target) || self.along.contains_key(question) {
+            return false;
+        }
+        let begun = Along {
+            asked: ALONG.into(),
+            ..Along::default()
+        };
+        self.along.insert(Arc::clone(question), begun);
+        true
+    }
+
+    /// What is over, by type: nobody calls by a question any more, or what it brought is known by its own name.
+    pub(crate) fn told_along<'a>(
+        &mut self,
+        targets: impl Iterator<Item = (&'a Target, Arc<str>)>,
+    ) -> Vec<(&'static str, Arc<str>)> {
+        let mut over = Vec::new();
+        if self.along.is_empty() {
+            return over;
+        }
+        let mut open = BTreeSet::new();
+        for (target, question) in targets.filter(|(_, name)| self.along.contains_key(name)) {
+            let untold = ALONG.into_iter();
+            let untold = untold.filter(|kind| !self.is_told_by_name(kind, target));
+            open.extend(untold.map(|kind| (kind, Arc::clone(&question))));
+        }
+        self.along.retain(|question, along| {
+            along.asked.retain(|kind| {
+                let ended = (*kind, Arc::clone(question));
+                let is_open = open.contains(&ended);
+                over.extend((!is_open).then_some(ended));
+                is_open
+            });
+            !along.asked.is_empty()
+        });
+        over
+    }
+
+    /// Whether what was to be asked for of a type by name was, and is answered.
+    fn is_told_by_name(&self, kind: &'static str, target: &Target) -> bool {
+        let is_held = |name: &Arc<str>| match kind {
+            type_url::SERVICE_POLICY => self.policies.contains_key(name),
+            _ => {
+                let routed = self.routes.contains_key(name);
+                routed || self.held_back.contains_key(name) || !super::is_service(name)
+            }
+        };
+        let is_told = |name: &Arc<str>| is_held(name) || self.is_absent(kind, name);
+        self.is_told(target) && self.policies_wanted(target).iter().all(is_told)
+    }
+
+    /// Learns from a response what questions stand for, and what they do not bring.
+    pub(super) fn hear_along(&mut self, kind: &'static str, update: &Update) {
+        for (question, along) in &mut self.along {
+            along.hear(question, kind, update);
+        }
+    }
+
+    /// Whether it was said along with who is there that there is nothing of this type of it.
+    pub(super) fn is_lacking(&self, kind: &str, name: &Arc<str>) -> bool {
+        self.along.values().any(|along| along.lacks(kind, name))
+    }
+
+    /// What was said of a name along with others counts no more.
+    pub(super) fn forget_lacking(&mut self, kind: &str, name: &Arc<str>) {
+        let said = self.along.values_mut();
+        for (_, lacking) in said.filter_map(|along| along.lacking.get_mut(kind)) {
+            lacking.remove(name);
+        }
+    }
+}
