@@ -19,7 +19,7 @@ use voile_transport::{
     Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls, alpn, proxy_protocol, reset,
 };
 
-use crate::outbound::{CONNECT, DENY};
+use crate::outbound::CONNECT;
 use crate::plain::{Arrival, call, carry};
 use crate::pod::{Life, Pod};
 use crate::proven::Proven;
@@ -139,7 +139,7 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
     let down = Stream::Tcp(TcpIo::from(stream));
     let done = tunnel::carry(down, halves, pin!(watched.ended())).await;
     let error = (done.end != TunnelEnd::Finished).then(|| format!("{:?}", done.end));
-    record.close("-", (done.outward, done.inward), error);
+    record.close(watched.flags(), (done.outward, done.inward), error);
     done.inward + done.outward > 0 || done.end == TunnelEnd::Finished
 }
 
@@ -323,7 +323,7 @@ async fn admit<'a>(
     let watched = match worker.admit(&view, pod, Some(&calling.proven), ends) {
         Ok(watched) => watched,
         Err(closed) => {
-            record.close(DENY, (0, 0), Some(closed.to_string()));
+            record.close(closed.flags(), (0, 0), Some(closed.to_string()));
             return Err(match closed {
                 Closed::Denied(_) | Closed::Revoked(_) | Closed::Door(_) => DENIED,
                 Closed::Nobody(_) => UNAVAILABLE,
@@ -377,7 +377,8 @@ pub(crate) async fn plaintext(
     let Some((watched, server, record)) = Box::pin(begin(worker, pod, &tcp, peer)).await else {
         return;
     };
-    carry(tcp, server, pin!(watched.ended()), record).await;
+    let noted = (record, || watched.flags());
+    carry(tcp, server, pin!(watched.ended()), noted).await;
 }
 
 /// Judges what came in plaintext and calls the application; none where nothing comes of it, which was said.
@@ -429,7 +430,7 @@ async fn begin<'a>(
         Ok(watched) => watched,
         Err(closed) => {
             reset(tcp);
-            record.close(DENY, (0, 0), Some(closed.to_string()));
+            record.close(closed.flags(), (0, 0), Some(closed.to_string()));
             return None;
         }
     };

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{RelayEnd, Stream, TcpIo, relay, reset};
 
-use crate::outbound::{CONNECT, DENY, NO_IDLE_LIMIT};
+use crate::outbound::{CERT_REVOKED, CONNECT, NO_IDLE_LIMIT};
 use crate::pod::{Life, Pod};
 use crate::proven::Proven;
 use crate::records::{Parties, Record};
@@ -91,9 +91,9 @@ pub(crate) async fn carry(
         RelayEnd::Finished => None,
         other => Some(format!("{other:?}")),
     };
-    let moved = (done.received, done.sent);
-    arriving.close("-", moved, error.clone());
-    leaving.close("-", moved, error);
+    let (moved, flags) = ((done.received, done.sent), watched.flags());
+    arriving.close(flags, moved, error.clone());
+    leaving.close(flags, moved, error);
 }
 
 /// Asks the policies of whoever is called and calls its application; or ztunnel's word for why not, and the reason.
@@ -107,11 +107,11 @@ async fn open<'a>(
         return Err((CONNECT, "there is no certificate".to_owned()));
     };
     if called.is_revoked(&view.revocations) {
-        return Err((CONNECT, "its certificate is revoked".to_owned()));
+        return Err((CERT_REVOKED, "its certificate is revoked".to_owned()));
     }
     let ends = (client.ip(), to);
     let watched = worker.admit(&view, there, Some(&Rc::new(caller)), ends);
-    let watched = watched.map_err(|closed| (DENY, closed.to_string()))?;
+    let watched = watched.map_err(|closed| (closed.flags(), closed.to_string()))?;
     let kept = there.keeps_source.then(|| client.ip());
     let server = there.connect(to, kept).await;
     let server = server.map_err(|error| (CONNECT, error.to_string()))?;

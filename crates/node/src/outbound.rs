@@ -14,7 +14,8 @@ use voile_http2::{RecvStream, SendStream};
 use voile_identity::{Identity, verify_expected};
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{
-    Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls, connect_tls_within, reset,
+    ConnectError, HandshakeError, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo, alpn, connect_tls,
+    connect_tls_within, reset,
 };
 
 use crate::near;
@@ -39,6 +40,9 @@ pub(crate) const DENY: &str = "DENY";
 const TLS_FAILURE: &str = "TLS_FAILURE";
 const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
 const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
+/// Nobody answers at a proxy's port: something that drops packets stands before it, often.
+const NETWORK_POLICY: &str = "NETWORK_POLICY";
+pub(crate) const CERT_REVOKED: &str = "CERT_REVOKED";
 
 /// What makes two tunnels alike.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -116,7 +120,7 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
         }
         Way::Plain(server) => {
             let gone = pin!(pod.is_at(Life::Gone));
-            Box::pin(carry(tcp, server, gone, record)).await;
+            Box::pin(carry(tcp, server, gone, (record, || "-"))).await;
         }
         Way::Tunnel((lease, halves)) => {
             let down = Stream::Tcp(TcpIo::from(tcp));
@@ -413,10 +417,19 @@ async fn dial(
         ));
     }
     let tcp = pod.connect(to, None).await;
-    let tcp = tcp.map_err(|error| trouble(CONNECT, error))?;
+    let tcp = tcp.map_err(|error| match error {
+        ConnectError::Timeout { .. } => trouble(
+            NETWORK_POLICY,
+            format_args!(
+                "{error}: does a NetworkPolicy keep it from port {}?",
+                to.port()
+            ),
+        ),
+        other => trouble(CONNECT, other),
+    })?;
     let (config, name) = (Arc::clone(&pod.badge.client), ServerName::from(to.ip()));
     let stream = connect_tls(config, name, TcpIo::from(tcp), TLS_HANDSHAKE_TIMEOUT).await;
-    let stream = stream.map_err(|error| trouble(TLS_FAILURE, format_args!("{to}: {error}")))?;
+    let stream = stream.map_err(|error| unsealed(&error, format_args!("{to}")))?;
     let shown = (stream.alpn(), stream.peer_certificates());
     bond.prove(verified(worker, shown, &expected, to)?);
     Ok(stream)
@@ -432,11 +445,19 @@ async fn within(
 ) -> Result<Stream, Trouble> {
     let (config, name) = (Arc::clone(&pod.badge.client), ServerName::from(at.ip()));
     let within = connect_tls_within(config, name, Box::new(tunnel), TLS_HANDSHAKE_TIMEOUT).await;
-    let behind = |error| trouble(TLS_FAILURE, format_args!("behind {at}: {error}"));
-    let within = within.map_err(behind)?;
+    let within = within.map_err(|error| unsealed(&error, format_args!("behind {at}")))?;
     let shown = (within.alpn(), within.peer_certificates());
     bond.prove(verified(worker, shown, expected, at)?);
     Ok(within.into())
+}
+
+/// Why a handshake came to nothing, with `whom`.
+fn unsealed(error: &HandshakeError, whom: std::fmt::Arguments<'_>) -> Trouble {
+    let flags = match error.is_for_revocation() {
+        true => CERT_REVOKED,
+        false => TLS_FAILURE,
+    };
+    trouble(flags, format_args!("{whom}: {error}"))
 }
 
 /// Who answered, if that is who was expected and is believed.
@@ -457,7 +478,10 @@ fn verified(
     let found = Proven::shown(chain).map_err(|error| refused(&error))?;
     verify_expected(&found.identity, expected).map_err(|error| refused(&error))?;
     if found.is_revoked(&worker.view().revocations) {
-        return Err(refused(&"its certificate is revoked"));
+        return Err(trouble(
+            CERT_REVOKED,
+            format_args!("{at}: its certificate is revoked"),
+        ));
     }
     Ok(found)
 }

@@ -72,12 +72,12 @@ pub(crate) async fn call<'a>(
     }
 }
 
-/// Carries between two connections until either side ends, or `ended` is.
+/// Carries between two connections until either side ends, or `ended` is; `flags` says at its end what ended it.
 pub(crate) fn carry<C: Future<Output = ()>>(
     tcp: TcpStream,
     server: TcpStream,
     ended: Pin<&mut C>,
-    record: Record<'_>,
+    (record, flags): (Record<'_>, impl FnOnce() -> &'static str),
 ) -> impl Future<Output = ()> {
     let [down, up] = [tcp, server].map(|tcp| Stream::Tcp(TcpIo::from(tcp)));
     let relay = relay(down, up, NO_IDLE_LIMIT, ended);
@@ -87,6 +87,6 @@ pub(crate) fn carry<C: Future<Output = ()>>(
             RelayEnd::Finished => None,
             other => Some(format!("{other:?}")),
         };
-        record.close("-", (done.received, done.sent), error);
+        record.close(flags(), (done.received, done.sent), error);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use voile_identity::Identity;
-use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
+use voile_telemetry::{Labels, Locality, Peer, Reporter, Security, SeriesId, Service, TCP};
 
 use crate::registry::{Resident, Served};
 use crate::worker::Worker;
@@ -28,6 +28,7 @@ pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> 
         Some((app, version)) => (app, version),
         None => (&labels.canonical_name, &labels.canonical_revision),
     };
+    let mut place = resident.workload.locality.split('/').map(str::to_owned);
     Peer {
         workload: labels.workload_name.to_string(),
         namespace: labels.namespace.to_string(),
@@ -37,6 +38,10 @@ pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> 
         canonical_service: labels.canonical_name.to_string(),
         canonical_revision: labels.canonical_revision.to_string(),
         cluster: labels.cluster.to_string(),
+        locality: Some(Locality {
+            region: place.next().unwrap_or_default(),
+            zone: place.next().unwrap_or_default(),
+        }),
     }
 }
 

@@ -21,7 +21,7 @@ use voile_xds::client::XdsClient;
 
 use crate::dispatch::Load;
 use crate::names::{Question, Resolved};
-use crate::outbound::Pool;
+use crate::outbound::{CERT_REVOKED, DENY, Pool};
 use crate::pod::{Life, Pod};
 use crate::policy::{Caller, Denial, Judged};
 use crate::proven::{Bonds, Proven};
@@ -127,7 +127,14 @@ struct Live {
     proven: Option<Rc<Proven>>,
     source: IpAddr,
     destination: SocketAddr,
-    cut: Rc<Notify>,
+    cut: Rc<Cut>,
+}
+
+/// The word that a connection must end, and ztunnel's word for why.
+#[derive(Default)]
+struct Cut {
+    word: Notify,
+    flags: Cell<Option<&'static str>>,
 }
 
 /// A view that one worker holds: its connections share it without touching what other threads touch.
@@ -176,6 +183,16 @@ pub(crate) enum Closed {
     /// Where a waypoint believes whoever says who calls, which is for us alone to say.
     #[error("port {0} of this waypoint is the node proxy's to call")]
     Door(u16),
+}
+
+impl Closed {
+    /// ztunnel's word for it.
+    pub(crate) fn flags(&self) -> &'static str {
+        match self {
+            Self::Revoked(_) => CERT_REVOKED,
+            Self::Denied(_) | Self::Nobody(_) | Self::Door(_) => DENY,
+        }
+    }
 }
 
 /// Judges a connection that came in to a pod.
@@ -244,7 +261,7 @@ impl Drop for Parked<'_> {
 pub(crate) struct Watched<'a> {
     worker: &'a Worker,
     key: usize,
-    cut: Rc<Notify>,
+    cut: Rc<Cut>,
     pod: Arc<Pod>,
 }
 
@@ -252,9 +269,14 @@ impl Watched<'_> {
     /// Resolves when it must end: its permission is gone, or its pod.
     pub(crate) async fn ended(&self) {
         tokio::select! {
-            () = self.cut.notified() => {}
+            () = self.cut.word.notified() => {}
             () = self.pod.is_at(Life::Gone) => {}
         }
+    }
+
+    /// ztunnel's word for what took its permission; `-` while it has it.
+    pub(crate) fn flags(&self) -> &'static str {
+        self.cut.flags.get().unwrap_or("-")
     }
 }
 
@@ -402,7 +424,7 @@ impl Worker {
             self.denied.set(self.denied.get() + 1);
             return Err(closed);
         }
-        let cut = Rc::new(Notify::new());
+        let cut = Rc::new(Cut::default());
         let key = self.live.borrow_mut().insert(Live {
             pod: Arc::clone(pod),
             proven: proven.cloned(),
@@ -425,7 +447,8 @@ impl Worker {
             if let Err(reason) = judge(&view, &live.pod, live.proven.as_deref(), ends) {
                 tracing::debug!(%reason, "a connection is cut");
                 self.cut.set(self.cut.get() + 1);
-                live.cut.notify_one();
+                live.cut.flags.set(Some(reason.flags()));
+                live.cut.word.notify_one();
             }
         }
         self.bonds.obey(&view.revocations);

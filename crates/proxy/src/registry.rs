@@ -777,5 +777,6 @@ pub(crate) fn peer(workload: &Workload) -> telemetry::Peer {
         canonical_service: labels.canonical_name.to_string(),
         canonical_revision: labels.canonical_revision.to_string(),
         cluster: labels.cluster.to_string(),
+        locality: None,
     }
 }

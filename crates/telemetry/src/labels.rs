@@ -78,6 +78,17 @@ pub struct Peer {
     pub canonical_revision: String,
     /// The cluster it lives in.
     pub cluster: String,
+    /// Where it lives; without it there are no labels of it, as at Istio's sidecars.
+    pub locality: Option<Locality>,
+}
+
+/// Where one end of the traffic lives, as ztunnel tells it. Empty strings are exposed as `unknown`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Locality {
+    /// `topology.kubernetes.io/region` of its node.
+    pub region: String,
+    /// `topology.kubernetes.io/zone` of its node.
+    pub zone: String,
 }
 
 /// The service that was meant.
@@ -140,7 +151,7 @@ impl Labels {
             peer.canonical_revision.is_empty() && !peer.canonical_service.is_empty()
         };
         let (from, to) = (&self.source, &self.destination);
-        vec![
+        let mut pairs = vec![
             ("reporter", self.reporter.as_str()),
             ("source_workload", known(&from.workload)),
             ("source_canonical_service", known(&from.canonical_service)),
@@ -183,6 +194,15 @@ impl Labels {
             ("destination_cluster", known(&to.cluster)),
             ("request_protocol", self.protocol),
             ("connection_security_policy", self.security.as_str()),
-        ]
+        ];
+        if let Some(from) = &from.locality {
+            pairs.push(("source_region", known(&from.region)));
+            pairs.push(("source_zone", known(&from.zone)));
+        }
+        if let Some(to) = &to.locality {
+            pairs.push(("destination_region", known(&to.region)));
+            pairs.push(("destination_zone", known(&to.zone)));
+        }
+        pairs
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ServerConfig};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::stream::{Stream, TcpIo};
@@ -23,6 +23,21 @@ pub enum HandshakeError {
     /// The connection broke.
     #[error("connection broke during TLS handshake: {0}")]
     Broken(io::Error),
+}
+
+impl HandshakeError {
+    /// Whether one side refused the other because its certificate is revoked.
+    #[must_use]
+    pub fn is_for_revocation(&self) -> bool {
+        let Self::Refused(error) = self else {
+            return false;
+        };
+        matches!(
+            error,
+            rustls::Error::InvalidCertificate(CertificateError::Revoked)
+                | rustls::Error::AlertReceived(AlertDescription::CertificateRevoked)
+        )
+    }
 }
 
 impl From<io::Error> for HandshakeError {

@@ -184,7 +184,7 @@ impl Node {
                 voile.args(["proxy", "--role", "node", "--node", node]);
                 voile.args(["--workload", &format!("istio-system/{process}")]);
                 voile.arg("--agent").arg(socket(mesh, process));
-                voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
+                voile.args(["--control", &format!("https://{WORLD}:{}", mesh.asked)]);
                 voile.arg("--root-cert").arg(&root);
                 voile.arg("--token-file").arg(&token);
                 let pages = [
@@ -295,6 +295,15 @@ fn carries(mesh: &Mesh, (client, calling): (&Pod, &Node), called: &Node) {
         "nor is there a new one"
     );
     mesh.remove("deny.yaml");
+    wait_until("what was cut and what was refused are told alike", || {
+        let log = called.log(mesh);
+        let denied = log.lines().filter(|line| {
+            line.contains("connection complete")
+                && line.contains("direction=\"inbound\"")
+                && line.contains("response_flags=\"DENY\"")
+        });
+        denied.count() >= 2
+    });
     wait_until("the policy is gone", || {
         name(&client.inside, service).as_deref() == Some("first")
     });

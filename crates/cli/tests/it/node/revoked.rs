@@ -56,6 +56,15 @@ fn ends_and_goes_on(mesh: &Mesh, client: &Pod, nodes: &[(&str, &Node)]) {
     }
 }
 
+/// Of a connection that was taken back with its caller's certificate, in ztunnel's word.
+fn is_told_of_revocation(log: &str) -> bool {
+    log.lines().any(|line| {
+        line.contains("connection complete")
+            && line.contains("direction=\"inbound\"")
+            && line.contains("response_flags=\"CERT_REVOKED\"")
+    })
+}
+
 #[test]
 fn what_a_revoked_certificate_carries_between_two_nodes_is_cut_at_either_end() {
     let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
@@ -66,6 +75,9 @@ fn what_a_revoked_certificate_carries_between_two_nodes_is_cut_at_either_end() {
     let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
     let two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
     ends_and_goes_on(&mesh, &client, &[("client", &one), ("server", &two)]);
+    wait_until("the log of whoever was called says why", || {
+        is_told_of_revocation(&two.log(&mesh))
+    });
 }
 
 #[test]
@@ -78,4 +90,7 @@ fn a_revoked_caller_is_cut_on_the_short_way_too() {
     let pods = [(&client, "client"), (&first, "server")];
     let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
     ends_and_goes_on(&mesh, &client, &[("client", &node)]);
+    wait_until("the log says why", || {
+        is_told_of_revocation(&node.log(&mesh))
+    });
 }

@@ -109,7 +109,9 @@ fn a_second_node_proxy_on_the_same_addresses_says_so_and_the_first_serves_on() {
 #[test]
 fn pods_of_a_service_on_both_nodes_are_called_and_counted_by_their_service() {
     let servers = [("first", FIRST), ("second", SECOND)];
-    let Some(mut mesh) = mesh(&on_two_nodes(&servers)) else {
+    let labels = "  labels:\n    app: server\n";
+    let placed = format!("{labels}    istio-locality: eu.a\n");
+    let Some(mut mesh) = mesh(&on_two_nodes(&servers).replace(labels, &placed)) else {
         return;
     };
     let client = pod(&mesh, "client", CLIENT);
@@ -133,6 +135,8 @@ fn pods_of_a_service_on_both_nodes_are_called_and_counted_by_their_service() {
             "destination_service=\"server.shop.svc.cluster.local\"".to_owned(),
             "destination_service_namespace=\"shop\"".to_owned(),
             "connection_security_policy=\"mutual_tls\"".to_owned(),
+            "source_region=\"unknown\",source_zone=\"unknown\"".to_owned(),
+            "destination_region=\"eu\",destination_zone=\"a\"".to_owned(),
         ];
         let page = node.metrics(&mesh);
         page.lines()
@@ -321,4 +325,55 @@ fn its_own_metrics_are_scraped_through_a_tunnel_under_the_policies_of_its_own_po
     assert!(before.wait().success(), "{}", before.log());
     assert!(is_scraped(&first));
     assert!(!is_scraped(&client));
+}
+
+/// From now on nothing that comes to this port of the pod arrives.
+fn drop_packets(pod: &Pod, port: u16) {
+    let rule = format!(
+        "add table inet gone; add chain inet gone input {{ type filter hook input priority 0; }}; \
+         add rule inet gone input tcp dport {port} drop"
+    );
+    let dropped = pod.inside.run(|| {
+        let by_nft = std::process::Command::new("nft").arg(&rule).status();
+        if matches!(by_nft, Ok(status) if status.success()) {
+            return true;
+        }
+        let port = port.to_string();
+        let by_iptables = std::process::Command::new("iptables")
+            .args(["-A", "INPUT", "-p", "tcp", "--dport", &port, "-j", "DROP"])
+            .status();
+        matches!(by_iptables, Ok(status) if status.success())
+    });
+    assert!(
+        dropped.expect("entered"),
+        "neither nft nor iptables does it"
+    );
+}
+
+#[test]
+fn a_proxy_to_which_no_packet_comes_through_is_told_from_one_that_refuses() {
+    let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
+    let _two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
+    drop_packets(&first, 15008);
+    assert_eq!(name(&client.inside, (VIP, 80)), None);
+    wait_until("it is said in the log", || {
+        one.log(&mesh).lines().any(|line| {
+            line.contains("connection complete")
+                && line.contains("response_flags=\"NETWORK_POLICY\"")
+                && line.contains("NetworkPolicy")
+                && line.contains("15008")
+        })
+    });
+    wait_until("and counted", || {
+        let page = one.metrics(&mesh);
+        page.lines().any(|line| {
+            line.starts_with("istio_tcp_connections_closed_total{")
+                && line.contains("response_flags=\"NETWORK_POLICY\"")
+        })
+    });
 }

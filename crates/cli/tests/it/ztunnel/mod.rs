@@ -39,6 +39,8 @@ pub(crate) struct Mesh {
     bridge: Bridge,
     tool: Tool,
     pub(crate) processes: Vec<Process>,
+    /// The port in the world at which proxies ask for everything: the control plane's, unless somebody stands before it.
+    pub(crate) asked: u16,
 }
 
 /// The program, if it is here.
@@ -106,6 +108,7 @@ impl Mesh {
             bridge,
             tool,
             processes: Vec::new(),
+            asked: XDS,
         };
         mesh.write("mesh.yaml", resources);
         mesh.start_control(arguments);
@@ -201,7 +204,7 @@ impl Mesh {
         let root = self.folder.path().join("state/root-cert.pem");
         let start = || {
             Process::start_other(pod.name, &self.program, |ztunnel| {
-                let control = format!("https://{WORLD}:{XDS}");
+                let control = format!("https://{WORLD}:{}", self.asked);
                 ztunnel
                     .arg("proxy")
                     .env_clear()

@@ -127,9 +127,9 @@ pub(crate) fn shared(mesh: &mut Mesh, program: &Path, name: &'static str, node: 
     let agent = Agent::listen(&socket);
     let token = mesh.token("istio-system/ztunnel", name);
     let root = mesh.folder.path().join("state/root-cert.pem");
+    let control = format!("https://{WORLD}:{}", mesh.asked);
     let start = || {
         Process::start_other(name, program, |ztunnel| {
-            let control = format!("https://{WORLD}:{XDS}");
             ztunnel.arg("proxy").env_clear().env("PROXY_MODE", "shared");
             ztunnel.env("INPOD_UDS", &socket).env("NODE_NAME", node);
             ztunnel
