@@ -2,7 +2,7 @@
 //! takes them; responses are applied one by one by the handler, on the driver's task.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prost::Message as _;
 use tokio::sync::{Notify, mpsc, watch};
@@ -28,6 +28,9 @@ use crate::generated::ads::aggregated_discovery_service_client::AggregatedDiscov
 const MAX_WANTED_NAMES: usize = 100_000;
 /// Largest response that is taken, in bytes. Our control plane sends at most a few megabytes at once; istiod may send all it knows.
 const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
+/// How long a stream that answers must last to count as a success. Whoever answers and turns away at once, as istiod does with types
+/// that it keeps from others, is else asked without a pause.
+const STEADY: Duration = Duration::from_secs(1);
 /// Requests waiting for the transport; one ACK per response and one merged change at a time need no more.
 const REQUEST_QUEUE: usize = 16;
 
@@ -222,6 +225,7 @@ impl XdsClient {
             replicas: Replicas::default(),
             address: String::new(),
             ways: 0,
+            answered: None,
         };
         Self {
             inner: Arc::new(Inner {
@@ -320,6 +324,8 @@ struct Driver {
     address: String,
     /// How many ways there were to draw from.
     ways: u32,
+    /// Since when the open stream, or the last one, answers.
+    answered: Option<Instant>,
 }
 
 impl Driver {
@@ -331,6 +337,10 @@ impl Driver {
             match error {
                 ClientError::Again { .. } => self.replicas.sent_away(),
                 _ => self.replicas.failed(),
+            }
+            let steady = |since: Instant| since.elapsed() >= STEADY;
+            if self.answered.take().is_some_and(steady) {
+                self.backoff.reset();
             }
             // Several are tried in the time in which one would be.
             let wait = self.backoff.wait(random()) / self.ways.max(1);
@@ -386,7 +396,6 @@ impl Driver {
         };
         self.connected();
         let commands = self.commands.clone();
-        let mut answered = false;
         let mut patience = Patience::default();
         let mut asked = self.subscriptions.turn();
         if self.subscriptions.wanted() > 0 {
@@ -396,14 +405,17 @@ impl Driver {
             let next = tokio::select! {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
-                        answered = true;
+                        self.answered.get_or_insert_with(Instant::now);
                         let answer = self.apply(response);
                         let oldest = self.subscriptions.unanswered().map(|name| name.turn);
                         patience.heard(oldest, Instant::now());
                         vec![answer]
                     }
                     Ok(None) => return self.broken("it ended the stream"),
-                    Err(status) if answered && status.code() == tonic::Code::Unauthenticated => {
+                    Err(status)
+                        if self.answered.is_some()
+                            && status.code() == tonic::Code::Unauthenticated =>
+                    {
                         return ClientError::Again {
                             address: self.address.clone(),
                             reason: status.message().to_owned(),
@@ -465,7 +477,6 @@ impl Driver {
         let type_url = update.type_url.clone();
         let rejections = (self.handler)(&update);
         let request = self.subscriptions.finish(update, rejections);
-        self.backoff.reset();
         let now = SystemTime::now();
         let held = self.subscriptions.held(&type_url);
         self.publish.send_modify(|state| {

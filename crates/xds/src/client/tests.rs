@@ -149,6 +149,26 @@ async fn a_control_plane_that_says_nothing_is_left_after_forty_seconds_and_asked
 }
 
 #[tokio::test]
+async fn a_control_plane_that_answers_and_turns_away_is_asked_ever_more_seldom() {
+    let mut stage = Stage::new().await;
+    let begun = Instant::now();
+    let mut streams = 0;
+    while streams < 8 {
+        let (names, answers) = stage.asked().await;
+        if names.is_empty() {
+            continue; // an ACK
+        }
+        streams += 1;
+        answers.send(Ok(word("1", &["a"]))).await.expect("sent");
+        let refused = Status::unauthenticated("that is not for you");
+        answers.send(Err(refused)).await.expect("sent");
+    }
+    // Between them seven waits of at least half of 10 ms, 20 ms and so on.
+    let least = Duration::from_millis(5 * 127);
+    assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn a_control_plane_that_has_answered_is_not_waited_for() {
     let mut stage = Stage::new().await;
     let (_, answers) = stage.asked().await;
