@@ -6,6 +6,7 @@ mod handover;
 mod hostile;
 mod hostile_pods;
 mod introduced;
+mod istiod;
 mod migration;
 mod mixed;
 mod named;
