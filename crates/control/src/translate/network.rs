@@ -234,7 +234,13 @@ spec:
             balancing.routing_preference,
             [i32::from(wire::load_balancing::Scope::Network)]
         );
-        // A service that prefers who is near says so to the end.
+        // Without a gateway nothing is preferred, nor anybody else expected.
+        let (_, web) = told(&snapshot(WEST));
+        assert!(web.load_balancing.is_none() && web.subject_alt_names.is_empty());
+    }
+
+    #[test]
+    fn a_service_that_prefers_who_is_near_says_so_to_the_end() {
         let ports = "ports: [{name: http, port: 80}]}";
         let closest = format!("trafficDistribution: PreferClose, {ports}");
         let near = format!("{WEST}{GATEWAY}").replacen(ports, &closest, 1);
@@ -245,9 +251,6 @@ spec:
             .routing_preference;
         assert_eq!(scopes.len(), 3, "{scopes:?}");
         assert_eq!(scopes[0], i32::from(wire::load_balancing::Scope::Network));
-        // Without a gateway nothing is preferred, nor anybody else expected.
-        let (_, web) = told(&snapshot(WEST));
-        assert!(web.load_balancing.is_none() && web.subject_alt_names.is_empty());
     }
 
     #[test]
