@@ -32,10 +32,10 @@ const READINGS: [(&str, &str); 5] = [
          100 µs that are judged (−29 µs [−317–172]); its sidecars hold 11 MiB, less than those of the small mesh, and why was not looked for.",
     ),
     (
-        "2026-11-22-protocol-detection-quick",
-        "Detection costs nothing that could be seen: over seven loads CPU per sidecar is 0.90 to 1.06 of that with declared ports and the median 0.91 to 1.04, within rounds; none of \
-         the ratios, p99 included, can be told from 1, and neither can Envoy's over two loads (CPU 0.92 to 0.99), nor what metrics cost. In plaintext with 64 connections, where the article found about 1 ms, the difference at the median \
-         is 84 µs [−258–648]: the claim does not hold here, because the first bytes are looked at once for each connection and the connections stay open. What cannot be \
+        "2026-11-23-protocol-detection",
+        "Detection costs nothing that could be seen: over 21 loads CPU per sidecar is 0.93 to 1.12 of that with declared ports and the median 0.88 to 1.11, within rounds. Of 63 ratios six can be told from 1, to either side, where three are chance; \
+         Envoy's, over six loads, are 0.95 to 1.05 and 0.89 to 1.07, and none can be told. In plaintext with 64 connections, where the article found about 1 ms, the difference at the median \
+         is −13 µs [−232–124]: the claim does not hold here, because the first bytes are looked at once for each connection and the connections stay open. What cannot be \
          told is whether the gap under mutual TLS is below the 3 % that we call trivial: all connections sending at once make medians that differ by more than that between \
          rounds. `speed-detection`, with even arrival, is the finer record: 0.99 of the CPU and of the median, within 9 and 4 %.",
     ),
