@@ -20,6 +20,7 @@ use super::manager::{self, Routes, Way};
 use super::names::{self, Carried};
 use super::security::Security;
 use super::tls::{self, HTTP_ALPN, MESH_ALPN, PLAIN_HTTP_ALPN, TCP_ALPN};
+use super::traffic::unlimited;
 use super::{Capture, Made};
 use crate::json::{duration, host, socket, typed};
 use crate::limit::LimitName;
@@ -389,7 +390,7 @@ impl Kind {
 
 /// The clusters for the application behind a port: where it was called, or where it listens.
 fn clusters(name: &str, protocol: Protocol, endpoint: Option<SocketAddr>) -> Vec<(String, Value)> {
-    let mut base = json!({ "connect_timeout": "10s" });
+    let mut base = json!({ "connect_timeout": "10s", "circuit_breakers": unlimited() });
     match endpoint {
         Some(endpoint) => {
             base["type"] = json!("STATIC");

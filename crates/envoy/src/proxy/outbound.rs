@@ -311,6 +311,7 @@ impl<'a> Outbound<'a> {
             "type": "ORIGINAL_DST",
             "lb_policy": "CLUSTER_PROVIDED",
             "connect_timeout": duration(self.mesh.config.connect_timeout),
+            "circuit_breakers": traffic::unlimited(),
         });
         made.clusters.insert(PASSED.to_owned(), passed);
         let listener = json!({

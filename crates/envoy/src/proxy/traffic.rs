@@ -133,6 +133,11 @@ fn panic_percent(said: &OutlierDetection) -> u32 {
     }
 }
 
+/// Of what nobody may say anything: calls to the application itself, and to whoever nobody knows.
+pub(super) fn unlimited() -> Value {
+    breakers(&ConnectionPool::default(), None)
+}
+
 fn breakers(pool: &ConnectionPool, budget: Option<RetryBudget>) -> Value {
     let limit = |said: Option<u32>| said.unwrap_or(UNLIMITED);
     let mut thresholds = json!({

@@ -312,6 +312,30 @@ fn what_may_be_under_way_is_what_is_said_and_no_number_of_envoys_own() {
 }
 
 #[test]
+fn no_cluster_of_a_sidecar_is_left_to_envoys_own_numbers() {
+    let files = [SourceFile::new("mesh.yaml", MESH.to_owned())];
+    let (mesh, _) = voile_model::check(&files, None);
+    for capture in [Capture::None, Capture::Redirect] {
+        let key = WorkloadKey::new(Namespace::new("shop").expect("a name"), "web-2");
+        let made = translate(&mesh, &mesh.workloads[&key], capture, &WrittenKeys);
+        let inbound = made
+            .clusters
+            .keys()
+            .filter(|name| name.starts_with("inbound|"));
+        assert!(inbound.count() >= 2, "{:?}", made.clusters.keys());
+        for (name, cluster) in &made.clusters {
+            if name == "BlackHoleCluster" {
+                continue; // nothing comes through
+            }
+            let thresholds = &cluster["circuit_breakers"]["thresholds"][0];
+            for field in ["max_connections", "max_pending_requests", "max_requests"] {
+                assert_eq!(thresholds[field], u32::MAX, "{name} {field}");
+            }
+        }
+    }
+}
+
+#[test]
 fn connections_live_as_long_as_is_said() {
     let made = whole(
         "{connectionPool: {tcp: {connectTimeout: 1500ms, idleTimeout: 9s, tcpKeepalive: {probes: 3, time: 10s, interval: 5s}}, \
