@@ -3,15 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::process::Envoy;
 use super::served::{bootstrap, both_ways, serve, status};
 use super::stage::{HTTP, OURS, Stage, TCP, THEIRS};
 use crate::authorization::in_force;
-use crate::mesh::{Process, application, read_to_end, wait_until};
+use crate::mesh::{Process, application, get, read_to_end, wait_until};
 
 /// How often routes move.
 const MOVES: usize = 12;
+/// How often they do while the control plane is away.
+const RESTARTS: usize = 2;
 /// Who asks all the while.
 const CLIENTS: usize = 3;
 
@@ -38,31 +42,46 @@ fn moves(more: &[&str]) {
     stage.set("moved.yaml", &moved_to(0));
     let envoy = stage.envoy(&program, &bootstrap(&stage, more));
     both_ways(&stage);
+    let answers = answers_while(stage.calls(THEIRS, HTTP), || {
+        for number in 1..=MOVES {
+            stage.set("moved.yaml", &moved_to(number));
+            wait_until_moved(&envoy, number - 1, number);
+        }
+    });
+    let good = answers.get(&200).copied().unwrap_or(0);
+    assert!(good > MOVES * CLIENTS, "{answers:?}");
+    assert_eq!(answers.len(), 1, "{answers:?} {}", envoy.said());
+    assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
+}
+
+/// Waits until requests go to the new place, and the old one is gone.
+fn wait_until_moved(envoy: &Envoy, old: usize, new: usize) {
+    let [old, new] = [old, new].map(|one| format!("{}.shop", place(one)));
+    wait_until("routes have moved, and the old place is gone", || {
+        let page = envoy.page("/clusters");
+        let asked = page.lines().any(|line| {
+            line.contains(&new)
+                && line.contains("::rq_success::")
+                && !line.ends_with("::rq_success::0")
+        });
+        asked && !page.contains(&old)
+    });
+}
+
+/// How often which status was answered to clients that ask all the while.
+fn answers_while(at: SocketAddr, happening: impl FnOnce()) -> BTreeMap<u16, usize> {
     let over = AtomicBool::new(false);
-    let answers = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let ask = || {
             let mut answers: BTreeMap<u16, usize> = BTreeMap::new();
             while !over.load(Ordering::Relaxed) {
-                *answers
-                    .entry(stage.status(THEIRS, HTTP, "GET /a"))
-                    .or_default() += 1;
+                let status = get(at, "/a").map_or(0, |answer| answer.status);
+                *answers.entry(status).or_default() += 1;
             }
             answers
         };
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
-        for number in 1..=MOVES {
-            stage.set("moved.yaml", &moved_to(number));
-            let [old, new] = [number - 1, number].map(|one| format!("{}.shop", place(one)));
-            wait_until("routes have moved, and the old place is gone", || {
-                let page = envoy.page("/clusters");
-                let asked = page.lines().any(|line| {
-                    line.contains(&new)
-                        && line.contains("::rq_success::")
-                        && !line.ends_with("::rq_success::0")
-                });
-                asked && !page.contains(&old)
-            });
-        }
+        happening();
         over.store(true, Ordering::Relaxed);
         let mut all: BTreeMap<u16, usize> = BTreeMap::new();
         for client in clients {
@@ -71,9 +90,32 @@ fn moves(more: &[&str]) {
             }
         }
         all
+    })
+}
+
+/// In state of the world a request may be answered 503 for a moment then (decisions/0020).
+#[test]
+fn no_request_fails_at_envoy_that_missed_an_edit_while_the_control_plane_was_away() {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let mut stage = Stage::new("STRICT");
+    serve(&stage);
+    stage.set("moved.yaml", &moved_to(0));
+    let envoy = stage.envoy(&program, &bootstrap(&stage, &[]));
+    both_ways(&stage);
+    let connected = || envoy.counted("control_plane.connected_state") > 0;
+    let answers = answers_while(stage.calls(THEIRS, HTTP), || {
+        for number in 1..=RESTARTS {
+            stage.stop_control();
+            wait_until("Envoy is alone", || !connected());
+            stage.set("moved.yaml", &moved_to(number));
+            stage.start_control();
+            wait_until_moved(&envoy, number - 1, number);
+        }
     });
     let good = answers.get(&200).copied().unwrap_or(0);
-    assert!(good > MOVES * CLIENTS, "{answers:?}");
+    assert!(good > RESTARTS * CLIENTS, "{answers:?}");
     assert_eq!(answers.len(), 1, "{answers:?} {}", envoy.said());
     assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
 }

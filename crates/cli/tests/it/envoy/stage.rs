@@ -38,7 +38,8 @@ pub(crate) struct Stage {
     pub(crate) folder: tempfile::TempDir,
     net: [u8; 3],
     ports: [u16; 3],
-    _control: Process,
+    control: Option<Process>,
+    arguments: Vec<String>,
     _ours: Process,
     ours_ports: [u16; 3],
     pub(crate) admin: SocketAddr,
@@ -75,7 +76,8 @@ impl Stage {
             folder,
             net,
             ports,
-            _control: control,
+            control: Some(control),
+            arguments: arguments.to_vec(),
             _ours: ours,
             ours_ports,
             admin,
@@ -86,6 +88,17 @@ impl Stage {
             "theirs",
         );
         stage
+    }
+
+    /// Nobody tells anybody anything any more.
+    pub(crate) fn stop_control(&mut self) {
+        drop(self.control.take());
+    }
+
+    /// There is a control plane again, at the same place.
+    pub(crate) fn start_control(&mut self) {
+        let folder = self.folder.path();
+        self.control = Some(start_control(folder, self.ports, None, &self.arguments));
     }
 
     /// Puts resources in a file of their own into force.
