@@ -56,8 +56,8 @@ pub(crate) async fn tunnels(worker: &Rc<Worker>, pod: &Arc<Pod>, tcp: TcpStream,
         Ok(local) => canonical(local),
         Err(error) => return refused(&error),
     };
-    if !pod.badge.is_certified().await {
-        return refused(&format_args!("{} has no certificate", pod.badge.identity));
+    if let Err(why) = pod.badge.certified().await {
+        return refused(&why);
     }
     let config = Arc::clone(&pod.badge.server);
     let accepted = accept_tls(config, TcpIo::from(tcp), TLS_HANDSHAKE_TIMEOUT).await;

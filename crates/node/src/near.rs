@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use voile_telemetry::{Reporter, Security};
 use voile_transport::{RelayEnd, Stream, TcpIo, relay, reset};
 
-use crate::outbound::{CERT_REVOKED, CONNECT, NO_IDLE_LIMIT};
+use crate::outbound::{CERT_REVOKED, CONNECT, IDENTITY_ERROR, NO_IDLE_LIMIT};
 use crate::pod::{Life, Pod};
 use crate::proven::Proven;
 use crate::records::{Parties, Record};
@@ -20,9 +20,8 @@ use crate::registry::Resident;
 use crate::route::Target;
 use crate::worker::{Watched, Worker, own};
 
-/// The pod of this node that is called, if it is one, takes calls, and is who must answer. Both must have certificates: without,
-/// the authority has not said that this node speaks for them.
-pub(crate) fn home(worker: &Worker, from: &Pod, target: &Target) -> Option<Arc<Pod>> {
+/// The pod of this node that is called, if it is one, takes calls, and is who must answer.
+pub(crate) fn home(worker: &Worker, target: &Target) -> Option<Arc<Pod>> {
     // A waypoint's policies are not passed, whoever stands behind it; and an address of another network is none of ours.
     let expected = target
         .expected
@@ -35,9 +34,7 @@ pub(crate) fn home(worker: &Worker, from: &Pod, target: &Target) -> Option<Arc<P
     }
     let there = worker.home(target.to.ip())?;
     let stays = *there.life.borrow() < Life::Leaving;
-    let certified = |pod: &Pod| pod.badge.store.current().is_some();
-    let is_meant = expected.contains(&there.badge.identity);
-    (stays && is_meant && certified(from) && certified(&there)).then_some(there)
+    (stays && expected.contains(&there.badge.identity)).then_some(there)
 }
 
 /// A pod of ours by the certificate that is held for it.
@@ -96,15 +93,20 @@ pub(crate) async fn carry(
     leaving.close(flags, moved, error);
 }
 
-/// Asks the policies of whoever is called and calls its application; or ztunnel's word for why not, and the reason.
+/// Asks the policies of whoever is called and calls its application; or ztunnel's word for why not, and the reason. Both must have
+/// certificates, and new pods' are waited for: without, the authority has not said that this node speaks for them.
 async fn open<'a>(
     worker: &'a Worker,
     (from, there): (&Pod, &Arc<Pod>),
     (client, to): (SocketAddr, SocketAddr),
 ) -> Result<(Watched<'a>, TcpStream), (&'static str, String)> {
+    for pod in [from, there] {
+        let certified = pod.badge.certified().await;
+        certified.map_err(|why| (IDENTITY_ERROR, why))?;
+    }
     let view = worker.view();
     let (Some(caller), Some(called)) = (proven(from), proven(there)) else {
-        return Err((CONNECT, "there is no certificate".to_owned()));
+        return Err((IDENTITY_ERROR, "there is no certificate".to_owned()));
     };
     if called.is_revoked(&view.revocations) {
         return Err((CERT_REVOKED, "its certificate is revoked".to_owned()));

@@ -39,7 +39,7 @@ pub(crate) const CONNECT: &str = "CONNECT";
 pub(crate) const DENY: &str = "DENY";
 const TLS_FAILURE: &str = "TLS_FAILURE";
 const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
-const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
+pub(crate) const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
 /// Nobody answers at a proxy's port: something that drops packets stands before it, often.
 const NETWORK_POLICY: &str = "NETWORK_POLICY";
 pub(crate) const CERT_REVOKED: &str = "CERT_REVOKED";
@@ -172,7 +172,7 @@ async fn begin<'a>(
         Err(refusal) => return refused(&refusal),
     };
     let record = record(worker, pod, (client, source), &target, began);
-    if let Some(there) = near::home(worker, pod, &target) {
+    if let Some(there) = near::home(worker, &target) {
         return Some((Way::Home(there, Arc::clone(source), target.to), record));
     }
     if target.expected.is_none() {
@@ -408,14 +408,8 @@ async fn dial(
     expected: Vec<Identity>,
     bond: &Bond,
 ) -> Result<Stream, Trouble> {
-    if !pod.badge.is_certified().await {
-        let why = pod.badge.store.trouble().unwrap_or_default();
-        let who = &pod.badge.identity;
-        return Err(trouble(
-            IDENTITY_ERROR,
-            format_args!("{who} has no certificate: {why}"),
-        ));
-    }
+    let certified = pod.badge.certified().await;
+    certified.map_err(|why| trouble(IDENTITY_ERROR, why))?;
     let tcp = pod.connect(to, None).await;
     let tcp = tcp.map_err(|error| match error {
         ConnectError::Timeout { .. } => trouble(

@@ -77,17 +77,20 @@ impl Badge {
         ))
     }
 
-    /// Waits for a certificate; false when none came.
-    pub(crate) async fn is_certified(&self) -> bool {
+    /// Waits for a certificate; when none came, why.
+    pub(crate) async fn certified(&self) -> Result<(), String> {
         if self.store.current().is_some() {
-            return true;
+            return Ok(());
         }
         let mut news = self.news.clone();
         let certified = news.wait_for(Option::is_some);
-        matches!(
-            tokio::time::timeout(CERTIFICATE_PATIENCE, certified).await,
-            Ok(Ok(_))
-        )
+        match tokio::time::timeout(CERTIFICATE_PATIENCE, certified).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => {
+                let why = self.store.trouble().unwrap_or_default();
+                Err(format!("{} has no certificate: {why}", self.identity))
+            }
+        }
     }
 }
 

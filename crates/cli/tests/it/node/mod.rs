@@ -336,6 +336,29 @@ fn two_pods_of_one_node_speak_by_their_own_identities_under_policy() {
 }
 
 #[test]
+fn a_pod_of_the_node_whose_certificate_is_late_is_waited_for_and_called_the_short_way() {
+    let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let pods = [(&client, "client")];
+    let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
+    node.agent.add(&first, "server");
+    wait_until("its certificate is refused", || {
+        node.log(&mesh)
+            .contains("no workload of spiffe://cluster.local/ns/shop/sa/server is declared")
+    });
+    std::thread::scope(|scope| {
+        let called = scope.spawn(|| name(&client.inside, (VIP, 80)));
+        mesh.write("mesh.yaml", &(resources(&[("first", FIRST)]) + ZTUNNEL));
+        assert_eq!(called.join().expect("called").as_deref(), Some("first"));
+    });
+    let pooled = node.counter(&mesh, "voile_node_pooled_tunnels");
+    assert_eq!(pooled, 0, "what stays on the node takes the short way");
+}
+
+#[test]
 fn pods_of_two_nodes_speak_through_both_node_proxies() {
     let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
         return;
