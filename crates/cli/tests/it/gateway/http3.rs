@@ -26,7 +26,7 @@ pub(super) fn service(more: &str) -> String {
 pub(super) const ASKED: &str = ", {name: http3, port: 443, targetPort: 8443, protocol: UDP}";
 
 /// A client that speaks this, and shows this certificate.
-pub(super) fn client(alpn: &[u8], shows: Option<(&Keys, &str)>) -> Arc<ClientConfig> {
+pub(crate) fn client(alpn: &[u8], shows: Option<(&Keys, &str)>) -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -101,7 +101,7 @@ pub(super) fn simple_as(how: Client) -> (Edge, String) {
     (edge, resources)
 }
 
-pub(super) async fn get_at(to: &Dialed, host: &str, path: &str) -> Result<Answer, String> {
+pub(crate) async fn get_at(to: &Dialed, host: &str, path: &str) -> Result<Answer, String> {
     to.ask(&head("GET", host, path, &[]), None).await
 }
 

@@ -3,7 +3,7 @@
 mod automatic;
 mod files;
 mod forwarded;
-mod http3;
+pub(crate) mod http3;
 mod http3_edges;
 mod http3_example;
 mod http3_handover;
@@ -12,7 +12,7 @@ mod origination;
 mod outward;
 mod plain;
 pub(crate) mod proxied;
-mod quic;
+pub(crate) mod quic;
 mod revoked;
 pub(crate) mod streams;
 pub(crate) mod tls;

@@ -22,7 +22,7 @@ use voile_transport::quic::{first_suite, keys, packets};
 const MOST: usize = 1 << 20;
 
 /// A connection and where it came from.
-pub(super) struct Dialed {
+pub(crate) struct Dialed {
     pub(super) connection: Connection,
     endpoint: Endpoint,
     _control: SendStream,
@@ -30,9 +30,9 @@ pub(super) struct Dialed {
 
 /// What came of a request.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub(super) early: Vec<u16>,
-    pub(super) status: u16,
+    pub(crate) status: u16,
     pub(super) fields: Fields,
     pub(super) body: Vec<u8>,
     pub(super) trailers: Option<Fields>,
@@ -44,13 +44,13 @@ impl Answer {
         Some(String::from_utf8_lossy(value).into_owned())
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
 /// Runs on a runtime of this thread.
-pub(super) fn run<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -67,7 +67,7 @@ pub(super) fn endpoint() -> Endpoint {
 }
 
 /// Connects to whoever listens there as this name, by these terms.
-pub(super) async fn dial(
+pub(crate) async fn dial(
     to: SocketAddr,
     name: &str,
     tls: &Arc<rustls::ClientConfig>,

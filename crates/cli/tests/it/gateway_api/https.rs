@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 
 use super::{Heard, backends};
+use crate::gateway::http3::{client, get_at};
+use crate::gateway::quic::{self, dial};
 use crate::gateway::tls::curl_at;
 use crate::mesh::certificates::Keys;
 use crate::mesh::wait_until;
@@ -61,6 +63,10 @@ const REDIRECTS: [(&str, &str, &str); 8] = [
     ),
     ("/https", ", scheme: https", "https://example.org/https"),
 ];
+
+/// A Service of the gateway's pods that asks for HTTP/3.
+const ASKS_FOR_HTTP3: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: quic, namespace: infra}\nspec:\n  type: LoadBalancer\n  \
+    selector: {gateway.networking.k8s.io/gateway-name: edge}\n  ports: [{name: https, port: 8443}, {name: http3, port: 8443, protocol: UDP}]\n";
 
 /// A route of these.
 fn redirects() -> String {
@@ -150,4 +156,40 @@ fn requests_that_came_to_another_hosts_listener_are_sent_away() {
         let to = lines.find_map(|line| line.strip_prefix("location: "));
         assert_eq!(to, Some(wanted), "{path}");
     }
+}
+
+#[test]
+fn listeners_are_called_by_http3_where_a_service_of_the_gateways_pods_asks_for_it() {
+    let keys = Keys::new();
+    let heard = Heard::default();
+    let all = backends(&heard) + &resources(&keys) + ASKS_FOR_HTTP3;
+    let write = |folder: &std::path::Path| {
+        std::fs::write(folder.join("all.yaml"), &all).expect("written");
+    };
+    let mut up = Up::start(write, &["--quiet"]);
+    let published = up.ready();
+    let (tcp, udp) = (
+        published["infra/edge-voile"],
+        published["infra/quic:8443/udp"],
+    );
+    wait_until("clients over TCP are told", || {
+        let answer = curl_at(tcp, "second.example", &["-k", "-i"]);
+        answer.is_ok_and(|(_, text)| text.contains("alt-svc: h3="))
+    });
+    let ask = async |name: &str, host: &str| {
+        let to = dial(udp, name, &client(b"h3", None)).await?;
+        let answer = get_at(&to, host, "/x").await?;
+        let body = answer.text();
+        let who = body.lines().next().unwrap_or_default().to_owned();
+        Ok::<_, String>((answer.status, who))
+    };
+    quic::run(async {
+        let answered = ask("second.example", "second.example").await;
+        assert_eq!(answered, Ok((200, "v2".to_owned())));
+        // What was asked for another listener's host is sent away, as over TCP.
+        let (status, _) = ask("second.example", "first.example")
+            .await
+            .expect("an answer");
+        assert_eq!(status, 421);
+    });
 }
