@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::hint::black_box;
+use std::time::Instant;
 
+use fastrand::Rng;
 use voile_traffic::route::{Match, RouteTable};
 
 use crate::routes::route;
@@ -136,6 +138,36 @@ fn subject() {
                 let request = shape.request(hit.unwrap_or(99_999));
                 super::counted(|| assert_eq!(table.choose(black_box(&request)), hit));
             }
+        }
+    }
+}
+
+/// How often a route is chosen for one time, and how many of these there are; their median is printed.
+const CHOICES: u32 = 100_000;
+const ROUNDS: usize = 11;
+
+/// What a choice takes, for docs/decisions/0026: no bound, since a time says as much of the machine. Which route is hit is drawn, so that
+/// a large table is not read at the same few places.
+#[test]
+#[ignore = "prints nanoseconds, for people: cargo test --release -p voile-traffic --test it -- --ignored --nocapture cost::routes::times"]
+fn times() {
+    for shape in Shape::ALL {
+        for number in [1, 100, 10_000] {
+            let table = RouteTable::new((0..number).map(|number| vec![shape.route(number)]));
+            let requests: Vec<Sent> = (0..number).map(|number| shape.request(number)).collect();
+            let mut random = Rng::with_seed(3);
+            let mut round = || {
+                let hits: Vec<usize> = (0..CHOICES).map(|_| random.usize(..number)).collect();
+                let begun = Instant::now();
+                for hit in hits {
+                    assert_eq!(table.choose(black_box(&requests[hit])), Some(hit));
+                }
+                begun.elapsed().as_nanos() as f64 / f64::from(CHOICES)
+            };
+            let mut times: Vec<f64> = (0..ROUNDS).map(|_| round()).collect();
+            times.sort_by(f64::total_cmp);
+            let (least, median, most) = (times[0], times[ROUNDS / 2], times[ROUNDS - 1]);
+            println!("{shape:?}, of {number}: {median:.0} ns ({least:.0}–{most:.0})");
         }
     }
 }
