@@ -380,12 +380,22 @@ fn hook(
     }
 }
 
+/// One interval as it is recorded, and what else events are judged by.
+struct Counted {
+    shown: Interval,
+    /// The latencies of the requests that were due in it.
+    samples: Samples,
+    /// Requests that failed in it, whenever they were due: those that waited for their turn when an event came are lost by that one,
+    /// and not by the one before it.
+    failed: u64,
+}
+
 /// The slice's intervals, and what its events did to requests.
 pub(crate) fn conclude(
     generated: &Generated,
     happened: Vec<(Happened, SystemTime)>,
 ) -> (Vec<Interval>, Vec<Happened>) {
-    let counted: Vec<(Interval, Samples)> = generated
+    let counted: Vec<Counted> = generated
         .intervals
         .iter()
         .map(|interval| {
@@ -401,7 +411,11 @@ pub(crate) fn conclude(
                 p99_us: any(samples.quantile_us(0.99)),
                 max_us: any(samples.max_us()),
             };
-            (shown, samples)
+            Counted {
+                shown,
+                samples,
+                failed: interval.failed,
+            }
         })
         .collect();
     let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
@@ -414,19 +428,19 @@ pub(crate) fn conclude(
         })
         .collect();
     judge(&counted, &mut events);
-    let series = counted.into_iter().map(|(interval, _)| interval).collect();
+    let series = counted.into_iter().map(|one| one.shown).collect();
     (series, events)
 }
 
 /// Counts what failed and what was slow after each event, and finds when all was as before.
-fn judge(series: &[(Interval, Samples)], events: &mut [Happened]) {
+fn judge(series: &[Counted], events: &mut [Happened]) {
     let Some(first) = events.first().map(|event| event.at_seconds) else {
         return;
     };
     let mut before = Samples::default();
     let ended = |interval: &Interval| interval.at_seconds + interval.seconds <= first;
-    for (_, samples) in series.iter().filter(|(interval, _)| ended(interval)) {
-        before.merge(samples);
+    for one in series.iter().filter(|one| ended(&one.shown)) {
+        before.merge(&one.samples);
     }
     let median = before.quantile_us(0.5);
     let times: Vec<f64> = events.iter().map(|event| event.at_seconds).collect();
@@ -438,27 +452,28 @@ fn judge(series: &[(Interval, Samples)], events: &mut [Happened]) {
         }
         let bound = median as f64 * event.slow_factor;
         let until = times.get(number + 1).copied().unwrap_or(f64::INFINITY);
-        let after: Vec<&(Interval, Samples)> = series
+        let after: Vec<&Counted> = series
             .iter()
-            .filter(|(interval, _)| {
+            .filter(|one| {
                 // The interval in which an event happened is that event's.
-                let ends = interval.at_seconds + interval.seconds;
+                let ends = one.shown.at_seconds + one.shown.seconds;
                 ends > event.at_seconds && ends <= until + 1e-9
             })
             .collect();
-        event.failed = after.iter().map(|(interval, _)| interval.errors).sum();
+        event.failed = after.iter().map(|one| one.failed).sum();
         event.slow = after
             .iter()
-            .map(|(_, samples)| samples.count() - samples.count_up_to(bound as u64))
+            .map(|one| one.samples.count() - one.samples.count_up_to(bound as u64))
             .sum();
-        let good = |(interval, _): &&(Interval, Samples)| {
-            interval.errors == 0 && interval.p50_us.is_some_and(|p50| p50 <= bound)
+        let good = |one: &&Counted| {
+            let is_fast = one.shown.p50_us.is_some_and(|p50| p50 <= bound);
+            one.shown.errors == 0 && one.failed == 0 && is_fast
         };
         let recovered = after
             .windows(GOOD_INTERVALS.min(after.len()).max(1))
             .find(|window| window.iter().all(good));
         event.recovery_seconds =
-            recovered.map(|window| (window[0].0.at_seconds - event.at_seconds).max(0.0));
+            recovered.map(|window| (window[0].shown.at_seconds - event.at_seconds).max(0.0));
     }
 }
 
@@ -467,21 +482,26 @@ mod tests {
     use super::*;
 
     /// Intervals of 100 ms with ten requests each, of so many µs; a negative number is that many failures.
-    fn series(medians: &[i64]) -> Vec<(Interval, Samples)> {
+    fn series(medians: &[i64]) -> Vec<Counted> {
         let one = |(at, median): (usize, &i64)| {
             let mut samples = Samples::default();
             for _ in 0..10 {
                 samples.record(median.unsigned_abs() * 1000);
             }
-            let interval = Interval {
+            let failed = if *median < 0 { 10 } else { 0 };
+            let shown = Interval {
                 at_seconds: at as f64 / 10.0,
                 seconds: 0.1,
                 requests: 10,
-                errors: if *median < 0 { 10 } else { 0 },
+                errors: failed,
                 p50_us: Some(median.unsigned_abs() as f64),
                 ..Interval::default()
             };
-            (interval, samples)
+            Counted {
+                shown,
+                samples,
+                failed,
+            }
         };
         medians.iter().enumerate().map(one).collect()
     }
@@ -506,6 +526,18 @@ mod tests {
         );
         let recovery = one.recovery_seconds.expect("it recovers at 0.7 s");
         assert!((recovery - 0.35).abs() < 1e-9, "{recovery}");
+    }
+
+    /// On a slow machine most of what is due waits for its turn, and is lost by what happens then.
+    #[test]
+    fn what_was_due_before_an_event_and_failed_after_it_is_that_events() {
+        let mut series = series(&[100, 100, 100, -100, -100, -100, 100, 100, 100]);
+        for (one, failed) in series.iter_mut().zip([0, 0, 0, 0, 0, 30, 0, 0, 0]) {
+            one.failed = failed;
+        }
+        let mut events = [event(0.25), event(0.55)];
+        judge(&series, &mut events);
+        assert_eq!(events.map(|one| one.failed), [0, 30]);
     }
 
     #[test]

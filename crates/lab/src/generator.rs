@@ -98,6 +98,7 @@ pub(crate) struct Options {
 pub(crate) struct CountedInterval {
     pub(crate) t_ms: u64,
     pub(crate) errors: u64,
+    pub(crate) failed: u64,
     pub(crate) histogram: String,
 }
 

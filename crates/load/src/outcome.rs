@@ -210,6 +210,8 @@ pub struct IntervalResult {
     pub ok: u64,
     /// Failed ones.
     pub errors: u64,
+    /// Those that failed in it, whenever they were due; of the last interval, also those that failed later.
+    pub failed: u64,
     /// Latency histogram, as `latency_histogram`.
     pub histogram: String,
 }
@@ -444,12 +446,19 @@ fn achieved_span(tally: &Tally, span: u64) -> u64 {
 
 fn intervals(tally: &Tally, options: &LoadOptions) -> Vec<IntervalResult> {
     let length = options.interval.as_millis() as u64;
-    let intervals = tally.intervals.iter().zip(0..);
+    let last = tally.intervals.len().saturating_sub(1);
+    let failed = |at: usize| -> u64 {
+        let from = tally.failures.get(at..).unwrap_or_default();
+        let until = if at == last { from.len() } else { 1 };
+        from.iter().take(until).sum()
+    };
+    let intervals = tally.intervals.iter().enumerate();
     intervals
-        .map(|(interval, at)| IntervalResult {
-            t_ms: at * length,
+        .map(|(at, interval)| IntervalResult {
+            t_ms: at as u64 * length,
             ok: interval.ok,
             errors: interval.errors,
+            failed: failed(at),
             histogram: interval.latency.encode(),
         })
         .collect()
@@ -500,6 +509,8 @@ pub(crate) fn rfc3339(unix_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::options::Target;
     use crate::tally::Finished;
@@ -600,6 +611,32 @@ mod tests {
         );
         let starved = judged(|tally| tally.finish(failed(Outcome::Unsent)));
         assert_eq!(starved, ["1 due requests never found a free connection"]);
+    }
+
+    #[test]
+    fn an_interval_tells_what_was_due_in_it_and_failed_and_what_failed_in_it() {
+        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let mut options = LoadOptions::new(target);
+        options.interval = Duration::from_millis(100);
+        let mut tally = Tally::new(SECOND, 2 * SECOND, false);
+        tally.interval = 100 * MILLISECOND;
+        // When each was due and when it failed, in milliseconds.
+        for (due, done) in [(50, 250), (60, 250), (110, 190), (250, 900)] {
+            let mut other = Tally::new(SECOND, 2 * SECOND, false);
+            other.interval = tally.interval;
+            other.finish(Finished {
+                intended: SECOND + due * MILLISECOND,
+                done: SECOND + done * MILLISECOND,
+                ..failed(Outcome::Reset)
+            });
+            tally.merge(&other);
+        }
+        let told = intervals(&tally, &options);
+        let told: Vec<_> = told
+            .iter()
+            .map(|one| (one.t_ms, one.errors, one.failed))
+            .collect();
+        assert_eq!(told, [(0, 2, 0), (100, 1, 1), (200, 1, 3)]);
     }
 
     #[test]

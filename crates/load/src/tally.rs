@@ -127,6 +127,8 @@ pub(crate) struct Tally {
     /// Length of shorter intervals that are counted as well, in nanoseconds; 0: none.
     pub(crate) interval: u64,
     pub(crate) intervals: Vec<Second>,
+    /// How many failed in each of these, whenever they were due.
+    pub(crate) failures: Vec<u64>,
     pub(crate) last_done: u64,
     /// Responses, or other bytes, that no request asked for.
     pub(crate) unsolicited: u64,
@@ -181,6 +183,9 @@ impl Tally {
                 interval.ok += 1;
             } else {
                 interval.errors += 1;
+                let ended = (request.done.saturating_sub(self.start) / self.interval) as usize;
+                self.failures.resize(self.failures.len().max(ended + 1), 0);
+                self.failures[ended] += 1;
             }
         }
         let second = place(&mut self.seconds, into / SECOND);
@@ -277,5 +282,10 @@ impl Tally {
         self.lateness.merge(&other.lateness);
         merge(&mut self.seconds, &other.seconds);
         merge(&mut self.intervals, &other.intervals);
+        self.failures
+            .resize(self.failures.len().max(other.failures.len()), 0);
+        for (mine, theirs) in self.failures.iter_mut().zip(&other.failures) {
+            *mine += theirs;
+        }
     }
 }

@@ -50,9 +50,9 @@ pub struct Event {
     pub effect_seconds: Option<f64>,
     /// How the effect was observed, in words.
     pub observed: String,
-    /// Requests that failed, of those due from the event to the next one or the end.
+    /// Requests that failed from the event to the next one or the end, whenever they were due.
     pub failed: u64,
-    /// Of the same, those that took longer than `slow_factor` times the median before the first event.
+    /// Of those due from the event to the next one or the end, those that took longer than `slow_factor` times the median before the first event.
     pub slow: u64,
     /// See `slow`.
     pub slow_factor: f64,
