@@ -1,5 +1,6 @@
 //! What a pod's application calls (15001): where it was going, who is there, and through a tunnel to whom that needs one.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
@@ -148,7 +149,7 @@ async fn begin<'a>(
         direction: "outbound",
     };
     let to = arrival.destination(tcp)?;
-    let refused = |reason: &dyn std::fmt::Display| {
+    let refused = |reason: &dyn Display| {
         arrival.refuse(tcp, reason);
         None
     };
@@ -256,7 +257,7 @@ fn record<'a>(
     Record::open(worker, &parties, began)
 }
 
-fn trouble(flags: &'static str, reason: impl std::fmt::Display) -> Trouble {
+fn trouble(flags: &'static str, reason: impl Display) -> Trouble {
     Trouble {
         flags,
         reason: reason.to_string().into(),
@@ -292,9 +293,27 @@ async fn open_tunnel(
 ) -> Result<Opened, Trouble> {
     let expected = target.expected.as_deref().unwrap_or_default();
     let whom = (target.proxy(), expected);
-    let lease = lease(worker, pod, caller.0.ip(), whom).await?;
-    let halves = ask(worker, &lease, target.to, caller, target).await?;
-    Ok((lease, halves))
+    open(worker, pod, caller, whom, (&target.to, target)).await
+}
+
+/// A tunnel to what is called, by the proxy that is there.
+async fn open(
+    worker: &Worker,
+    pod: &Arc<Pod>,
+    caller: (SocketAddr, &Arc<Resident>),
+    whom: (SocketAddr, &[Identity]),
+    (called, target): (&dyn Display, &Target),
+) -> Result<Opened, Trouble> {
+    let mut first = true;
+    loop {
+        let lease = lease(worker, pod, caller.0.ip(), whom).await?;
+        match ask(worker, &lease, called, caller, target).await {
+            Ok(halves) => return Ok((lease, halves)),
+            // It had begun to leave when we asked, and nobody heard of it.
+            Err(error) if first && error.is_unprocessed() => first = false,
+            Err(error) => return Err(unopened(error)),
+        }
+    }
 }
 
 /// A tunnel inside another: the outer one is the gateway's of another network, which is asked for the service and leads on without
@@ -316,8 +335,8 @@ async fn open_far(
         bond,
     };
     let lease = worker.pool.alone(owner, inner);
-    let halves = ask(worker, &lease, &far.called, caller, target).await?;
-    Ok((lease, halves))
+    let asked = ask(worker, &lease, &far.called, caller, target).await;
+    Ok((lease, asked.map_err(unopened)?))
 }
 
 /// A tunnel to one of the gateways of another network, and which that is.
@@ -336,8 +355,7 @@ async fn enter(
         let gate = &far.gates[*place];
         let attempt = async {
             let whom = (gate.at, slice::from_ref(&gate.identity));
-            let outer = lease(worker, pod, caller.0.ip(), whom).await?;
-            let halves = ask(worker, &outer, &far.called, caller, target).await?;
+            let (outer, halves) = open(worker, pod, caller, whom, (&far.called, target)).await?;
             Ok::<_, Trouble>(Tunnel::new(halves, gate.at, None, Some(outer)))
         };
         let entered = match turn + 1 == order.len() {
@@ -386,18 +404,21 @@ async fn lease(
 async fn ask(
     worker: &Worker,
     lease: &Lease,
-    called: impl std::fmt::Display,
+    called: &dyn Display,
     (client, source): (SocketAddr, &Arc<Resident>),
     target: &Target,
-) -> Result<(RecvStream, SendStream), Trouble> {
+) -> Result<(RecvStream, SendStream), Unopened> {
     let mut head = worker.pool.blocks().block();
     let who = (&**source, target.service.as_deref());
     crate::heads::connect(&mut head, called, client, who, || fastrand::u64(..));
-    let opened = voile_hbone::open(lease, head).await;
-    opened.map_err(|error| match error {
+    voile_hbone::open(lease, head).await
+}
+
+fn unopened(error: Unopened) -> Trouble {
+    match error {
         Unopened::Denied => trouble(DENY, error),
         _ => trouble(CONNECT, error),
-    })
+    }
 }
 
 /// A connection to the proxy at `to`, which is who it must be.
@@ -467,8 +488,7 @@ fn verified(
             format_args!("{at} does not speak h2"),
         ));
     }
-    let refused =
-        |reason: &dyn std::fmt::Display| trouble(TLS_FAILURE, format_args!("{at}: {reason}"));
+    let refused = |reason: &dyn Display| trouble(TLS_FAILURE, format_args!("{at}: {reason}"));
     let found = Proven::shown(chain).map_err(|error| refused(&error))?;
     verify_expected(&found.identity, expected).map_err(|error| refused(&error))?;
     if found.is_revoked(&worker.view().revocations) {

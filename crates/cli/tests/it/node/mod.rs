@@ -14,6 +14,7 @@ mod names;
 mod networks;
 mod networks_beside;
 mod networks_sidecars;
+mod once_more;
 mod revoked;
 mod sandwich;
 mod scenarios;
