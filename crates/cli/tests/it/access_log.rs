@@ -9,16 +9,18 @@ use serde_json::Value;
 
 use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, read_to_end, wait_until};
 
-/// Turns the access log on and waits until the server's sidecar obeys.
+/// Turns the access log on and waits until both sidecars obey.
 fn log_to(mesh: &Mesh, encoding: &str, target: &str) {
     let config = format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  mesh: |\n    accessLogFile: {target}\n    accessLogEncoding: {encoding}\n"
     );
     std::fs::write(mesh.config().join("istio.yaml"), config).expect("the configuration");
-    wait_until("the access log is configured", || {
-        let dump = get(mesh.server_admin(), "/config_dump").expect("the configuration");
-        String::from_utf8_lossy(&dump.body).contains(target)
-    });
+    for admin in [mesh.client_admin(), mesh.server_admin()] {
+        wait_until("the access log is configured", || {
+            let dump = get(admin, "/config_dump").expect("the configuration");
+            String::from_utf8_lossy(&dump.body).contains(target)
+        });
+    }
 }
 
 fn file(mesh: &Mesh) -> PathBuf {

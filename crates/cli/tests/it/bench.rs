@@ -225,8 +225,36 @@ pub(crate) fn events(all: &[(&str, &str)]) -> String {
     all.iter().map(one).collect()
 }
 
-/// One slice each of these contestants, with something done to them all along: what was said, and the record.
-fn changed_under_load(contestants: &str, mode: &str) -> (String, serde_json::Value) {
+/// How much more time there is for each effect to be seen, one attempt after the other: on a busy machine it may come only after the
+/// next event, or the slice.
+pub(crate) const PACES: [u64; 3] = [1, 2, 4];
+
+/// The same definition, with so many times the time for all that is done in a slice.
+pub(crate) fn stretched(text: &str, times: u64) -> String {
+    let line = |line: &str| {
+        let found = ["slice", "at"].iter().find_map(|name| {
+            let length = line.strip_prefix(&format!("{name} = \""))?;
+            Some((*name, length.strip_suffix('"')?))
+        });
+        let Some((name, length)) = found else {
+            return format!("{line}\n");
+        };
+        let milliseconds = match length.strip_suffix("ms") {
+            Some(number) => number.parse::<u64>().expect("a number"),
+            None => {
+                1000 * length
+                    .trim_end_matches('s')
+                    .parse::<u64>()
+                    .expect("seconds")
+            }
+        };
+        format!("{name} = \"{}ms\"\n", milliseconds * times)
+    };
+    text.lines().map(line).collect()
+}
+
+/// One slice each of these contestants, with something done to them all along at this pace: what was said, and the record.
+fn changed_under_load(contestants: &str, mode: &str, pace: u64) -> (String, serde_json::Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     let mut text = changed(&[
@@ -246,7 +274,7 @@ fn changed_under_load(contestants: &str, mode: &str) -> (String, serde_json::Val
         ("8s", "hook\"\ncommand = [\"true\"]#"),
         ("8500ms", "kill-control-plane"),
     ]);
-    std::fs::write(&file, text).expect("written");
+    std::fs::write(&file, stretched(&text, pace)).expect("written");
     let ran = Process::output(|voile| {
         voile
             .args(["bench", "run", "--smoke", "--rounds", "1"])
@@ -258,6 +286,19 @@ fn changed_under_load(contestants: &str, mode: &str) -> (String, serde_json::Val
     assert!(ran.status.success(), "{said}");
     let record = record(&out);
     (said.into_owned(), record)
+}
+
+/// The same at the first pace at which all that is done to Voile is seen to have an effect.
+fn until_all_is_seen(contestants: &str, mode: &str) -> (String, serde_json::Value) {
+    let [first, slower @ ..] = PACES;
+    let mut ran = changed_under_load(contestants, mode, first);
+    for pace in slower {
+        if all_seen(&ran.1, "voile", mode) {
+            break;
+        }
+        ran = changed_under_load(contestants, mode, pace);
+    }
+    ran
 }
 
 /// The slice of that contestant.
@@ -302,15 +343,7 @@ pub(crate) fn lost_by_the_restart(record: &serde_json::Value, contestant: &str, 
 
 #[test]
 fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
-    let ran = || changed_under_load("\"voile\", \"relay\"", "both");
-    let (mut said, mut record) = ran();
-    for _ in 0..2 {
-        // On a busy machine an effect may be seen only after the slice.
-        if all_seen(&record, "voile", "both") {
-            break;
-        }
-        (said, record) = ran();
-    }
+    let (said, record) = until_all_is_seen("\"voile\", \"relay\"", "both");
     let series = slice(&record, "voile", "both")["series"].as_array();
     assert!(series.is_some_and(|series| series.len() >= 90), "{said}");
     seen_and_lost_nothing(&record, "voile", "both");
@@ -333,13 +366,7 @@ fn a_gateway_is_changed_under_load_and_it_is_the_gateway_that_is_restarted() {
         Ok(_) => ("\"voile\", \"nginx\"", true),
         Err(_) => ("\"voile\"", false),
     };
-    let mut record = changed_under_load(contestants, "gateway").1;
-    for _ in 0..2 {
-        if all_seen(&record, "voile", "gateway") {
-            break;
-        }
-        record = changed_under_load(contestants, "gateway").1;
-    }
+    let (_, record) = until_all_is_seen(contestants, "gateway");
     seen_and_lost_nothing(&record, "voile", "gateway");
     lost_by_the_restart(&record, "voile", "gateway");
     if nginx {

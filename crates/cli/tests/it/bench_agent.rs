@@ -11,7 +11,7 @@ use serde_json::Value;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 
-use crate::bench::changed;
+use crate::bench::{PACES, changed, stretched};
 use crate::mesh::{Process, wait_until};
 
 /// Two hosts, as far as their networks go.
@@ -234,9 +234,9 @@ fn what_is_done_to_contestants_is_done_at_the_agents_too_and_its_effect_seen() {
     let agent = Agent::start("127.0.0.1:0");
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("eventful.toml");
-    std::fs::write(&file, eventful()).expect("written");
-    let try_once = |number: usize| {
-        let out = folder.path().join(number.to_string());
+    let try_once = |pace: u64| {
+        std::fs::write(&file, stretched(&eventful(), pace)).expect("written");
+        let out = folder.path().join(pace.to_string());
         let ran = Process::output(|voile| {
             voile
                 .args(["bench", "run", "--smoke", "--rounds", "1"])
@@ -253,15 +253,15 @@ fn what_is_done_to_contestants_is_done_at_the_agents_too_and_its_effect_seen() {
         let run = record["runs"].as_array().expect("runs")[0].clone();
         (said, run)
     };
-    let (mut log, mut run) = try_once(0);
-    for number in 1..3 {
-        // Or an effect may be seen only after the slice.
+    let [first, slower @ ..] = PACES;
+    let (mut log, mut run) = try_once(first);
+    for pace in slower {
         let events: Vec<_> = run["events"].as_array().into_iter().flatten().collect();
         let is_seen = |event: &&Value| event["effect_seconds"].is_number();
         if run["valid"] == true && events.iter().all(is_seen) {
             break;
         }
-        (log, run) = try_once(number);
+        (log, run) = try_once(pace);
     }
     let events = run["events"].as_array().expect("events");
     assert_eq!(events.len(), 6, "{log}");

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::bench::{changed, events};
+use crate::bench::{PACES, changed, events, stretched};
 use crate::bench_agent::Agent;
 use crate::bench_netns::{IN_NAMESPACES, found, impostor_was_tried, ran};
 use crate::mesh::Process;
@@ -214,18 +214,21 @@ fn what_changes_the_mesh_changes_stock_envoys_and_what_cannot_be_done_to_them_is
         "restart-proxy",
         "kill-control-plane",
     ];
-    let run = || ran(&text, "1", peer.as_deref()).expect("no namespaces are needed");
+    let run = |pace| {
+        let record = ran(&stretched(&text, pace), "1", peer.as_deref());
+        record.expect("no namespaces are needed")
+    };
     let seen = |record: &Value| {
         let seen = |action: &&str| event(record, action)["effect_seconds"].is_number();
         done.iter().all(seen)
     };
-    let mut record = run();
-    for _ in 0..2 {
-        // On a busy machine an effect may be seen only after the slice.
+    let [first, slower @ ..] = PACES;
+    let mut record = run(first);
+    for pace in slower {
         if seen(&record) {
             break;
         }
-        record = run();
+        record = run(pace);
     }
     for action in done {
         let event = event(&record, action);

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::mesh::{
-    Client, HTTP_PORT, Mesh, Process, application, exchange, get, local, wait_until,
+    Client, HTTP_PORT, Mesh, Process, application, exchange, get, local, put, wait_until,
 };
 
 const UPGRADE: &str = "  trafficPolicy:\n    connectionPool: {http: {h2UpgradePolicy: UPGRADE}}\n";
@@ -56,15 +56,15 @@ fn a_rule_decides_between_the_mesh_and_its_ports_what_http1_travels_as() {
         ("the service again", rule(UPGRADE), true),
         ("nothing", String::new(), false),
     ] {
-        std::fs::write(mesh.config().join("rule.yaml"), rule).expect("the rule");
+        put(&mesh.config().join("rule.yaml"), &rule);
         wait_until(what, || crosses_http2(&mesh) == expected);
     }
     let everywhere = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\n\
                       data:\n  mesh: |\n    h2UpgradePolicy: UPGRADE\n";
-    std::fs::write(mesh.config().join("istio.yaml"), everywhere).expect("the mesh's settings");
+    put(&mesh.config().join("istio.yaml"), everywhere);
     wait_until("the mesh", || crosses_http2(&mesh));
     let against = rule(&UPGRADE.replace("UPGRADE}", "DO_NOT_UPGRADE}"));
-    std::fs::write(mesh.config().join("rule.yaml"), against).expect("the rule");
+    put(&mesh.config().join("rule.yaml"), &against);
     wait_until("a rule against the mesh", || !crosses_http2(&mesh));
 }
 
@@ -128,7 +128,7 @@ impl Clients {
     }
 
     fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.mesh.config().join(file), text).expect("a file");
+        put(&self.mesh.config().join(file), text);
     }
 
     /// Whether the requests of each cross HTTP/2.

@@ -72,7 +72,7 @@ impl App {
 fn check(more: &str) -> String {
     format!(
         "apiVersion: voile.dev/v1\nkind: HealthCheck\nmetadata: {{name: world, namespace: shop}}\n\
-         spec: {{host: world.test, interval: 200ms, unhealthyThreshold: 2, healthyThreshold: 2, {more}}}\n"
+         spec: {{host: world.test, interval: 1s, unhealthyThreshold: 2, healthyThreshold: 2, {more}}}\n"
     )
 }
 
@@ -266,7 +266,7 @@ fn questions_travel_as_traffic_does_and_sidecars_ask_where_they_are_selected() {
     let check = |more: &str| {
         let text = format!(
             "apiVersion: voile.dev/v1\nkind: HealthCheck\nmetadata: {{name: server, namespace: shop}}\n\
-             spec: {{host: server, port: {HTTP_PORT}, interval: 200ms, http: {{path: /healthz}}, {more}}}\n"
+             spec: {{host: server, port: {HTTP_PORT}, interval: 1s, http: {{path: /healthz}}, {more}}}\n"
         );
         say(&edge.mesh, "check.yaml", &text);
     };

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::authorization::{in_force, policy, set};
-use crate::mesh::{HTTP_PORT, Mesh, application, read_to_end};
+use crate::mesh::{HTTP_PORT, Mesh, application, put, read_to_end};
 
 /// What the raw bytes are answered: 0 when the connection just ends.
 fn answered(to: SocketAddr, bytes: &[u8]) -> u16 {
@@ -235,7 +235,7 @@ fn expect_balancer(mesh: &Mesh) {
     let annotated = format!(
         "{pod}  annotations: {{proxy.istio.io/config: \"gatewayTopology: {{proxyProtocol: {{}}, numTrustedProxies: 1}}\"}}\n"
     );
-    std::fs::write(&resources, text.replace(pod, &annotated)).expect("resources");
+    put(&resources, &text.replace(pod, &annotated));
 }
 
 /// What comes before a request, and what the request is answered then.

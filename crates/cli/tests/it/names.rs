@@ -106,8 +106,9 @@ fn endpoints_known_by_a_name_are_resolved_and_the_last_good_addresses_outlive_th
     let labels = ["response_flags=\"UH\"", "response_code=\"503\""];
     let unhealthy = series(&page, "istio_requests_total", &labels);
     assert!(unhealthy >= Some(1.0), "{page}");
-    let log = mesh.client.log();
-    assert!(log.contains("no such name (NXDOMAIN)"), "{log}");
+    wait_until("it is said why", || {
+        mesh.client.log().contains("no such name (NXDOMAIN)")
+    });
 
     let mut answered = BTreeSet::new();
     wait_until("every address of the name is called", || {

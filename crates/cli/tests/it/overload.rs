@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, RwLock, mpsc};
 use std::time::Duration;
 
-use crate::mesh::{Client, Mesh, application, get, memory, read_answer, series, wait_until};
+use crate::mesh::{Client, Mesh, application, get, memory, put, read_answer, series, wait_until};
 
 fn limited(arguments: &[&str]) -> Client {
     Client {
@@ -263,7 +263,7 @@ fn a_limit_of_the_mesh_configuration_holds_while_it_is_there() {
         let text = format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |-\n    defaultConfig: {{runtimeValues: {{{values}}}}}\n"
         );
-        std::fs::write(mesh.config().join("istio.yaml"), text).expect("written");
+        put(&mesh.config().join("istio.yaml"), &text);
     };
     let held = idle(mesh.http());
     set("overload.global_downstream_max_connections: \"1\"");

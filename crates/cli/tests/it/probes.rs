@@ -194,16 +194,16 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
     wait_until("the server is called", answered(true));
     status.store(500, Ordering::Relaxed);
     wait_until("who is not ready is not called", answered(false));
-    assert!(
+    wait_until("that is said", || {
         up.text("err")
             .contains("probed.server-0.app is not ready: http://10.244.")
-    );
+    });
     status.store(204, Ordering::Relaxed);
     wait_until("who is ready again is called again", answered(true));
-    assert!(
+    wait_until("that is said, too", || {
         up.text("err")
             .contains("probed.server-0.app is ready again")
-    );
+    });
     fs::write(up.file("dead"), "").expect("written");
     wait_until("what hangs is restarted", || {
         let said = up.text("err");

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::mesh::{Process, get, read_answer, series, wait_until};
+use crate::mesh::{Process, get, put, read_answer, series, wait_until};
 
 /// A service without a sidecar that calls one with a sidecar, and a file for each.
 const PAIR: &str = r#"
@@ -113,7 +113,7 @@ impl Up {
         let path = self.file(name);
         let text = std::fs::read_to_string(&path).expect("the file is there");
         assert!(text.contains(from), "{name} has no {from:?}");
-        std::fs::write(&path, text.replacen(from, to, 1)).expect("written");
+        put(&path, &text.replacen(from, to, 1));
     }
 
     /// Waits until all is ready and returns the published addresses by service.

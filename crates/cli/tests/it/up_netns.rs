@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -157,22 +158,27 @@ pub(crate) fn sidecars(up: &Up) -> Vec<(String, u32)> {
     family.iter().filter_map(sidecar).collect()
 }
 
-/// The network namespaces of the family.
-fn networks(up: &Up) -> BTreeSet<PathBuf> {
+/// The network namespaces of the family, by name. They are held: the kernel gives the names of those that are gone to the next, which
+/// may be those of another test.
+fn networks(up: &Up) -> BTreeMap<PathBuf, fs::File> {
     let family = up.family();
     let pids = family.iter().filter_map(|line| line.split(' ').next());
-    pids.filter_map(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).ok())
-        .collect()
+    pids.filter_map(|pid| {
+        let held = fs::File::open(format!("/proc/{pid}/ns/net")).ok()?;
+        let name = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())).ok()?;
+        Some((name, held))
+    })
+    .collect()
 }
 
 /// Who of all processes is in one of these.
-fn inhabitants(networks: &BTreeSet<PathBuf>) -> Vec<String> {
+fn inhabitants(networks: &BTreeMap<PathBuf, fs::File>) -> Vec<String> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let ours = fs::read_link("/proc/self/ns/net").expect("ours");
     processes
         .filter(|process| {
             let network = fs::read_link(process.path().join("ns/net"));
-            network.is_ok_and(|network| network != ours && networks.contains(&network))
+            network.is_ok_and(|network| network != ours && networks.contains_key(&network))
         })
         .map(|process| process.file_name().to_string_lossy().into_owned())
         .collect()

@@ -2,7 +2,7 @@
 //! then, with the next request.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use super::{CLIENT, Captured, SERVER, VIP, config_dump, connect, listen};
 use crate::mesh::{application, series, wait_until};
@@ -31,6 +31,22 @@ fn ask(mesh: &Captured) -> String {
     text
 }
 
+/// A request on a connection that stays.
+fn say(open: &mut TcpStream) {
+    open.write_all(b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
+        .expect("sent");
+    super::hear(open, b"HTTP/1.1 200 OK\r\n", "the open connection");
+    let mut rest = [0; 4096];
+    let _ = open.read(&mut rest).expect("the rest of it");
+}
+
+/// A connection that stays, and was used.
+fn held(mesh: &Captured) -> TcpStream {
+    let mut open = connect(&mesh.client, (VIP, 80));
+    say(&mut open);
+    open
+}
+
 fn let_go(mesh: &Captured) -> f64 {
     let page = mesh.metrics(&mesh.client);
     series(&page, "voile_destinations_let_go_total", &[]).expect("it is counted")
@@ -48,7 +64,10 @@ fn a_service_that_nobody_uses_is_let_go_and_answers_as_it_is_by_then_when_it_is_
     answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)), "here");
     answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8081)), "gone");
     assert!(ask(&mesh).ends_with("here"));
+    // Who has a connection open keeps it there to be looked at.
+    let open = held(&mesh);
     assert!(config_dump(&mesh.client).contains("shop/server.shop.svc"));
+    drop(open);
     wait_until_it_goes(&mesh, 0.0);
     // Nothing of it is left: not the service, not who is behind it, not how to speak to it.
     let left = [
@@ -69,12 +88,11 @@ fn a_service_that_nobody_uses_is_let_go_and_answers_as_it_is_by_then_when_it_is_
     wait_until("the server's sidecar knows", || {
         config_dump(&mesh.server).contains("8081")
     });
-    assert!(ask(&mesh).ends_with("gone"));
     // A request that comes just when it is let go is answered like any other.
-    for _ in 0..5 {
+    for _ in 0..6 {
         let before = let_go(&mesh);
-        wait_until_it_goes(&mesh, before);
         assert!(ask(&mesh).ends_with("gone"));
+        wait_until_it_goes(&mesh, before);
     }
     let refused = series(
         &mesh.metrics(&mesh.client),
@@ -90,15 +108,7 @@ fn a_connection_that_is_open_keeps_its_service_and_who_called_is_forgotten() {
         return;
     };
     answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)), "here");
-    let mut open = connect(&mesh.client, (VIP, 80));
-    let mut say = || {
-        open.write_all(b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
-            .expect("sent");
-        super::hear(&mut open, b"HTTP/1.1 200 OK\r\n", "the open connection");
-        let mut rest = [0; 4096];
-        let _ = open.read(&mut rest).expect("the rest of it");
-    };
-    say();
+    let mut open = held(&mesh);
     // Another destination comes and goes meanwhile, twice.
     application::reflect(listen(&mesh.world, (super::WORLD, 8088)));
     for _ in 0..2 {
@@ -113,7 +123,7 @@ fn a_connection_that_is_open_keeps_its_service_and_who_called_is_forgotten() {
         let page = mesh.metrics(&mesh.client);
         assert_eq!(series(&page, "voile_destinations", &[]), Some(1.0));
     }
-    say();
+    say(&mut open);
     drop(open);
     wait_until("what it kept is let go", || {
         let page = mesh.metrics(&mesh.client);

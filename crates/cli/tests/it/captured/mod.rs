@@ -22,7 +22,7 @@ use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Capture, Rules, Tool, apply};
 
-use crate::mesh::{Process, get, peer_authentication, wait_until};
+use crate::mesh::{Process, get, peer_authentication, put, wait_until};
 
 /// The world's own address, where the control plane is too.
 pub(crate) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
@@ -135,8 +135,7 @@ impl Captured {
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) {
-        let path = self.folder.path().join("config").join(name);
-        std::fs::write(path, text).expect("a resource");
+        put(&self.folder.path().join("config").join(name), text);
     }
 
     pub(crate) fn start_control(&mut self) {

@@ -1,7 +1,7 @@
 //! An external authorizer over gRPC for tests: tonic's server and Envoy's service, which decides by what the request's
 //! `x-ask` or path says and keeps every question. It shares no code with the proxy but the messages.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,17 +25,26 @@ pub(crate) struct Authorizer {
     given_up: Arc<Mutex<u32>>,
     /// Whether opaque connections are denied, which have no words to say what they wish.
     closed: Arc<AtomicBool>,
+    at: Option<SocketAddr>,
 }
 
 impl Authorizer {
     pub(crate) fn start(listener: TcpListener) -> Self {
-        let authorizer = Self::default();
+        let authorizer = Self {
+            at: listener.local_addr().ok(),
+            ..Self::default()
+        };
         let service = AuthorizationServer::new(authorizer.clone());
         serve(listener, move |server, incoming| async move {
             let served = server.serve_with_incoming(service, incoming);
             served.await.expect("served");
         });
         authorizer
+    }
+
+    /// Where it is asked.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.at.expect("it was started")
     }
 
     /// Questions so far.

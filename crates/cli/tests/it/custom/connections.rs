@@ -137,11 +137,7 @@ fn whoever_is_asked_is_told_the_server_name() {
     assert_eq!(name(), None, "a sidecar of ours names no server");
     let shown: ShownCertificate = (&authority.certificate("shop", "client")).into();
     // A STRICT port terminates all TLS; whose certificate is good is asked about by name.
-    std::fs::write(
-        mesh.config().join("policy.yaml"),
-        crate::mesh::peer_authentication("STRICT"),
-    )
-    .expect("the policy");
+    mesh.set_peer_authentication("STRICT");
     wait_until("TLS of the mesh is all there is", || {
         speak(&mesh, TCP_PORT, Some(&shown), b"hi") == b"hi"
     });

@@ -11,6 +11,9 @@ use crate::mesh::{
 
 const KIND: &str = "envoyExtAuthzGrpc";
 
+/// Far longer than who answers takes on however busy a machine.
+const PATIENT: &str = ", timeout: 20s";
+
 /// A mesh whose server asks an authorizer about every request, with these further fields of its provider.
 fn asking(fields: &str, more: &str) -> (Mesh, Authorizer) {
     let mesh = Mesh::start("PERMISSIVE");
@@ -149,8 +152,8 @@ fn a_no_has_words_of_its_own_and_a_yes_may_change_the_request() {
 
 #[test]
 fn who_cannot_be_asked_or_lies_lets_nothing_pass() {
-    let (mesh, _) = asking(", statusOnError: \"503\", timeout: 1s", "");
-    for unanswered in ["fail", "undecided", "flood", "never"] {
+    let (mesh, authorizer) = asking(&format!(", statusOnError: \"503\"{PATIENT}"), "");
+    for unanswered in ["fail", "undecided", "flood"] {
         assert_eq!(
             status(&mesh, &format!("/{unanswered}")),
             503,
@@ -164,6 +167,15 @@ fn who_cannot_be_asked_or_lies_lets_nothing_pass() {
         assert_eq!(status(&mesh, &format!("/{lie}")), 503, "{lie}");
     }
     assert_eq!(status(&mesh, "/allow"), 200);
+    let hurried = ", statusOnError: \"504\", timeout: 1s";
+    set(
+        &mesh,
+        &(provider(KIND, authorizer.address(), hurried) + &all_requests()),
+    );
+    in_force("who is slow is not waited for", || {
+        status(&mesh, "/fail") == 504
+    });
+    assert_eq!(status(&mesh, "/never"), 504);
     let nobody = free().local_addr().expect("an address");
     set(&mesh, &(provider(KIND, nobody, "") + &all_requests()));
     in_force("nobody is there to be asked", || {
@@ -178,8 +190,8 @@ fn who_cannot_be_asked_or_lies_lets_nothing_pass() {
 
 #[test]
 fn open_failure_is_for_those_who_do_not_answer_and_not_for_liars() {
-    let (mesh, _) = asking(", failOpen: true, timeout: 1s", "");
-    for unanswered in ["fail", "undecided", "flood", "never"] {
+    let (mesh, authorizer) = asking(&format!(", failOpen: true{PATIENT}"), "");
+    for unanswered in ["fail", "undecided", "flood"] {
         assert_eq!(
             status(&mesh, &format!("/{unanswered}")),
             200,
@@ -188,6 +200,15 @@ fn open_failure_is_for_those_who_do_not_answer_and_not_for_liars() {
     }
     assert_eq!(status(&mesh, "/deny"), 403);
     assert_eq!(status(&mesh, "/split"), 403, "a lie is no failure");
+    let hurried = ", failOpen: true, statusOnError: \"504\", timeout: 1s";
+    set(
+        &mesh,
+        &(provider(KIND, authorizer.address(), hurried) + &all_requests()),
+    );
+    in_force("who is slow is not waited for", || {
+        status(&mesh, "/split") == 504
+    });
+    assert_eq!(status(&mesh, "/never"), 200);
 }
 
 #[test]

@@ -470,6 +470,8 @@ fn packets_that_lead_nowhere_cost_little_and_who_comes_meanwhile_shows_where_he_
         "too short to be answered"
     );
     other.resize(1200, 0);
+    let patience = Some(Duration::from_secs(20));
+    socket.set_read_timeout(patience).expect("patience");
     let answer = answers(&socket, to, &other).expect("an answer");
     assert_eq!(answer[1..5], [0; 4], "version negotiation");
     assert!(
@@ -480,8 +482,6 @@ fn packets_that_lead_nowhere_cost_little_and_who_comes_meanwhile_shows_where_he_
         let packets = first_packets(80).await;
         let (last, others) = packets.split_last().expect("80");
         begin_handshakes(to, others);
-        let patience = Some(Duration::from_secs(20));
-        socket.set_read_timeout(patience).expect("patience");
         // A Retry has its own kind of head.
         let answer = answers(&socket, to, last).expect("an answer");
         assert_eq!(

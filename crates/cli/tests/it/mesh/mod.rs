@@ -4,11 +4,12 @@
 pub(crate) mod application;
 pub(crate) mod certificates;
 pub(crate) mod issuer;
+pub(crate) mod load;
 mod process;
 pub(crate) mod resolver;
 mod wire;
 
-pub(crate) use process::{Process, free_port, memory, wait_until};
+pub(crate) use process::{Process, free_port, is_at_rest, memory, wait_until};
 pub(crate) use wire::{Answer, exchange, get, read_answer, read_to_end};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -147,14 +148,18 @@ impl Mesh {
     }
 
     pub(crate) fn set_peer_authentication(&self, mode: &str) {
-        std::fs::write(self.config().join("policy.yaml"), peer_authentication(mode))
-            .expect("the policy");
+        put(
+            &self.config().join("policy.yaml"),
+            &peer_authentication(mode),
+        );
     }
 
     /// Gives the client one more listener, for the HTTP service: (port, protocol).
     pub(crate) fn set_extra_egress(&self, extra: Option<(u16, &str)>) {
-        std::fs::write(self.config().join("mesh.yaml"), resources(self.net, extra))
-            .expect("resources");
+        put(
+            &self.config().join("mesh.yaml"),
+            &resources(self.net, extra),
+        );
     }
 
     pub(crate) fn wait_ready(&self) {
@@ -305,6 +310,14 @@ fn copy_private(from: &Path, to: &Path) {
             std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
         }
     }
+}
+
+/// Puts a file in the place of another at once, as editors do: one that is empty for a moment takes along what it said.
+pub(crate) fn put(path: &Path, text: &str) {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    std::fs::write(&new, text).expect("written");
+    std::fs::rename(&new, path).expect("in place");
 }
 
 /// Writes a file for its owner only.

@@ -9,8 +9,11 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// Below the ports that the kernel hands out by itself (32768 and up).
-const PORTS: Range<u16> = 20_000..32_000;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Above the ports that the kernel hands out by itself (32768 to 60999), and far from those that a program of ours takes for what it
+/// starts (10000 to 32767): a test that runs beside a measurement looks for free ports at the same time.
+const PORTS: Range<u16> = 61_000..65_500;
 
 /// How long any condition may take on a loaded machine of two cores.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -103,8 +106,16 @@ impl Process {
     }
 
     pub(crate) fn terminate(&self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM is sent");
+        self.signal(Signal::TERM);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the signal is sent");
+    }
+
+    /// Whether all its threads wait for somebody else, and none for a processor: it has done all that it was woken for.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        is_at_rest(self.pid())
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
@@ -170,6 +181,17 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 )]
 fn pause() {
     std::thread::sleep(LOOK_EVERY);
+}
+
+/// Whether all threads of a process wait for somebody else, and none for a processor.
+pub(crate) fn is_at_rest(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    tasks.into_iter().flatten().flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // Behind the name, which may have any letters.
+        let state = stat.rsplit_once(") ");
+        state.is_none_or(|(_, state)| state.starts_with('S'))
+    })
 }
 
 /// What the kernel says of a process's memory by this name, in bytes.

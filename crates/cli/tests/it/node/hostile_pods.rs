@@ -86,10 +86,10 @@ fn a_pod_with_anothers_address_is_neither_that_nor_anybody() {
         });
         assert_eq!(spoofed(), "", "{source}");
     }
-    assert!(
+    wait_until("it is said why", || {
         node.log(&mesh)
             .contains("10.244.0.4 is not the pod's address")
-    );
+    });
     // By its own address it is who it is.
     mesh.write(
         "only.yaml",
@@ -132,7 +132,9 @@ fn a_pod_that_opens_the_proxys_port_itself_hears_nothing_and_cannot_where_the_pr
         told.lock().expect("nobody panicked").0 > 0
     });
     assert!(told.lock().expect("nobody panicked").1.is_empty());
-    assert!(calling.log(&mesh).contains("TLS_FAILURE"));
+    wait_until("it is said why", || {
+        calling.log(&mesh).contains("TLS_FAILURE")
+    });
     // Where a node proxy serves, its ports are nobody else's, shared or not.
     for port in [15001, 15006, 15008] {
         for address in [CLIENT, Ipv4Addr::UNSPECIFIED] {

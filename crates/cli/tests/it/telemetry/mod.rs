@@ -14,7 +14,9 @@ use prost::Message as _;
 use serde_json::Value;
 use voile_proto::trace::{ExportTraceServiceRequest, KeyValue, Span, any_value, span::SpanKind};
 
-use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, read_to_end, wait_until};
+use crate::mesh::{
+    HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, put, read_to_end, wait_until,
+};
 
 pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 pub(crate) const CALLER: &str = "b7ad6b7169203331";
@@ -103,7 +105,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
 
 /// Writes resources and waits until both sidecars obey what has `word` in it.
 fn apply(mesh: &Mesh, word: &str, resources: &str) {
-    std::fs::write(mesh.config().join("telemetry.yaml"), resources).expect("the resources");
+    put(&mesh.config().join("telemetry.yaml"), resources);
     for admin in [mesh.client_admin(), mesh.server_admin()] {
         wait_until("the telemetry is configured", || {
             let dump = get(admin, "/config_dump").expect("the configuration");

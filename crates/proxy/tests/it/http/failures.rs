@@ -424,7 +424,8 @@ fn heads_beyond_the_limits_get_their_status() {
 fn a_body_that_trickles_is_bounded_in_all_and_a_faster_one_is_not() {
     play(|| async {
         let timeouts = HttpTimeouts {
-            body_grace: Duration::from_millis(100),
+            // Longer than a busy machine keeps the fast one waiting.
+            body_grace: Duration::from_secs(1),
             min_body_rate: 1,
             ..HttpTimeouts::default()
         };
@@ -452,7 +453,8 @@ fn a_body_that_trickles_is_bounded_in_all_and_a_faster_one_is_not() {
 fn a_server_that_does_not_begin_to_answer_in_time_is_504_where_a_limit_is_set() {
     play(|| async {
         let timeouts = HttpTimeouts {
-            request: Some(Duration::from_millis(50)),
+            // Longer than a busy machine keeps who begins at once from beginning.
+            request: Some(Duration::from_secs(1)),
             ..HttpTimeouts::default()
         };
         let begun = vec![
