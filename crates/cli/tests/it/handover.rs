@@ -2,10 +2,14 @@
 //! request of a client that keeps sending fails.
 
 use std::io::{BufReader, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
-use crate::mesh::{Client, Mesh, Process, application, get, read_answer, wait_until};
+use rustix::process::Signal;
+
+use crate::mesh::load::Load;
+use crate::mesh::{Client, Mesh, Process, application, get, read_answer, series, wait_until};
 
 pub(crate) fn lending() -> Client {
     Client {
@@ -13,23 +17,6 @@ pub(crate) fn lending() -> Client {
         drain_timeout: Some("1s"),
         ..Client::default()
     }
-}
-
-/// A thousand requests a second for a few seconds; the generator says what became of them.
-fn load(mesh: &Mesh, extra: &[&str]) -> std::thread::JoinHandle<serde_json::Value> {
-    let url = format!("http://{}/", mesh.http());
-    let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
-    std::thread::spawn(move || {
-        let output = Process::output(|voile| {
-            voile.args(["load", &url, "--rate", "1000", "--duration", "4s"]);
-            voile.args(["--connections", "16", "--timeout", "20s", "--json"]);
-            voile.args(extra);
-        });
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            panic!("the generator prints JSON: {error}\n{said}")
-        })
-    })
 }
 
 #[test]
@@ -40,19 +27,19 @@ fn no_request_fails_while_both_sidecars_are_restarted_in_turn() {
     ] {
         let mut mesh = Mesh::start_as("STRICT", &lending());
         application::reflect(mesh.http_app());
-        let loading = load(&mesh, extra);
+        let options = [&["--rate", "1000", "--connections", "16"][..], extra].concat();
+        let load = Load::start("load", &format!("http://{}/", mesh.http()), &options);
         for pod in ["client", "server", "client", "server"] {
             let mut old = mesh.replace(pod, &lending());
             let status = old.wait();
             assert!(status.success(), "{pod}: {status}\n{}", old.log());
             mesh.wait_ready();
         }
-        assert!(
-            !loading.is_finished(),
-            "{extra:?}: the load outlasts the restarts"
-        );
-        let result = loading.join().expect("the generator ends");
-        assert_eq!(result["errors_total"], 0, "{extra:?}: {result:#}");
+        wait_until("the last ones carry it", || {
+            let labels = ["reporter=\"destination\"", "response_code=\"200\""];
+            series(&mesh.server_metrics(), "istio_requests_total", &labels) > Some(1000.0)
+        });
+        let result = load.none_failed();
         assert!(result["status"]["200"].as_u64() > Some(1000), "{result:#}");
     }
 }
@@ -140,6 +127,42 @@ fn a_successor_that_cannot_serve_changes_nothing() {
     mesh.client.terminate();
     assert!(mesh.client.wait().success());
     assert!(!socket.exists());
+}
+
+/// It has the same sockets, and whoever it took would go with it.
+#[test]
+fn a_successor_that_is_not_ready_takes_no_connection() {
+    const MORE: u16 = 8090;
+    let mut mesh = Mesh::start_as("STRICT", &lending());
+    application::reflect(mesh.http_app());
+    // As long as a port is taken that it is to listen on, no process is ready; all else is served.
+    let _taken = TcpListener::bind(mesh.address(100, MORE)).expect("a free address");
+    mesh.set_extra_egress(Some((MORE, "HTTP")));
+    let ready = |mesh: &Mesh| {
+        get(mesh.management()[5], "/healthz/ready").is_ok_and(|page| page.status == 200)
+    };
+    wait_until("the port is missed", || !ready(&mesh));
+    let old = mesh.replace("client", &lending());
+    wait_until("the new process knows the mesh", || {
+        mesh.client.log().contains("configuration in force")
+    });
+    // Nobody but the new one could take these.
+    old.signal(Signal::STOP);
+    let calls: Vec<TcpStream> = (0..4)
+        .map(|_| TcpStream::connect(mesh.http()).expect("they wait in the kernel"))
+        .collect();
+    wait_until("it did what it was woken for", || mesh.client.is_at_rest());
+    let mut failed = std::mem::replace(&mut mesh.client, old);
+    failed.kill();
+    mesh.client.signal(Signal::CONT);
+    for mut call in calls {
+        call.set_read_timeout(Some(Duration::from_secs(20)))
+            .expect("open");
+        call.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("sent");
+        let answer = read_answer(&mut BufReader::new(call)).expect("the old one serves it");
+        assert_eq!(answer.status, 200);
+    }
 }
 
 #[test]

@@ -120,7 +120,7 @@ pub(super) struct Sockets {
     pub(super) inherited: Inherited,
     /// Whether a successor may ask for our sockets.
     pub(super) lends: bool,
-    /// Whether the process before us still serves: of a socket of UDP only one may read.
+    /// Whether the process before us still serves: until it does not, nothing is accepted.
     pub(super) awaits: bool,
     next: u32,
     retry: Option<Instant>,

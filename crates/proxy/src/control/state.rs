@@ -472,17 +472,20 @@ impl Control {
         self.published = Some(plan);
     }
 
-    /// Begins to accept where a socket is bound and the workers know what to do with it.
+    /// Begins to accept where a socket is bound and the workers know what to do with it. Not while the process before us serves: it
+    /// reads from the same sockets, and whoever we took would be lost if we had no certificate yet, died, or were sent away.
     fn accept(&mut self) {
         let Some(plan) = self.published.clone() else {
             return;
         };
+        if self.shared().sockets.awaits {
+            return;
+        }
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let Sockets {
             lends,
-            awaits,
             ref mut inherited,
             ref mut entries,
             ..
@@ -497,7 +500,7 @@ impl Control {
                 entry.serving = None;
                 failed |= matches!(entry.socket, Socket::Failed(_));
             }
-            if !wanted || (is_datagrams && awaits) || !matches!(entry.socket, Socket::Bound(_)) {
+            if !wanted || !matches!(entry.socket, Socket::Bound(_)) {
                 continue;
             }
             let Socket::Bound(socket) = std::mem::replace(&mut entry.socket, Socket::Accepting)
@@ -677,8 +680,7 @@ impl Control {
         self.release();
     }
 
-    /// The process before us reads no socket any more: those that only one may read are ours. Of HTTP/3's that nobody wants it may go on
-    /// reading.
+    /// The process before us accepts no more: its sockets are ours. Of HTTP/3's that nobody wants it may go on reading.
     pub(super) fn relieved(&mut self) {
         {
             let mut shared = self.shared();
