@@ -11,7 +11,7 @@ use rustls::{ClientConfig, ServerConfig};
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, ServiceKey, mesh};
 use voile_telemetry::{Peer, Service};
-use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread};
+use voile_traffic::balance::{Algorithm, KeySource, SlowStart, Spread, Zones};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_transport::{KeepAlive, proxy_protocol};
 use voile_xds::wire::{
@@ -358,6 +358,20 @@ pub(crate) struct TrafficPlan {
     pub(crate) introduces: Option<proxy_protocol::Version>,
 }
 
+impl TrafficPlan {
+    /// Nothing is said but who else calls.
+    pub(crate) fn among(zones: Option<Box<Zones>>) -> Self {
+        let balance = BalancePlan {
+            zones,
+            ..BalancePlan::default()
+        };
+        Self {
+            balance,
+            ..Self::default()
+        }
+    }
+}
+
 /// How one of a destination's endpoints is chosen.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct BalancePlan {
@@ -366,6 +380,8 @@ pub(crate) struct BalancePlan {
     /// What a new endpoint gets; all of its share where nothing is said.
     pub(crate) slow_start: Option<SlowStart>,
     pub(crate) spread: Spread,
+    /// Who calls besides us, where zones share what is called.
+    pub(crate) zones: Option<Box<Zones>>,
 }
 
 /// One thing that plans share: equal is only what is the same.

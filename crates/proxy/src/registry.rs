@@ -19,7 +19,9 @@ mod tests;
 mod tokens;
 mod traffic;
 mod waypoint;
+mod zones;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -42,7 +44,7 @@ use voile_xds::wire::{
 use crate::authorization::Authorization;
 use crate::plan::{
     AuthorizerPlan, EndpointPlan, InboundPlan, LimiterPlan, Otherwise, OutboundPlan, Plan, Same,
-    ServicePlan, Settings, TelemetryPlan,
+    ServicePlan, Settings, TelemetryPlan, TrafficPlan,
 };
 use crate::rate_limits::RateLimits;
 pub(crate) use authorization::{Compiled, Inputs, Work};
@@ -109,6 +111,9 @@ pub(crate) struct Registry {
     pub(crate) health: traffic::SharedHealth,
     /// How many requests our own workload takes.
     rate_limits: Option<Arc<RateLimits>>,
+    /// The policies by which zones share calls, and who calls as we do, once that is asked.
+    zoned: BTreeSet<Arc<str>>,
+    callers: OnceCell<zones::Callers>,
 }
 
 /// A resource and the version it came with.
@@ -133,6 +138,7 @@ impl Registry {
         let Some(kind) = names::known_type(&update.type_url) else {
             return rejections;
         };
+        self.forget_callers(kind);
         let bytes: usize = update.added.iter().map(|one| one.body.len()).sum();
         self.has_read_much |= bytes >= MUCH_BYTES;
         for resource in &update.added {
@@ -307,6 +313,7 @@ impl Registry {
         let mut led = self.answered.get(name).into_iter().flatten();
         if !led.any(|search| self.found.get(search) == Some(name)) {
             self.remove_service(name);
+            self.forget_callers(type_url::ADDRESS);
         }
         self.absent.remove(&(type_url::ADDRESS, name.clone()));
     }
@@ -642,12 +649,12 @@ impl Registry {
             }
         }
         named::scale(&mut endpoints);
-        ranking.settle(&mut endpoints, &localities);
+        let zones = ranking.settle(&mut endpoints, &localities, || self.callers());
         let policy = self.policy(wanted);
         ServicePlan {
             retry: retry(policy),
             retry_budget: RetryBudget::default(),
-            traffic: Default::default(),
+            traffic: TrafficPlan::among(zones),
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
             subset: None,

@@ -9,6 +9,7 @@ mod rotation;
 mod tiers;
 mod two;
 mod vitals;
+mod zones;
 
 pub use alias::Alias;
 pub use key::{Cookie, Key, KeySource};
@@ -17,6 +18,7 @@ pub use rotation::Rotation;
 pub use tiers::{Group, Locality, Place, Spread, Tiers, distance, distance_by_labels};
 pub use two::{Cost, TwoChoices};
 pub use vitals::{EWMA_DECAY, EWMA_INITIAL, MAX_PENALTY, PENALTY, SlowStart, Vitals};
+pub use zones::Zones;
 
 /// How endpoints of a group are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

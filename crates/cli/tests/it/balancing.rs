@@ -1,6 +1,8 @@
 //! Which of several endpoints takes a request, through a control plane and a sidecar with one worker: who is slow, who answers
 //! badly, who is near, whose a key is, and how much may be under way. Nothing here is timed; what is counted is who answered.
 
+mod zones;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -379,9 +381,8 @@ fn who_succeeds_less_often_than_the_others_is_put_out_and_comes_back() {
     });
 }
 
-#[test]
-fn what_a_zone_cannot_take_goes_to_the_next() {
-    let (mesh, [a, b, c]) = mesh("");
+/// The client is in B's zone, A in another of its region.
+fn put_in_zones(mesh: &Mesh) {
     let written = std::fs::read_to_string(mesh.config().join("mesh.yaml")).expect("the mesh");
     let place = |app: &str, region: &str, zone: &str| {
         format!(
@@ -393,7 +394,13 @@ fn what_a_zone_cannot_take_goes_to_the_next() {
         let plain = format!("    app: {app}\n    version: v1\n");
         placed = placed.replacen(&plain, &place(app, "north", zone), 1);
     }
-    say(&mesh, "mesh.yaml", &placed);
+    say(mesh, "mesh.yaml", &placed);
+}
+
+#[test]
+fn what_a_zone_cannot_take_goes_to_the_next() {
+    let (mesh, [a, b, c]) = mesh("");
+    put_in_zones(&mesh);
     let outliers = "outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 1h, maxEjectionPercent: 100}";
     obey(&mesh, outliers);
     let to = mesh.http();

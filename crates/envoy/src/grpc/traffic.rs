@@ -102,7 +102,7 @@ pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> 
     let ranks = said.ranks_localities();
     let always = (balancer.locality.as_ref()).is_some_and(|said| said.always);
     if ranks && (always || crowd.is_placed) {
-        let why = "who is near comes first, or has another share (localityLbSetting, trafficDistribution): localities are asked by the weights of their endpoints";
+        let why = "who is near comes first, or has another share (localityLbSetting, zoneAwareLbSetting, trafficDistribution): localities are asked by the weights of their endpoints";
         found.push((LimitName::Locality, why.to_owned()));
     }
     if outliers.is_some() {

@@ -441,7 +441,7 @@ impl<'a> Target<'a> {
         let about = self.about();
         let balanced = found != Found::Passed;
         if self.ranks(behind) {
-            let why = "who is near comes first, or has another share (localityLbSetting, trafficDistribution): all localities are asked alike";
+            let why = "who is near comes first, or has another share (localityLbSetting, zoneAwareLbSetting, trafficDistribution): all localities are asked alike";
             limits.insert(Limit::new(LimitName::Locality, &about, why));
         }
         traffic::treat(&mut cluster, &self.traffic, balanced, (&about, limits));

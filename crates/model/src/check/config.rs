@@ -214,8 +214,8 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
         config.proxy = proxy_settings(proxy, report);
     }
     config.extension_providers = providers(&written.extension_providers, report);
-    let locality = written.locality.as_ref();
-    config.locality = locality.map(|one| traffic::locality(one, report));
+    let (locality, zones) = (written.locality.as_ref(), written.zones.as_ref());
+    config.locality = traffic::locality_of_mesh(locality, zones, report);
 }
 
 /// `pathNormalization.normalization`. DEFAULT is what Istio does when nothing is said.

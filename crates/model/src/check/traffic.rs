@@ -10,7 +10,7 @@ use crate::codes;
 use crate::decode::{At, Report, Spanned};
 use crate::mesh::traffic::{
     Algorithm, ConnectionPool, Distribute, HashCookie, HashKey, LoadBalancer, LocalitySetting,
-    OutlierDetection, RetryBudget, TcpKeepAlive, Warmup,
+    OutlierDetection, REGION, RetryBudget, SUBZONE, TcpKeepAlive, Warmup, ZONE,
 };
 use crate::written::{Text, traffic as written};
 
@@ -24,6 +24,8 @@ const MAGLEV_SIZE: i64 = 65_537;
 const MAX_MAGLEV_SIZE: i64 = 1 << 20;
 /// Istio's and Envoy's least share of an endpoint that warms up.
 const WARMUP_PERCENT: u32 = 10;
+/// Endpoints among which zones matter when nothing is said: Istio's and Envoy's.
+const MIN_CLUSTER_SIZE: u32 = 6;
 
 /// Written without a number of its own: the number, where it lies within bounds.
 fn within(
@@ -91,15 +93,97 @@ pub(super) fn balancer(written: &written::LoadBalancer, report: &Report) -> Load
         report.error(codes::CONTRADICTION, &written.at, message, help);
     }
     let locality = written.locality.as_ref();
+    let locality = locality.map(|one| self::locality(one, report));
+    let zones = written.zones.as_ref();
+    if let (Some(_), Some(zones)) = (&locality, zones) {
+        let message = "`localityLbSetting` and `zoneAwareLbSetting` exclude each other";
+        report.error(codes::CONTRADICTION, &zones.at, message, "keep one");
+    }
+    let by_zone = zones.map(|zones| {
+        let setting = zone_aware(zones, report);
+        if setting.zone_aware.is_some() && hashes {
+            let message = "zones are not obeyed beside `consistentHash`: where a request goes, its key says; only other regions come later";
+            let help = "remove one of the two, or say where requests go in `localityLbSetting`";
+            report.warning(codes::NOT_OBEYED, &zones.at, message, help);
+        }
+        setting
+    });
     LoadBalancer {
         algorithm,
         key,
         warmup,
-        locality: locality.map(|one| self::locality(one, report)),
+        locality: by_zone.or(locality),
     }
 }
 
-pub(super) fn locality(written: &written::LocalitySetting, report: &Report) -> LocalitySetting {
+/// Who is near in MeshConfig. Of both settings the one by zones counts, even where it says that nothing of zones matters, as in Istio.
+pub(super) fn locality_of_mesh(
+    locality: Option<&written::LocalitySetting>,
+    zones: Option<&written::ZoneAwareSetting>,
+    report: &Report,
+) -> Option<LocalitySetting> {
+    let by_locality = locality.map(|one| self::locality(one, report));
+    if let (Some(said), Some(_)) = (locality, zones)
+        && by_locality.as_ref().is_some_and(|said| said.enabled)
+    {
+        let message = "`localityLbSetting` is not obeyed: `zoneAwareLbSetting` counts before it";
+        report.warning(codes::NOT_OBEYED, &said.at, message, "keep one");
+    }
+    let by_zone = zones.map(|one| zone_aware(one, report));
+    by_zone.or(by_locality)
+}
+
+fn zone_aware(written: &written::ZoneAwareSetting, report: &Report) -> LocalitySetting {
+    let enabled = written.enabled.as_ref().is_none_or(|flag| flag.value);
+    for label in &written.priority {
+        if [REGION, ZONE, SUBZONE].contains(&&*label.value) {
+            let help =
+                "remove it: regions come in the order of `failover`, and zones share requests";
+            report.bad(label, " in `failoverPriority` of zones", help);
+        }
+    }
+    let size = written.min_cluster_size.as_ref();
+    let size = size.and_then(|size| {
+        let most = i64::from(u32::MAX);
+        within(size, 1..=most, "a number of endpoints", report)
+    });
+    let size = size.and_then(|size| u32::try_from(size).ok());
+    LocalitySetting {
+        enabled,
+        failover: failover(&written.failover, report),
+        priority: labels(&written.priority),
+        always: enabled,
+        zone_aware: enabled.then_some(size.unwrap_or(MIN_CLUSTER_SIZE)),
+        ..LocalitySetting::default()
+    }
+}
+
+/// From regions to those that come first after them.
+fn failover(written: &[written::Failover], report: &Report) -> Vec<(Arc<str>, Arc<str>)> {
+    let region = |text: &Option<Text>, at: &At, name: &'static str| {
+        let text = report.required(text.as_ref(), at, name)?;
+        if text.value.contains(['/', '*']) {
+            report.bad(text, " as a region", "a region alone, without its zones");
+        }
+        Some(text.value.clone())
+    };
+    let all = written.iter().filter_map(|(from, to, at)| {
+        let (from, to) = (region(from, at, "from"), region(to, at, "to"));
+        let (from, to) = (from?, to?);
+        if from == to {
+            let message = format!("failover from {from} to itself is none");
+            report.error(codes::CONTRADICTION, at, message, "name another region");
+        }
+        Some((from, to))
+    });
+    all.collect()
+}
+
+fn labels(written: &[Text]) -> Vec<Arc<str>> {
+    written.iter().map(|label| label.value.clone()).collect()
+}
+
+fn locality(written: &written::LocalitySetting, report: &Report) -> LocalitySetting {
     let enabled = written.enabled.as_ref().is_none_or(|flag| flag.value);
     let ways = [
         !written.distribute.is_empty(),
@@ -109,23 +193,6 @@ pub(super) fn locality(written: &written::LocalitySetting, report: &Report) -> L
         let message = "`distribute` excludes `failover` and `failoverPriority`";
         report.error(codes::CONTRADICTION, &written.at, message, "keep one");
     }
-    let region = |text: &Option<Text>, at: &At, name: &'static str| {
-        let text = report.required(text.as_ref(), at, name)?;
-        if text.value.contains(['/', '*']) {
-            report.bad(text, " as a region", "a region alone, without its zones");
-        }
-        Some(text.value.clone())
-    };
-    let failover = written.failover.iter().filter_map(|(from, to, at)| {
-        let (from, to) = (region(from, at, "from"), region(to, at, "to"));
-        let (from, to) = (from?, to?);
-        if from == to {
-            let message = format!("failover from {from} to itself is none");
-            report.error(codes::CONTRADICTION, at, message, "name another region");
-        }
-        Some((from, to))
-    });
-    let priority = written.priority.iter().map(|label| label.value.clone());
     LocalitySetting {
         enabled,
         distribute: written
@@ -133,9 +200,9 @@ pub(super) fn locality(written: &written::LocalitySetting, report: &Report) -> L
             .iter()
             .filter_map(|one| distribute(one, report))
             .collect(),
-        failover: failover.collect(),
-        priority: priority.collect(),
-        always: false,
+        failover: failover(&written.failover, report),
+        priority: labels(&written.priority),
+        ..LocalitySetting::default()
     }
 }
 

@@ -96,7 +96,7 @@ pub struct RetryBudget {
     pub min: u32,
 }
 
-/// `localityLbSetting`. Where nothing of it is said, the nearest come first.
+/// `localityLbSetting`, or `zoneAwareLbSetting`. Where nothing of it is said, the nearest come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalitySetting {
     /// Whether localities matter at all.
@@ -107,8 +107,11 @@ pub struct LocalitySetting {
     pub failover: Vec<(Arc<str>, Arc<str>)>,
     /// Labels by which endpoints are near, the most telling first.
     pub priority: Vec<Arc<str>>,
-    /// Who is near comes first even where nobody is put out: a Service's own word.
+    /// Who is near comes first even where nobody is put out: a Service's own word, and that of `zoneAwareLbSetting`.
     pub always: bool,
+    /// `zoneAwareLbSetting`: in our own region requests stay in their zone as far as its part of the endpoints allows for its part
+    /// of the callers, where so many endpoints are well (`minClusterSize`); other regions come after it.
+    pub zone_aware: Option<u32>,
 }
 
 /// Labels that say where a workload is, which its locality and its node say as well.
@@ -128,6 +131,7 @@ impl Default for LocalitySetting {
             failover: Vec::new(),
             priority: Vec::new(),
             always: false,
+            zone_aware: None,
         }
     }
 }

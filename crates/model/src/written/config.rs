@@ -3,7 +3,7 @@
 pub(crate) mod provider;
 
 use super::telemetry::{CustomTag, custom_tags};
-use super::traffic::LocalitySetting;
+use super::traffic::{LocalitySetting, ZoneAwareSetting};
 use super::{Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
 use crate::mesh::ClientCertificateDetails;
@@ -29,6 +29,7 @@ pub(crate) struct MeshConfig {
     pub(crate) proxy: Option<ProxySettings>,
     pub(crate) extension_providers: Vec<ExtensionProvider>,
     pub(crate) locality: Option<LocalitySetting>,
+    pub(crate) zones: Option<ZoneAwareSetting>,
     pub(crate) exports: DefaultExports,
 }
 
@@ -127,7 +128,7 @@ const IGNORED: [&str; 18] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 8] = [
+const NOT_YET: [&str; 7] = [
     "caCertificates",
     "disableEnvoyListenerLog",
     "discoverySelectors",
@@ -135,7 +136,6 @@ const NOT_YET: [&str; 8] = [
     "hboneIdleTimeout",
     "meshMTLS",
     "tlsDefaults",
-    "zoneAwareLbSetting",
 ];
 
 impl MeshConfig {
@@ -173,6 +173,7 @@ impl MeshConfig {
             proxy: fields.inner("defaultConfig").map(ProxySettings::read),
             extension_providers: fields.list("extensionProviders", ExtensionProvider::read),
             locality: LocalitySetting::read(fields),
+            zones: ZoneAwareSetting::read(fields),
             exports: DefaultExports {
                 services: fields.texts("defaultServiceExportTo"),
                 virtual_services: fields.texts("defaultVirtualServiceExportTo"),

@@ -21,7 +21,11 @@ pub(crate) struct LoadBalancer {
     /// The same, as Istio had it first.
     pub(crate) warmup_duration: Option<Text>,
     pub(crate) locality: Option<LocalitySetting>,
+    pub(crate) zones: Option<ZoneAwareSetting>,
 }
+
+/// A region, and the one that comes first after it.
+pub(crate) type Failover = (Option<Text>, Option<Text>, At);
 
 /// `localityLbSetting`.
 #[derive(Debug)]
@@ -29,8 +33,18 @@ pub(crate) struct LocalitySetting {
     pub(crate) at: At,
     pub(crate) enabled: Option<Spanned<bool>>,
     pub(crate) distribute: Vec<Distribute>,
-    pub(crate) failover: Vec<(Option<Text>, Option<Text>, At)>,
+    pub(crate) failover: Vec<Failover>,
     pub(crate) priority: Vec<Text>,
+}
+
+/// `zoneAwareLbSetting`.
+#[derive(Debug)]
+pub(crate) struct ZoneAwareSetting {
+    pub(crate) at: At,
+    pub(crate) enabled: Option<Spanned<bool>>,
+    pub(crate) failover: Vec<Failover>,
+    pub(crate) priority: Vec<Text>,
+    pub(crate) min_cluster_size: Option<Spanned<i64>>,
 }
 
 /// One of `distribute`.
@@ -150,8 +164,8 @@ impl LoadBalancer {
             warmup: Warmup::read(&mut fields),
             warmup_duration: fields.text("warmupDurationSecs"),
             locality: LocalitySetting::read(&mut fields),
+            zones: ZoneAwareSetting::read(&mut fields),
         };
-        fields.not_yet(&["zoneAwareLbSetting"]);
         fields.finish();
         Some(balancer)
     }
@@ -160,18 +174,34 @@ impl LoadBalancer {
 impl LocalitySetting {
     pub(super) fn read(parent: &mut Fields<'_>) -> Option<Self> {
         let mut fields = parent.inner("localityLbSetting")?;
-        let failover = |cursor: &Cursor<'_>| {
-            let mut fields = cursor.fields()?;
-            let failover = (fields.text("from"), fields.text("to"), fields.at().clone());
-            fields.finish();
-            Some(failover)
-        };
         let setting = Self {
             at: fields.at().clone(),
             enabled: fields.boolean("enabled"),
             distribute: fields.list("distribute", Distribute::read),
             failover: fields.list("failover", failover),
             priority: fields.texts("failoverPriority"),
+        };
+        fields.finish();
+        Some(setting)
+    }
+}
+
+fn failover(cursor: &Cursor<'_>) -> Option<Failover> {
+    let mut fields = cursor.fields()?;
+    let failover = (fields.text("from"), fields.text("to"), fields.at().clone());
+    fields.finish();
+    Some(failover)
+}
+
+impl ZoneAwareSetting {
+    pub(super) fn read(parent: &mut Fields<'_>) -> Option<Self> {
+        let mut fields = parent.inner("zoneAwareLbSetting")?;
+        let setting = Self {
+            at: fields.at().clone(),
+            enabled: fields.boolean("enabled"),
+            failover: fields.list("failover", failover),
+            priority: fields.texts("failoverPriority"),
+            min_cluster_size: fields.integer("minClusterSize"),
         };
         fields.finish();
         Some(setting)

@@ -122,3 +122,79 @@ fn a_service_prefers_who_is_near_unless_a_rule_says_something_of_localities() {
         }
     }
 }
+
+#[test]
+fn zones_count_before_localities_at_each_level_and_a_service_before_the_mesh() {
+    let config = |said: &str| {
+        format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: \"{{{said}}}\"}}\n"
+        )
+    };
+    let service = |name: &str, field: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{{field} ports: [{{port: 80, name: http}}]}}\n"
+        )
+    };
+    let rule = |name: &str, balancer: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {name}, namespace: shop}}\n\
+             spec: {{host: {name}, trafficPolicy: {{loadBalancer: {{{balancer}}}}}}}\n"
+        )
+    };
+    let services = [
+        service("silent", ""),
+        service("close", "trafficDistribution: PreferClose,"),
+        service("zoned", "trafficDistribution: PreferClose,"),
+        rule("zoned", "zoneAwareLbSetting: {minClusterSize: 3}"),
+        service("unset", ""),
+        rule("unset", "zoneAwareLbSetting: {}"),
+        service("shut", "trafficDistribution: PreferClose,"),
+        rule(
+            "shut",
+            "zoneAwareLbSetting: {enabled: false, minClusterSize: 3}",
+        ),
+        service("local", ""),
+        rule("local", "localityLbSetting: {failoverPriority: [team]}"),
+    ]
+    .concat();
+    // Of each its size, a word where it is ranked by labels alone, or nothing.
+    let said = |text: &str| {
+        let mesh = good(&(text.to_owned() + &services));
+        let shown = |service: &std::sync::Arc<voile_model::mesh::Service>| {
+            let rule = mesh.destination_rule(service, Client::default());
+            let rule = rule.map(|rule| &**rule);
+            let said = mesh.traffic_by(service, rule, Port::new(80).unwrap(), None);
+            let ranks = said.ranks_localities();
+            let locality = said.balancer.locality.unwrap_or_default();
+            assert!(ranks || locality.zone_aware.is_none(), "{locality:?}");
+            let how = match (locality.zone_aware, &locality.priority[..]) {
+                (Some(size), _) => size.to_string(),
+                (None, []) => "-".to_owned(),
+                (None, labels) => labels.len().to_string() + " labels",
+            };
+            format!("{} {how}", service.name)
+        };
+        mesh.services
+            .values()
+            .map(shown)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let rules = "close 3 labels, local 1 labels, shut -";
+    assert_eq!(
+        said(&config("")),
+        format!("{rules}, silent -, unset 6, zoned 3")
+    );
+    let zones = "zoneAwareLbSetting: {minClusterSize: 9}";
+    let by_zone = format!("{rules}, silent 9, unset 6, zoned 3");
+    assert_eq!(said(&config(zones)), by_zone);
+    let beside =
+        format!("{zones}, localityLbSetting: {{enabled: false, failoverPriority: [a, b]}}");
+    assert_eq!(said(&config(&beside)), by_zone);
+    let off = "zoneAwareLbSetting: {enabled: false}, localityLbSetting: {enabled: false}";
+    assert_eq!(
+        said(&config(off)),
+        format!("{rules}, silent -, unset 6, zoned 3")
+    );
+}

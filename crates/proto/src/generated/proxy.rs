@@ -1641,6 +1641,10 @@ pub struct LocalitySetting {
     /// Also where nobody is put out.
     #[prost(bool, tag = "5")]
     pub always: bool,
+    /// In the caller's region requests stay in their zone as far as its part of the endpoints allows for its part of the callers, where
+    /// so many endpoints are well; other regions come after it. 0: zones are not told apart so.
+    #[prost(uint32, tag = "6")]
+    pub zone_aware: u32,
 }
 impl ::prost::Name for LocalitySetting {
     const NAME: &'static str = "LocalitySetting";

@@ -1,5 +1,6 @@
 //! `/config_dump` and `/certs`: what this proxy holds, in JSON, for people with a question.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -56,6 +57,7 @@ pub(super) fn configuration(control: &Control) -> String {
         "services": services,
         "workloads": workloads,
         "service_policies": service_policies(registry),
+        "callers_by_zone": registry.callers_shown().map(|callers| callers.by_zone().collect::<BTreeMap<_, _>>()),
         "routes": routes(registry),
         "gateway": gateway(registry),
         "files": files(registry),

@@ -287,7 +287,7 @@ impl Control {
 
     fn subscribe(&mut self) {
         self.subscribe_routes();
-        let (wanted, uid) = {
+        let (mut wanted, uid) = {
             let shared = self.shared();
             let registry = &shared.registry;
             let configuration = registry.configuration.as_ref();
@@ -308,6 +308,8 @@ impl Control {
                 .chain(wanted.iter().cloned())
                 .collect()
         };
+        // Nobody calls them for our sake, and nothing waits for them.
+        wanted.extend(self.shared().registry.callers_wanted());
         let new: Vec<_> = wanted.difference(&self.subscribed).cloned().collect();
         let gone: Vec<_> = self.subscribed.difference(&wanted).cloned().collect();
         let new_policies: Vec<_> = policies.difference(&self.policies).cloned().collect();

@@ -48,6 +48,7 @@ impl Registry {
 
     fn obey_policy(&mut self, name: &Arc<str>, version: Arc<str>, mut value: ServicePolicy) {
         self.keep_parts(name, &mut value);
+        self.look_for_zones(name, &value);
         self.policies.insert(name.clone(), Held { version, value });
     }
 
@@ -61,6 +62,7 @@ impl Registry {
     pub(super) fn remove_policy(&mut self, name: &Arc<str>) {
         self.policies.remove(name);
         self.policies_told.remove(name);
+        self.zoned.remove(name);
     }
 
     /// Forgets a policy nobody asks for any more.

@@ -1,16 +1,18 @@
-//! Who is near: where an endpoint stands among the others by its locality, as `localityLbSetting` ranks it for our own workload.
+//! Who is near: where an endpoint stands among the others by its locality, as `localityLbSetting` ranks it for our own workload, or
+//! `zoneAwareLbSetting`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::Labels;
 use voile_model::mesh::network::NETWORK;
 use voile_model::mesh::traffic::{
-    Distribute, LocalitySetting, NODE, PortTraffic, REGION, SUBZONE, ZONE,
+    Algorithm, Distribute, LocalitySetting, NODE, PortTraffic, REGION, SUBZONE, ZONE,
 };
-use voile_traffic::balance::{Locality, distance, distance_by_labels};
+use voile_traffic::balance::{Locality, Zones, distance, distance_by_labels};
 use voile_xds::wire::Workload;
 
+use super::zones::{Callers, region_and_zone};
 use crate::plan::{EndpointPlan, Rank};
 
 /// Where our own workload is, as far as that is known.
@@ -39,7 +41,12 @@ enum Way<'a> {
     Labels(&'a [String]),
     /// By shares of localities.
     Distribute(&'a Distribute),
+    /// By labels, then by region; and in our own by what its zones can take.
+    Zones(&'a Words, Option<u32>),
 }
+
+/// Regions that differ in who comes first: our own, the one that is named to come next, all others.
+const REGIONS: u32 = 3;
 
 /// What a setting says, in the words of what decides.
 #[derive(Default)]
@@ -80,9 +87,14 @@ impl<'a> Ranking<'a> {
         let ejects = always || asked || said.is_some_and(|said| said.outliers.is_some());
         let nowhere = own.is_empty() && at.node.is_empty();
         let enabled = setting.is_none_or(|setting| setting.enabled);
+        let zone_aware = setting.and_then(|setting| setting.zone_aware);
+        // Where a request's key decides it keeps to no zone.
+        let least = zone_aware.filter(|_| !said.is_some_and(decides_by_key));
         let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
         let way = match shares {
             _ if !enabled || (own.is_empty() && words.priority.is_empty()) => Way::Flat,
+            _ if zone_aware.is_some() && own.is_empty() => Way::Labels(&words.priority),
+            _ if zone_aware.is_some() => Way::Zones(words, least),
             _ if always && nowhere => Way::Flat,
             Some(shares) => Way::Distribute(shares),
             None if !ejects || distributes => Way::Flat,
@@ -107,16 +119,13 @@ impl<'a> Ranking<'a> {
         Some(match &self.way {
             Way::Flat => Rank::default(),
             Way::Failover(failover) => by(distance(&self.own, &of, failover)),
-            Way::Labels(labels) => by(distance_by_labels(
-                labels,
-                |name| label(self.labels, (&self.own, self.node), name),
-                |name| match (name, &workload.away) {
-                    (NETWORK, Some(away)) => Some(&*away.network),
-                    // Whatever ours is called.
-                    (NETWORK, None) => self.labels.get(NETWORK),
-                    _ => label(&workload.own_labels, (&of, &workload.node), name),
-                },
-            )),
+            Way::Labels(labels) => by(self.by_labels(labels, workload, &of)),
+            Way::Zones(words, _) => {
+                let distance = distance(&self.own, &of, &words.failover);
+                // Zones and subzones of our own region are alike.
+                let region = distance.saturating_sub(2);
+                by(self.by_labels(&words.priority, workload, &of) * REGIONS + region)
+            }
             Way::Distribute(shares) => {
                 let mut to = shares.to.iter();
                 let share = to.position(|(to, _)| covers(to, &workload.locality))?;
@@ -129,31 +138,107 @@ impl<'a> Ranking<'a> {
         })
     }
 
-    /// Gives localities their weights, now that all endpoints are known: those of one share divide it by their endpoints'.
-    pub(super) fn settle(&self, endpoints: &mut [EndpointPlan], localities: &[Arc<str>]) {
-        let Way::Distribute(shares) = &self.way else {
-            return;
+    fn by_labels(&self, labels: &[String], workload: &Workload, of: &Locality) -> u32 {
+        distance_by_labels(
+            labels,
+            |name| label(self.labels, (&self.own, self.node), name),
+            |name| match (name, &workload.away) {
+                (NETWORK, Some(away)) => Some(&*away.network),
+                // Whatever ours is called.
+                (NETWORK, None) => self.labels.get(NETWORK),
+                _ => label(&workload.own_labels, (of, &workload.node), name),
+            },
+        )
+    }
+
+    /// Gives localities their weights, now that all endpoints are known; says who calls, where that decides.
+    pub(super) fn settle<'c>(
+        &self,
+        endpoints: &mut [EndpointPlan],
+        localities: &[Arc<str>],
+        callers: impl FnOnce() -> &'c Callers,
+    ) -> Option<Box<Zones>> {
+        match &self.way {
+            Way::Distribute(shares) => {
+                share(shares, endpoints, localities);
+                None
+            }
+            Way::Zones(_, Some(least)) => self.zones(endpoints, localities, *least, callers()),
+            Way::Zones(_, None) | Way::Flat | Way::Failover(_) | Way::Labels(_) => None,
+        }
+    }
+
+    /// Tells apart the zones of those who are asked first, if they are of our region; none where all would be asked alike in any case.
+    fn zones(
+        &self,
+        endpoints: &mut [EndpointPlan],
+        localities: &[Arc<str>],
+        least: u32,
+        callers: &Callers,
+    ) -> Option<Box<Zones>> {
+        let able = endpoints.iter().filter(|one| one.available);
+        let priority = able.map(|one| one.rank.priority).min()?;
+        let meant = |one: &EndpointPlan| one.available && one.rank.priority == priority;
+        let count = endpoints.iter().filter(|one| meant(one)).count();
+        let (own, ours) = (self.own.zone.as_str(), callers.of(&self.own.zone));
+        let zones = endpoints.iter().zip(localities);
+        let zones = zones.filter(|(one, _)| meant(one));
+        let zones = zones.map(|(_, locality)| region_and_zone(locality).1);
+        let mut others: BTreeSet<&str> = zones.collect();
+        let are_several = others.len() > 1;
+        others.remove(own);
+        let decides = are_several && ours > 0 && ours < callers.all() && count >= least as usize;
+        if priority % REGIONS > 0 || !decides {
+            return None;
+        }
+        let order: Vec<&str> = std::iter::once(own).chain(others).collect();
+        let numbers: BTreeMap<&str, u32> = order.iter().copied().zip(0..).collect();
+        for (one, locality) in endpoints.iter_mut().zip(localities) {
+            if meant(one) {
+                one.rank = Rank {
+                    priority,
+                    locality: numbers[region_and_zone(locality).1],
+                    locality_weight: 1,
+                };
+            }
+        }
+        let known: Box<[u32]> = order.iter().map(|zone| callers.of(zone)).collect();
+        Some(Box::new(Zones {
+            priority,
+            elsewhere: callers.all() - known.iter().sum::<u32>(),
+            callers: known,
+            least,
+        }))
+    }
+}
+
+/// Whether requests go where their keys say.
+fn decides_by_key(said: &PortTraffic) -> bool {
+    let algorithm = said.balancer.algorithm;
+    matches!(algorithm, Algorithm::RingHash(_) | Algorithm::Maglev(_))
+}
+
+/// Gives localities their weights: those of one share divide it by their endpoints'.
+fn share(shares: &Distribute, endpoints: &mut [EndpointPlan], localities: &[Arc<str>]) {
+    let mut weights = BTreeMap::<(u32, &str), u64>::new();
+    let mut totals = BTreeMap::<u32, u64>::new();
+    for (endpoint, locality) in endpoints.iter().zip(localities) {
+        let (share, weight) = (endpoint.rank.locality_weight, u64::from(endpoint.weight));
+        *weights.entry((share, locality)).or_default() += weight;
+        *totals.entry(share).or_default() += weight;
+    }
+    let numbers: BTreeMap<_, u32> = weights.keys().copied().zip(0..).collect();
+    for (endpoint, locality) in endpoints.iter_mut().zip(localities) {
+        let share = endpoint.rank.locality_weight;
+        let key = (share, &**locality);
+        let percent = shares.to[share as usize - 1].1;
+        let part = u64::from(percent) * 100 * weights[&key];
+        endpoint.rank = Rank {
+            priority: 0,
+            locality: numbers[&key],
+            locality_weight: u32::try_from(part.div_ceil(totals[&share].max(1)))
+                .unwrap_or(u32::MAX),
         };
-        let mut weights = BTreeMap::<(u32, &str), u64>::new();
-        let mut totals = BTreeMap::<u32, u64>::new();
-        for (endpoint, locality) in endpoints.iter().zip(localities) {
-            let (share, weight) = (endpoint.rank.locality_weight, u64::from(endpoint.weight));
-            *weights.entry((share, locality)).or_default() += weight;
-            *totals.entry(share).or_default() += weight;
-        }
-        let numbers: BTreeMap<_, u32> = weights.keys().copied().zip(0..).collect();
-        for (endpoint, locality) in endpoints.iter_mut().zip(localities) {
-            let share = endpoint.rank.locality_weight;
-            let key = (share, &**locality);
-            let percent = shares.to[share as usize - 1].1;
-            let part = u64::from(percent) * 100 * weights[&key];
-            endpoint.rank = Rank {
-                priority: 0,
-                locality: numbers[&key],
-                locality_weight: u32::try_from(part.div_ceil(totals[&share].max(1)))
-                    .unwrap_or(u32::MAX),
-            };
-        }
     }
 }
 

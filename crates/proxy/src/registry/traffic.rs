@@ -208,6 +208,10 @@ impl Registry {
         let of = || (service_name(wanted), wanted.port, plan.subset.clone());
         let check = self.health_check(wanted);
         let mut traffic = self.traffic(of, (said, check), &plan.endpoints);
+        traffic
+            .balance
+            .zones
+            .clone_from(&plan.traffic.balance.zones);
         traffic.origination = self.origination(said.tls.as_ref(), &wanted.key);
         let budget = said.retry_budget.map(|budget| RetryBudget {
             percent: budget.percent_thousandths / 1_000,
@@ -305,6 +309,7 @@ fn balance(said: &PortTraffic, check: Option<&Arc<HealthCheck>>) -> BalancePlan 
                 .max(check.map_or(0, |check| check.terms.panic_percent)),
             ..Spread::default()
         },
+        zones: None,
     }
 }
 

@@ -133,7 +133,7 @@ impl Balance {
         };
         let parts: Vec<Part> = members.iter().map(part).collect();
         let now = moment::now();
-        let (tiers, groups, sick) = tiers(plan, &parts, of.watch, now);
+        let (tiers, groups, sick) = tiers(plan, &parts, of, now);
         let changes = of.watch.map_or(0, Watch::changes);
         Self {
             plan: plan.clone(),
@@ -219,7 +219,7 @@ impl Balance {
             return false;
         }
         let mut parts = self.parts.borrow_mut();
-        let (tiers, groups, sick) = tiers(&self.plan, &parts.parts, of.watch, now);
+        let (tiers, groups, sick) = tiers(&self.plan, &parts.parts, of, now);
         (parts.tiers, parts.groups) = (tiers, groups);
         self.reckoned.set((now, changes, sick));
         true
@@ -257,12 +257,13 @@ fn balancer(
 fn tiers(
     plan: &BalancePlan,
     parts: &[Part],
-    watch: Option<&Watch>,
+    among: Among<'_>,
     now: Duration,
 ) -> (Tiers, Vec<(usize, bool)>, bool) {
     // Who is asked where one part is all there is need not be counted.
     let counts = parts.len() > 1 || plan.spread.panic_percent > 0;
-    let out = |place: u32| counts && watch.is_some_and(|watch| watch.is_out(place, now));
+    let out = |watch: &Watch, place: u32| watch.is_out(place, now);
+    let out = |place: u32| counts && among.watch.is_some_and(|watch| out(watch, place));
     let of = |part: usize| parts[part].members.iter().map(move |place| (part, *place));
     let all: Vec<(usize, u32)> = (0..parts.len()).flat_map(of).collect();
     let places = all.iter().map(|(part, place)| {
@@ -271,12 +272,13 @@ fn tiers(
             priority: rank.priority,
             locality: rank.locality,
             locality_weight: rank.locality_weight,
+            weight: among.endpoints[*place as usize].plan.weight,
             healthy: !out(*place),
         }
     });
     let places: Vec<Place> = places.collect();
     let sick = places.iter().any(|place| !place.healthy);
-    let tiers = Tiers::new(&places, &plan.spread);
+    let tiers = Tiers::new(&places, &plan.spread, plan.zones.as_deref());
     let group = |group: &Group| {
         let first = group.members.first()?;
         Some((all[*first as usize].0, group.panics))

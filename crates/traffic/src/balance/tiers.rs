@@ -2,6 +2,7 @@
 //! weight, and panic, when so few are left that asking the sick ones, too, is better than drowning the healthy.
 //! Envoy's arithmetic (its pages "Priority levels", "Locality weighted load balancing", "Panic threshold").
 
+use super::zones::{Zones, alike};
 use crate::share::Weights;
 
 /// Where an endpoint stands.
@@ -13,6 +14,8 @@ pub struct Place {
     pub locality: u32,
     /// The weight of its locality within the priority; 0 everywhere: localities do not matter.
     pub locality_weight: u32,
+    /// What it weighs itself.
+    pub weight: u32,
     /// Whether it may be asked.
     pub healthy: bool,
 }
@@ -55,6 +58,7 @@ pub struct Tiers {
 /// Endpoints of one level, or of one locality of it.
 #[derive(Debug, Clone, Default)]
 struct Level {
+    priority: u32,
     members: Vec<u32>,
     healthy: Vec<u32>,
     weight: u32,
@@ -62,6 +66,7 @@ struct Level {
 
 impl Level {
     fn add(&mut self, member: usize, place: &Place) {
+        self.priority = place.priority;
         self.members.push(member as u32);
         self.weight = self.weight.max(place.locality_weight);
         if place.healthy {
@@ -88,9 +93,9 @@ impl Level {
 const PARTS: u64 = 1_000_000;
 
 impl Tiers {
-    /// Spreads requests over endpoints.
+    /// Spreads requests over endpoints, where callers are told apart by zones.
     #[must_use]
-    pub fn new(places: &[Place], spread: &Spread) -> Self {
+    pub fn new(places: &[Place], spread: &Spread, zones: Option<&Zones>) -> Self {
         let mut levels = std::collections::BTreeMap::<u32, Level>::new();
         for (member, place) in places.iter().enumerate() {
             levels.entry(place.priority).or_default().add(member, place);
@@ -99,11 +104,20 @@ impl Tiers {
         let (mut groups, mut shares) = (Vec::new(), Vec::new());
         for (level, load) in levels.iter().zip(loads(&levels, spread)) {
             let panics = is_panic(level, &levels, spread);
-            let parts = localities(places, level, panics, spread);
+            let zones = zones.filter(|zones| zones.priority == level.priority);
+            let parts = match zones {
+                Some(zones) => by_zone(places, level, panics, zones),
+                None => localities(places, level, panics, spread),
+            };
             let total: u64 = parts.iter().map(|(_, weight)| weight).sum();
-            for (group, weight) in parts.into_iter().filter(|(_, weight)| load * weight > 0) {
+            for (group, weight) in parts {
+                // Zones without a share are there for what nobody else may take.
+                let stands_by = zones.is_some() && !group.members.is_empty();
+                if load * total == 0 || (weight == 0 && !stands_by) {
+                    continue;
+                }
                 // At least one part: whoever is meant to be asked is.
-                let share = (load * PARTS / 100 * weight / total).max(1);
+                let share = (load * PARTS / 100 * weight / total).max(u64::from(weight > 0));
                 shares.push(u32::try_from(share).unwrap_or(u32::MAX));
                 groups.push(group);
             }
@@ -159,12 +173,6 @@ fn localities(places: &[Place], level: &Level, panics: bool, spread: &Spread) ->
     if level.weight == 0 {
         return vec![(level.group(panics), 1)];
     }
-    let mut by_locality = std::collections::BTreeMap::<u32, Level>::new();
-    for member in &level.members {
-        let place = &places[*member as usize];
-        let locality = by_locality.entry(place.locality).or_default();
-        locality.add(*member as usize, place);
-    }
     let part = |locality: Level| {
         let carries = if panics {
             100
@@ -173,7 +181,36 @@ fn localities(places: &[Place], level: &Level, panics: bool, spread: &Spread) ->
         };
         (locality.group(panics), u64::from(locality.weight) * carries)
     };
-    by_locality.into_values().map(part).collect()
+    apart(places, level).into_values().map(part).collect()
+}
+
+fn apart(places: &[Place], level: &Level) -> std::collections::BTreeMap<u32, Level> {
+    let mut by_locality = std::collections::BTreeMap::<u32, Level>::new();
+    for member in &level.members {
+        let place = &places[*member as usize];
+        let locality = by_locality.entry(place.locality).or_default();
+        locality.add(*member as usize, place);
+    }
+    by_locality
+}
+
+/// The groups of one level whose localities are zones, our own first, with their shares.
+fn by_zone(places: &[Place], level: &Level, panics: bool, zones: &Zones) -> Vec<(Group, u64)> {
+    let mut apart = apart(places, level);
+    let numbers = 0..u32::try_from(zones.callers.len()).unwrap_or(u32::MAX);
+    let groups = numbers.map(|zone| apart.remove(&zone).unwrap_or_default().group(panics));
+    let groups: Vec<Group> = groups.collect();
+    let weight = |member: &u32| u64::from(places[*member as usize].weight);
+    let weights = groups
+        .iter()
+        .map(|group| group.members.iter().map(weight).sum());
+    let weights: Vec<u64> = weights.collect();
+    // In panic nobody knows who is well, and all are asked alike.
+    let shares = match panics {
+        true => alike(&weights),
+        false => zones.shares(&weights, level.healthy.len()),
+    };
+    groups.into_iter().zip(shares).collect()
 }
 
 /// A region, zone and subzone; empty where none is said.

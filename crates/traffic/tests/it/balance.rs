@@ -273,6 +273,7 @@ fn place(priority: u32, locality: u32, locality_weight: u32, healthy: bool) -> P
         priority,
         locality,
         locality_weight,
+        weight: 1,
         healthy,
     }
 }
@@ -287,7 +288,7 @@ fn shares(levels: &[(u32, u32, u32, usize, usize)], panic_percent: u32) -> Vec<u
         panic_percent,
         ..Spread::default()
     };
-    let tiers = Tiers::new(&places, &spread);
+    let tiers = Tiers::new(&places, &spread, None);
     let mut random = Rng::with_seed(6);
     let mut counts = vec![0; levels.len()];
     const DRAWS: u32 = 20_000;
@@ -361,7 +362,7 @@ fn the_sick_are_asked_only_where_the_well_of_all_levels_do_not_suffice() {
             panic_percent,
             ..Spread::default()
         };
-        let tiers = Tiers::new(&places, &spread);
+        let tiers = Tiers::new(&places, &spread, None);
         let panics: Vec<bool> = tiers.groups().iter().map(|group| group.panics).collect();
         assert_eq!(panics, wanted, "{first} {second} {panic_percent}");
     }

@@ -7,3 +7,4 @@ mod cost;
 mod limits;
 mod routes;
 mod sent;
+mod zones;

@@ -167,6 +167,7 @@ fn encode_locality(locality: &LocalitySetting) -> wire::LocalitySetting {
         failover: failover.collect(),
         priority: locality.priority.iter().map(ToString::to_string).collect(),
         always: locality.always,
+        zone_aware: locality.zone_aware.unwrap_or(0),
     }
 }
 
@@ -189,6 +190,7 @@ fn check_locality(message: &wire::LocalitySetting) -> LocalitySetting {
             .collect(),
         priority: message.priority.iter().map(text).collect(),
         always: message.always,
+        zone_aware: (message.zone_aware > 0).then_some(message.zone_aware),
     }
 }
 
@@ -433,6 +435,7 @@ mod tests {
             failover: vec![("eu".into(), "us".into())],
             priority: vec!["team=a".into()],
             always: true,
+            zone_aware: Some(6),
         });
         all.outliers = Some(OutlierDetection {
             consecutive_gateway: 2,

@@ -11,6 +11,7 @@ mod files;
 mod routes;
 mod traffic;
 mod waypoint;
+mod zones;
 
 use std::net::SocketAddr;
 

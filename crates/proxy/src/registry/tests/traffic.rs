@@ -17,8 +17,9 @@ use super::{SHOP, at, mesh, put};
 use crate::plan::{EndpointPlan, Rank, Same, ServicePlan};
 use crate::registry::Registry;
 use crate::registry::locality::{Ranking, Whereabouts, Words};
+use crate::registry::zones::Callers;
 
-fn somewhere(locality: &str, version: &str) -> Workload {
+pub(super) fn somewhere(locality: &str, version: &str) -> Workload {
     let mut parts = locality.split('/').map(str::to_owned);
     let mut next = || parts.next().unwrap_or_default();
     let message = workload::Workload {
@@ -36,7 +37,7 @@ fn somewhere(locality: &str, version: &str) -> Workload {
     Workload::check(&message).expect("a workload")
 }
 
-fn standing<'a>(locality: &'a str, labels: &'a Labels) -> Whereabouts<'a> {
+pub(super) fn standing<'a>(locality: &'a str, labels: &'a Labels) -> Whereabouts<'a> {
     Whereabouts {
         locality,
         node: "",
@@ -44,7 +45,7 @@ fn standing<'a>(locality: &'a str, labels: &'a Labels) -> Whereabouts<'a> {
     }
 }
 
-fn said(locality: impl Into<Option<LocalitySetting>>, ejects: bool) -> PortTraffic {
+pub(super) fn said(locality: impl Into<Option<LocalitySetting>>, ejects: bool) -> PortTraffic {
     PortTraffic {
         balancer: LoadBalancer {
             locality: locality.into(),
@@ -224,7 +225,9 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
         endpoints.push(plan);
         localities.push(locality.into());
     }
-    ranking.settle(&mut endpoints, &localities);
+    let nobody = Callers::default();
+    let zones = ranking.settle(&mut endpoints, &localities, || &nobody);
+    assert_eq!(zones, None);
     let weights: Vec<u32> = endpoints
         .iter()
         .map(|one| one.rank.locality_weight)
@@ -236,7 +239,7 @@ fn localities_divide_their_share_by_what_their_endpoints_weigh() {
     assert_eq!(numbers.len(), 4, "each is a part of its own");
 }
 
-fn obey(registry: &mut Registry, policy: proxy::TrafficPolicy) {
+pub(super) fn obey(registry: &mut Registry, policy: proxy::TrafficPolicy) {
     let body = proxy::ServicePolicy {
         ports: vec![proxy::PortPolicy {
             port: 80,
@@ -255,7 +258,7 @@ fn obey(registry: &mut Registry, policy: proxy::TrafficPolicy) {
     );
 }
 
-fn web(registry: &Registry) -> ServicePlan {
+pub(super) fn web(registry: &Registry) -> ServicePlan {
     let plan = registry.destination(&at("10.96.0.1:80".parse().expect("an address")));
     plan.expect("a plan").services.remove(0)
 }

@@ -1,0 +1,139 @@
+//! Who calls as our own workload does, by zone: those of its kind behind the first of its services, which is asked for where some
+//! policy depends on it (`zoneAwareLbSetting`), and by nobody else. Whoever stands behind no service knows of no other callers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use voile_model::ServiceKey;
+use voile_model::mesh::traffic::PortTraffic;
+use voile_proto::type_url;
+use voile_xds::wire::{ServicePolicy, Workload, WorkloadType};
+
+use super::Registry;
+
+/// Labels of the Pods of one template. Those of another are called more, or less, while one takes the place of the other.
+const TEMPLATES: [&str; 2] = ["pod-template-hash", "rollouts-pod-template-hash"];
+
+/// How many call in each zone of our region, ourselves among them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Callers(BTreeMap<Box<str>, u32>);
+
+impl Callers {
+    /// In one of them.
+    pub(super) fn of(&self, zone: &str) -> u32 {
+        self.0.get(zone).copied().unwrap_or(0)
+    }
+
+    /// In all of them.
+    pub(super) fn all(&self) -> u32 {
+        self.0.values().sum()
+    }
+
+    /// Each zone's.
+    pub(crate) fn by_zone(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.0.iter().map(|(zone, count)| (&**zone, *count))
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> From<[(&str, u32); N]> for Callers {
+    fn from(zones: [(&str, u32); N]) -> Self {
+        Self(zones.map(|(zone, count)| (zone.into(), count)).into())
+    }
+}
+
+/// The region and the zone of a locality.
+pub(super) fn region_and_zone(locality: &str) -> (&str, &str) {
+    let mut parts = locality.splitn(3, '/');
+    let mut next = || parts.next().unwrap_or_default();
+    (next(), next())
+}
+
+/// Whether zones share calls by any of it.
+fn depends_on_callers(policy: &ServicePolicy) -> bool {
+    let by_zone = |said: &PortTraffic| {
+        let setting = said.balancer.locality.as_ref();
+        setting.is_some_and(|setting| setting.zone_aware.is_some())
+    };
+    let parts = policy.subsets.values().flat_map(|part| part.ports.values());
+    let parts = parts.map(|port| &port.traffic);
+    let all = policy.ports.values().map(|port| &port.traffic);
+    all.chain(parts).any(by_zone)
+}
+
+/// Whether two workloads are called alike: replicas of one, of one template. What nobody owns is told by its canonical names.
+fn are_alike(one: &Workload, other: &Workload) -> bool {
+    let (ours, others) = (&one.labels, &other.labels);
+    let same_name = match ours.workload_type {
+        WorkloadType::Pod => {
+            let name = ours.canonical_name == others.canonical_name;
+            name && ours.canonical_revision == others.canonical_revision
+        }
+        _ => ours.workload_name == others.workload_name,
+    };
+    let same_template = |label: &&str| one.own_labels.get(label) == other.own_labels.get(label);
+    one.namespace == other.namespace
+        && ours.workload_type == others.workload_type
+        && same_name
+        && TEMPLATES.iter().all(same_template)
+}
+
+impl Registry {
+    /// Remembers whether zones share calls by a policy.
+    pub(super) fn look_for_zones(&mut self, name: &Arc<str>, policy: &ServicePolicy) {
+        match depends_on_callers(policy) {
+            true => drop(self.zoned.insert(Arc::clone(name))),
+            false => drop(self.zoned.remove(name)),
+        }
+    }
+
+    /// Somebody came or went, or we are somebody else: callers are counted anew when they are asked for.
+    pub(super) fn forget_callers(&mut self, kind: &str) {
+        if kind == type_url::ADDRESS || kind == type_url::PROXY_CONFIGURATION {
+            self.callers.take();
+        }
+    }
+
+    /// The service whose workloads call as ours does, where anything depends on them.
+    pub(crate) fn callers_wanted(&self) -> Option<Arc<str>> {
+        if self.zoned.is_empty() {
+            return None;
+        }
+        let (_, service) = self.own_service()?;
+        Some(service.to_string().into())
+    }
+
+    /// Who calls as we do.
+    pub(crate) fn callers(&self) -> &Callers {
+        self.callers
+            .get_or_init(|| self.count_callers().unwrap_or_default())
+    }
+
+    /// Callers by zone, where any policy depends on them.
+    pub(crate) fn callers_shown(&self) -> Option<&Callers> {
+        (!self.zoned.is_empty()).then(|| self.callers())
+    }
+
+    fn own_service(&self) -> Option<(&Workload, &ServiceKey)> {
+        let uid = &self.configuration.as_ref()?.value.workload_uid;
+        let own = &self.workloads.get(uid)?.value;
+        Some((own, own.services.keys().next()?))
+    }
+
+    fn count_callers(&self) -> Option<Callers> {
+        let (own, service) = self.own_service()?;
+        self.services.get(service.to_string().as_str())?;
+        let (region, _) = region_and_zone(&own.locality);
+        let mut zones = BTreeMap::<Box<str>, u32>::new();
+        let others = self.members.get(service);
+        let others = others.filter_map(|uid| Some(&self.workloads.get(uid)?.value));
+        let calls = |one: &&Workload| one.healthy && one.away.is_none() && are_alike(own, one);
+        for other in others.filter(calls) {
+            let (other_region, zone) = region_and_zone(&other.locality);
+            if other_region == region {
+                *zones.entry(zone.into()).or_default() += 1;
+            }
+        }
+        Some(Callers(zones))
+    }
+}
