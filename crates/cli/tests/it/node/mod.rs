@@ -11,6 +11,7 @@ mod migration;
 mod mixed;
 mod named;
 mod names;
+mod nearby;
 mod networks;
 mod networks_beside;
 mod networks_sidecars;
