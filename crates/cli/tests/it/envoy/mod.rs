@@ -16,21 +16,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::mesh::Process;
+use crate::mesh::{Process, peer};
 
 /// The program, if there is one.
 pub(crate) fn found() -> Option<PathBuf> {
-    let named = std::env::var_os("ENVOY").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join("envoy"));
-    let found = named
-        .into_iter()
-        .chain(on_path)
-        .find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: no Envoy (set ENVOY, or put `envoy` on the path)");
-    }
-    found
+    peer("ENVOY", "envoy")
 }
 
 /// What `voile export envoy` says for a workload on whose listeners clients call, as if its certificates were somewhere.

@@ -3,6 +3,7 @@
 //! whom the same folder tells of the same pods.
 
 use super::*;
+use crate::mesh::peer;
 use crate::ztunnel::node::shared;
 
 /// Where istiod listens, in the world.
@@ -10,15 +11,7 @@ const ISTIOD: u16 = 15112;
 
 /// A mesh of these resources whose proxies ask istiod.
 fn told_by_istiod(text: &str) -> Option<Mesh> {
-    let program = std::env::var_os("ISTIOD").map(PathBuf::from).or_else(|| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut found = std::env::split_paths(&path).map(|folder| folder.join("istiod-peer"));
-        found.find(|path| path.is_file())
-    });
-    let Some(program) = program else {
-        eprintln!("skipped: no istiod (set ISTIOD)");
-        return None;
-    };
+    let program = peer("ISTIOD", "istiod-peer")?;
     let mut mesh = mesh(&on_kubernetes(text))?;
     let folder = mesh.folder.path();
     let start = || {

@@ -14,7 +14,7 @@ use voile_host::netns::link::{Bridge, Prefixed};
 use voile_host::netns::rules::{Capture, MARK_INWARD, MARK_OUTWARD, Rules, Tool, apply};
 
 use crate::captured::{connect, listen, local};
-use crate::mesh::{Process, get, wait_until};
+use crate::mesh::{Process, get, peer, wait_until};
 
 pub(crate) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
@@ -45,14 +45,7 @@ pub(crate) struct Mesh {
 
 /// The program, if it is here.
 pub(crate) fn program() -> Option<PathBuf> {
-    let named = std::env::var_os("ZTUNNEL").map(PathBuf::from);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&path).map(|folder| folder.join("ztunnel"));
-    let found = named.or_else(|| found.find(|path| path.is_file()));
-    if found.is_none() {
-        eprintln!("skipped: no ztunnel on this machine (name one by ZTUNNEL)");
-    }
-    found
+    peer("ZTUNNEL", "ztunnel")
 }
 
 impl Mesh {
@@ -115,7 +108,7 @@ impl Mesh {
         Some(mesh)
     }
 
-    fn start_control(&mut self, arguments: &[&str]) {
+    pub(crate) fn start_control(&mut self, arguments: &[&str]) {
         let folder = self.folder.path();
         let start = || {
             Process::start("control", |voile| {
