@@ -27,11 +27,17 @@ pub trait Owner: 'static {
     fn leaving(&self) -> impl Future<Output = ()>;
     /// Ready when what is still open is cut.
     fn gone(&self) -> impl Future<Output = ()>;
+    /// In a word for whoever is cut: why, where there is more to say than that the owner is gone.
+    fn why(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 struct Open {
     link: Link,
     streams: Cell<usize>,
+    /// Why its owner cut it.
+    cut: Cell<Option<&'static str>>,
 }
 
 impl Open {
@@ -86,6 +92,12 @@ impl Lease {
     pub fn link(&self) -> &Link {
         &self.0.link
     }
+
+    /// Why the connection's owner cut it, if it did and said why.
+    #[must_use]
+    pub fn cut(&self) -> Option<&'static str> {
+        self.0.cut.get()
+    }
 }
 
 impl Drop for Lease {
@@ -135,6 +147,7 @@ where
         let open = Rc::new(Open {
             link: Link::new(Connection::client(&CONFIG, self.blocks.clone())),
             streams: Cell::new(0),
+            cut: Cell::default(),
         });
         let lease = Lease::new(&open);
         (open, lease)
@@ -321,7 +334,7 @@ async fn drive<K, E>(
     };
     tokio::select! {
         () = moving => {}
-        () = leaving => {}
+        () = leaving => open.cut.set(owner.why()),
     }
     match key {
         Some(key) => pool.forget(&key, Some(&open)),

@@ -27,6 +27,7 @@ use crate::dispatch::Dispatcher;
 use crate::dns::{Directory, PodDns, Sockets};
 use crate::names::Question;
 use crate::pod::{Badge, Life, Pod, Renewal, addresses};
+use crate::proven::REVOKED;
 use crate::route::OWN_PORTS;
 use crate::worker::{Asker, Door};
 
@@ -470,7 +471,7 @@ impl Agency {
                 .and_then(|held| held.certified_key().cert.first());
             let key = leaf.and_then(CertificateKey::of);
             if key.is_some_and(|key| lists.includes(key)) {
-                tracing::warn!(identity = %badge.identity, "its certificate is revoked: another is asked for");
+                tracing::warn!(identity = %badge.identity, "{REVOKED}: another is asked for");
                 badge.store.ask_to_renew();
             }
         }

@@ -14,7 +14,7 @@ use voile_transport::{RelayEnd, Stream, TcpIo, relay, reset};
 
 use crate::outbound::{CERT_REVOKED, CONNECT, IDENTITY_ERROR, NO_IDLE_LIMIT};
 use crate::pod::{Life, Pod};
-use crate::proven::Proven;
+use crate::proven::{Proven, REVOKED};
 use crate::records::{Parties, Record};
 use crate::registry::Resident;
 use crate::route::Target;
@@ -109,7 +109,7 @@ async fn open<'a>(
         return Err((IDENTITY_ERROR, "there is no certificate".to_owned()));
     };
     if called.is_revoked(&view.revocations) {
-        return Err((CERT_REVOKED, "its certificate is revoked".to_owned()));
+        return Err((CERT_REVOKED, REVOKED.to_owned()));
     }
     let ends = (client.ip(), to);
     let watched = worker.admit(&view, there, Some(&Rc::new(caller)), ends);

@@ -22,7 +22,7 @@ use voile_transport::{
 use crate::near;
 use crate::plain::{Arrival, call, carry};
 use crate::pod::{Life, Pod};
-use crate::proven::{Bond, Proven};
+use crate::proven::{Bond, Proven, REVOKED};
 use crate::records::{Parties, Record};
 use crate::registry::{Resident, View};
 use crate::route::{Aim, Draw, Far, Refusal, Target, decide};
@@ -88,6 +88,10 @@ impl Owner for Of {
             () = self.bond.broken() => {}
         }
     }
+
+    fn why(&self) -> Option<&'static str> {
+        self.bond.is_broken().then_some(CERT_REVOKED)
+    }
 }
 
 /// How a connection goes on.
@@ -126,9 +130,10 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
         Way::Tunnel((lease, halves)) => {
             let down = Stream::Tcp(TcpIo::from(tcp));
             let done = tunnel::carry(down, halves, pin!(pod.is_at(Life::Gone))).await;
+            let flags = lease.cut().unwrap_or("-");
             drop(lease);
             let error = (done.end != End::Finished).then(|| format!("{:?}", done.end));
-            record.close("-", (done.inward, done.outward), error);
+            record.close(flags, (done.inward, done.outward), error);
         }
     }
 }
@@ -492,10 +497,7 @@ fn verified(
     let found = Proven::shown(chain).map_err(|error| refused(&error))?;
     verify_expected(&found.identity, expected).map_err(|error| refused(&error))?;
     if found.is_revoked(&worker.view().revocations) {
-        return Err(trouble(
-            CERT_REVOKED,
-            format_args!("{at}: its certificate is revoked"),
-        ));
+        return Err(trouble(CERT_REVOKED, format_args!("{at}: {REVOKED}")));
     }
     Ok(found)
 }

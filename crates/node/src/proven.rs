@@ -9,6 +9,9 @@ use voile_identity::revocation::keys_of;
 use voile_identity::{CertificateKey, Identity, PeerError, Revocations, identity_of};
 use voile_transport::Stream;
 
+/// What is said of whoever is believed no longer.
+pub(crate) const REVOKED: &str = "its certificate is revoked";
+
 /// A peer that showed certificates.
 #[derive(Debug)]
 pub(crate) struct Proven {
@@ -57,6 +60,11 @@ impl Bond {
     /// It was proven by this.
     pub(crate) fn prove(&self, proven: Proven) {
         *self.proven.borrow_mut() = Some(proven);
+    }
+
+    /// Whether whoever it leads to is believed no longer.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.get()
     }
 
     /// Ready when whoever it leads to is believed no longer.

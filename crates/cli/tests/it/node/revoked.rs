@@ -56,11 +56,11 @@ fn ends_and_goes_on(mesh: &Mesh, client: &Pod, nodes: &[(&str, &Node)]) {
     }
 }
 
-/// Of a connection that was taken back with its caller's certificate, in ztunnel's word.
-fn is_told_of_revocation(log: &str) -> bool {
+/// Of a connection that was taken back with the other end's certificate, in ztunnel's word.
+fn is_told_of_revocation(log: &str, direction: &str) -> bool {
     log.lines().any(|line| {
         line.contains("connection complete")
-            && line.contains("direction=\"inbound\"")
+            && line.contains(&format!("direction=\"{direction}\""))
             && line.contains("response_flags=\"CERT_REVOKED\"")
     })
 }
@@ -75,8 +75,9 @@ fn what_a_revoked_certificate_carries_between_two_nodes_is_cut_at_either_end() {
     let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &[]);
     let two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &[]);
     ends_and_goes_on(&mesh, &client, &[("client", &one), ("server", &two)]);
-    wait_until("the log of whoever was called says why", || {
-        is_told_of_revocation(&two.log(&mesh))
+    wait_until("whoever cut it says why, at either end", || {
+        is_told_of_revocation(&one.log(&mesh), "outbound")
+            && is_told_of_revocation(&two.log(&mesh), "inbound")
     });
 }
 
@@ -91,6 +92,6 @@ fn a_revoked_caller_is_cut_on_the_short_way_too() {
     let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
     ends_and_goes_on(&mesh, &client, &[("client", &node)]);
     wait_until("the log says why", || {
-        is_told_of_revocation(&node.log(&mesh))
+        is_told_of_revocation(&node.log(&mesh), "inbound")
     });
 }
