@@ -657,6 +657,10 @@ impl Snapshot<Caller> for MeshSnapshot {
         }
     }
 
+    fn is_told_at_once(&self, caller: &Caller, type_url: &str) -> bool {
+        type_url == type_url::ADDRESS && self.is_node_proxy(caller)
+    }
+
     fn besides(&self, caller: &Caller, type_url: &str) -> Option<Vec<Arc<Resource>>> {
         let Caller::Known(known) = caller else {
             return None;

@@ -2,6 +2,7 @@
 //! lower case, and nobody passes a namespace where a trust domain was meant.
 
 mod cluster;
+mod hosts;
 mod identity;
 mod labels;
 
@@ -9,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use cluster::{is_mesh_name, is_service_name, pod_of_service};
+pub use hosts::{Candidate, Hosts};
 pub use identity::{Identity, IdentityError};
 pub use labels::Labels;
 

@@ -91,7 +91,7 @@ pub(crate) fn translate_with(
     }
     making.gather();
     let mut snapshot = making.snapshot;
-    snapshot.names = Arc::new(names::Names::new(mesh));
+    snapshot.names = Arc::new(names::of(mesh));
     snapshot.unready = mesh.workloads.values().filter(|w| !w.ready).count();
     snapshot.seal();
     snapshot

@@ -1,103 +1,32 @@
-//! Which service a host name means to one caller: `*/hostname`, as DNS asks. Exact names come first, then the short forms
-//! of Kubernetes Services (a resolver's search list is not always there), then wildcard hosts, the longest first.
+//! Which service a host name means to one caller: `*/hostname`, as DNS asks.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use voile_model::mesh::{Mesh, Service, ServiceOrigin, Visibility};
-use voile_model::{Hostname, Namespace};
+use voile_model::mesh::{Mesh, ServiceOrigin};
+use voile_model::names::{Candidate, Hosts};
 
-/// One service of a host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Candidate {
-    namespace: Namespace,
-    visibility: Visibility,
-    kubernetes: bool,
-    resource: Arc<str>,
-}
+/// The services of a mesh, each by the name of its resource. Of one host's services the asker's own comes first, then a
+/// Kubernetes Service, then by namespace.
+pub(crate) type Names = Hosts<Arc<str>>;
 
-/// Services by host name. Of one host's services the asker's own comes first, then a Kubernetes Service, then by namespace.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Names {
-    by_host: HashMap<Hostname, Vec<Candidate>>,
-    /// Kubernetes Services without the cluster's domain (`reviews.shop.svc`): what short forms lead to.
-    by_short: HashMap<String, Hostname>,
-}
-
-impl Names {
-    pub(crate) fn new(mesh: &Mesh) -> Self {
-        let mut names = Self::default();
-        for service in mesh.services.values() {
-            names.add(service);
-        }
-        for candidates in names.by_host.values_mut() {
-            candidates
-                .sort_by_key(|candidate| (!candidate.kubernetes, candidate.namespace.clone()));
-        }
-        names
-    }
-
-    fn add(&mut self, service: &Service) {
-        let host = &service.key.hostname;
+pub(super) fn of(mesh: &Mesh) -> Names {
+    let candidates = mesh.services.values().map(|service| {
         let kubernetes = service.origin == ServiceOrigin::Kubernetes;
-        self.by_host
-            .entry(host.clone())
-            .or_default()
-            .push(Candidate {
-                namespace: service.key.namespace.clone(),
-                visibility: service.visibility.clone(),
-                kubernetes,
-                resource: service.key.to_string().into(),
-            });
-        if kubernetes {
-            let short = format!("{}.{}.svc", service.name, service.key.namespace);
-            self.by_short.insert(short, host.clone());
+        Candidate {
+            key: service.key.clone(),
+            visibility: service.visibility.clone(),
+            canonical: kubernetes,
+            kubernetes: kubernetes.then(|| service.name.clone()),
+            found: service.key.to_string().into(),
         }
-    }
-
-    /// The resource that `host` means to a caller in `namespace`; a caller of no namespace sees what is public.
-    pub(crate) fn find(&self, namespace: Option<&Namespace>, host: &str) -> Option<&Arc<str>> {
-        let host = Hostname::new(host).filter(|host| !host.is_wildcard())?;
-        self.visible(namespace, &host)
-            .or_else(|| self.short(namespace, host.as_str()))
-            .or_else(|| self.wildcard(namespace, host.as_str()))
-    }
-
-    fn visible(&self, namespace: Option<&Namespace>, host: &Hostname) -> Option<&Arc<str>> {
-        let sees = |candidate: &&Candidate| match namespace {
-            Some(namespace) => candidate.visibility.includes(namespace),
-            None => candidate.visibility == Visibility::Public,
-        };
-        let candidates = self.by_host.get(host)?;
-        let own = candidates
-            .iter()
-            .filter(sees)
-            .find(|candidate| Some(&candidate.namespace) == namespace);
-        own.or_else(|| candidates.iter().find(sees))
-            .map(|candidate| &candidate.resource)
-    }
-
-    /// `reviews` in the caller's namespace, `reviews.shop`, `reviews.shop.svc`.
-    fn short(&self, namespace: Option<&Namespace>, host: &str) -> Option<&Arc<str>> {
-        let full = match host.split('.').count() {
-            1 => format!("{host}.{}.svc", namespace?),
-            2 => format!("{host}.svc"),
-            _ => host.to_owned(),
-        };
-        self.visible(namespace, self.by_short.get(&full)?)
-    }
-
-    fn wildcard(&self, namespace: Option<&Namespace>, host: &str) -> Option<&Arc<str>> {
-        let ends = host.match_indices('.').map(|(at, _)| &host[at..]);
-        ends.chain([""]).find_map(|end| {
-            let pattern = Hostname::new(&format!("*{end}"))?;
-            self.visible(namespace, &pattern)
-        })
-    }
+    });
+    candidates.collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use voile_model::Namespace;
+
     use super::*;
 
     const MESH: &str = r#"
@@ -140,7 +69,7 @@ spec: {hosts: ["*.example.com"], exportTo: ["."], ports: [{number: 80, name: htt
             !problems.iter().any(voile_model::Diagnostic::is_error),
             "{problems:?}"
         );
-        let names = Names::new(&mesh);
+        let names = of(&mesh);
         for (asker, host, wanted) in [
             ("shop", "reviews", "shop/reviews.shop.svc.cluster.local"),
             ("blog", "reviews", "blog/reviews.blog.svc.cluster.local"),

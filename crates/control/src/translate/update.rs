@@ -170,7 +170,7 @@ impl<'a> Following<'a> {
         }
         let found_by = |one: &Service| (one.visibility.clone(), one.origin, one.name.clone());
         if all.values().any(|turn| differ(turn, found_by)) {
-            let names = names::Names::new(self.mesh);
+            let names = names::of(self.mesh);
             if names != *self.making.snapshot.names {
                 self.making.snapshot.names = Arc::new(names);
             }

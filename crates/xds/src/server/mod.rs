@@ -65,6 +65,12 @@ pub trait Snapshot<C>: Send + Sync + 'static {
     /// Everything of a type, for a caller that asked for `*`.
     fn everything(&self, caller: &C, type_url: &str) -> Resolution;
 
+    /// Whether who asks for everything of a type takes each answer for all that is to be said: to a node proxy, whoever it was not told
+    /// of is outside the mesh. It is then one response, however large.
+    fn is_told_at_once(&self, _caller: &C, _type_url: &str) -> bool {
+        false
+    }
+
     /// What a caller that asks for anything of a type is told of besides, although it does not ask for it: a node proxy waits to be
     /// told of the workloads that it serves. None for whoever is told only what it asks for.
     fn besides(&self, _caller: &C, _type_url: &str) -> Option<Vec<Arc<Resource>>> {

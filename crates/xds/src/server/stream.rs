@@ -32,7 +32,8 @@ pub(super) const MAX_TYPES: usize = 16;
 pub(super) const MAX_NAMES: usize = 100_000;
 /// Longest name that is looked up, and of a type; hostnames are 253 bytes, uids a few hundred.
 pub(super) const MAX_NAME_BYTES: usize = 2048;
-/// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs.
+/// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs. What a node
+/// proxy is told that asks for all is not divided.
 pub(super) const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
 /// How long a response may wait for its ACK; longer means that nobody reads.
 pub(super) const ACK_DEADLINE: Duration = Duration::from_secs(30);
@@ -591,21 +592,9 @@ impl Kind {
         }
         (self.depends_on, self.answers, self.searches) = (depends_on, answers, searches);
         self.touched = Names::None;
-        let mut bytes = 0;
-        let mut more = false;
-        let mut resources: Vec<Wanted> = Vec::new();
-        for (name, one) in &wanted {
-            if !one.owed && self.sent.get(name) == Some(&one.version()) {
-                continue;
-            }
-            let size = one.resource.body.len();
-            if bytes > 0 && bytes + size > MAX_RESPONSE_BYTES {
-                more = true;
-                break;
-            }
-            bytes += size.max(1);
-            resources.push(one.clone());
-        }
+        let at_once = self.wildcard && snapshot.is_told_at_once(caller, type_url);
+        let most = (!at_once).then_some(MAX_RESPONSE_BYTES);
+        let (resources, more) = self.untold(&wanted, most);
         let mut removed: BTreeSet<Arc<str>> = self
             .sent
             .keys()
@@ -644,6 +633,28 @@ impl Kind {
         let greet = std::mem::take(&mut self.greet);
         (greet || !resources.is_empty() || !removed.is_empty())
             .then(|| (resources, removed.into_iter().collect()))
+    }
+
+    /// Of what it should hold, what it was not told, as far as that fits into so many bytes; and whether there is more of it.
+    fn untold(
+        &self,
+        wanted: &BTreeMap<Arc<str>, Wanted>,
+        most: Option<usize>,
+    ) -> (Vec<Wanted>, bool) {
+        let mut bytes = 0;
+        let mut untold = Vec::new();
+        for (name, one) in wanted {
+            if !one.owed && self.sent.get(name) == Some(&one.version()) {
+                continue;
+            }
+            let size = one.resource.body.len();
+            if bytes > 0 && most.is_some_and(|most| bytes + size > most) {
+                return (untold, true);
+            }
+            bytes += size.max(1);
+            untold.push(one.clone());
+        }
+        (untold, false)
     }
 
     /// What it all comes to now.

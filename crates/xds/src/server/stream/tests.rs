@@ -85,3 +85,64 @@ fn the_soonest_end_is_never_after_the_end_and_is_it_once_looked_up() {
     assert_eq!((stream.soonest(), stream.deadline()), (None, None));
     assert_eq!(told(&mut stream, 101), None, "nothing is new");
 }
+
+/// More than one response takes, for whoever asks for everything.
+struct Much {
+    at_once: bool,
+}
+
+impl Snapshot<()> for Much {
+    fn version(&self) -> Arc<str> {
+        "1".into()
+    }
+
+    fn resolve(&self, (): &(), _: &str, _: &str) -> Resolution {
+        Resolution::Unknown
+    }
+
+    fn everything(&self, (): &(), _: &str) -> Resolution {
+        let large = |name: &str| {
+            Arc::new(Resource {
+                name: name.into(),
+                aliases: Vec::new(),
+                version: "1".into(),
+                body: vec![0; MAX_RESPONSE_BYTES / 2 + 1].into(),
+            })
+        };
+        Resolution::Found(["a", "b", "c"].map(large).into())
+    }
+
+    fn is_told_at_once(&self, (): &(), _: &str) -> bool {
+        self.at_once
+    }
+}
+
+#[test]
+fn who_takes_an_answer_for_all_there_is_gets_all_of_it_and_others_piece_by_piece() {
+    let now = Instant::now();
+    for (at_once, names, expected) in [
+        (true, &["*"][..], &[3][..]),
+        (false, &["*"], &[1, 1, 1]),
+        (true, &[], &[3]),
+        (true, &["d"], &[0]),
+    ] {
+        let mut stream = Stream::new(());
+        let request = DeltaDiscoveryRequest {
+            type_url: "one".to_owned(),
+            resource_names_subscribe: names.iter().map(ToString::to_string).collect(),
+            ..DeltaDiscoveryRequest::default()
+        };
+        stream.receive(request, now).expect("it may be asked");
+        let mut told = Vec::new();
+        while let Some(due) = stream.next(&Much { at_once }, now) {
+            told.push(due.resources.len());
+            let acknowledged = DeltaDiscoveryRequest {
+                type_url: due.type_url,
+                response_nonce: due.nonce,
+                ..DeltaDiscoveryRequest::default()
+            };
+            stream.receive(acknowledged, now).expect("an answer");
+        }
+        assert_eq!(told, expected, "{names:?}");
+    }
+}
