@@ -159,6 +159,7 @@ pub(crate) fn node_proxy(
         ("--node", node::NODE.to_owned()),
         ("--workload", own),
         ("--control", urls.join(",")),
+        ("--subscribe", "on-demand".to_owned()),
         ("--root-cert", text(&around.state.join("root-cert.pem"))),
         ("--token-file", text(&around.run.token(node::NAME))),
         ("--agent", text(agent)),

@@ -25,7 +25,7 @@ use voile_xds::wire::{NameMeaning, search_name_of};
 use crate::agents::role;
 use crate::names::{Lookups, Resolved};
 use crate::pod::Pod;
-use crate::registry::{Served, Sought, View};
+use crate::registry::{Served, Sought, Subscription, View};
 use crate::worker::Asker;
 
 /// Where a pod's questions are redirected to, at its loopback addresses.
@@ -95,7 +95,8 @@ impl Directory {
         })
     }
 
-    /// What a name means to a namespace's pods, by what `say` makes of its service; asks the control plane if nobody did yet.
+    /// What a name means to a namespace's pods, by what `say` makes of its service; asks the control plane if nobody did yet and it
+    /// does not tell all.
     /// None when it does not say in time.
     async fn meaning(
         self: &Rc<Self>,
@@ -103,6 +104,18 @@ impl Directory {
         host: &str,
         say: impl Fn(&View, &Served) -> Option<Meaning>,
     ) -> Option<Meaning> {
+        let lost = || self.asker.client.is_lost();
+        if self.asker.subscription == Subscription::All {
+            let known = || {
+                let view = Arc::clone(&self.view.borrow());
+                let named = || match view.named(namespace, host) {
+                    Some(served) => say(&view, served),
+                    None => Some(Meaning::Outside),
+                };
+                view.is_whole().then(named)
+            };
+            return voile_dns::told(&self.heard, known, lost).await?;
+        }
         let name = search_name_of(namespace, host);
         self.ask(&name);
         let known = || {
@@ -113,7 +126,6 @@ impl Directory {
             let view = Arc::clone(&self.view.borrow());
             view.service(&key).map(|served| say(&view, served))
         };
-        let lost = || self.asker.client.is_lost();
         voile_dns::told(&self.heard, known, lost).await?
     }
 

@@ -14,6 +14,7 @@ mod heads;
 mod inbound;
 mod names;
 mod near;
+mod news;
 mod outbound;
 mod pages;
 mod plain;
@@ -32,7 +33,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prost_types::value::Kind;
@@ -55,7 +56,9 @@ use dns::Directory;
 pub use dns::Outside;
 use doors::{Doors, Legacy, Successor};
 use names::Question;
+use news::News;
 use pages::Told;
+pub use registry::Subscription;
 use registry::{Registry, View};
 use worker::Asker;
 
@@ -87,6 +90,8 @@ pub struct Options {
     pub agent: PathBuf,
     /// `https://host:port` of each control plane.
     pub control: Vec<String>,
+    /// What of the mesh they are asked for.
+    pub subscription: Subscription,
     /// PEM file of the mesh's root.
     pub root_cert: PathBuf,
     /// Its own service-account token, bound to its pod.
@@ -202,12 +207,15 @@ type Threads = Vec<std::thread::JoinHandle<()>>;
 async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError> {
     let sockets = legacy.pages(&options)?;
     let (publish, view) = watch::channel(Arc::new(View::default()));
-    let registry = Arc::new(Mutex::new(Registry::default()));
+    let registry = Registry::subscribed_to(options.subscription);
+    let registry = Arc::new(Mutex::new(registry));
     let heard = Arc::new(Notify::new());
     let (names, questions) = mpsc::unbounded_channel();
+    let news = News::new(Arc::clone(&registry), publish, Arc::clone(&heard));
     let asker = Asker {
-        client: discover(&options, Arc::clone(&registry), publish, Arc::clone(&heard)),
+        client: discover(&options, news),
         registry,
+        subscription: options.subscription,
         names,
     };
     let directory = Directory::new(asker.clone(), (view.clone(), heard), options.outside);
@@ -380,35 +388,24 @@ async fn watch_view(
     }
 }
 
-/// Starts the discovery client: every policy, and of addresses those that are asked for.
-fn discover(
-    options: &Options,
-    registry: Arc<Mutex<Registry>>,
-    publish: watch::Sender<Arc<View>>,
-    heard: Arc<Notify>,
-) -> XdsClient {
+/// Starts the discovery client: every policy, and every address or those that are asked for.
+fn discover(options: &Options, news: Arc<News>) -> XdsClient {
     let config = ClientConfig {
         addresses: options.control.clone(),
         root_certificate: Some(options.root_cert.clone()),
         node: node(options),
     };
-    let handler: Handler = Box::new(move |update: &Update| {
-        let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_vain = registry.is_of_searches(update);
-        let rejections = registry.apply(update);
-        if !in_vain {
-            publish.send_replace(Arc::new(registry.view()));
-        }
-        heard.notify_waiters();
-        rejections
-    });
+    let handler: Handler = Box::new(move |update: &Update| news.take(update));
     let credentials = Arc::new(TokenFile(options.token_file.clone()));
     let runtime = tokio::runtime::Handle::current();
     let client = XdsClient::start(config, credentials, handler, &runtime);
-    // Names of two types are never too many. Lists are asked for first, so that they are known before anybody may connect; a
+    // So few names are never too many. Lists are asked for first, so that they are known before anybody may connect; a
     // control plane that is not ours knows of none, and says nothing.
     let _ = client.subscribe(type_url::REVOCATION_LISTS, [type_url::REVOCATIONS]);
     let _ = client.subscribe(type_url::AUTHORIZATION, ["*"]);
+    if options.subscription == Subscription::All {
+        let _ = client.subscribe(type_url::ADDRESS, ["*"]);
+    }
     client
 }
 

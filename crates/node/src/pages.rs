@@ -121,8 +121,12 @@ fn logging(told: &Told, question: &Question) -> Answer {
 /// What a process still waits for that is to serve.
 pub(crate) fn unready(told: &Told) -> Vec<&'static str> {
     let mut reasons = Vec::new();
-    if !told.view.borrow().is_told {
+    let view = told.view.borrow();
+    if !view.is_told {
         reasons.push("the control plane has not said which policies there are");
+    }
+    if view.awaits_all() {
+        reasons.push("the control plane has not said who is where");
     }
     if !told.agency.is_complete() {
         reasons.push("no agent has told of all pods");

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prost::Message;
 use voile_identity::Revocations;
@@ -19,9 +19,23 @@ use voile_xds::wire::{
 use crate::policy::{Policies, Policy};
 
 mod searches;
+mod view;
 
 use searches::Searches;
 pub(crate) use searches::Sought;
+pub(crate) use view::View;
+use view::{Catalogue, Population};
+
+/// What of the mesh the control plane is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Subscription {
+    /// Everything, as a ztunnel does: what is not told of is not there.
+    All,
+    /// Whom connections and names are for, as they come. Only a control plane that tells of what comes later under a name that meant
+    /// nobody when it was asked for serves so.
+    #[default]
+    OnDemand,
+}
 
 /// Addresses followed at once. Beyond them the one asked for first makes room, and is asked for again when it is called
 /// again: an application that scans a network must not fill the node's memory.
@@ -42,6 +56,8 @@ pub(crate) struct Resident {
     pub(crate) workload: Workload,
     /// The policies that it names.
     pub(crate) policies: Vec<Arc<str>>,
+    /// Its addresses are its node's, and others have them, too: who is called by them is not it.
+    on_host: bool,
 }
 
 /// A service, and what the checked type leaves out.
@@ -54,6 +70,10 @@ pub(crate) struct Served {
     pub(crate) strict: bool,
     /// Also endpoints that are not well.
     pub(crate) unhealthy_too: bool,
+    /// Of several services of its host, those in other namespaces mean this one.
+    pub(crate) canonical: bool,
+    /// Its name is its own namespace's alone.
+    pub(crate) private: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -75,101 +95,18 @@ fn place_of(entrance: &Entrance) -> Place {
     (Arc::clone(&entrance.network), entrance.at.ip())
 }
 
-/// What is known at one moment.
-#[derive(Debug, Default)]
-pub(crate) struct View {
-    workloads: HashMap<IpAddr, Arc<Resident>>,
-    services: HashMap<IpAddr, Vec<Arc<Served>>>,
-    by_key: HashMap<ServiceKey, Arc<Served>>,
-    behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
-    /// Who is on other networks, by these and their addresses there.
-    away: HashMap<Place, Arc<Resident>>,
-    absent: HashSet<IpAddr>,
-    /// Services that are not there.
-    missing: HashSet<ServiceKey>,
-    /// Places on other networks where nobody is.
-    empty: HashSet<Place>,
-    /// Some workload is on another network.
-    reaches_out: bool,
-    pub(crate) policies: Policies,
-    /// Certificates that are taken back.
-    pub(crate) revocations: Arc<Revocations>,
-    /// Whether the control plane has said which policies there are.
-    pub(crate) is_told: bool,
-}
-
-impl View {
-    /// Whether it is known who is there, if anybody.
-    pub(crate) fn knows(&self, address: IpAddr) -> bool {
-        self.workloads.contains_key(&address)
-            || self.services.contains_key(&address)
-            || self.absent.contains(&address)
-    }
-
-    /// Whether it is known who this waypoint is, if anybody.
-    pub(crate) fn knows_waypoint(&self, waypoint: &WaypointAddress) -> bool {
-        match waypoint {
-            WaypointAddress::Address(address) => self.knows(*address),
-            WaypointAddress::Service(key) => self.knows_service(key),
-            WaypointAddress::Nobody(_) => true,
-        }
-    }
-
-    /// Whether it is known what this service is, or that there is none.
-    pub(crate) fn knows_service(&self, key: &ServiceKey) -> bool {
-        self.by_key.contains_key(key) || self.missing.contains(key)
-    }
-
-    /// Whether it is known who stands where another network is entered, if anybody.
-    pub(crate) fn knows_entrance(&self, entrance: &Entrance) -> bool {
-        let place = place_of(entrance);
-        self.away.contains_key(&place) || self.empty.contains(&place)
-    }
-
-    /// Who stands there.
-    pub(crate) fn keeper(&self, entrance: &Entrance) -> Option<&Arc<Resident>> {
-        self.away.get(&place_of(entrance))
-    }
-
-    /// Whether anybody is known to be on another network.
-    pub(crate) fn knows_others(&self) -> bool {
-        self.reaches_out
-    }
-
-    /// The service of this name.
-    pub(crate) fn service(&self, key: &ServiceKey) -> Option<&Arc<Served>> {
-        self.by_key.get(key)
-    }
-
-    /// The workload with this address.
-    pub(crate) fn workload(&self, address: IpAddr) -> Option<&Arc<Resident>> {
-        self.workloads.get(&address)
-    }
-
-    /// The services with this address, by name.
-    pub(crate) fn services(&self, address: IpAddr) -> &[Arc<Served>] {
-        self.services.get(&address).map_or(&[], Vec::as_slice)
-    }
-
-    /// The workloads behind a service.
-    pub(crate) fn behind(&self, service: &ServiceKey) -> &[Arc<Resident>] {
-        self.behind.get(service).map_or(&[], Vec::as_slice)
-    }
-
-    /// Workloads, services and policies known, for people.
-    pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        (
-            self.workloads.len(),
-            self.services.len(),
-            self.policies.len(),
-        )
-    }
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
+    subscription: Subscription,
+    /// With a subscription to all: whether all was told.
+    whole: bool,
     held: BTreeMap<Arc<str>, Held>,
+    /// What of `held` the last view was made of, as far as that is so still.
+    catalogue: OnceLock<Arc<Catalogue>>,
+    population: OnceLock<Arc<Population>>,
+    /// Names of what is there and cannot be understood, with its addresses.
+    obscure: HashMap<Arc<str>, Vec<IpAddr>>,
     policies: Policies,
     revocations: Option<Arc<Revocations>>,
     is_told: bool,
@@ -206,10 +143,24 @@ fn address_of(name: &str) -> Option<IpAddr> {
 }
 
 impl Registry {
+    /// Of a mesh that is asked for so.
+    pub(crate) fn subscribed_to(subscription: Subscription) -> Self {
+        Self {
+            subscription,
+            ..Self::default()
+        }
+    }
+
+    /// Whether everything is told without being asked for.
+    pub(crate) fn is_told_all(&self) -> bool {
+        self.subscription == Subscription::All
+    }
+
     /// Somebody wants to know who is there.
     pub(crate) fn ask(&mut self, address: IpAddr) -> Wish {
         let mut wish = Wish::default();
-        if self.own.contains(&address) || self.asked.contains(&address) {
+        let followed = |one: &Self| one.own.contains(&address) || one.asked.contains(&address);
+        if self.is_told_all() || followed(self) {
             return wish;
         }
         if self.asked.len() >= MAX_FOLLOWED
@@ -228,7 +179,7 @@ impl Registry {
         match waypoint {
             WaypointAddress::Address(address) => self.ask(*address),
             WaypointAddress::Service(key) => {
-                let room = self.named.len() < MAX_WAYPOINTS;
+                let room = !self.is_told_all() && self.named.len() < MAX_WAYPOINTS;
                 let anew = room && self.named.insert(key.clone());
                 Wish {
                     subscribe: anew.then(|| key.to_string()),
@@ -242,7 +193,7 @@ impl Registry {
     /// A tunnel asks for a service by its name. So may anybody with an identity of the mesh: of many the first is let go of.
     pub(crate) fn ask_service(&mut self, key: &ServiceKey) -> Wish {
         let mut wish = Wish::default();
-        if self.named.contains(key) || self.meant.contains(key) {
+        if self.is_told_all() || self.named.contains(key) || self.meant.contains(key) {
             return wish;
         }
         if self.meant.len() >= MAX_MEANT
@@ -259,7 +210,7 @@ impl Registry {
 
     /// Somebody wants to know who stands where another network is entered. Those that were gone through once are followed.
     pub(crate) fn ask_entrance(&mut self, entrance: &Entrance) -> Wish {
-        let room = self.entrances.len() < MAX_ENTRANCES;
+        let room = !self.is_told_all() && self.entrances.len() < MAX_ENTRANCES;
         let anew = room && self.entrances.insert(place_of(entrance));
         Wish {
             subscribe: anew.then(|| entrance.name()),
@@ -293,6 +244,7 @@ impl Registry {
     /// Whether a response that comes says no more than that searches were in vain, which no view speaks of.
     pub(crate) fn is_of_searches(&self, update: &Update) -> bool {
         *update.type_url == *type_url::ADDRESS
+            && !self.is_told_all()
             && update.added.is_empty()
             && update
                 .removed
@@ -306,6 +258,9 @@ impl Registry {
 
     /// A pod of ours has this address: it is followed as long as it is ours.
     pub(crate) fn own(&mut self, address: IpAddr) -> Wish {
+        if self.is_told_all() {
+            return Wish::default();
+        }
         self.asked.retain(|asked| *asked != address);
         let subscribe = self.own.insert(address).then(|| name_of(address));
         Wish {
@@ -337,7 +292,10 @@ impl Registry {
     fn addresses(&mut self, update: &Update) -> Vec<Rejection> {
         let mut rejections = Vec::new();
         for name in &update.removed {
-            self.held.remove(name);
+            self.obscure.remove(name);
+            if let Some(old) = self.held.remove(name) {
+                self.made_anew(&old.body);
+            }
         }
         for name in &update.absent {
             match address_of(name) {
@@ -364,16 +322,35 @@ impl Registry {
                         self.missing.remove(&served.service.key);
                         self.searches.found(&served.service.key, &aliases);
                     }
+                    self.obscure.remove(&resource.name);
+                    self.made_anew(&body);
                     let held = Held { body, aliases };
-                    self.held.insert(Arc::clone(&resource.name), held);
+                    if let Some(old) = self.held.insert(Arc::clone(&resource.name), held) {
+                        self.made_anew(&old.body);
+                    }
                 }
-                Err(reason) => rejections.push(Rejection {
-                    name: Arc::clone(&resource.name),
-                    reason,
-                }),
+                Err(reason) => {
+                    let name = Arc::clone(&resource.name);
+                    if self.is_told_all() {
+                        // Nobody is called in plaintext who may have to be called otherwise.
+                        let at = addresses_in(&resource.body);
+                        self.obscure.insert(Arc::clone(&name), at);
+                    }
+                    rejections.push(Rejection { name, reason });
+                }
             }
         }
+        // What is asked for at once is told at once: so does istiod, and so do we.
+        self.whole = self.is_told_all();
         rejections
+    }
+
+    /// Something of this kind is not what it was.
+    fn made_anew(&mut self, body: &Body) {
+        match body {
+            Body::Workload(_) => drop(self.population.take()),
+            Body::Service(_) => drop(self.catalogue.take()),
+        }
     }
 
     /// The entrance that was asked for by this name.
@@ -433,63 +410,49 @@ impl Registry {
 
     /// What is known now.
     pub(crate) fn view(&self) -> View {
-        let mut view = View {
+        let catalogue = || Arc::new(Catalogue::of(&self.held, self.subscription));
+        let population = || Arc::new(Population::of(&self.held));
+        View {
+            subscription: self.subscription,
+            whole: self.whole,
+            catalogue: Arc::clone(self.catalogue.get_or_init(catalogue)),
+            population: Arc::clone(self.population.get_or_init(population)),
             absent: self.absent.clone(),
             missing: self.missing.clone(),
             empty: self.empty.clone(),
+            obscure: self.obscure.values().flatten().copied().collect(),
             policies: self.policies.clone(),
             revocations: self.revocations.clone().unwrap_or_default(),
             is_told: self.is_told,
-            ..View::default()
-        };
-        let mut by_uid: BTreeMap<&str, &Arc<Resident>> = BTreeMap::new();
-        let mut by_key: BTreeMap<&ServiceKey, &Arc<Served>> = BTreeMap::new();
-        for (name, held) in &self.held {
-            match &held.body {
-                Body::Workload(resident) => {
-                    by_uid.insert(&resident.workload.uid, resident);
-                }
-                Body::Service(served) => {
-                    by_key.insert(&served.service.key, served);
-                    // A range of addresses is known by the names under which it was asked for.
-                    let names = held.aliases.iter().chain([name]);
-                    for address in names.filter_map(|name| address_of(name)) {
-                        let at = view.services.entry(address).or_default();
-                        if !at.iter().any(|one| one.service.key == served.service.key) {
-                            at.push(Arc::clone(served));
-                        }
-                    }
-                }
-            }
         }
-        for resident in by_uid.into_values() {
-            // Another network's addresses are not ours.
-            view.reaches_out |= resident.workload.away.is_some();
-            for address in &resident.workload.addresses {
-                match &resident.workload.away {
-                    None => view.workloads.insert(*address, Arc::clone(resident)),
-                    Some(away) => {
-                        let place = (Arc::clone(&away.network), *address);
-                        view.away.insert(place, Arc::clone(resident))
-                    }
-                };
-            }
-            for key in resident.workload.services.keys() {
-                let behind = view.behind.entry(key.clone()).or_default();
-                behind.push(Arc::clone(resident));
-            }
-        }
-        for (key, served) in by_key {
-            view.by_key.insert(key.clone(), Arc::clone(served));
-            for address in &served.service.addresses {
-                let at = view.services.entry(*address).or_default();
-                if !at.iter().any(|one| one.service.key == *key) {
-                    at.push(Arc::clone(served));
-                }
-            }
-        }
-        view
     }
+}
+
+/// The addresses, on our network, of what cannot be used, as far as they can be read.
+fn addresses_in(body: &[u8]) -> Vec<IpAddr> {
+    use proto::address::Type;
+    let said = proto::Address::decode(body).ok();
+    let said = said.and_then(|message| message.r#type);
+    let bytes: Vec<Vec<u8>> = match said {
+        Some(Type::Workload(workload)) if workload.network.is_empty() && !is_on_host(&workload) => {
+            workload.addresses
+        }
+        Some(Type::Service(service)) => {
+            let near = service.addresses.into_iter();
+            let near = near.filter(|address| address.network.is_empty());
+            near.map(|address| address.address).collect()
+        }
+        Some(Type::Workload(_)) | None => Vec::new(),
+    };
+    let read = |bytes: &Vec<u8>| match <[u8; 4]>::try_from(&**bytes) {
+        Ok(four) => Some(IpAddr::from(four)),
+        Err(_) => <[u8; 16]>::try_from(&**bytes).ok().map(IpAddr::from),
+    };
+    bytes.iter().filter_map(read).collect()
+}
+
+fn is_on_host(workload: &proto::Workload) -> bool {
+    workload.network_mode == proto::NetworkMode::HostNetwork as i32
 }
 
 fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
@@ -502,6 +465,7 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
             Ok(Body::Workload(Arc::new(Resident {
                 workload,
                 policies: policies.map(|name| name.as_str().into()).collect(),
+                on_host: is_on_host(&message),
             })))
         }
         Some(proto::address::Type::Service(message)) => {
@@ -520,6 +484,8 @@ fn decode(resource: &ResourceUpdate) -> Result<Body, String> {
                 preference: preference.collect::<Result<_, _>>()?,
                 strict: balancing.mode == Mode::Strict as i32,
                 unhealthy_too: balancing.health_policy == HealthPolicy::AllowAll as i32,
+                canonical: message.canonical,
+                private: message.visibility == proto::service::Visibility::Namespace as i32,
             })))
         }
         None => Err("neither workload nor service".to_owned()),

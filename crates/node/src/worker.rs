@@ -25,7 +25,7 @@ use crate::outbound::{CERT_REVOKED, DENY, Pool};
 use crate::pod::{Life, Pod};
 use crate::policy::{Caller, Denial, Judged};
 use crate::proven::{Bonds, Proven};
-use crate::registry::{Registry, Resident, View, Wish};
+use crate::registry::{Registry, Resident, Subscription, View, Wish};
 
 /// How long a connection waits to learn who is at an address. The control plane answers in milliseconds; one that is away is
 /// not guessed for.
@@ -94,6 +94,7 @@ pub(crate) struct Figures {
 pub(crate) struct Asker {
     pub(crate) client: XdsClient,
     pub(crate) registry: Arc<Mutex<Registry>>,
+    pub(crate) subscription: Subscription,
     /// Who looks names up for pods.
     pub(crate) names: mpsc::UnboundedSender<Question>,
 }
@@ -287,6 +288,24 @@ impl Drop for Watched<'_> {
 }
 
 impl Worker {
+    fn new(first: Arc<View>, changes: watch::Receiver<Arc<View>>, asker: Asker) -> Self {
+        Self {
+            view: RefCell::new(Rc::new(Known(first))),
+            changes,
+            asker,
+            pool: Rc::default(),
+            gateways: Gateways::default(),
+            bonds: Bonds::default(),
+            homes: RefCell::default(),
+            shard: RefCell::default(),
+            live: RefCell::default(),
+            parked: Cell::new(0),
+            denied: Cell::new(0),
+            cut: Cell::new(0),
+            refused: Cell::new(0),
+        }
+    }
+
     /// What is known now.
     pub(crate) fn view(&self) -> Rc<Known> {
         Rc::clone(&self.view.borrow())
@@ -360,8 +379,10 @@ impl Worker {
     }
 
     async fn known_within(&self, patience: Duration, addresses: &[IpAddr]) -> Option<Rc<Known>> {
-        let knows =
-            |view: &View| view.is_told && addresses.iter().all(|address| view.knows(*address));
+        let knows = |view: &View| {
+            let mut all = addresses.iter();
+            view.is_told && all.all(|address| self.is_known(view, *address))
+        };
         let view = self.view();
         if knows(&view) {
             return Some(view);
@@ -375,6 +396,13 @@ impl Worker {
             .into_iter()
             .for_each(|address| self.asker.ask(address));
         self.once(patience, knows).await
+    }
+
+    /// Whether it is known who is there. Where all is told, that nobody is said to be at an address of a pod of ours means that it is not
+    /// told yet: the agent is often quicker than the control plane.
+    fn is_known(&self, view: &View, address: IpAddr) -> bool {
+        let is_coming = || view.is_whole() && !view.names(address) && self.home(address).is_some();
+        view.knows(address) && !is_coming()
     }
 
     /// What is known once this is.
@@ -522,21 +550,7 @@ pub(crate) fn run(
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
         let first = Arc::clone(&changes.borrow_and_update());
-        let worker = Rc::new(Worker {
-            view: RefCell::new(Rc::new(Known(first))),
-            changes: changes.clone(),
-            asker,
-            pool: Rc::default(),
-            gateways: Gateways::default(),
-            bonds: Bonds::default(),
-            homes: RefCell::default(),
-            shard: RefCell::default(),
-            live: RefCell::default(),
-            parked: Cell::new(0),
-            denied: Cell::new(0),
-            cut: Cell::new(0),
-            refused: Cell::new(0),
-        });
+        let worker = Rc::new(Worker::new(first, changes.clone(), asker));
         loop {
             tokio::select! {
                 biased;
@@ -555,4 +569,55 @@ pub(crate) fn run(
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use voile_proto::discovery::Node;
+    use voile_xds::client::{ClientConfig, TokenFile, Update};
+
+    use super::*;
+    use crate::registry::tests::Said;
+
+    /// A worker whose control plane is what is published here.
+    fn worker(changes: watch::Receiver<Arc<View>>) -> Worker {
+        let config = ClientConfig {
+            addresses: Vec::new(),
+            root_certificate: None,
+            node: Node::default(),
+        };
+        let credentials = Arc::new(TokenFile(PathBuf::new()));
+        let runtime = tokio::runtime::Handle::current();
+        let never = std::future::pending();
+        let handler = Box::new(|_: &Update| Vec::new());
+        let (names, _) = mpsc::unbounded_channel();
+        let asker = Asker {
+            client: XdsClient::start_after(never, config, credentials, handler, &runtime),
+            registry: Arc::new(Mutex::new(Registry::subscribed_to(Subscription::All))),
+            subscription: Subscription::All,
+            names,
+        };
+        Worker::new(Arc::default(), changes, asker)
+    }
+
+    #[tokio::test]
+    async fn nobody_is_taken_for_a_stranger_before_all_was_told() {
+        let (publish, changes) = watch::channel(Arc::new(View::default()));
+        let worker = worker(changes);
+        let stranger = [IpAddr::from([192, 0, 2, 1])];
+        let mut said = Said::told_all();
+        said.policies(&[], &[]);
+        publish.send_replace(Arc::new(said.registry.view()));
+        let mut known = pin!(worker.known(&stranger));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(known.as_mut().poll(&mut cx).is_pending(), "it waits");
+        said.addresses(Vec::new(), &[]);
+        publish.send_replace(Arc::new(said.registry.view()));
+        let view = known.await.expect("all was told");
+        assert!(view.knows(stranger[0]) && !view.names(stranger[0]));
+    }
 }

@@ -79,6 +79,11 @@ pub(crate) struct Args {
     /// Istio's CNI agent's do and those of `voile up`.
     #[arg(long)]
     keep_source: bool,
+    /// With `--role node`: what of the mesh it is told. `all` is right with every control plane. `on-demand` takes less memory and less
+    /// work of the control plane where the mesh is large, and is for `voile control`: istiod does not tell whoever asks so of every pod
+    /// that comes later.
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "all")]
+    subscribe: Subscribe,
     /// The control plane. Of several (commas between them, or the option again), and of several addresses of one name, one is
     /// asked by chance, and another as soon as it fails.
     #[arg(
@@ -187,6 +192,15 @@ enum Role {
     Waypoint,
     /// It serves the pods of a node.
     Node,
+}
+
+/// What of the mesh a node proxy is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Subscribe {
+    /// Who is where, everywhere, as a ztunnel is.
+    All,
+    /// Whom its pods call and are called by, and the names that they look up, when they do.
+    OnDemand,
 }
 
 /// How connections get to the proxy.

@@ -192,6 +192,7 @@ fn voile(spec: Spec, plan: &NodePlan<'_>, lab: &Lab<'_>) -> Spec {
     spec.args(["proxy", "--role", "node", "--node", plan.node])
         .args(["--workload", &format!("istio-system/node-{}", plan.node)])
         .args(["--control", &format!("https://{}", plan.control)])
+        .args(["--subscribe", "on-demand"])
         .arg("--root-cert")
         .arg(plan.state.join("root-cert.pem"))
         .arg("--token-file")

@@ -14,15 +14,21 @@ pub(crate) struct Said {
 impl Said {
     /// Asked for these names.
     pub(crate) fn asked(names: &[&str]) -> Self {
+        Self::of(Registry::default(), names)
+    }
+
+    /// Asked for everything.
+    pub(crate) fn told_all() -> Self {
+        Self::of(Registry::subscribed_to(Subscription::All), &["*"])
+    }
+
+    fn of(registry: Registry, names: &[&str]) -> Self {
         let mut wanted = Subscriptions::new(Node::default());
         let names = names.iter().map(|name| Arc::from(*name));
         wanted.change(type_url::ADDRESS, names, []);
         wanted.change(type_url::AUTHORIZATION, ["*".into()], []);
         wanted.open();
-        Self {
-            registry: Registry::default(),
-            wanted,
-        }
+        Self { registry, wanted }
     }
 
     fn response(&mut self, url: &str, added: Vec<Resource>, removed: &[&str]) -> Vec<Rejection> {
@@ -43,17 +49,15 @@ impl Said {
         added: Vec<(&str, &[&str], proto::address::Type)>,
         removed: &[&str],
     ) -> Vec<Rejection> {
-        let resource = |(name, aliases, body): (&str, &[&str], proto::address::Type)| {
-            let message = proto::Address { r#type: Some(body) };
-            let mut resource = resource(name, type_url::ADDRESS, message.encode_to_vec());
+        let added = added.into_iter().map(|(name, aliases, body)| {
+            let mut resource = address(name, body);
             resource.aliases = aliases.iter().map(|name| (*name).to_owned()).collect();
             resource
-        };
-        let added = added.into_iter().map(resource).collect();
-        self.response(type_url::ADDRESS, added, removed)
+        });
+        self.response(type_url::ADDRESS, added.collect(), removed)
     }
 
-    fn policies(
+    pub(crate) fn policies(
         &mut self,
         added: &[(&str, policy::Authorization)],
         removed: &[&str],
@@ -64,6 +68,24 @@ impl Said {
         let added = added.iter().map(one).collect();
         self.response(type_url::AUTHORIZATION, added, removed)
     }
+}
+
+fn address(name: &str, body: proto::address::Type) -> Resource {
+    let message = proto::Address { r#type: Some(body) };
+    resource(name, type_url::ADDRESS, message.encode_to_vec())
+}
+
+/// A response that tells of these to whoever asked for everything.
+pub(crate) fn told(workloads: Vec<proto::Workload>) -> Update {
+    let mut wanted = Subscriptions::new(Node::default());
+    wanted.change(type_url::ADDRESS, ["*".into()], []);
+    let all = workloads.into_iter();
+    let all = all.map(|one| address(&one.uid.clone(), proto::address::Type::Workload(one)));
+    wanted.receive(DeltaDiscoveryResponse {
+        type_url: type_url::ADDRESS.to_owned(),
+        resources: all.collect(),
+        ..DeltaDiscoveryResponse::default()
+    })
 }
 
 fn resource(name: &str, url: &str, value: Vec<u8>) -> Resource {
@@ -131,15 +153,10 @@ fn an_answer_by_any_name_is_an_answer_and_so_is_nobody() {
     use proto::address::Type;
     let mut said = Said::asked(&["/10.96.0.10", "/10.244.0.9", "/10.244.0.3"]);
     assert!(!said.registry.view().knows(VIP));
-    let key = "shop/web.shop.svc.cluster.local";
     said.addresses(
         vec![
-            (key, &["/10.96.0.10"], Type::Service(service())),
-            (
-                "Kubernetes//Pod/shop/one",
-                &["/10.244.0.3"],
-                Type::Workload(workload("one", 3)),
-            ),
+            (KEY, &["/10.96.0.10"], Type::Service(service())),
+            (ONE, &["/10.244.0.3"], Type::Workload(workload("one", 3))),
             // What ztunnels are told besides.
             ("/10.244.0.3", &[], Type::Workload(workload("one", 3))),
         ],
@@ -163,7 +180,7 @@ fn an_answer_by_any_name_is_an_answer_and_so_is_nobody() {
             &["/10.244.0.9"],
             Type::Workload(workload("two", 9)),
         )],
-        &["Kubernetes//Pod/shop/one", "/10.244.0.3"],
+        &[ONE, "/10.244.0.3"],
     );
     let view = said.registry.view();
     assert!(view.workload(pod(9)).is_some() && view.workload(pod(3)).is_none());
@@ -179,9 +196,8 @@ fn a_range_is_known_by_the_address_that_was_asked_for() {
     let mut wide = service();
     wide.addresses[0].length = Some(16);
     wide.addresses[0].address = vec![10, 96, 0, 0];
-    let key = "shop/web.shop.svc.cluster.local";
     let body = proto::address::Type::Service(wide);
-    said.addresses(vec![(key, &["/10.96.7.7"], body)], &[]);
+    said.addresses(vec![(KEY, &["/10.96.7.7"], body)], &[]);
     let view = said.registry.view();
     assert_eq!(view.services([10, 96, 7, 7].into()).len(), 1);
     assert!(!view.knows([10, 96, 7, 8].into()));
@@ -360,4 +376,273 @@ fn a_search_in_vain_makes_no_new_view_and_whatever_else_comes_does() {
         assert_eq!(said.registry.is_of_searches(&update), quiet, "{gone:?}");
         said.wanted.finish(update, Vec::new());
     }
+}
+
+/// The service and one workload behind it, in istiod's words: without aliases.
+fn first_answer() -> Vec<(&'static str, &'static [&'static str], proto::address::Type)> {
+    use proto::address::Type;
+    vec![
+        (KEY, &[], Type::Service(service())),
+        (ONE, &[], Type::Workload(workload("one", 3))),
+    ]
+}
+
+const KEY: &str = "shop/web.shop.svc.cluster.local";
+const ONE: &str = "Kubernetes//Pod/shop/one";
+
+#[test]
+fn who_is_told_all_knows_without_a_question_and_nothing_before_all_was_told() {
+    let mut said = Said::told_all();
+    let key = |name: &str| parse_service_key(name).expect("a name");
+    let entrance = Entrance {
+        network: "east".into(),
+        at: ([192, 0, 2, 9], 15008).into(),
+    };
+    said.policies(&[], &[]);
+    let view = said.registry.view();
+    assert!(view.is_told && view.awaits_all() && !view.is_whole());
+    for address in [VIP, pod(3), pod(9)] {
+        assert!(!view.knows(address), "{address}: nothing was said of it");
+    }
+    assert!(!view.knows_service(&key("shop/other.shop.svc.cluster.local")));
+    assert!(!view.knows_entrance(&entrance));
+
+    said.addresses(first_answer(), &[]);
+    let view = said.registry.view();
+    assert!(view.is_whole() && !view.awaits_all());
+    assert_eq!(view.services(VIP).len(), 1);
+    assert!(view.workload(pod(3)).is_some());
+    assert_eq!(view.behind(&key(KEY)).len(), 1);
+    assert!(view.knows(pod(9)) && !view.names(pod(9)), "nobody is there");
+    assert!(view.knows_service(&key("shop/other.shop.svc.cluster.local")));
+    assert!(view.knows_entrance(&entrance));
+
+    // Somebody moves in, whom nobody asked for; and goes.
+    let body = proto::address::Type::Workload(workload("two", 9));
+    said.addresses(vec![("Kubernetes//Pod/shop/two", &[], body)], &[]);
+    let view = said.registry.view();
+    assert!(view.workload(pod(9)).is_some());
+    assert_eq!(view.behind(&key(KEY)).len(), 2);
+    said.addresses(Vec::new(), &["Kubernetes//Pod/shop/two"]);
+    let view = said.registry.view();
+    assert!(view.knows(pod(9)) && !view.names(pod(9)));
+    assert_eq!(view.behind(&key(KEY)).len(), 1);
+}
+
+#[test]
+fn that_a_mesh_is_empty_is_an_answer_too() {
+    let mut said = Said::told_all();
+    let update = said.wanted.receive(DeltaDiscoveryResponse {
+        type_url: type_url::ADDRESS.to_owned(),
+        ..DeltaDiscoveryResponse::default()
+    });
+    assert!(
+        !said.registry.is_of_searches(&update),
+        "a view speaks of it"
+    );
+    said.registry.apply(&update);
+    assert!(said.registry.view().knows(pod(9)));
+}
+
+#[test]
+fn whom_strangers_call_is_not_remembered_where_all_is_told() {
+    let mut said = Said::told_all();
+    said.addresses(first_answer(), &[]);
+    let registry = &mut said.registry;
+    let key = parse_service_key(KEY).expect("a name");
+    for n in 0..2 * MAX_FOLLOWED {
+        let address = IpAddr::from([10, 9, (n / 256) as u8, (n % 256) as u8]);
+        assert_eq!(registry.ask(address), Wish::default());
+    }
+    assert_eq!(registry.own(pod(3)), Wish::default());
+    assert_eq!(registry.disown(pod(3)), Wish::default());
+    assert_eq!(registry.ask_service(&key), Wish::default());
+    let waypoint = WaypointAddress::Service(key);
+    assert_eq!(registry.ask_waypoint(&waypoint), Wish::default());
+    let kept = (registry.asked.len(), registry.own.len());
+    assert_eq!(kept, (0, 0));
+    assert!(registry.meant.is_empty() && registry.named.is_empty());
+}
+
+#[test]
+fn what_went_while_nobody_told_us_is_forgotten_by_the_next_stream() {
+    use proto::address::Type;
+    let mut said = Said::told_all();
+    said.addresses(first_answer(), &[]);
+    said.wanted.closed();
+    assert!(said.registry.view().workload(pod(3)).is_some(), "in force");
+    let requests = said.wanted.open();
+    let asked = requests
+        .iter()
+        .find(|one| one.type_url == type_url::ADDRESS);
+    let asked = asked.expect("addresses are asked for again");
+    assert_eq!(asked.resource_names_subscribe, ["*"]);
+    let held = &asked.initial_resource_versions;
+    let declared = |name: &str| held.contains_key(name);
+    assert!(
+        held.len() == 2 && declared(KEY) && declared(ONE),
+        "{held:?}"
+    );
+    let two = Type::Workload(workload("two", 9));
+    said.addresses(vec![("Kubernetes//Pod/shop/two", &[], two)], &[ONE]);
+    let view = said.registry.view();
+    assert!(view.knows(pod(3)) && !view.names(pod(3)));
+    assert!(view.workload(pod(9)).is_some());
+    assert_eq!(view.services(VIP).len(), 1, "what was not spoken of stays");
+}
+
+#[test]
+fn who_cannot_be_understood_is_nobody_to_be_called_in_plaintext() {
+    use proto::address::Type;
+    let mut said = Said::told_all();
+    said.addresses(first_answer(), &[]);
+    let mut bad = workload("two", 9);
+    bad.tunnel_protocol = 9;
+    let two = "Kubernetes//Pod/shop/two";
+    assert_eq!(
+        said.addresses(vec![(two, &[], Type::Workload(bad.clone()))], &[])
+            .len(),
+        1
+    );
+    assert!(!said.registry.view().knows(pod(9)), "somebody is there");
+    assert!(said.registry.view().knows(pod(8)));
+    said.addresses(vec![(two, &[], Type::Workload(workload("two", 9)))], &[]);
+    assert!(said.registry.view().workload(pod(9)).is_some());
+    // What was good before serves on.
+    said.addresses(vec![(two, &[], Type::Workload(bad.clone()))], &[]);
+    assert!(said.registry.view().workload(pod(9)).is_some());
+    said.addresses(Vec::new(), &[two]);
+    assert!(
+        said.registry.view().knows(pod(9)),
+        "nobody is there any more"
+    );
+    let mut bad = service();
+    bad.addresses[0].address = vec![10, 96, 0, 11];
+    bad.hostname = "no..name".to_owned();
+    assert_eq!(
+        said.addresses(vec![("s", &[], Type::Service(bad))], &[])
+            .len(),
+        1
+    );
+    assert!(!said.registry.view().knows([10, 96, 0, 11].into()));
+}
+
+#[test]
+fn who_has_its_nodes_address_is_called_as_its_service_and_not_by_that_address() {
+    use proto::address::Type;
+    let mut said = Said::told_all();
+    let mut hosted = workload("hosted", 7);
+    hosted.network_mode = proto::NetworkMode::HostNetwork.into();
+    let uid = hosted.uid.clone();
+    said.addresses(vec![(&*uid, &[], Type::Workload(hosted))], &[]);
+    let view = said.registry.view();
+    assert!(view.knows(pod(7)) && view.workload(pod(7)).is_none());
+    let key = parse_service_key(KEY).expect("a name");
+    assert_eq!(view.behind(&key).len(), 1);
+}
+
+#[test]
+fn the_narrowest_range_counts_where_nobody_has_the_address_alone() {
+    use proto::address::Type;
+    let ranged = |name: &str, address: [u8; 4], length| {
+        let mut one = service();
+        one.name = name.to_owned();
+        one.hostname = format!("{name}.example.com");
+        one.addresses[0].address = address.to_vec();
+        one.addresses[0].length = Some(length);
+        Type::Service(one)
+    };
+    let mut said = Said::told_all();
+    said.addresses(
+        vec![
+            ("shop/wide", &[], ranged("wide", [10, 96, 0, 0], 16)),
+            ("shop/narrow", &[], ranged("narrow", [10, 96, 7, 0], 24)),
+            ("shop/alone", &[], ranged("alone", [10, 96, 7, 7], 32)),
+        ],
+        &[],
+    );
+    let view = said.registry.view();
+    for (address, expected) in [
+        ([10, 96, 1, 1], "wide"),
+        ([10, 96, 7, 1], "narrow"),
+        ([10, 96, 7, 7], "alone"),
+        ([10, 97, 7, 7], "nobody"),
+    ] {
+        let found = view.services(address.into()).first();
+        let found = found.map_or("nobody", |served| &served.service.name);
+        assert_eq!(found, expected, "{address:?}");
+    }
+}
+
+#[test]
+fn names_mean_to_a_namespace_what_it_may_see_where_all_is_told() {
+    use proto::address::Type;
+    let of = |namespace: &str, host: &str| {
+        let mut one = service();
+        one.namespace = namespace.to_owned();
+        one.hostname = host.to_owned();
+        one
+    };
+    let mut private = of("blog", "secret.example.com");
+    private.visibility = proto::service::Visibility::Namespace.into();
+    let mut canonical = of("zoo", "twice.example.com");
+    canonical.canonical = true;
+    let all = [
+        service(),
+        private,
+        canonical,
+        of("aaa", "twice.example.com"),
+        of("aaa", "*.wild.test"),
+    ];
+    let keys: Vec<String> = all
+        .iter()
+        .map(|one| format!("{}/{}", one.namespace, one.hostname))
+        .collect();
+    let added = keys.iter().zip(all);
+    let added = added.map(|(key, one)| (&**key, &[][..], Type::Service(one)));
+    let mut said = Said::told_all();
+    let rejections = said.addresses(added.collect(), &[]);
+    assert!(rejections.is_empty(), "{rejections:?}");
+    let view = said.registry.view();
+    for (asker, host, expected) in [
+        ("shop", "web", KEY),
+        ("blog", "web", "nobody"),
+        ("blog", "web.shop", KEY),
+        ("blog", "web.shop.svc.cluster.local", KEY),
+        ("blog", "secret.example.com", "blog/secret.example.com"),
+        ("shop", "secret.example.com", "nobody"),
+        ("shop", "twice.example.com", "zoo/twice.example.com"),
+        ("aaa", "twice.example.com", "aaa/twice.example.com"),
+        ("shop", "a.wild.test", "aaa/*.wild.test"),
+        ("shop", "web.elsewhere.test", "nobody"),
+    ] {
+        let namespace = voile_model::Namespace::new(asker).expect("a namespace");
+        let found = view.named(&namespace, host);
+        let found = found.map(|served| served.service.key.to_string());
+        assert_eq!(
+            found.as_deref().unwrap_or("nobody"),
+            expected,
+            "{asker}: {host}"
+        );
+    }
+}
+
+#[test]
+fn what_is_as_it_was_is_shared_with_the_view_before() {
+    let mut said = Said::told_all();
+    said.addresses(first_answer(), &[]);
+    let before = said.registry.view();
+    said.policies(&[], &[]);
+    let told = said.registry.view();
+    assert!(Arc::ptr_eq(&before.catalogue, &told.catalogue));
+    assert!(Arc::ptr_eq(&before.population, &told.population));
+    let body = proto::address::Type::Workload(workload("two", 9));
+    said.addresses(vec![("Kubernetes//Pod/shop/two", &[], body)], &[]);
+    let moved = said.registry.view();
+    assert!(Arc::ptr_eq(&told.catalogue, &moved.catalogue));
+    assert!(!Arc::ptr_eq(&told.population, &moved.population));
+    said.addresses(Vec::new(), &[KEY]);
+    let gone = said.registry.view();
+    assert!(!Arc::ptr_eq(&moved.catalogue, &gone.catalogue));
+    assert!(Arc::ptr_eq(&moved.population, &gone.population));
 }

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use voile_node::{Outside, RunError};
+use voile_node::{Outside, RunError, Subscription};
 use voile_telemetry::logging::Level;
 
-use super::{Args, CaptureMode};
+use super::{Args, CaptureMode, Subscribe};
 
 pub(super) fn run(args: Args, log: Level) -> ExitCode {
     let options = match options(args, log) {
@@ -74,6 +74,10 @@ fn options(args: Args, log: Level) -> Result<voile_node::Options, String> {
         trust_domain_aliases: args.trust_domain_alias,
         agent: args.agent,
         control: args.control,
+        subscription: match args.subscribe {
+            Subscribe::All => Subscription::All,
+            Subscribe::OnDemand => Subscription::OnDemand,
+        },
         root_cert: args.root_cert,
         token_file,
         keeps_source: args.keep_source,

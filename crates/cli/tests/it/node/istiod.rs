@@ -2,6 +2,7 @@
 //! built (`ISTIOD`, else `istiod-peer` on the path); without it tests say so and are skipped. Certificates are `voile control`'s,
 //! whom the same folder tells of the same pods.
 
+use super::everything::who_comes_later_is_known;
 use super::*;
 use crate::mesh::peer;
 use crate::ztunnel::node::shared;
@@ -63,6 +64,14 @@ fn a_real_istiod_tells_node_proxies_who_is_where_and_who_may() {
     let log = istiods_log(&mesh);
     assert!(log.contains("ztunnel-one"), "it was asked: {log}");
     assert!(!log.contains("NACK") && !log.contains("ACK ERROR"), "{log}");
+}
+
+#[test]
+fn a_real_istiod_tells_who_asks_for_all_of_pods_that_come_later() {
+    let Some(mesh) = told_by_istiod(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    who_comes_later_is_known(mesh, on_kubernetes);
 }
 
 #[test]

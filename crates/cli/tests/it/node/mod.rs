@@ -2,6 +2,7 @@
 //! the pods' names, tunnels of mutual TLS between them. Without namespaces tests say so and are skipped.
 
 mod beside_ztunnel;
+mod everything;
 mod handover;
 mod hostile;
 mod hostile_pods;
@@ -57,18 +58,19 @@ pub(crate) fn mesh(text: &str) -> Option<Mesh> {
     mesh_of(text, &[])
 }
 
+/// Whose tokens a control plane believes to be node proxies'.
+const NODE_ACCOUNT: [&str; 2] = ["--node-account", "istio-system/ztunnel"];
+
 /// The same of a control plane with these options.
 fn mesh_of(text: &str, more: &[&str]) -> Option<Mesh> {
-    let account = ["--node-account", "istio-system/ztunnel"];
-    let options = [&account, more].concat();
+    let options = [&NODE_ACCOUNT, more].concat();
     Mesh::start_with(PathBuf::from(env!("CARGO_BIN_EXE_voile")), text, &options)
 }
 
 /// The same under the authority of another mesh.
 pub(crate) fn mesh_trusting(text: &str, other: &Mesh) -> Option<Mesh> {
-    let account = ["--node-account", "istio-system/ztunnel"];
     let program = PathBuf::from(env!("CARGO_BIN_EXE_voile"));
-    Mesh::start_trusting(program, text, &account, Some(other))
+    Mesh::start_trusting(program, text, &NODE_ACCOUNT, Some(other))
 }
 
 /// The same words for node `two`.
@@ -170,7 +172,7 @@ impl Node {
         self.agent.complete();
     }
 
-    /// A process, in this network.
+    /// A process, in this network. It asks on demand, if nothing else is said.
     pub(crate) fn launch(
         mesh: &Mesh,
         network: &Namespace,
@@ -188,6 +190,9 @@ impl Node {
                 voile.args(["--workload", &format!("istio-system/{process}")]);
                 voile.arg("--agent").arg(socket(mesh, process));
                 voile.args(["--control", &format!("https://{WORLD}:{}", mesh.asked)]);
+                if !more.contains(&"--subscribe") {
+                    voile.args(["--subscribe", "on-demand"]);
+                }
                 voile.arg("--root-cert").arg(&root);
                 voile.arg("--token-file").arg(&token);
                 let pages = [

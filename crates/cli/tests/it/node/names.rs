@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 
+use super::everything::ALL;
 use super::*;
 use crate::mesh::resolver::{Resolver, question, read};
 
@@ -105,10 +106,20 @@ fn start(mesh: &mut Mesh, [client, first, reader]: &[Pod; 3], more: &[&str]) -> 
 
 #[test]
 fn names_mean_what_the_mesh_tells_a_pods_namespace_and_the_rest_is_the_resolvers() {
+    names_mean_what_the_mesh_tells(&ASKS);
+}
+
+#[test]
+fn names_mean_the_same_to_a_node_proxy_that_is_told_all() {
+    names_mean_what_the_mesh_tells(&[ASKS, ALL].concat());
+}
+
+/// The node proxy has these options.
+fn names_mean_what_the_mesh_tells(options: &[&str]) {
     let Some((mut mesh, pods, resolver)) = town() else {
         return;
     };
-    let node = start(&mut mesh, &pods, &ASKS);
+    let node = start(&mut mesh, &pods, options);
     let [client, _, reader] = &pods;
     let (server, outside) = (format!("NOERROR {VIP}"), format!("NOERROR {OUTSIDE}"));
     let heads = format!("NOERROR {FIRST}");
@@ -162,10 +173,20 @@ fn names_mean_what_the_mesh_tells_a_pods_namespace_and_the_rest_is_the_resolvers
 
 #[test]
 fn addresses_that_the_control_plane_gives_lead_to_whom_they_stand_for_and_names_follow_the_mesh() {
+    addresses_and_names_follow_the_mesh(&ASKS);
+}
+
+#[test]
+fn addresses_and_names_lead_the_same_way_where_all_is_told() {
+    addresses_and_names_follow_the_mesh(&[ASKS, ALL].concat());
+}
+
+/// The node proxy has these options.
+fn addresses_and_names_follow_the_mesh(options: &[&str]) {
     let Some((mut mesh, pods, _resolver)) = town() else {
         return;
     };
-    let node = start(&mut mesh, &pods, &ASKS);
+    let node = start(&mut mesh, &pods, options);
     let [client, first, reader] = &pods;
     let (server, outside) = (format!("NOERROR {VIP}"), format!("NOERROR {OUTSIDE}"));
     let of_world = Pod {

@@ -1,0 +1,140 @@
+//! Node proxies that are told everything, as a ztunnel is: who comes later is called in its own name, though its address was called
+//! when nobody had it; who is outside the mesh is called without a question; and who went meanwhile is forgotten.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// What such a node proxy is told.
+pub(super) const ALL: [&str; 2] = ["--subscribe", "all"];
+/// Somebody who is not of the mesh.
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 244, 200, 1);
+
+/// One more pod of the service, on node `two`.
+fn another(name: &str, address: Ipv4Addr) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: shop\n  labels:\n    app: server\n\
+         spec:\n  serviceAccountName: server\n  nodeName: two\n  containers:\n  - name: app\nstatus:\n  \
+         phase: Running\n  podIP: {address}\n"
+    )
+}
+
+fn stranger(mesh: &Mesh) -> Pod {
+    let far = mesh.pod_with("far", FAR, Rules::default());
+    serve(&far, FAR);
+    far
+}
+
+/// What the node proxies of a mesh must do, whoever tells them: `words` are the mesh's, so that whoever it is understands them.
+pub(super) fn who_comes_later_is_known(mut mesh: Mesh, words: impl Fn(&str) -> String) {
+    let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
+    serve(&first, FIRST);
+    let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &ALL);
+    let two = Node::start(&mut mesh, "ztunnel-two", 100, &[(&first, "server")], &ALL);
+    carries(&mesh, (&client, &one), &two);
+    let _far = stranger(&mesh);
+    let outside = name(&client.inside, (FAR, APPLICATION));
+    assert_eq!(outside.as_deref(), Some("far"), "who is outside");
+
+    // Plaintext is refused since `carries`: whoever answers was called in both names.
+    let second = pod(&mesh, "second", SECOND);
+    serve(&second, SECOND);
+    let to = SocketAddr::from((SECOND, APPLICATION));
+    assert_eq!(name(&client.inside, to), None, "nobody serves it yet");
+    mesh.write("second.yaml", &words(&another("second", SECOND)));
+    two.agent.add(&second, "server");
+    wait_until("who came later is called in its own name", || {
+        name(&client.inside, to).as_deref() == Some("second")
+    });
+    wait_until("it is counted so", || {
+        two.metrics(&mesh).lines().any(|line| {
+            line.starts_with("istio_tcp_connections_opened_total{")
+                && line.contains("reporter=\"destination\"")
+                && line.contains("source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"")
+                && line.contains("destination_workload=\"second\"")
+                && line.contains("connection_security_policy=\"mutual_tls\"")
+        })
+    });
+    wait_until("its service leads to it", || {
+        name(&client.inside, (VIP, 80)).as_deref() == Some("second")
+    });
+    mesh.remove("second.yaml");
+    two.agent.remove("second");
+    wait_until("and no more when it is gone", || {
+        (0..8).all(|_| name(&client.inside, (VIP, 80)).as_deref() == Some("first"))
+    });
+}
+
+#[test]
+fn who_comes_later_is_called_in_its_own_name_where_all_is_told() {
+    let Some(mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    who_comes_later_is_known(mesh, str::to_owned);
+}
+
+/// How many addresses of workloads a node proxy knows.
+fn known(mesh: &Mesh, node: &Node) -> u64 {
+    let page = || get(local(15000 + node.higher), "/config_dump");
+    let answer = mesh.world.run(page).expect("entered").expect("a page");
+    let page: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    page["addresses_of_workloads"].as_u64().expect("a number")
+}
+
+#[test]
+fn who_went_while_the_control_plane_was_away_is_forgotten_and_outside_is_called_all_the_same() {
+    let both = on_two_nodes(&[("first", FIRST), ("second", SECOND)]);
+    let Some(mut mesh) = mesh(&both) else {
+        return;
+    };
+    let client = pod(&mesh, "client", CLIENT);
+    let _far = stranger(&mesh);
+    let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &ALL);
+    let all = known(&mesh, &one);
+    let control = mesh.processes.remove(0);
+    assert_eq!(control.name(), "control");
+    drop(control);
+    wait_until("it is noticed that nobody answers", || {
+        one.log(&mesh).contains("what is held stays in force")
+    });
+    assert_eq!(known(&mesh, &one), all, "what is held stays in force");
+    let outside = name(&client.inside, (FAR, APPLICATION));
+    assert_eq!(outside.as_deref(), Some("far"), "nobody need be asked");
+
+    mesh.write("mesh.yaml", &on_two_nodes(&[("first", FIRST)]));
+    mesh.start_control(&NODE_ACCOUNT);
+    wait_until("who went is forgotten", || known(&mesh, &one) == all - 1);
+    mesh.write("third.yaml", &another("third", SECOND));
+    wait_until("who comes is known", || known(&mesh, &one) == all);
+}
+
+#[test]
+fn a_new_pod_of_the_node_is_waited_for_until_the_control_plane_knows_it() {
+    let Some(mut mesh) = mesh(&on_two_nodes(&[("first", FIRST)])) else {
+        return;
+    };
+    let (client, second) = (pod(&mesh, "client", CLIENT), pod(&mesh, "second", SECOND));
+    let _far = stranger(&mesh);
+    let one = Node::start(&mut mesh, "ztunnel-one", 0, &[(&client, "client")], &ALL);
+    one.agent.add(&second, "client");
+    let to = SocketAddr::from((FAR, APPLICATION));
+    let (inside, known) = (second.inside.clone(), Arc::<AtomicBool>::default());
+    let calls = std::thread::spawn({
+        let known = Arc::clone(&known);
+        // Whoever waited for too long calls again.
+        move || while !known.load(Ordering::Relaxed) && name(&inside, to).is_none() {}
+    });
+    wait_until("its call is not refused at once", || {
+        one.counter(&mesh, "voile_connections") == 1
+    });
+    let words = another("second", SECOND);
+    let words = words.replace("nodeName: two", "nodeName: one");
+    let words = words.replace("serviceAccountName: server", "serviceAccountName: client");
+    mesh.write("second.yaml", &words);
+    wait_until("it calls", || {
+        name(&second.inside, to).as_deref() == Some("far")
+    });
+    known.store(true, Ordering::Relaxed);
+    calls.join().expect("called");
+}

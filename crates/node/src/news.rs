@@ -1,0 +1,153 @@
+//! When a view is made of what came: at once, but where all of a mesh is told, a small part of the time is spent on it, however large
+//! the mesh is and however often it changes. What comes meanwhile is in the next view.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+use voile_proto::type_url;
+use voile_xds::client::{Rejection, Update};
+
+use crate::registry::{Registry, View};
+
+/// So many times as long as it took to make a view none is made.
+const REST: u32 = 9;
+
+/// The longest that an address waits for the next view.
+const MAX_REST: Duration = Duration::from_millis(500);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct News {
+    registry: Arc<Mutex<Registry>>,
+    publish: watch::Sender<Arc<View>>,
+    /// Told after every response that is in force.
+    heard: Arc<Notify>,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the next view may be made.
+    next: Option<Instant>,
+    /// Something came that no view has.
+    waits: bool,
+}
+
+impl News {
+    pub(crate) fn new(
+        registry: Arc<Mutex<Registry>>,
+        publish: watch::Sender<Arc<View>>,
+        heard: Arc<Notify>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            registry,
+            publish,
+            heard,
+            pace: Mutex::default(),
+        })
+    }
+
+    /// Takes a response; what cannot be used is named.
+    pub(crate) fn take(self: &Arc<Self>, update: &Update) -> Vec<Rejection> {
+        let (in_vain, may_rest, rejections) = {
+            let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            let in_vain = registry.is_of_searches(update);
+            // Policies never wait: whoever acknowledges one obeys it. With them goes what was said before them.
+            let may_rest = registry.is_told_all() && *update.type_url == *type_url::ADDRESS;
+            (in_vain, may_rest, registry.apply(update))
+        };
+        if in_vain {
+            self.heard.notify_waiters();
+        } else if !may_rest || !self.rest() {
+            self.tell();
+        }
+        rejections
+    }
+
+    /// Whether it is too early for another view; one is made when it is time.
+    fn rest(self: &Arc<Self>) -> bool {
+        let mut pace = self.pace();
+        let Some(next) = pace.next.filter(|next| Instant::now() < *next) else {
+            return false;
+        };
+        if !std::mem::replace(&mut pace.waits, true) {
+            let news = Arc::clone(self);
+            tokio::spawn(async move {
+                tokio::time::sleep_until(next.into()).await;
+                if news.pace().waits {
+                    news.tell();
+                }
+            });
+        }
+        true
+    }
+
+    /// Makes a view of what is known, and tells of it.
+    fn tell(&self) {
+        let began = Instant::now();
+        self.pace().waits = false;
+        let view = {
+            let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            registry.view()
+        };
+        self.publish.send_replace(Arc::new(view));
+        self.heard.notify_waiters();
+        let now = Instant::now();
+        self.pace().next = Some(now + rest_after(now - began));
+    }
+
+    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long none is made after one that took so long.
+fn rest_after(took: Duration) -> Duration {
+    took.saturating_mul(REST).min(MAX_REST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::Subscription;
+    use crate::registry::tests::{told, workload};
+
+    /// Of so many workloads a view takes long enough to be seen.
+    const MANY: u8 = 200;
+
+    #[tokio::test]
+    async fn of_many_responses_in_a_row_few_views_are_made_and_the_last_has_all() {
+        let registry = Registry::subscribed_to(Subscription::All);
+        let (publish, mut view) = watch::channel(Arc::new(View::default()));
+        let news = News::new(
+            Arc::new(Mutex::new(registry)),
+            publish,
+            Arc::new(Notify::new()),
+        );
+        let mut made = 0;
+        for last in 0..MANY {
+            let name = format!("pod-{last}");
+            let rejections = news.take(&told(vec![workload(&name, last)]));
+            assert!(rejections.is_empty(), "{rejections:?}");
+            if view.has_changed().expect("it is published") {
+                drop(view.borrow_and_update());
+                made += 1;
+            }
+            if last == 0 {
+                assert_eq!(made, 1, "the first is told at once");
+            }
+        }
+        assert!(made < MANY / 2, "{made} views were made in a moment");
+        let all = view.wait_for(|view| view.counts().0 == usize::from(MANY));
+        all.await.expect("it is published");
+    }
+
+    #[test]
+    fn the_rest_grows_with_the_mesh_and_has_an_end() {
+        for (took, rest) in [(0, 0), (1, 9), (20, 180), (1_000, 500)] {
+            let rested = rest_after(Duration::from_millis(took));
+            assert_eq!(rested, Duration::from_millis(rest), "{took} ms");
+        }
+    }
+}

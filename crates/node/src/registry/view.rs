@@ -1,0 +1,267 @@
+//! What is known at one moment. It never changes; what of it is as it was is shared with the view before.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use voile_identity::Revocations;
+use voile_model::mesh::Visibility;
+use voile_model::names::{Candidate, Hosts};
+use voile_model::{Namespace, ServiceKey, masked};
+use voile_xds::wire::{Entrance, WaypointAddress};
+
+use super::{Body, Held, Place, Resident, Served, Subscription, address_of, place_of};
+use crate::policy::Policies;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub(super) subscription: Subscription,
+    /// With a subscription to all: whether all was told.
+    pub(super) whole: bool,
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) population: Arc<Population>,
+    /// Addresses where nobody is.
+    pub(super) absent: HashSet<IpAddr>,
+    /// Services that are not there.
+    pub(super) missing: HashSet<ServiceKey>,
+    /// Places on other networks where nobody is.
+    pub(super) empty: HashSet<Place>,
+    /// Addresses of those of whom nothing can be understood.
+    pub(super) obscure: HashSet<IpAddr>,
+    pub(crate) policies: Policies,
+    /// Certificates that are taken back.
+    pub(crate) revocations: Arc<Revocations>,
+    /// Whether the control plane has said which policies there are.
+    pub(crate) is_told: bool,
+}
+
+/// What is known of services.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    at: HashMap<IpAddr, Vec<Arc<Served>>>,
+    by_key: HashMap<ServiceKey, Arc<Served>>,
+    /// Where all is told, what is found by ranges and by hosts, since nobody is asked.
+    ranges: Ranges,
+    hosts: Hosts<Arc<Served>>,
+}
+
+/// What is known of workloads.
+#[derive(Debug, Default)]
+pub(super) struct Population {
+    at: HashMap<IpAddr, Arc<Resident>>,
+    behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
+    /// Who is on other networks, by these and their addresses there.
+    away: HashMap<Place, Arc<Resident>>,
+    /// Some workload is on another network.
+    reaches_out: bool,
+}
+
+/// Services by ranges of addresses: one look for each length of prefix in use.
+#[derive(Debug, Default)]
+struct Ranges {
+    prefixes: BTreeSet<Reverse<u8>>,
+    services: HashMap<(u8, IpAddr), Vec<Arc<Served>>>,
+}
+
+impl Ranges {
+    /// Those of the narrowest range around an address.
+    fn around(&self, address: IpAddr) -> Option<&[Arc<Served>]> {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let mut fitting = self.prefixes.iter().filter(|prefix| prefix.0 <= bits);
+        let found = fitting.find_map(|Reverse(prefix)| {
+            let network = masked(address, *prefix);
+            self.services.get(&(*prefix, network))
+        });
+        found.map(Vec::as_slice)
+    }
+}
+
+/// Puts it among those with this place, once.
+fn put(at: &mut Vec<Arc<Served>>, served: &Arc<Served>) {
+    if !at.iter().any(|one| one.service.key == served.service.key) {
+        at.push(Arc::clone(served));
+    }
+}
+
+impl Catalogue {
+    pub(super) fn of(all: &BTreeMap<Arc<str>, Held>, subscription: Subscription) -> Self {
+        let mut made = Self::default();
+        let mut by_key: BTreeMap<&ServiceKey, &Arc<Served>> = BTreeMap::new();
+        for (name, held) in all {
+            let Body::Service(served) = &held.body else {
+                continue;
+            };
+            by_key.insert(&served.service.key, served);
+            // A range of addresses is known by the names under which it was asked for.
+            let names = held.aliases.iter().chain([name]);
+            for address in names.filter_map(|name| address_of(name)) {
+                put(made.at.entry(address).or_default(), served);
+            }
+        }
+        for served in by_key.values() {
+            for address in &served.service.addresses {
+                put(made.at.entry(*address).or_default(), served);
+            }
+        }
+        if subscription == Subscription::All {
+            for served in by_key.values() {
+                for range in &served.service.ranges {
+                    let network = masked(range.address, range.prefix);
+                    made.ranges.prefixes.insert(Reverse(range.prefix));
+                    let services = &mut made.ranges.services;
+                    put(services.entry((range.prefix, network)).or_default(), served);
+                }
+            }
+            made.hosts = by_key.values().map(|served| candidate(served)).collect();
+        }
+        let owned = by_key.into_iter();
+        made.by_key = owned
+            .map(|(key, served)| (key.clone(), Arc::clone(served)))
+            .collect();
+        made
+    }
+}
+
+/// A service as names find it.
+fn candidate(served: &Arc<Served>) -> Candidate<Arc<Served>> {
+    let service = &served.service;
+    let (name, key) = (&service.name, &service.key);
+    let short = format!("{name}.{}.svc.", key.namespace);
+    let kubernetes = key.hostname.as_str().starts_with(&short);
+    Candidate {
+        key: key.clone(),
+        visibility: match served.private {
+            true => Visibility::Namespaces(vec![key.namespace.clone()]),
+            false => Visibility::Public,
+        },
+        canonical: served.canonical,
+        kubernetes: kubernetes.then(|| Arc::clone(name)),
+        found: Arc::clone(served),
+    }
+}
+
+impl Population {
+    pub(super) fn of(all: &BTreeMap<Arc<str>, Held>) -> Self {
+        let mut made = Self::default();
+        let mut by_uid: BTreeMap<&str, &Arc<Resident>> = BTreeMap::new();
+        for held in all.values() {
+            if let Body::Workload(resident) = &held.body {
+                by_uid.insert(&resident.workload.uid, resident);
+            }
+        }
+        for resident in by_uid.into_values() {
+            // Another network's addresses are not ours.
+            made.reaches_out |= resident.workload.away.is_some();
+            for address in &resident.workload.addresses {
+                match &resident.workload.away {
+                    None if resident.on_host => None,
+                    None => made.at.insert(*address, Arc::clone(resident)),
+                    Some(away) => {
+                        let place = (Arc::clone(&away.network), *address);
+                        made.away.insert(place, Arc::clone(resident))
+                    }
+                };
+            }
+            for key in resident.workload.services.keys() {
+                let behind = made.behind.entry(key.clone()).or_default();
+                behind.push(Arc::clone(resident));
+            }
+        }
+        made
+    }
+}
+
+impl View {
+    /// Whether all was subscribed to and is told: who is not known then is not there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Whether all was subscribed to, and is to be told yet.
+    pub(crate) fn awaits_all(&self) -> bool {
+        self.subscription == Subscription::All && !self.whole
+    }
+
+    /// Whether somebody is known to be there.
+    pub(crate) fn names(&self, address: IpAddr) -> bool {
+        self.population.at.contains_key(&address) || !self.services(address).is_empty()
+    }
+
+    /// Whether it is known who is there, if anybody.
+    pub(crate) fn knows(&self, address: IpAddr) -> bool {
+        let nobody = || self.whole && !self.obscure.contains(&address);
+        self.names(address) || self.absent.contains(&address) || nobody()
+    }
+
+    /// Whether it is known who this waypoint is, if anybody.
+    pub(crate) fn knows_waypoint(&self, waypoint: &WaypointAddress) -> bool {
+        match waypoint {
+            WaypointAddress::Address(address) => self.knows(*address),
+            WaypointAddress::Service(key) => self.knows_service(key),
+            WaypointAddress::Nobody(_) => true,
+        }
+    }
+
+    /// Whether it is known what this service is, or that there is none.
+    pub(crate) fn knows_service(&self, key: &ServiceKey) -> bool {
+        self.whole || self.catalogue.by_key.contains_key(key) || self.missing.contains(key)
+    }
+
+    /// Whether it is known who stands where another network is entered, if anybody.
+    pub(crate) fn knows_entrance(&self, entrance: &Entrance) -> bool {
+        let place = place_of(entrance);
+        self.whole || self.population.away.contains_key(&place) || self.empty.contains(&place)
+    }
+
+    /// Who stands there.
+    pub(crate) fn keeper(&self, entrance: &Entrance) -> Option<&Arc<Resident>> {
+        self.population.away.get(&place_of(entrance))
+    }
+
+    /// Whether anybody is known to be on another network.
+    pub(crate) fn knows_others(&self) -> bool {
+        self.population.reaches_out
+    }
+
+    /// The service of this name.
+    pub(crate) fn service(&self, key: &ServiceKey) -> Option<&Arc<Served>> {
+        self.catalogue.by_key.get(key)
+    }
+
+    /// The service that a host name means to pods of a namespace. Only where all is told is it known without a question.
+    pub(crate) fn named(&self, namespace: &Namespace, host: &str) -> Option<&Arc<Served>> {
+        self.catalogue.hosts.find(Some(namespace), host)
+    }
+
+    /// The workload with this address.
+    pub(crate) fn workload(&self, address: IpAddr) -> Option<&Arc<Resident>> {
+        self.population.at.get(&address)
+    }
+
+    /// The services with this address, by name; else those with the narrowest range around it.
+    pub(crate) fn services(&self, address: IpAddr) -> &[Arc<Served>] {
+        let alone = self.catalogue.at.get(&address).map(Vec::as_slice);
+        alone
+            .or_else(|| self.catalogue.ranges.around(address))
+            .unwrap_or_default()
+    }
+
+    /// The workloads behind a service.
+    pub(crate) fn behind(&self, service: &ServiceKey) -> &[Arc<Resident>] {
+        self.population
+            .behind
+            .get(service)
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Workloads, services and policies known, for people.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (
+            self.population.at.len(),
+            self.catalogue.at.len(),
+            self.policies.len(),
+        )
+    }
+}
