@@ -182,10 +182,8 @@ fn zones_count_before_localities_at_each_level_and_a_service_before_the_mesh() {
             .join(", ")
     };
     let rules = "close 3 labels, local 1 labels, shut -";
-    assert_eq!(
-        said(&config("")),
-        format!("{rules}, silent -, unset 6, zoned 3")
-    );
+    let by_rules = format!("{rules}, silent -, unset 6, zoned 3");
+    assert_eq!(said(&config("")), by_rules);
     let zones = "zoneAwareLbSetting: {minClusterSize: 9}";
     let by_zone = format!("{rules}, silent 9, unset 6, zoned 3");
     assert_eq!(said(&config(zones)), by_zone);
@@ -193,8 +191,5 @@ fn zones_count_before_localities_at_each_level_and_a_service_before_the_mesh() {
         format!("{zones}, localityLbSetting: {{enabled: false, failoverPriority: [a, b]}}");
     assert_eq!(said(&config(&beside)), by_zone);
     let off = "zoneAwareLbSetting: {enabled: false}, localityLbSetting: {enabled: false}";
-    assert_eq!(
-        said(&config(off)),
-        format!("{rules}, silent -, unset 6, zoned 3")
-    );
+    assert_eq!(said(&config(off)), by_rules);
 }
