@@ -351,6 +351,7 @@ fn who_comes_or_goes_changes_the_shares_of_what_is_zone_aware_and_nothing_else()
     assert_eq!(web(&registry), plain);
     // Without our service nobody knows who calls.
     obey(&mut registry, zone_aware(1));
+    assert_eq!(callers_of(&web(&registry)), Some(vec![1, 3]));
     registry.forget_service(&format!("{SHOP}/client.test").into());
     assert_eq!(callers_of(&web(&registry)), None);
 }
