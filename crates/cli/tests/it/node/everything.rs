@@ -125,16 +125,20 @@ fn a_new_pod_of_the_node_is_waited_for_until_the_control_plane_knows_it() {
         // Whoever waited for too long calls again.
         move || while !known.load(Ordering::Relaxed) && name(&inside, to).is_none() {}
     });
-    wait_until("its call is not refused at once", || {
-        one.counter(&mesh, "voile_connections") == 1
-    });
+    wait_until("it calls", || one.counter(&mesh, "voile_connections") == 1);
     let words = another("second", SECOND);
     let words = words.replace("nodeName: two", "nodeName: one");
     let words = words.replace("serviceAccountName: server", "serviceAccountName: client");
     mesh.write("second.yaml", &words);
-    wait_until("it calls", || {
+    wait_until("it is known, and calls", || {
         name(&second.inside, to).as_deref() == Some("far")
     });
     known.store(true, Ordering::Relaxed);
     calls.join().expect("called");
+    let log = one.log(&mesh);
+    let hasty = log.contains("the control plane does not know this pod");
+    assert!(
+        !hasty,
+        "nobody was refused before it was asked for long: {log}"
+    );
 }

@@ -56,12 +56,13 @@ fn ends_and_goes_on(mesh: &Mesh, client: &Pod, nodes: &[(&str, &Node)]) {
     }
 }
 
-/// Of a connection that was taken back with the other end's certificate, in ztunnel's word.
+/// Of a connection that carried something and was taken back with the other end's certificate, in ztunnel's word.
 fn is_told_of_revocation(log: &str, direction: &str) -> bool {
     log.lines().any(|line| {
         line.contains("connection complete")
             && line.contains(&format!("direction=\"{direction}\""))
             && line.contains("response_flags=\"CERT_REVOKED\"")
+            && !line.contains("bytes_sent=0 bytes_recv=0")
     })
 }
 
