@@ -4,10 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use regex_automata::nfa::thompson::WhichCaptures;
+use regex_automata::dfa::{Automaton as _, StartKind, dense, sparse};
+use regex_automata::nfa::thompson::{self, WhichCaptures};
 use regex_automata::{Anchored, Input, meta};
 use regex_syntax::hir::literal::Extractor;
-use regex_syntax::hir::{Hir, Look};
+use regex_syntax::hir::{Hir, HirKind, Look};
 
 use super::syntax;
 
@@ -20,6 +21,12 @@ pub const MAX_PROGRAM: usize = 1 << 20;
 /// What one expression may remember of its way through texts, in bytes; filled only as texts ask for it.
 const CACHE: usize = 256 << 10;
 
+/// Up to so many bytes an expression is compiled to all states that a search can be in, which a search then only follows: nothing is
+/// remembered, and what it reads lies together. One of thousands is not in the processor's cache when it is asked.
+const SMALL: usize = 16 << 10;
+/// States of the expression itself from which trying that is no use.
+const MANY_STATES: usize = 512;
+
 /// Expressions that are asked at once; more would make what is remembered of them fall out of its cache.
 pub(super) const MAX_SET: usize = 1_024;
 
@@ -28,13 +35,25 @@ const SET_CACHE: usize = 8 << 20;
 
 /// An expression that describes whole texts.
 ///
-/// Each thread should have a clone of its own: what is compiled is shared, what a search remembers is not, and a search
-/// on somebody else's clone takes a lock.
+/// Each thread should have a clone of its own: what is compiled is shared, what a search of a large one remembers is not, and a
+/// search on somebody else's clone takes a lock.
 #[derive(Clone)]
 pub struct Regex {
     written: Arc<str>,
     hir: Arc<Hir>,
-    compiled: meta::Regex,
+    compiled: Compiled,
+}
+
+#[derive(Clone)]
+enum Compiled {
+    Small(Arc<Small>),
+    Large(meta::Regex),
+}
+
+/// A text, and what may follow it.
+struct Small {
+    beginning: Box<[u8]>,
+    rest: sparse::DFA<Vec<u8>>,
 }
 
 /// Why an expression is refused.
@@ -70,13 +89,19 @@ impl Regex {
     }
 
     fn of(written: &str, pattern: &str) -> Result<Self, RegexError> {
-        let hir = syntax::parse(pattern)?;
-        let whole = [Hir::look(Look::Start), hir, Hir::look(Look::End)];
+        let parsed = syntax::parse(pattern)?;
+        let small = Small::new(&parsed);
+        let whole = [Hir::look(Look::Start), parsed, Hir::look(Look::End)];
         let hir = Arc::new(Hir::concat(whole.into()));
-        let compiled = meta::Builder::new()
-            .configure(config(WhichCaptures::Implicit, MAX_PROGRAM, CACHE))
-            .build_from_hir(&hir)
-            .map_err(|error| too_large(written, &error))?;
+        let compiled = match small {
+            Some(small) => Compiled::Small(Arc::new(small)),
+            None => {
+                let large = meta::Builder::new()
+                    .configure(config(WhichCaptures::Implicit, MAX_PROGRAM, CACHE))
+                    .build_from_hir(&hir);
+                Compiled::Large(large.map_err(|error| too_large(written, &error))?)
+            }
+        };
         let written = written.into();
         Ok(Self {
             written,
@@ -88,8 +113,13 @@ impl Regex {
     /// Whether the whole text is what it describes.
     #[must_use]
     pub fn is_match(&self, text: &[u8]) -> bool {
-        let input = Input::new(text).anchored(Anchored::Yes).earliest(true);
-        self.compiled.search_half(&input).is_some()
+        match &self.compiled {
+            Compiled::Small(small) => small.is_match(text),
+            Compiled::Large(large) => {
+                let input = Input::new(text).anchored(Anchored::Yes).earliest(true);
+                large.search_half(&input).is_some()
+            }
+        }
     }
 
     /// The expression as written.
@@ -102,6 +132,53 @@ impl Regex {
     pub(super) fn beginning(&self) -> Vec<u8> {
         let literals = Extractor::new().extract(&self.hir);
         literals.longest_common_prefix().unwrap_or_default().into()
+    }
+}
+
+impl Small {
+    /// `None` where a search can be in many states.
+    fn new(hir: &Hir) -> Option<Self> {
+        let parts = match hir.kind() {
+            HirKind::Concat(parts) => parts.clone(),
+            _ => vec![hir.clone()],
+        };
+        let (beginning, rest) = match parts.split_first() {
+            Some((first, rest)) if let HirKind::Literal(literal) = first.kind() => {
+                (literal.0.clone(), rest.to_vec())
+            }
+            _ => (Box::default(), parts),
+        };
+        let start = beginning.is_empty().then(|| Hir::look(Look::Start));
+        let rest = start.into_iter().chain(rest).chain([Hir::look(Look::End)]);
+        let program = thompson::Config::new()
+            .utf8(false)
+            .nfa_size_limit(Some(SMALL * 4))
+            .which_captures(WhichCaptures::None);
+        let program = thompson::Compiler::new()
+            .configure(program)
+            .build_from_hir(&Hir::concat(rest.collect()))
+            .ok()
+            .filter(|program| program.states().len() < MANY_STATES)?;
+        let config = dense::Config::new()
+            .start_kind(StartKind::Anchored)
+            .accelerate(false)
+            .dfa_size_limit(Some(SMALL * 4))
+            .determinize_size_limit(Some(SMALL * 4));
+        let all = dense::Builder::new()
+            .configure(config)
+            .build_from_nfa(&program);
+        let rest = all.ok()?.to_sparse().ok()?;
+        (rest.memory_usage() <= SMALL).then_some(Self { beginning, rest })
+    }
+
+    fn is_match(&self, text: &[u8]) -> bool {
+        // The rest looks back at the beginning where it asks for the edge of a word.
+        let input = Input::new(text)
+            .range(self.beginning.len().min(text.len())..)
+            .anchored(Anchored::Yes)
+            .earliest(true);
+        // It gives up on no byte, and begins where it is asked to.
+        text.starts_with(&self.beginning) && matches!(self.rest.try_search_fwd(&input), Ok(Some(_)))
     }
 }
 
@@ -161,7 +238,9 @@ pub(super) fn too_large(pattern: &str, error: &meta::BuildError) -> RegexError {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_PATTERN, Regex, RegexSet};
+    use fastrand::Rng;
+
+    use super::*;
 
     #[test]
     fn expressions_mean_what_re2_makes_of_them() {
@@ -281,6 +360,65 @@ mod tests {
             assert!(beginning.starts_with(&found), "{pattern}: {found}");
             assert_eq!(found.is_empty(), beginning.is_empty(), "{pattern}: {found}");
         }
+    }
+
+    /// The engine that keeps no states, for comparison.
+    fn large(regex: &Regex) -> meta::Regex {
+        let config = config(WhichCaptures::Implicit, MAX_PROGRAM, CACHE);
+        let mut large = meta::Builder::new();
+        let large = large.configure(config).build_from_hir(&regex.hir);
+        large.expect("it is good")
+    }
+
+    /// An expression of a few parts that like to meet at their edges.
+    fn drawn(random: &mut Rng, depth: u32) -> String {
+        const PARTS: [&str; 16] = [
+            "a", "b", "ab", "/", "é", "-", ".", "[a-b]", "[^a]", r"\b", r"\B", r"\w", "^", "$",
+            r"\d", "(?i:A)",
+        ];
+        let part = |random: &mut Rng| match random.u32(..8) {
+            0 if depth > 0 => format!("({})", drawn(random, depth - 1)),
+            1 if depth > 0 => format!("({})*", drawn(random, depth - 1)),
+            2 if depth > 0 => format!(
+                "({}|{})",
+                drawn(random, depth - 1),
+                drawn(random, depth - 1)
+            ),
+            _ => random.choice(PARTS).expect("some").to_owned(),
+        };
+        (0..random.usize(1..4)).map(|_| part(random)).collect()
+    }
+
+    #[test]
+    fn expressions_with_all_their_states_mean_what_those_without_mean() {
+        let mut random = Rng::with_seed(11);
+        let mut seen = [0, 0];
+        for _ in 0..2_000 {
+            let pattern = drawn(&mut random, 2);
+            let regex = Regex::new(&pattern).expect("good");
+            assert!(matches!(regex.compiled, Compiled::Small(_)), "{pattern}");
+            let large = large(&regex);
+            for _ in 0..20 {
+                let letters = ["a", "b", "/", "é", "-", "7", "A", "\n"];
+                let text: String = (0..random.usize(..6))
+                    .filter_map(|_| random.choice(letters))
+                    .collect();
+                let found = regex.is_match(text.as_bytes());
+                let input = Input::new(&text).anchored(Anchored::Yes);
+                let wanted = large.search_half(&input).is_some();
+                assert_eq!(found, wanted, "{pattern} {text:?}");
+                seen[usize::from(found)] += 1;
+            }
+        }
+        assert!(seen.iter().all(|seen| *seen > 1_000), "{seen:?}");
+    }
+
+    #[test]
+    fn an_expression_of_many_states_is_none_the_worse() {
+        let regex = Regex::new(r"/(\pL{1,4}-){3}x").expect("good");
+        assert!(matches!(regex.compiled, Compiled::Large(_)));
+        assert!(regex.is_match("/aé-b-c-x".as_bytes()));
+        assert!(!regex.is_match(b"/a-b-x"));
     }
 
     #[test]
