@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tonic::Status;
 use voile_identity::Revocations;
@@ -14,7 +15,7 @@ use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
 use voile_xds::server::{DEPARTED, Resolution, Resource, Snapshot};
-use voile_xds::wire::{CLUSTER, parse_search};
+use voile_xds::wire::{Address, CLUSTER, parse_search};
 
 use crate::departed::Departed;
 use crate::obeyed::{Names as Obeys, Obeyed};
@@ -170,8 +171,6 @@ impl Weigh for Arc<[Arc<str>]> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshSnapshot {
     pub(crate) version: Arc<str>,
-    /// Workloads that take no traffic yet.
-    pub(crate) unready: usize,
     /// Each Address once, by name.
     pub(crate) all_addresses: Shards<Arc<Resource>>,
     /// By every name and alias of an Address: the names of those that have it, workloads first.
@@ -251,6 +250,23 @@ impl MeshSnapshot {
                 usize::from(self.revocations.is_some()),
             ),
         ]
+    }
+
+    /// Every workload as proxies are told of it, for people.
+    pub(crate) fn workloads(&self) -> impl Iterator<Item = Value> {
+        let all = self.all_addresses.iter();
+        let all = all.filter(|(name, _)| name.starts_with(CLUSTER));
+        all.filter_map(|(uid, made)| {
+            let Ok(Address::Workload(workload)) = Address::decode(&made.body) else {
+                return None;
+            };
+            Some(json!({
+                "uid": &**uid,
+                "name": &*workload.name,
+                "namespace": workload.namespace.as_str(),
+                "healthy": workload.healthy,
+            }))
+        })
     }
 
     /// The version of the whole: changes when, and only when, a resource does.

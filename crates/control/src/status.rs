@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use serde_json::json;
 use voile_identity::Revocations;
 use voile_model::Identity;
 use voile_model::mesh::Mesh;
@@ -102,9 +103,8 @@ impl Default for Status {
 
 #[derive(Debug, Default)]
 struct Inner {
-    version: Arc<str>,
-    unready_workloads: usize,
-    resources: Vec<(&'static str, usize)>,
+    /// What there is now.
+    snapshot: Arc<MeshSnapshot>,
     proxies: Proxies,
     /// The snapshot about which it was last said that everybody has it.
     in_sync: Arc<str>,
@@ -114,7 +114,6 @@ struct Inner {
 struct Page<'a> {
     ready: bool,
     version: &'a str,
-    unready_workloads: usize,
     resources: BTreeMap<&'a str, usize>,
     errors: u64,
     reloads: u64,
@@ -155,9 +154,7 @@ impl Status {
         }
         self.limits.keep(|about| snapshot.speaks_of(about));
         let mut inner = self.inner();
-        inner.version = snapshot.version.clone();
-        inner.unready_workloads = snapshot.unready;
-        inner.resources = snapshot.counts().to_vec();
+        inner.snapshot = Arc::clone(snapshot);
         drop(inner);
         let changed = touched.counts();
         let changed = changed.map(|(kind, count)| (kind.to_owned(), count));
@@ -248,12 +245,12 @@ impl Status {
 
     /// Something was acknowledged or refused: is that the last of it?
     fn settle(&self, mut inner: std::sync::MutexGuard<'_, Inner>) {
-        if inner.proxies.behind() > 0 || inner.in_sync == inner.version {
+        if inner.proxies.behind() > 0 || inner.in_sync == inner.snapshot.version {
             return;
         }
-        inner.in_sync = inner.version.clone();
+        inner.in_sync = inner.snapshot.version.clone();
         let happened = Happened::InSync {
-            version: inner.version.to_string(),
+            version: inner.in_sync.to_string(),
             proxies: inner.proxies.len(),
         };
         drop(inner);
@@ -274,9 +271,8 @@ impl Status {
         let inner = self.inner();
         let page = Page {
             ready: self.ready.load(Ordering::Relaxed),
-            version: &inner.version,
-            unready_workloads: inner.unready_workloads,
-            resources: inner.resources.iter().copied().collect(),
+            version: &inner.snapshot.version,
+            resources: inner.snapshot.counts().into_iter().collect(),
             errors: self.errors.load(Ordering::Relaxed),
             reloads: self.reloads.load(Ordering::Relaxed),
             failed_reloads: self.failed_reloads.load(Ordering::Relaxed),
@@ -288,6 +284,13 @@ impl Status {
             translation_limits: self.translation_limits(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
+    }
+
+    /// `/debug/workloads`.
+    pub(crate) fn workloads(&self) -> String {
+        let snapshot = Arc::clone(&self.inner().snapshot);
+        let all: Vec<_> = snapshot.workloads().collect();
+        serde_json::to_string_pretty(&json!({"workloads": all})).unwrap_or_default()
     }
 
     /// `/metrics`.
@@ -304,9 +307,10 @@ impl Status {
             kind: "gauge",
             help: "Resources in force.",
             samples: inner
-                .resources
-                .iter()
-                .map(|(kind, count)| (vec![("type", (*kind).to_owned())], *count as f64))
+                .snapshot
+                .counts()
+                .into_iter()
+                .map(|(kind, count)| (vec![("type", kind.to_owned())], count as f64))
                 .collect(),
         });
         drop(inner);

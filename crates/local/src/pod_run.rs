@@ -12,8 +12,11 @@ use crate::pod_network::PodNetwork;
 use crate::probing::Probing;
 use crate::process::Process;
 
-/// How long clients have to learn that a pod goes, before its sidecar stops taking connections.
+/// How long clients have at least to learn that a pod goes, before its sidecar stops taking connections: what they sent before
+/// they learned it arrives meanwhile.
 const NEWS: Duration = Duration::from_millis(700);
+/// How much longer a client that does not learn it is waited for.
+const LONGEST_NEWS: Duration = Duration::from_secs(10);
 /// How long a sidecar may take to drain: its own drain timeout and a little.
 const SIDECAR_GRACE: Duration = Duration::from_secs(7);
 /// No application gets longer to stop, whatever `terminationGracePeriodSeconds` says: somebody waits at a terminal.
@@ -259,11 +262,16 @@ impl Leaving {
         }
     }
 
-    /// Goes on; true when nothing of it runs any more.
-    pub fn tick(&mut self, now: Instant) -> bool {
+    /// Whether only clients that have not learned of it keep it.
+    pub fn is_waiting_for_news(&self, now: Instant) -> bool {
+        self.stage == Stage::News && now >= self.until
+    }
+
+    /// Goes on, once everybody is `told`; true when nothing of it runs any more.
+    pub fn tick(&mut self, now: Instant, told: bool) -> bool {
         let over = now >= self.until;
         match self.stage {
-            Stage::News if over => {
+            Stage::News if over && (told || now >= self.until + LONGEST_NEWS) => {
                 self.pod.sidecar.iter().for_each(Process::begin_stop);
                 (self.stage, self.until) = (Stage::Sidecar, now + SIDECAR_GRACE);
                 false

@@ -390,7 +390,9 @@ impl Runner {
         for text in said {
             self.event(&text);
         }
-        self.leaving.retain_mut(|leaving| !leaving.tick(now));
+        let waits = |leaving: &Leaving| leaving.is_waiting_for_news(now);
+        let told = !self.leaving.iter().any(waits) || self.unaware().is_none();
+        self.leaving.retain_mut(|leaving| !leaving.tick(now, told));
         let targets = self
             .pods
             .iter()

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use voile_telemetry::admin::{Answer, Question, serve};
 use voile_telemetry::logging::Level;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
+use voile_xds::wire::Workload;
 
 use crate::agents::Agency;
 use crate::dispatch::Dispatcher;
@@ -23,7 +24,7 @@ use crate::registry::View;
 const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const HELP: &str = "\
-GET  /config_dump        the pods that are served, and how much is known of the mesh
+GET  /config_dump        the pods that are served, and what is known of the mesh
 GET  /certs              the pods' certificates, by identity, and their expiry (never the keys)
 POST /certs/renew        fetch new ones now; connections that are open go on
 GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
@@ -148,7 +149,7 @@ fn ready(told: &Told) -> Answer {
 }
 
 fn dump(told: &Told) -> String {
-    let (workloads, services, policies) = told.view.borrow().counts();
+    let view = told.view.borrow().clone();
     let pods = told.agency.pods();
     let pods = pods.iter().map(|pod| {
         let certificate = pod.badge.store.current();
@@ -163,12 +164,25 @@ fn dump(told: &Told) -> String {
     });
     let page = json!({
         "pods": pods.collect::<Vec<_>>(),
-        "addresses_of_workloads": workloads,
-        "addresses_of_services": services,
-        "policies": policies,
+        "services": view.known_services().into_iter().map(|key| json!({"resource": key.to_string()})).collect::<Vec<_>>(),
+        "workloads": view.workloads().into_iter().map(workload).collect::<Vec<_>>(),
+        "policies": view.policies_known(),
         "connections": told.dispatcher.load(),
     });
     format!("{page:#}\n")
+}
+
+fn workload(workload: &Workload) -> Value {
+    json!({
+        "resource": &*workload.uid,
+        "name": &*workload.name,
+        "namespace": workload.namespace.as_str(),
+        "addresses": workload.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "identity": workload.identity.as_ref().map(ToString::to_string),
+        "tunnel": format!("{:?}", workload.tunnel),
+        "healthy": workload.healthy,
+        "services": workload.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
+    })
 }
 
 /// One for each identity, however many pods have it.

@@ -14,7 +14,7 @@ use crate::error::ControlError;
 use crate::status::Status;
 use voile_xds::server::Interest;
 
-const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\nGET /debug/config?proxy=NAME  what proxies hold, and the documents it was made of (NAME: a stream's number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/events?after=NUMBER&wait=SECONDS  what happened since, waiting for something to happen; without `after`, where to begin\n";
+const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\nGET /debug/config?proxy=NAME  what proxies hold, and the documents it was made of (NAME: a stream's number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/workloads  every workload as proxies are told of it, and whether it takes traffic\nGET /debug/events?after=NUMBER&wait=SECONDS  what happened since, waiting for something to happen; without `after`, where to begin\n";
 
 /// How long a stream may take to say what its proxy holds: it answers at once unless the machine is overloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -101,6 +101,7 @@ async fn answer(known: Known, question: Question) -> Answer {
         },
         "/metrics" => Answer::metrics(status.metrics(), &question),
         "/debug/status" => Answer::json(status.json()),
+        "/debug/workloads" => Answer::json(status.workloads()),
         "/debug/config" => config(&known, &question).await,
         "/debug/events" => events(status, &question).await,
         "/help" | "/" => Answer::text(StatusCode::OK, HELP),

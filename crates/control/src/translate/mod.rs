@@ -92,7 +92,6 @@ pub(crate) fn translate_with(
     making.gather();
     let mut snapshot = making.snapshot;
     snapshot.names = Arc::new(names::of(mesh));
-    snapshot.unready = mesh.workloads.values().filter(|w| !w.ready).count();
     snapshot.seal();
     snapshot
 }

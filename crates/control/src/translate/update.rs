@@ -346,11 +346,6 @@ impl Making<'_> {
     /// A workload takes the place of another.
     fn turn(&mut self, old: Option<&Workload>, new: Option<&Workload>) {
         let snapshot = &mut self.snapshot;
-        for (workload, count) in [(old, -1), (new, 1)] {
-            if workload.is_some_and(|one| !one.ready) {
-                snapshot.unready = snapshot.unready.saturating_add_signed(count);
-            }
-        }
         if let Some(old) = old
             && new.is_none_or(|new| new.uid != old.uid)
         {

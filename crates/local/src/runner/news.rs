@@ -1,18 +1,20 @@
 //! Whether the news has reached everybody: "ready" is said only when every sidecar knows every pod that it may call, so that
 //! the first request of who reads it finds its way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use serde_json::Value;
 use voile_host::ready::http_get;
 use voile_model::ResourceName;
+use voile_model::mesh::Service;
 
 use super::Runner;
 use crate::addresses::Layout;
 use crate::application::ADMIN_PORT;
-use crate::block::ControlPlace;
-use crate::expand::stands_behind;
+use crate::expand::{PodPlan, stands_behind};
+use crate::process::Process;
 
 impl Runner {
     /// Who does not yet know a pod that is ready, in words.
@@ -30,40 +32,104 @@ impl Runner {
         let sidecars = self.plan.pods.iter();
         let sidecars = sidecars.filter(|pod| pod.sidecar.is_some() && runs(&pod.name));
         sidecars.into_iter().find_map(|pod| {
-            let known = known_workloads(pod.address).healthy;
+            let known = Known::ask((pod.address, ADMIN_PORT).into(), "/config_dump");
+            let known = known.unwrap_or_default();
             let callable = self.plan.pods.iter().filter(|other| {
                 let behind = |service| stands_behind(service, &other.name, &other.template.labels);
                 ready.contains(&other.name) && pod.reach.iter().any(|service| behind(service))
             });
             let missing = callable
                 .map(|other| &other.name)
-                .find(|name| !known.contains(&name.to_string()))?;
+                .find(|name| !known.takes_traffic(name))?;
             Some(format!("{} to learn of {missing}", sidecar_name(&pod.name)))
         })
     }
 
-    /// A sidecar that captures asks when it is called: who asked early must have heard the news, who asks later asks a
-    /// control plane that has.
+    /// A sidecar that captures asks when it is called, and so does the node proxy: who asked early must have heard the news,
+    /// who asks later asks a control plane that has. Whoever does not answer has not.
     fn uninformed_on_demand(&self) -> Option<String> {
-        let controls = self.ground.control_planes(self.options.control_planes);
-        let unready = Some(self.going.len() as u64);
-        let knows = |place: &ControlPlace| unready_workloads(place.monitoring) == unready;
-        if !controls.iter().all(knows) {
-            return Some("control to learn that all pods are ready".to_owned());
+        if let Some(pod) = self.unknown_to_control() {
+            return Some(format!("control to learn of {pod}"));
         }
-        let ready: BTreeSet<_> = self.ready().iter().map(ToString::to_string).collect();
-        self.pods.iter().find_map(|(name, pod)| {
-            let asked = pod.sidecar.is_some() && !pod.is_over();
-            let namespace = pod.namespace().filter(|_| asked)?;
-            let known = namespace
-                .run(|| known_workloads(Ipv4Addr::LOCALHOST))
-                .ok()?;
-            let stale = known
-                .unhealthy
-                .iter()
-                .find(|other| ready.contains(*other))?;
-            Some(format!("{} to learn of {stale}", sidecar_name(name)))
+        let ready = self.ready();
+        let ready: Vec<(&ResourceName, Vec<String>)> = self
+            .plan
+            .pods
+            .iter()
+            .filter(|pod| ready.contains(&pod.name))
+            .map(|pod| (&pod.name, self.behind(pod)))
+            .collect();
+        self.askable().find_map(|(name, known)| {
+            let news = |(pod, behind): &&(&ResourceName, Vec<String>)| {
+                known.as_ref().is_none_or(|known| known.misses(pod, behind))
+            };
+            let (pod, _) = ready.iter().find(news)?;
+            Some(format!("{name} to learn of {pod}"))
         })
+    }
+
+    /// A pod of which some control plane has not read what was said of it last.
+    pub(super) fn unknown_to_control(&self) -> Option<ResourceName> {
+        if self.ground.layout() != Layout::Namespaces {
+            return None;
+        }
+        let (ready, controls) = (
+            self.ready(),
+            self.ground.control_planes(self.options.control_planes),
+        );
+        controls.iter().find_map(|place| {
+            let known = Known::ask(place.monitoring, "/debug/workloads").unwrap_or_default();
+            let news = |pod: &&ResourceName| !known.takes_traffic(pod);
+            let going = self.going.iter().map(|pod| &pod.name);
+            let mut going = going.filter(|pod| known.takes_traffic(pod));
+            ready.iter().find(news).or_else(|| going.next()).cloned()
+        })
+    }
+
+    /// Who may still send requests to a pod on its way out, in words.
+    pub(super) fn unaware(&self) -> Option<String> {
+        let leaving: Vec<_> = self.leaving.iter().map(|one| &one.pod.plan.name).collect();
+        self.askable().find_map(|(name, known)| {
+            // Who does not answer calls nobody, or answers before long.
+            let known = known?;
+            let pod = leaving.iter().find(|pod| known.takes_traffic(pod))?;
+            Some(format!("{name} to forget {pod}"))
+        })
+    }
+
+    /// Each proxy that runs, and what it knows if it answers.
+    fn askable(&self) -> impl Iterator<Item = (String, Option<Known>)> {
+        let sidecars = self.pods.iter().filter_map(|(name, pod)| {
+            let runs = pod.sidecar.as_ref().is_some_and(Process::is_running) && !pod.is_over();
+            let address = pod.plan.address;
+            let ask = |address| Known::ask((address, ADMIN_PORT).into(), "/config_dump");
+            runs.then(|| {
+                let known = match pod.namespace() {
+                    Some(inside) => inside.run(|| ask(Ipv4Addr::LOCALHOST)).ok().flatten(),
+                    None => ask(address),
+                };
+                (sidecar_name(name), known)
+            })
+        });
+        let node = self.node.iter().map(|_| {
+            let admin = (Ipv4Addr::LOCALHOST, ADMIN_PORT).into();
+            (
+                "the node proxy".to_owned(),
+                Known::ask(admin, "/config_dump"),
+            )
+        });
+        sidecars.chain(node)
+    }
+
+    /// The services that a pod stands behind, as proxies name them.
+    fn behind(&self, pod: &PodPlan) -> Vec<String> {
+        let services = self.mesh.services.values();
+        let behind =
+            |service: &&Arc<Service>| stands_behind(service, &pod.name, &pod.template.labels);
+        let named = services
+            .filter(behind)
+            .map(|service| service.key.to_string());
+        named.collect()
     }
 }
 
@@ -71,41 +137,116 @@ fn sidecar_name(pod: &ResourceName) -> String {
     format!("the sidecar of {pod}")
 }
 
-/// `namespace/name` of workloads.
+/// What somebody knows of workloads and services.
 #[derive(Debug, Default)]
 struct Known {
-    /// Those that a sidecar would send requests to.
-    healthy: BTreeSet<String>,
-    /// Those that it would not.
-    unhealthy: BTreeSet<String>,
+    /// By `namespace/name`: whether it takes traffic, and behind which services it stands.
+    workloads: BTreeMap<String, (bool, BTreeSet<String>)>,
+    services: BTreeSet<String>,
 }
 
-/// What the sidecar whose administration is at this address knows; nothing when it does not answer.
-fn known_workloads(address: Ipv4Addr) -> Known {
-    let admin = SocketAddr::from((address, ADMIN_PORT));
-    let Ok((200, dump)) = http_get(admin, "/config_dump") else {
-        return Known::default();
-    };
-    let dump: Value = serde_json::from_slice(&dump).unwrap_or_default();
-    let mut known = Known::default();
-    for workload in dump["workloads"].as_array().into_iter().flatten() {
-        let (Some(namespace), Some(name)) =
-            (workload["namespace"].as_str(), workload["name"].as_str())
-        else {
-            continue;
+impl Known {
+    /// What stands on a page; `None` when nobody answers.
+    fn ask(address: SocketAddr, path: &str) -> Option<Self> {
+        let Ok((200, page)) = http_get(address, path) else {
+            return None;
         };
-        let name = format!("{namespace}/{name}");
-        match workload["healthy"] == true {
-            true => known.healthy.insert(name),
-            false => known.unhealthy.insert(name),
-        };
+        Some(Self::read(&serde_json::from_slice(&page).ok()?))
     }
-    known
+
+    fn read(page: &Value) -> Self {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let workload = |one: &Value| {
+            let name = format!("{}/{}", text(&one["namespace"]), text(&one["name"]));
+            let services = list(&one["services"]).iter().map(text).collect();
+            (name, (one["healthy"] == true, services))
+        };
+        let services = list(&page["services"]);
+        Self {
+            workloads: list(&page["workloads"]).iter().map(workload).collect(),
+            services: services.iter().map(|one| text(&one["resource"])).collect(),
+        }
+    }
+
+    fn takes_traffic(&self, pod: &ResourceName) -> bool {
+        let known = self.workloads.get(&pod.to_string());
+        known.is_some_and(|(healthy, _)| *healthy)
+    }
+
+    /// Whether news of a pod that takes traffic, behind these services, is on its way here: it is known as one that does not, or
+    /// others behind a service that is called from here are known and this one is not.
+    fn misses(&self, pod: &ResourceName, behind: &[String]) -> bool {
+        let known = self.workloads.get(&pod.to_string());
+        known.map_or_else(
+            || behind.iter().any(|service| self.calls(service)),
+            |(healthy, _)| !healthy,
+        )
+    }
+
+    fn calls(&self, service: &str) -> bool {
+        let stands = |(_, behind): &(bool, BTreeSet<String>)| behind.contains(service);
+        self.services.contains(service) && self.workloads.values().any(stands)
+    }
 }
 
-/// How many workloads the control plane believes to take no traffic.
-fn unready_workloads(monitoring: SocketAddr) -> Option<u64> {
-    let (_, status) = http_get(monitoring, "/debug/status").ok()?;
-    let status: Value = serde_json::from_slice(&status).ok()?;
-    status["unready_workloads"].as_u64()
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use voile_model::Namespace;
+
+    use super::*;
+
+    #[test]
+    fn who_has_asked_for_a_service_misses_its_new_pod_and_who_has_not_misses_nobody() {
+        let web = "shop/web.shop.svc.cluster.local";
+        let page = |services: &[&str], pods: &[(&str, bool)]| {
+            let services = services.iter().map(|name| json!({"resource": name}));
+            let pods = pods.iter().map(|(name, healthy)| {
+                json!({"namespace": "shop", "name": name, "healthy": healthy, "services": [web]})
+            });
+            let (services, pods): (Vec<_>, Vec<_>) = (services.collect(), pods.collect());
+            Known::read(&json!({"services": services, "workloads": pods}))
+        };
+        for (services, pods, misses, why) in [
+            (&[][..], &[][..], false, "it never called"),
+            (
+                &[web],
+                &[("web-0", true)],
+                true,
+                "it knows the old one alone",
+            ),
+            (
+                &[web],
+                &[("web-0", true), ("web-1", false)],
+                true,
+                "it does not take traffic yet",
+            ),
+            (
+                &[web],
+                &[("web-0", true), ("web-1", true)],
+                false,
+                "it knows",
+            ),
+            (
+                &[web],
+                &[],
+                false,
+                "a waypoint stands before it: pods are not its business",
+            ),
+            (
+                &[],
+                &[("web-0", true)],
+                false,
+                "it called one pod by its address",
+            ),
+        ] {
+            let known = page(services, pods);
+            let pod =
+                ResourceName::new(Namespace::new("shop").expect("a name"), "web-1".to_owned());
+            assert_eq!(known.misses(&pod, &[web.to_owned()]), misses, "{why}");
+            let ready = pods.contains(&("web-1", true));
+            assert_eq!(known.takes_traffic(&pod), ready, "{why}");
+        }
+    }
 }

@@ -13,7 +13,8 @@ use crate::addresses::Layout;
 use crate::expand::PodPlan;
 use crate::rollout::{Progress, Scene};
 
-/// How long the news of a pod may be on its way. A client that hangs must not keep the old pods for ever.
+/// How long the news of a pod may be on its way to proxies. A client that hangs must not keep the old pods for ever; a control plane
+/// that has not read of the new ones does, since nobody else can.
 const LONGEST_NEWS: Duration = Duration::from_secs(10);
 
 /// Sockets of this machine, as the kernel lists them.
@@ -25,7 +26,9 @@ const LISTENS: &str = "0A";
 pub(super) struct Now<'a> {
     runner: &'a Runner,
     now: Instant,
-    /// Whether all clients have heard of all pods that are ready; asked at most once.
+    /// Whether the control planes have read of all pods that are ready; asked at most once.
+    read: OnceCell<bool>,
+    /// Whether all clients have heard of them, too.
     heard: OnceCell<bool>,
 }
 
@@ -34,6 +37,7 @@ impl Runner {
         Now {
             runner: self,
             now,
+            read: OnceCell::new(),
             heard: OnceCell::new(),
         }
     }
@@ -58,8 +62,13 @@ impl Scene for Now<'_> {
             return Progress::Ready;
         }
         let long_ago = self.now.duration_since(*since) >= LONGEST_NEWS;
+        let read = || self.runner.unknown_to_control().is_none();
         let heard = || self.runner.uninformed().is_none();
-        match long_ago || *self.heard.get_or_init(heard) {
+        let known = match long_ago {
+            true => self.read.get_or_init(read),
+            false => self.heard.get_or_init(heard),
+        };
+        match known {
             true => Progress::Known,
             false => Progress::Ready,
         }

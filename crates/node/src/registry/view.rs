@@ -9,7 +9,7 @@ use voile_identity::Revocations;
 use voile_model::mesh::Visibility;
 use voile_model::names::{Candidate, Hosts};
 use voile_model::{Namespace, ServiceKey, masked};
-use voile_xds::wire::{Entrance, WaypointAddress};
+use voile_xds::wire::{Entrance, WaypointAddress, Workload};
 
 use super::{Body, Held, Place, Resident, Served, Subscription, address_of, place_of};
 use crate::policy::Policies;
@@ -256,12 +256,28 @@ impl View {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Workloads, services and policies known, for people.
-    pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        (
-            self.population.at.len(),
-            self.catalogue.at.len(),
-            self.policies.len(),
-        )
+    /// Workloads known, each once.
+    pub(crate) fn workloads(&self) -> Vec<&Workload> {
+        let all = self
+            .population
+            .at
+            .values()
+            .chain(self.population.away.values());
+        let by_uid: BTreeMap<&str, &Workload> = all
+            .map(|resident| (&*resident.workload.uid, &resident.workload))
+            .collect();
+        by_uid.into_values().collect()
+    }
+
+    /// Services known, in the order of their names.
+    pub(crate) fn known_services(&self) -> Vec<&ServiceKey> {
+        let mut all: Vec<_> = self.catalogue.by_key.keys().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Policies known, for people.
+    pub(crate) fn policies_known(&self) -> usize {
+        self.policies.len()
     }
 }

@@ -74,12 +74,12 @@ fn who_comes_later_is_called_in_its_own_name_where_all_is_told() {
     who_comes_later_is_known(mesh, str::to_owned);
 }
 
-/// How many addresses of workloads a node proxy knows.
-fn known(mesh: &Mesh, node: &Node) -> u64 {
+/// How many workloads a node proxy knows.
+fn known(mesh: &Mesh, node: &Node) -> usize {
     let page = || get(local(15000 + node.higher), "/config_dump");
     let answer = mesh.world.run(page).expect("entered").expect("a page");
     let page: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
-    page["addresses_of_workloads"].as_u64().expect("a number")
+    page["workloads"].as_array().expect("a list").len()
 }
 
 #[test]
