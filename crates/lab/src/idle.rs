@@ -22,8 +22,11 @@ use crate::generator::Broken;
 use crate::plan::{Cell, Way};
 use crate::target::Lab;
 
-/// After this long a process that nobody asks anything has put away what it needed only to start.
-pub(crate) const SETTLE: Duration = Duration::from_millis(1500);
+/// After this long a process that nobody asks anything has put away what its start took.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// And after this long everything that it does once: what is watched then is what it does always. A node proxy that has
+/// been told of its pods lets go of pages two seconds later, which takes it as much as minutes of being left alone.
+const REST: Duration = Duration::from_millis(2500);
 /// Connections that are opened and closed before the first reading, so that what a process makes only once, at its first
 /// connection, is not charged to those that are counted.
 const FIRST: u32 = 64;
@@ -36,6 +39,15 @@ const OPENERS: u32 = 4;
 const ANSWER_BOUND: Duration = Duration::from_secs(10);
 /// How often we look whether the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a slice waits until nothing happens.
+pub(crate) fn settling(connections: u32) -> Duration {
+    if connections == 0 {
+        REST
+    } else {
+        SETTLE * 2 + REST
+    }
+}
 
 /// As many of these connections as the descriptor limit lets a sidecar hold, which has two sockets for each.
 pub(crate) fn possible(connections: u32) -> u32 {
@@ -70,15 +82,17 @@ pub(crate) fn watch(
         .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
     let instances = contestant.instances(&way);
     let mut run = Run::of(cell);
-    pause(lab, SETTLE)?;
     let mut open = Vec::new();
-    if cell.connections > 0 {
+    if cell.connections == 0 {
+        pause(lab, REST)?;
+    } else {
+        pause(lab, SETTLE)?;
         drop(connect(&route, cell, FIRST).map_err(Broken::Failed)?);
         pause(lab, SETTLE)?;
         let before = holdings(lab, &instances)?;
         let wanted = possible(cell.connections);
         open = connect(&route, cell, wanted).map_err(Broken::Failed)?;
-        pause(lab, SETTLE)?;
+        pause(lab, REST)?;
         let after = holdings(lab, &instances)?;
         compare(&mut run, &instances, (&before, &after), wanted);
     }

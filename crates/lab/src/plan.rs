@@ -10,7 +10,7 @@ use crate::definition::{
     Asks, Definition, FRESH, Generated, Meeting, Refusal, Routes, believed, endpoints,
     has_policies, meeting, refusal,
 };
-use crate::idle::{SETTLE, possible};
+use crate::idle::{possible, settling};
 
 /// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
@@ -337,8 +337,7 @@ fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
         return load + SLICE_OVERHEAD + TOKEN_SIGNED * signed as u32;
     }
     let opening = IDLE_CONNECTION * possible(cell.connections);
-    let settling = if cell.connections == 0 { 1 } else { 3 };
-    definition.slice + ANEW_OVERHEAD + SETTLE * settling + opening
+    definition.slice + ANEW_OVERHEAD + settling(cell.connections) + opening
 }
 
 #[cfg(test)]
