@@ -46,6 +46,11 @@ impl Heard<'_> {
         self.refused.is_none() && self.conflict.is_none()
     }
 
+    /// Whether it serves anybody who comes: who cannot show a certificate does not.
+    pub(super) fn serves(&self) -> bool {
+        self.is_open() && (self.unresolved.is_none() || self.certificate.is_some())
+    }
+
     /// The namespace that counts as its own.
     pub(super) fn namespace<'a>(&'a self, gateway: &'a Gateway) -> &'a Namespace {
         match self.set {
@@ -138,8 +143,8 @@ fn open<'m>(world: &World<'m>, gateway: &'m Arc<Gateway>) -> Open<'m> {
         let first = listeners.len();
         let added = set.listeners.iter();
         listeners.extend(added.map(|one| heard(world, gateway, Some(set), one)));
-        conflicts_within(&mut listeners, first);
         conflicts_with_earlier(&mut listeners, first);
+        conflicts_within(&mut listeners, first);
     }
     Open {
         refused: refused(world, gateway),
@@ -314,15 +319,18 @@ fn conflict(one: &Heard<'_>, other: &Heard<'_>, reason: Reason) -> Refusal {
     refusal(reason, &one.listener.source, "spec.listeners", said)
 }
 
-/// Of listeners of one resource nobody came first.
+/// Of listeners of one resource nobody came first. Those that have lost their place already are in nobody's way.
 fn conflicts_within(all: &mut [Heard<'_>], first: usize) {
-    for index in first..all.len() {
-        let others = (first..all.len()).filter(|other| *other != index);
+    let open: Vec<usize> = (first..all.len())
+        .filter(|index| all[*index].conflict.is_none())
+        .collect();
+    for &index in &open {
+        let others = open.iter().filter(|other| **other != index);
         let found = others
-            .filter_map(|other| Some((other, clash(&all[index], &all[other])?)))
+            .filter_map(|other| Some((other, clash(&all[index], &all[*other])?)))
             .next();
         if let Some((other, reason)) = found {
-            all[index].conflict = Some(conflict(&all[index], &all[other], reason));
+            all[index].conflict = Some(conflict(&all[index], &all[*other], reason));
         }
     }
 }

@@ -144,7 +144,7 @@ fn gateway(world: &World<'_>, open: &Open<'_>) -> Said {
     };
     let taken = open.sets.iter().filter(|set| {
         let mut all = open.listeners.iter();
-        all.any(|heard| heard.is_open() && heard.set.is_some_and(|one| Arc::ptr_eq(one, set)))
+        all.any(|heard| heard.serves() && heard.set.is_some_and(|one| Arc::ptr_eq(one, set)))
     });
     let host = deployment::host(gateway).filter(|_| good && open.refused.is_none());
     let refusals = own.flat_map(of_listener);
@@ -247,7 +247,7 @@ fn of_set(world: &World<'_>, opened: &[Open<'_>], set: &Arc<ListenerSet>) -> Opt
     let all = taken.iter().flat_map(|open| &open.listeners);
     let own = all.filter(|heard| heard.set.is_some_and(|one| Arc::ptr_eq(one, set)));
     let own: Vec<&Heard<'_>> = own.collect();
-    let good = own.iter().any(|heard| heard.is_open());
+    let good = own.iter().any(|heard| heard.serves());
     let what = format!("{}: none of its listeners is good", set.name);
     let bad = refusal(
         Reason::ListenersNotValid,

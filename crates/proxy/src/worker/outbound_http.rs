@@ -497,6 +497,7 @@ impl OutboundRole {
         route.connect_timeout = connect_timeout;
         route.upstream = match as_client {
             true => upstream(Protocol::Auto, head),
+            false if self.edge.is_some() => behind_gateway(protocol, head),
             false => upstream(protocol, head),
         };
         // What upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
@@ -506,6 +507,16 @@ impl OutboundRole {
         route.default_authority = authority;
         route.to_sidecar = to_sidecar;
         route
+    }
+}
+
+/// In what a gateway speaks to a port. Its clients chose their version to speak with it, and know nothing of who is behind: what was
+/// not declared to speak HTTP/2 may not, and gRPC needs it. Istio's gateways do the same, but for gRPC.
+fn behind_gateway(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
+    match declared {
+        Protocol::Http | Protocol::Http2 | Protocol::Grpc => upstream(declared, head),
+        _ if head.is_grpc() => UpstreamHttp::Http2,
+        _ => UpstreamHttp::Http1,
     }
 }
 

@@ -52,7 +52,7 @@ fn backends_with_first(heard: &Heard) -> (String, SocketAddr) {
         let h2c = protocols::h2c(address.ip(), name);
         yaml += &format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-             spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: {PORT}, targetPort: {own}}}, \
+             spec: {{selector: {{app: {name}}}, ports: [{{name: first, port: {PORT}, targetPort: {own}}}, \
              {{port: {H2C_PORT}, targetPort: {h2c}, name: two, appProtocol: kubernetes.io/h2c}}, \
              {{port: {WS_PORT}, targetPort: {own}, name: three, appProtocol: kubernetes.io/ws}}]}}\n---\n\
              apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
