@@ -9,6 +9,10 @@ use crate::fields::Fields;
 /// Room for output, in bytes: one TLS record, one write.
 const ROOM_BYTES: usize = 16 * 1024;
 
+/// What a new room begins with: most connections never have more to say at a time than a head and a short message, and those that do
+/// make it grow once.
+const FIRST_ROOM_BYTES: usize = 4 * 1024;
+
 /// Bytes of rooms that are kept: one is in use only while something waits to be written.
 const MAX_ROOM_BYTES: usize = 32 * ROOM_BYTES;
 
@@ -76,15 +80,40 @@ impl Pool {
 
     pub(crate) fn room(&self) -> Vec<u8> {
         let room = self.0.rooms.borrow_mut().pop();
-        room.unwrap_or_else(|| Vec::with_capacity(self.0.room_bytes))
+        room.unwrap_or_else(|| Vec::with_capacity(self.0.room_bytes.min(FIRST_ROOM_BYTES)))
     }
 
     pub(crate) fn give_room(&self, mut room: Vec<u8>) {
         let mut rooms = self.0.rooms.borrow_mut();
         let kept = rooms.len() * self.0.room_bytes;
-        if room.capacity() == self.0.room_bytes && kept < MAX_ROOM_BYTES {
+        // It may have grown to twice of what it had, and so a little beyond; what grew further is not kept.
+        let usual = 1..=2 * self.0.room_bytes;
+        if usual.contains(&room.capacity()) && kept < MAX_ROOM_BYTES {
             room.clear();
             rooms.push(room);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_begins_small_and_is_lent_again_as_it_has_grown() {
+        let pool = Pool::with_room(62 * 1024);
+        let mut room = pool.room();
+        assert_eq!(room.capacity(), FIRST_ROOM_BYTES);
+        while room.len() < pool.room_bytes() {
+            room.extend_from_slice(&[0; 1024]);
+        }
+        let grown = room.capacity();
+        pool.give_room(room);
+        let room = pool.room();
+        assert_eq!((room.len(), room.capacity()), (0, grown));
+        let mut far = pool.room();
+        far.reserve(3 * pool.room_bytes());
+        pool.give_room(far);
+        assert_eq!(pool.room().capacity(), FIRST_ROOM_BYTES);
     }
 }

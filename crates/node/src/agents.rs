@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak as Faint};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use voile_host::netns::Namespace;
 use voile_identity::{
@@ -40,6 +40,11 @@ const DOORS: [(Door, u16); 3] = [
     (Door::Plaintext, OWN_PORTS[1]),
     (Door::Tunnel, OWN_PORTS[2]),
 ];
+
+/// Identities that certificates are asked for at once. Each question has a connection and a handshake of its own: a node that starts
+/// with a hundred pods would hold as many for a moment, and its heap would keep their shape; and the authority hears of whole nodes
+/// at a time.
+const ASKED_AT_ONCE: usize = 8;
 
 /// Pods of one node, at most: Kubernetes' usual limit is 110, its largest in use about a thousand.
 const MAX_PODS: usize = 4096;
@@ -96,6 +101,8 @@ pub(crate) struct Agency {
     /// Whether connections are accepted.
     open: Cell<bool>,
     badges: RefCell<BTreeMap<Identity, Weak<Badge>>>,
+    /// To ask for their certificates.
+    turns: Arc<Semaphore>,
     spare: RefCell<SpareDescriptor>,
     complete: watch::Sender<bool>,
 }
@@ -117,6 +124,7 @@ impl Agency {
             inherited: RefCell::new(inherited),
             open: Cell::new(false),
             badges: RefCell::default(),
+            turns: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             spare: RefCell::new(SpareDescriptor::reserve()?),
             complete: watch::Sender::new(false),
         }))
@@ -437,7 +445,8 @@ impl Agency {
         let (server, client) = Badge::tls(&store)?;
         let certificates =
             CertificateClient::new(self.means.certificates.clone(), Arc::clone(&store))
-                .in_the_name_of(identity.clone());
+                .in_the_name_of(identity.clone())
+                .taking_turns(&self.turns);
         let news = certificates.subscribe();
         let renewing = tokio::task::spawn_local(certificates.run(std::future::pending()));
         let badge = Arc::new(Badge {

@@ -1,10 +1,14 @@
 //! The proxy's certificate loop against a service that comes, goes and refuses.
 
+use std::collections::VecDeque;
+use std::future::{pending, poll_fn};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::{oneshot, watch};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot, watch};
 use voile_identity::client::ClientError;
 use voile_identity::{CertificateClient, CertificateStore, ClientSettings, WorkloadCertificate};
 
@@ -162,5 +166,43 @@ async fn what_is_missing_is_named() {
         refused.contains("UnknownIssuer"),
         "the token is not shown to a stranger: {refused}"
     );
+    control.stop().await;
+}
+
+#[tokio::test]
+async fn those_who_take_turns_ask_no_more_than_so_many_at_once() {
+    const ALL: usize = 5;
+    const AT_ONCE: usize = 2;
+    let control = Control::start().await;
+    // Somebody who takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let settings = ClientSettings {
+        control: vec![format!("https://{}", silent.local_addr().unwrap())],
+        token_file: Some(file(&control, "token", "any")),
+        ..settings(&control)
+    };
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..ALL {
+        let store = Arc::new(CertificateStore::new());
+        let client = CertificateClient::new(settings.clone(), store).taking_turns(&turns);
+        running.spawn(client.run(pending()));
+    }
+    let mut asking = VecDeque::new();
+    for _ in 0..ALL {
+        while asking.len() < AT_ONCE {
+            let accepted = tokio::time::timeout(DEADLINE, silent.accept()).await;
+            asking.push_back(accepted.expect("in time").unwrap());
+        }
+        // Whoever need not wait has been here by now.
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        let alone = poll_fn(|cx| Poll::Ready(silent.poll_accept(cx).is_pending())).await;
+        assert!(alone, "more than {AT_ONCE} ask");
+        // Who is hung up on makes room for another.
+        drop(asking.pop_front());
+    }
+    drop(running);
     control.stop().await;
 }
