@@ -3,6 +3,7 @@
 
 mod global;
 mod limiter;
+mod reference;
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;

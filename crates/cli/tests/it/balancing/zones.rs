@@ -1,19 +1,31 @@
-//! `zoneAwareLbSetting` through a control plane and a sidecar: who else calls, how many of whom are where, and what becomes of it when
+//! `zoneAwareLbSetting` through a control plane and a sidecar, or a gateway: who else calls, how many of whom are where, and what becomes of it when
 //! they come, go, or answer badly.
 
-use super::{Mesh, get, mesh, obey, put_in_zones, say, series, shares, wait_until};
+use std::net::SocketAddr;
+
+use super::{
+    App, HTTP_PORT, Mesh, get, listener, mesh, obey, put_in_zones, say, series, shares, wait_until,
+};
+use crate::gateway::{self, Edge, NETWORKING, TO_SERVER};
 
 const CLUSTER: &str = "cluster=\"outbound|8080||server.shop.svc.cluster.local\"";
 
-/// Who calls besides the client, by zone, all of them behind one service with it. They never do; it is enough that they are there.
+/// Who calls besides the client, by zone.
 fn callers(mesh: &Mesh, zones: &[&str]) {
-    let mut text = "apiVersion: v1\nkind: Service\nmetadata: {name: client, namespace: shop}\n\
-                    spec: {selector: {app: client}, ports: [{name: http, port: 8099}]}\n"
-        .to_owned();
+    replicas(mesh, "client", ", version: v1", zones);
+}
+
+/// Who calls besides an application's first pod, by zone, all of them behind one service with it. They never do; it is enough that
+/// they are there.
+fn replicas(mesh: &Mesh, app: &str, labels: &str, zones: &[&str]) {
+    let mut text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {app}, namespace: shop}}\n\
+         spec: {{selector: {{app: {app}}}, ports: [{{name: http, port: 8099}}]}}\n"
+    );
     for (number, zone) in (20..).zip(zones) {
         text += &format!(
-            "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: client-{number}\n  namespace: shop\n\
-             \x20 labels: {{app: client, version: v1, sidecar.istio.io/inject: \"false\", topology.kubernetes.io/region: north, topology.kubernetes.io/zone: {zone}}}\n\
+            "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {app}-{number}\n  namespace: shop\n\
+             \x20 labels: {{app: {app}{labels}, sidecar.istio.io/inject: \"false\", topology.kubernetes.io/region: north, topology.kubernetes.io/zone: {zone}}}\n\
              spec:\n  containers: [{{name: app}}]\nstatus: {{phase: Running, podIP: {}}}\n",
             mesh.address(number, 0).ip()
         );
@@ -34,9 +46,12 @@ fn wait_counted(mesh: &Mesh, expected: &serde_json::Value) {
 
 /// Waits until so many requests in a row come to these, and to each of them.
 fn all_of(mesh: &Mesh, expected: &[&str]) {
+    all_to(mesh.http(), expected);
+}
+
+fn all_to(to: SocketAddr, expected: &[&str]) {
     wait_until(&format!("those of {expected:?}"), || {
-        let seen = shares(mesh.http(), 30);
-        seen.keys().eq(expected)
+        shares(to, 30).keys().eq(expected)
     });
 }
 
@@ -117,4 +132,61 @@ fn the_mesh_may_keep_requests_in_their_zones_where_no_rule_says_otherwise() {
         "loadBalancer: {simple: RANDOM, localityLbSetting: {enabled: false}}",
     );
     all_of(&mesh, &["a", "b", "c"]);
+}
+
+#[test]
+fn a_gateways_replicas_keep_requests_in_their_zones() {
+    let rule = format!(
+        "{NETWORKING}DestinationRule\nmetadata: {{name: server, namespace: shop}}\n\
+         spec: {{host: server, trafficPolicy: {{{}}}}}\n",
+        by_zone("minClusterSize: 2")
+    );
+    let open = gateway::servers(&gateway::http_server("\"*\""));
+    let edge = Edge::start("", &(open + &gateway::routes("\"*\"", TO_SERVER) + &rule));
+    let mesh = &edge.mesh;
+    let place = |pod: String, zone: &str| {
+        let labels = format!(
+            "labels: {{topology.kubernetes.io/region: north, topology.kubernetes.io/zone: {zone}, "
+        );
+        pod.replacen("labels: {", &labels, 1)
+    };
+    let _apps = [
+        App::serve("a", mesh.http_app()),
+        App::serve("b", listener(mesh.address(3, HTTP_PORT))),
+    ];
+    let second = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: server-b\n  namespace: shop\n\
+         \x20 labels: {{app: server, sidecar.istio.io/inject: \"false\"}}\n\
+         spec:\n  containers: [{{name: app}}]\nstatus: {{phase: Running, podIP: {}}}\n",
+        mesh.address(3, 0).ip()
+    );
+    // A in another zone of our region, B in ours.
+    put_in_zones(mesh);
+    say(mesh, "pods.yaml", &place(second, "north-1"));
+    say(
+        mesh,
+        "gateway.yaml",
+        &place(gateway::pod(mesh, ""), "north-1"),
+    );
+    let to = edge.at(HTTP_PORT);
+    let counted = || {
+        let page: serde_json::Value = serde_json::from_str(&edge.dump()).expect("JSON");
+        page["callers_by_zone"].clone()
+    };
+    let wait_counted = |expected: serde_json::Value| {
+        wait_until("gateways are counted", || counted() == expected);
+    };
+    wait_until("the way into the mesh", || get(to).0 == 200);
+    wait_counted(serde_json::json!({}));
+    all_to(to, &["a", "b"]);
+    replicas(mesh, "gateway", "", &["north-2"]);
+    wait_counted(serde_json::json!({"north-1": 1, "north-2": 1}));
+    all_to(to, &["b"]);
+    // Three quarters come in by our zone, and half of the endpoints are in it: two thirds stay.
+    replicas(mesh, "gateway", "", &["north-1", "north-1", "north-2"]);
+    wait_counted(serde_json::json!({"north-1": 3, "north-2": 1}));
+    all_to(to, &["a", "b"]);
+    let shared = shares(to, 300);
+    // Six deviations on either side.
+    assert!((150..=250).contains(&shared["b"]), "{shared:?}");
 }

@@ -1,6 +1,8 @@
 //! Limits that a service counts for several proxies together: a real one over gRPC, which may be over its limit, slow, dead or
 //! lying, beside limits of our own, external authorization and delays.
 
+use std::net::SocketAddr;
+
 use http::Request;
 
 use super::limiter::{LIMIT, Limiter};
@@ -11,17 +13,14 @@ use crate::gateway::{Edge, NETWORKING, TO_SERVER, http_server, servers};
 use crate::http2::{call, connect, play, serve};
 use crate::mesh::{Answer, HTTP_PORT, Mesh, application, exchange, series, wait_until};
 
-/// The service that counts, outside of the mesh, and RateLimits that ask it; `rest` of each is in flow style.
-struct Counted {
-    limiter: Limiter,
-    entry: String,
+/// Where the service that counts is, outside of the mesh, and RateLimits that ask it.
+pub(super) struct Place {
+    pub(super) entry: String,
     port: u16,
 }
 
-impl Counted {
-    fn start() -> Self {
-        let listener = free();
-        let at = listener.local_addr().expect("an address");
+impl Place {
+    pub(super) fn of(at: SocketAddr) -> Self {
         let entry = format!(
             "---\n{NETWORKING}ServiceEntry\nmetadata: {{name: limiter, namespace: shop}}\nspec:\n  hosts: [limiter.test]\n  \
              location: MESH_EXTERNAL\n  resolution: STATIC\n  ports: [{{number: {}, name: grpc, protocol: GRPC}}]\n  \
@@ -29,15 +28,12 @@ impl Counted {
             at.port(),
             at.ip()
         );
-        Self {
-            limiter: Limiter::start(listener),
-            entry,
-            port: at.port(),
-        }
+        let port = at.port();
+        Self { entry, port }
     }
 
     /// A RateLimit; `global` are further fields of `global`.
-    fn limit(&self, name: &str, whom: &str, global: &str, rules: &str) -> String {
+    pub(super) fn limit(&self, name: &str, whom: &str, global: &str, rules: &str) -> String {
         format!(
             "---\napiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: {name}, namespace: shop}}\nspec:\n  {whom}\n  \
              global: {{service: shop/limiter.test, port: {}, domain: shop{global}}}\n  rules: [{rules}]\n",
@@ -45,10 +41,47 @@ impl Counted {
         )
     }
 
+    /// A gateway and the server behind it, each with rules of its own in flow style; the server's has the path `/first` in force.
+    pub(super) fn at_gateway_and_server(&self, edge: &str, inner: &str) -> Edge {
+        let gateways = "selector: {matchLabels: {app: gateway}}";
+        let inner = format!("{}, {inner}", probe("first"));
+        let resources = servers(&http_server("\"*\""))
+            + &crate::gateway::routes("shop.example", TO_SERVER)
+            + &self.entry
+            + &self.limit("edge", gateways, PATIENT, edge)
+            + &self.limit("inner", SERVER, PATIENT, &inner);
+        let gate = Edge::start("", &resources);
+        application::reflect(gate.mesh.http_app());
+        wait_until("the way into the mesh", || {
+            gate.status("shop.example", "/") == 200
+        });
+        in_force(&gate.mesh, "/first");
+        gate
+    }
+}
+
+/// The service that counts, a test's own, and RateLimits that ask it.
+struct Counted {
+    limiter: Limiter,
+    place: Place,
+}
+
+impl Counted {
+    fn start() -> Self {
+        let listener = free();
+        let place = Place::of(listener.local_addr().expect("an address"));
+        let limiter = Limiter::start(listener);
+        Self { limiter, place }
+    }
+
+    fn limit(&self, name: &str, whom: &str, global: &str, rules: &str) -> String {
+        self.place.limit(name, whom, global, rules)
+    }
+
     /// Has these rules in force for the server; `path` is taken by one of them, whose second request is refused.
     fn set(&self, mesh: &Mesh, path: &str, global: &str, rules: &str) {
         let limits = self.limit("calls", SERVER, global, rules);
-        write(mesh, &(self.entry.clone() + &limits));
+        write(mesh, &(self.place.entry.clone() + &limits));
         in_force(mesh, path);
     }
 
@@ -63,7 +96,7 @@ impl Counted {
         let rules = format!("{}, {{name: api, {WISHES}}}", probe("first"));
         let resources = provider("envoyExtAuthzGrpc", at, shown)
             + &ask_about("server")
-            + &self.entry
+            + &self.place.entry
             + &self.limit("calls", SERVER, PATIENT, &rules);
         write(&mesh, &resources);
         in_force(&mesh, "/first");
@@ -111,28 +144,12 @@ fn one_service_counts_for_several_proxies_what_their_rules_describe() {
     let together = "descriptors: [{entries: [{key: all, value: together}]}]";
     let edge = format!("{{match: [{{uri: {{prefix: /edge}}}}], {together}}}");
     let inner = format!(
-        "{}, {{name: calls, match: [{{uri: {{prefix: /mesh}}}}], {together}}}, \
+        "{{name: calls, match: [{{uri: {{prefix: /mesh}}}}], {together}}}, \
          {{name: told, match: [{{uri: {{prefix: /told}}}}], hits: 2, descriptors: [{{entries: [{{key: method, method: true}}, \
          {{key: path, path: true}}]}}, {{entries: [{{key: who, identity: true}}, {{key: user, header: X-User}}]}}, \
-         {{entries: [{{key: from, clientAddress: true}}]}}]}}",
-        probe("first")
+         {{entries: [{{key: from, clientAddress: true}}]}}]}}"
     );
-    let resources = servers(&http_server("\"*\""))
-        + &crate::gateway::routes("shop.example", TO_SERVER)
-        + &counted.entry
-        + &counted.limit(
-            "edge",
-            "selector: {matchLabels: {app: gateway}}",
-            PATIENT,
-            &edge,
-        )
-        + &counted.limit("inner", SERVER, PATIENT, &inner);
-    let gate = Edge::start("", &resources);
-    application::reflect(gate.mesh.http_app());
-    wait_until("the way into the mesh", || {
-        gate.status("shop.example", "/") == 200
-    });
-    in_force(&gate.mesh, "/first");
+    let gate = counted.place.at_gateway_and_server(&edge, &inner);
     let asked = counted.limiter.take();
     assert!(asked.is_empty(), "{asked:?}");
     let statuses = [
@@ -262,7 +279,7 @@ fn who_refuses_already_asks_nobody_and_a_service_without_a_word_fails_as_is_said
     );
     in_force(&mesh, "/seventh");
     assert_eq!(wish(&mesh, "x").status, 200);
-    let late = counted.entry.replace("limiter", "nobody");
+    let late = counted.place.entry.replace("limiter", "nobody");
     crate::gateway::say(&mesh, "late.yaml", &late);
     wait_until("who comes late to be asked", || {
         wish(&mesh, "late").status == 429
@@ -363,7 +380,7 @@ fn a_gateway_asks_for_leave_and_for_counts_and_then_makes_wait() {
         + &crate::gateway::routes("shop.example", &delayed)
         + &provider("envoyExtAuthzGrpc", at, "")
         + &ask_about("gateway")
-        + &counted.entry
+        + &counted.place.entry
         + &counted.limit(
             "edge",
             "selector: {matchLabels: {app: gateway}}",
