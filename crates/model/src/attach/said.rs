@@ -184,7 +184,7 @@ fn listener(heard: &Heard<'_>) -> Part {
         Some(why) if heard.set.is_some() && heard.conflict.is_some() => {
             Condition::bad("Programmed", why)
         }
-        Some(why) if heard.certificate.is_none() || against.is_some() => Condition {
+        Some(why) if !heard.serves() => Condition {
             reason: Reason::Invalid.word(),
             ..Condition::bad("Programmed", why)
         },

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -124,7 +123,6 @@ type cluster struct {
 	backends map[types.NamespacedName]*backend
 	edges    map[key]*edge
 	numbers  int
-	statuses string
 }
 
 func (c *cluster) path(parts ...string) string {
@@ -143,14 +141,15 @@ func keyOf(object client.Object, known *runtime.Scheme) (key, error) {
 	return key{gvk, object.GetNamespace(), object.GetName()}, err
 }
 
-func spec(object *unstructured.Unstructured) map[string]any {
+// What a generation is of: everything but who an object is and what became of it.
+func spec(fields map[string]any) string {
 	all := map[string]any{}
-	for name, value := range object.Object {
-		if name != "metadata" && name != "status" {
+	for name, value := range fields {
+		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name) {
 			all[name] = value
 		}
 	}
-	return all
+	return inJSON(all)
 }
 
 // Follows an object that was written.
@@ -194,17 +193,10 @@ func (c *cluster) generation(object client.Object) int64 {
 		return 1
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil || reflect.DeepEqual(normal(spec(before)), normal(spec(&unstructured.Unstructured{Object: fields}))) {
+	if err != nil || spec(before.Object) == spec(fields) {
 		return before.GetGeneration()
 	}
 	return before.GetGeneration() + 1
-}
-
-func normal(value map[string]any) string {
-	delete(value, "apiVersion")
-	delete(value, "kind")
-	text, _ := json.Marshal(value)
-	return string(text)
 }
 
 // Puts a file in the place of another at once, where it says something else.
@@ -427,6 +419,7 @@ func (c *cluster) deploy(at key, object *unstructured.Unstructured) {
 		return
 	}
 	for number := range replicas {
+		// The suite takes the last two parts of a Pod's name off to know whose it is.
 		name := types.NamespacedName{Namespace: at.namespace, Name: fmt.Sprintf("%s-pod-%d", at.name, number)}
 		if _, found := c.backends[name]; found {
 			continue
@@ -448,7 +441,8 @@ func (c *cluster) deploy(at key, object *unstructured.Unstructured) {
 	}
 }
 
-// Starts a Pod when the Secrets that it wants are there.
+// Starts a Pod when the Secrets that it wants are there. Only the suite's own server is run; what is something else (a server of DNS, for
+// UDP alone) is called ready, since the suite waits for all of them.
 func (c *cluster) run(one *backend) {
 	if one.running != nil || one.failed != "" {
 		return
