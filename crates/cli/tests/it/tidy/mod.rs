@@ -1,7 +1,6 @@
-//! House rules that no compiler checks: layers, the page that draws them, file headers and lengths, excused
-//! duplicates among dependencies, and that README and CI run the same commands.
+//! House rules that no compiler checks: layers, the page that draws them, file headers and lengths, and that README and CI
+//! run the same commands. Rules for dependencies are in deny.toml.
 
-mod dependencies;
 mod files;
 mod layers;
 mod pages;
