@@ -19,7 +19,7 @@ codes! {
     LIMIT = "V0003";
     /// A key is written twice in one mapping.
     DUPLICATE_KEY = "V0004";
-    /// A feature of YAML that resources do not use: a key that is not text, a tag, a merge key, an alias to itself.
+    /// A feature of YAML that resources do not use: a key that is not text, a merge key without a mapping, an alias to itself.
     YAML_FEATURE = "V0005";
     /// No such field.
     UNKNOWN_FIELD = "V0101";

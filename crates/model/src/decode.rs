@@ -11,7 +11,7 @@ pub use report::{At, Report, Spanned};
 
 use crate::codes;
 use crate::text::clip;
-use crate::yaml::{Node, Scalar, Value};
+use crate::yaml::{Node, Resolved, Scalar, Value};
 
 /// A node and the way to it.
 #[derive(Clone)]
@@ -140,58 +140,57 @@ impl<'a> Cursor<'a> {
 
     /// As a whole number.
     pub fn integer(&self) -> Option<Spanned<i64>> {
-        match self.scalar() {
-            Some(scalar) if scalar.plain => match scalar.text.parse() {
-                Ok(number) => Some(self.spanned(number)),
-                Err(_) => self.wrong_type("a whole number", ""),
-            },
-            Some(scalar) if scalar.text.parse::<i64>().is_ok() => {
+        match self.resolved() {
+            Resolved::Integer(number) => Some(self.spanned(number)),
+            Resolved::Float(number) if is_whole(number) => Some(self.spanned(number as i64)),
+            Resolved::Text if self.quotes(|text| text.parse::<i64>().is_ok()) => {
                 self.wrong_type("a number", "remove the quotes")
             }
-            Some(_) | None => self.wrong_type("a whole number", ""),
+            _ => self.wrong_type("a whole number", ""),
         }
     }
 
     /// As a number, whole or not.
     pub fn number(&self) -> Option<Spanned<f64>> {
-        match self.scalar() {
-            Some(scalar) if scalar.plain => match scalar.text.parse::<f64>() {
-                Ok(number) if number.is_finite() => Some(self.spanned(number)),
-                _ => self.wrong_type("a number", ""),
-            },
-            Some(scalar) if scalar.text.parse::<f64>().is_ok() => {
+        match self.resolved() {
+            Resolved::Integer(number) => Some(self.spanned(number as f64)),
+            Resolved::Float(number) if number.is_finite() => Some(self.spanned(number)),
+            Resolved::Text if self.quotes(|text| text.parse::<f64>().is_ok()) => {
                 self.wrong_type("a number", "remove the quotes")
             }
-            Some(_) | None => self.wrong_type("a number", ""),
+            _ => self.wrong_type("a number", ""),
         }
     }
 
     /// As a boolean.
     pub fn boolean(&self) -> Option<Spanned<bool>> {
-        match self.scalar() {
-            Some(Scalar {
-                text, plain: true, ..
-            }) if matches!(&**text, "true" | "True" | "TRUE") => Some(self.spanned(true)),
-            Some(Scalar {
-                text, plain: true, ..
-            }) if matches!(&**text, "false" | "False" | "FALSE") => Some(self.spanned(false)),
-            Some(Scalar { plain: true, .. }) => {
-                self.wrong_type("true or false", "write true or false")
-            }
-            Some(Scalar { text, .. }) if matches!(&**text, "true" | "false") => {
+        match self.resolved() {
+            Resolved::Boolean(word) => Some(self.spanned(word)),
+            Resolved::Text if self.quotes(|text| matches!(text, "true" | "false")) => {
                 self.wrong_type("true or false", "remove the quotes")
             }
-            Some(_) | None => self.wrong_type("true or false", ""),
+            _ if self.scalar().is_some_and(|scalar| scalar.plain) => {
+                self.wrong_type("true or false", "write true or false")
+            }
+            _ => self.wrong_type("true or false", ""),
         }
+    }
+
+    /// A list or a mapping is text to nobody, but what asks for a scalar finds it here as such.
+    fn resolved(&self) -> Resolved {
+        self.scalar().map_or(Resolved::Text, Scalar::resolve)
+    }
+
+    /// Whether it stands in quotes and is this.
+    fn quotes(&self, is: impl Fn(&str) -> bool) -> bool {
+        self.scalar()
+            .is_some_and(|scalar| !scalar.plain && is(&scalar.text))
     }
 
     /// As a number or text (Kubernetes' IntOrString).
     pub fn integer_or_text(&self) -> Option<Spanned<IntegerOrText>> {
-        let scalar = self.scalar();
-        if scalar.is_some_and(|scalar| scalar.plain && scalar.text.parse::<i64>().is_ok()) {
-            return self
-                .integer()
-                .map(|number| self.spanned(IntegerOrText::Integer(number.value)));
+        if let Resolved::Integer(number) = self.resolved() {
+            return Some(self.spanned(IntegerOrText::Integer(number)));
         }
         self.text()
             .map(|text| self.spanned(IntegerOrText::Text(text.value)))
@@ -240,6 +239,12 @@ impl<'a> Cursor<'a> {
     pub fn texts(&self) -> Vec<Spanned<Arc<str>>> {
         self.items().iter().filter_map(Cursor::text).collect()
     }
+}
+
+/// A number without a fraction that is exactly itself as an integer.
+fn is_whole(number: f64) -> bool {
+    const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53: beyond it not every integer is a double
+    number.fract() == 0.0 && number.abs() <= EXACT
 }
 
 /// Kubernetes' IntOrString.

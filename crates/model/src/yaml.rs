@@ -1,14 +1,15 @@
 //! YAML text to a tree of our own whose every node knows its line and column.
 //!
 //! Documents are cut apart at `---` lines first (no YAML construct may contain such a line), so that one broken document
-//! never hides the others; then each is parsed from the events of `saphyr-parser` under limits that make bombs harmless.
+//! never hides the others; then each is parsed from the events of `granit-parser` under limits that make bombs harmless. What is
+//! taken, and for what, is what Kubernetes' own decoder (`sigs.k8s.io/yaml`) takes; a key that is written twice is refused.
 
 mod build;
 mod node;
 mod split;
 
 pub(crate) use build::parse_document;
-pub(crate) use node::{Key, Node, Place, Scalar, Value};
+pub(crate) use node::{Key, Node, Place, Resolved, Scalar, Value};
 pub(crate) use split::{Document, split};
 
 /// Largest document, in bytes: what a Kubernetes API server takes in one request.
@@ -17,3 +18,6 @@ pub(crate) const MAX_DOCUMENT_BYTES: usize = 3 * 1024 * 1024;
 pub(crate) const MAX_DEPTH: usize = 64;
 /// Most nodes of one document after aliases are expanded: stops the bomb of aliases to aliases.
 pub(crate) const MAX_NODES: usize = 250_000;
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, Tag};
 
-use super::node::{Key, Node, Place, Scalar, Value};
+use super::node::{Key, Node, Place, Resolved, Scalar, Value};
 use super::{MAX_DEPTH, MAX_DOCUMENT_BYTES, MAX_NODES};
 use crate::codes;
 
@@ -35,7 +37,10 @@ pub(crate) fn parse_document(text: &str, origin: Place) -> Result<Option<Node>, 
     }
     refuse_control_characters(text, origin)?;
     let mut builder = Builder::new(text, origin);
-    let mut parser = Parser::new_from_str(text);
+    let mut options = Options::default();
+    options.set_emit_comments(false);
+    options.block_scalar_eof_without_line_feed = true;
+    let mut parser = Parser::new_from_str_with_options(text, options);
     loop {
         let (event, span) = match parser.next_event() {
             None => break,
@@ -86,8 +91,17 @@ enum Items {
     Map {
         entries: Vec<(Key, Node)>,
         keys: HashSet<Arc<str>>,
-        pending: Option<Key>,
+        pending: Option<Pending>,
+        /// What merge keys bring, the first first.
+        merged: Vec<(Key, Node)>,
     },
+}
+
+/// A key whose value comes next.
+enum Pending {
+    Field(Key),
+    /// `<<`.
+    Merge,
 }
 
 struct Builder<'a> {
@@ -122,7 +136,7 @@ impl<'a> Builder<'a> {
     fn event(&mut self, event: Event<'_>, mark: Marker) -> Result<(), YamlError> {
         let place = self.place(mark);
         match event {
-            Event::DocumentStart(_) if self.root.is_some() => Err(error(
+            Event::DocumentStart(..) if self.root.is_some() => Err(error(
                 codes::NOT_YAML,
                 place,
                 "a second document begins without a `---` line",
@@ -138,20 +152,17 @@ impl<'a> Builder<'a> {
                     1,
                 )
             }
-            Event::SequenceStart(anchor, tag) => {
-                self.check_tag(tag.as_deref(), place)?;
-                self.push(Open {
-                    anchor,
-                    place,
-                    items: Items::List(Vec::new()),
-                })
-            }
-            Event::MappingStart(anchor, tag) => {
-                self.check_tag(tag.as_deref(), place)?;
+            Event::SequenceStart(_, anchor, _) => self.push(Open {
+                anchor,
+                place,
+                items: Items::List(Vec::new()),
+            }),
+            Event::MappingStart(_, anchor, _) => {
                 let items = Items::Map {
                     entries: Vec::new(),
                     keys: HashSet::new(),
                     pending: None,
+                    merged: Vec::new(),
                 };
                 self.push(Open {
                     anchor,
@@ -161,11 +172,8 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => self.alias(anchor, place),
-            Event::Nothing
-            | Event::StreamStart
-            | Event::StreamEnd
-            | Event::DocumentStart(_)
-            | Event::DocumentEnd => Ok(()),
+            // Where streams and documents begin and end, and what is only told to those who ask for it.
+            _ => Ok(()),
         }
     }
 
@@ -192,7 +200,17 @@ impl<'a> Builder<'a> {
         };
         let value = match items {
             Items::List(list) => Value::List(list),
-            Items::Map { entries, .. } => Value::Map(entries),
+            Items::Map {
+                mut entries,
+                mut keys,
+                merged,
+                ..
+            } => {
+                // What the mapping says itself holds before what it takes from others.
+                let new = |(key, _): &(Key, Node)| keys.insert(key.text.clone());
+                entries.extend(merged.into_iter().filter(new));
+                Value::Map(entries)
+            }
         };
         let node = Node { place, value };
         self.add(node, anchor, 1)
@@ -216,8 +234,10 @@ impl<'a> Builder<'a> {
                 entries,
                 pending,
                 keys,
+                merged,
             }) => match pending.take() {
-                Some(key) => entries.push((key, node)),
+                Some(Pending::Field(key)) => entries.push((key, node)),
+                Some(Pending::Merge) => merge(node, merged)?,
                 None => *pending = Some(new_key(node, keys)?),
             },
         }
@@ -257,9 +277,16 @@ impl<'a> Builder<'a> {
         place: Place,
         mark: Marker,
     ) -> Result<Scalar, YamlError> {
-        self.check_tag(tag, place)?;
-        let forced_text = tag
-            .is_some_and(|tag| tag.suffix == "str" || (tag.handle == "!" && tag.suffix.is_empty()));
+        let tag = tag.map(|tag| (is_core(tag), tag.core_suffix().unwrap_or(tag.suffix())));
+        // Tags other than YAML's own mean nothing to the decoder.
+        let (decoded, plain) = match tag {
+            Some((true, "str")) => (None, false),
+            Some((true, "int" | "float" | "bool" | "null")) => (None, true),
+            Some((true, "binary")) => (Some(binary(text, place)?), false),
+            Some((false, "" | "!")) => (None, false),
+            _ => (None, style == ScalarStyle::Plain),
+        };
+        let text = decoded.as_deref().unwrap_or(text);
         let content = (style == ScalarStyle::Literal).then(|| {
             // The parser's mark is on the first line that has text; blank lines before it are part of the content.
             let line = self
@@ -277,25 +304,9 @@ impl<'a> Builder<'a> {
         });
         Ok(Scalar {
             text: text.into(),
-            plain: style == ScalarStyle::Plain && !forced_text,
+            plain,
             content,
         })
-    }
-
-    fn check_tag(&self, tag: Option<&Tag>, place: Place) -> Result<(), YamlError> {
-        const KNOWN: [&str; 7] = ["str", "int", "float", "bool", "null", "map", "seq"];
-        match tag {
-            Some(tag) if tag.is_yaml_core_schema() && KNOWN.contains(&tag.suffix.as_str()) => {
-                Ok(())
-            }
-            Some(tag) if tag.handle == "!" && tag.suffix.is_empty() => Ok(()),
-            Some(tag) => Err(error(
-                codes::YAML_FEATURE,
-                place,
-                format!("the tag `{tag}` is not used in resources"),
-            )),
-            None => Ok(()),
-        }
     }
 
     fn scan_error(&self, error: &ScanError) -> YamlError {
@@ -312,13 +323,13 @@ impl<'a> Builder<'a> {
             "the line is indented with a tab; YAML is indented with spaces"
         } else if line.contains("{{") {
             "this looks like a template; render it first"
-        } else if at_end {
+        } else if at_end || is_unclosed(error.kind()) {
             "the document ends too early: it may have been cut off"
         } else {
             ""
         };
-        // The scanner counts the nesting of `[` and `{` in one byte.
-        let too_deep = error.info().contains("recursion limit");
+        // The scanner has bounds of its own, behind which nesting is not even counted.
+        let too_deep = *error.kind() == ErrorKind::RecursionLimitExceeded;
         YamlError {
             code: if too_deep {
                 codes::LIMIT
@@ -341,30 +352,49 @@ fn error(code: &'static str, place: Place, message: impl Into<String>) -> YamlEr
     }
 }
 
-fn new_key(node: Node, keys: &mut HashSet<Arc<str>>) -> Result<Key, YamlError> {
+/// The place is where it was opened.
+fn is_unclosed(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::UnclosedFlowCollection { .. } | ErrorKind::UnclosedQuotedScalar
+    )
+}
+
+fn is_core(tag: &Tag) -> bool {
+    tag.is_yaml_core_schema() || tag.handle() == "tag:yaml.org,2002:"
+}
+
+/// What `!!binary` holds, as far as it is text.
+fn binary(text: &str, place: Place) -> Result<String, YamlError> {
+    let packed: String = text.split_ascii_whitespace().collect();
+    let bytes = BASE64.decode(packed).ok();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    text.ok_or_else(|| {
+        let message = "the value of `!!binary` is not text in base64";
+        error(codes::YAML_FEATURE, place, message)
+    })
+}
+
+fn new_key(node: Node, keys: &mut HashSet<Arc<str>>) -> Result<Pending, YamlError> {
     let place = node.place;
-    let Value::Scalar(Scalar { text, plain, .. }) = node.value else {
-        let help = if matches!(node.value, Value::Map(_)) {
-            "this looks like a template; render it first"
-        } else {
-            ""
-        };
-        return Err(YamlError {
+    let no_text = |help| {
+        let message = "the key of a mapping must be text";
+        Err(YamlError {
             help,
-            ..error(
-                codes::YAML_FEATURE,
-                place,
-                "the key of a mapping must be text",
-            )
-        });
-    };
-    if plain && &*text == "<<" {
-        let message = "merge keys (`<<`) are not part of YAML 1.2";
-        return Err(YamlError {
-            help: "write the fields out",
             ..error(codes::YAML_FEATURE, place, message)
-        });
-    }
+        })
+    };
+    let scalar = match node.value {
+        Value::Scalar(scalar) => scalar,
+        Value::Map(_) => return no_text("this looks like a template; render it first"),
+        Value::List(_) => return no_text(""),
+    };
+    let text: Arc<str> = match scalar.resolve() {
+        Resolved::Null => return no_text("put it in quotes"),
+        Resolved::Boolean(word) => word.to_string().into(),
+        Resolved::Integer(number) => number.to_string().into(),
+        Resolved::Text | Resolved::Float(_) => scalar.text,
+    };
     if !keys.insert(text.clone()) {
         return Err(error(
             codes::DUPLICATE_KEY,
@@ -372,7 +402,31 @@ fn new_key(node: Node, keys: &mut HashSet<Arc<str>>) -> Result<Key, YamlError> {
             format!("`{}` is written twice", crate::text::clip(&text)),
         ));
     }
-    Ok(Key { place, text })
+    Ok(match scalar.plain && &*text == "<<" {
+        true => Pending::Merge,
+        false => Pending::Field(Key { place, text }),
+    })
+}
+
+/// Takes in what a merge key names: a mapping, or several.
+fn merge(node: Node, merged: &mut Vec<(Key, Node)>) -> Result<(), YamlError> {
+    let place = node.place;
+    let refused = || {
+        let message = "a merge key (`<<`) takes a mapping, or a list of mappings";
+        Err(error(codes::YAML_FEATURE, place, message))
+    };
+    let mappings = match node.value {
+        Value::Map(entries) => vec![Value::Map(entries)],
+        Value::List(items) => items.into_iter().map(|item| item.value).collect(),
+        Value::Scalar(_) => return refused(),
+    };
+    for mapping in mappings {
+        let Value::Map(entries) = mapping else {
+            return refused();
+        };
+        merged.extend(entries);
+    }
+    Ok(())
 }
 
 fn count_nodes(node: &Node) -> usize {

@@ -40,39 +40,110 @@ pub(crate) struct Key {
     pub(crate) text: Arc<str>,
 }
 
+/// What Kubernetes takes a scalar for. Its decoder reads plain scalars by YAML 1.1 as Go's yaml.v2 does: `yes` and `y` are booleans,
+/// `010` is eight, `1_000` is a thousand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Resolved {
+    Text,
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    /// Any other number.
+    Float(f64),
+}
+
 impl Scalar {
     /// Whether it says nothing.
     pub(crate) fn is_null(&self) -> bool {
-        self.plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
+        self.resolve() == Resolved::Null
     }
 
-    /// What Kubernetes would take a plain scalar for, when that is not text. YAML 1.1's words for booleans are among them,
-    /// since Kubernetes reads YAML 1.1: taking `no` for text here would make a folder mean two things.
-    pub(crate) fn other_type(&self) -> Option<&'static str> {
+    /// See `Resolved`.
+    pub(crate) fn resolve(&self) -> Resolved {
         if !self.plain {
-            return None;
+            return Resolved::Text;
         }
-        match &*self.text.to_ascii_lowercase() {
-            "true" | "false" | "yes" | "no" | "on" | "off" => Some("a boolean"),
-            "" | "~" | "null" => Some("null"),
-            ".inf" | "-.inf" | "+.inf" | ".nan" => Some("a number"),
-            text => is_number(text).then_some("a number"),
+        match &*self.text {
+            "" | "~" | "null" | "Null" | "NULL" => Resolved::Null,
+            "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+                Resolved::Boolean(true)
+            }
+            "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off"
+            | "OFF" => Resolved::Boolean(false),
+            ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
+                Resolved::Float(f64::INFINITY)
+            }
+            "-.inf" | "-.Inf" | "-.INF" => Resolved::Float(f64::NEG_INFINITY),
+            ".nan" | ".NaN" | ".NAN" => Resolved::Float(f64::NAN),
+            text => number(text),
+        }
+    }
+
+    /// What it is in people's words, when that is not text: taking `no` for text here would make a folder mean two things.
+    pub(crate) fn other_type(&self) -> Option<&'static str> {
+        match self.resolve() {
+            Resolved::Text => None,
+            Resolved::Null => Some("null"),
+            Resolved::Boolean(_) => Some("a boolean"),
+            Resolved::Integer(_) | Resolved::Float(_) => Some("a number"),
         }
     }
 }
 
-fn is_number(text: &str) -> bool {
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let radix = |prefix: &str, of: u32| {
-        digits
-            .strip_prefix(prefix)
-            .is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_digit(of)))
+/// A number, or text.
+fn number(text: &str) -> Resolved {
+    if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
+        return Resolved::Text;
+    }
+    let text = text.replace('_', "");
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => ("-", rest),
+        None => ("", text.strip_prefix('+').unwrap_or(&text)),
     };
-    let starts = digits.starts_with(|c: char| c.is_ascii_digit())
-        || digits
-            .strip_prefix('.')
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    radix("0x", 16) || radix("0o", 8) || radix("0b", 2) || (starts && digits.parse::<f64>().is_ok())
+    let radix = |prefixes: [&str; 2], base: u32| {
+        let rest = prefixes.iter().find_map(|one| digits.strip_prefix(one))?;
+        let is_digits = !rest.is_empty() && rest.chars().all(|c| c.is_digit(base));
+        is_digits.then(|| i64::from_str_radix(&format!("{sign}{rest}"), base).ok())?
+    };
+    let octal = || {
+        let leads = digits.len() > 1 && digits.starts_with('0');
+        let is_octal = leads && digits.bytes().all(|b| matches!(b, b'0'..=b'7'));
+        is_octal.then(|| i64::from_str_radix(&format!("{sign}{digits}"), 8).ok())?
+    };
+    let decimal = || {
+        let is_digits = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        let leads = digits.len() > 1 && digits.starts_with('0');
+        (is_digits && !leads).then(|| format!("{sign}{digits}").parse().ok())?
+    };
+    let integer = radix(["0x", "0X"], 16)
+        .or_else(|| radix(["0o", "0O"], 8))
+        .or_else(|| radix(["0b", "0B"], 2))
+        .or_else(octal)
+        .or_else(decimal);
+    match integer {
+        Some(number) => Resolved::Integer(number),
+        None if is_float(digits) => match format!("{sign}{digits}").parse::<f64>() {
+            Ok(number) if number.is_finite() => Resolved::Float(number),
+            Ok(_) | Err(_) => Resolved::Text,
+        },
+        None => Resolved::Text,
+    }
+}
+
+/// Digits with at most one point, then perhaps an exponent.
+fn is_float(digits: &str) -> bool {
+    let (mantissa, exponent) = match digits.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (digits, None),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all_digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    let exponent = exponent.is_none_or(|text| {
+        let text = text.strip_prefix(['+', '-']).unwrap_or(text);
+        !text.is_empty() && all_digits(text)
+    });
+    let some = !whole.is_empty() || !fraction.is_empty();
+    some && all_digits(whole) && all_digits(fraction) && exponent
 }
 
 impl Node {

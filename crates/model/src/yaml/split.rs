@@ -7,7 +7,8 @@ pub(crate) struct Document<'a> {
     pub(crate) first_line: u32,
 }
 
-/// The documents of a file that say anything, in order. `---` stays with the document it opens; `...` ends one.
+/// The documents of a file that say anything, in order. `---` stays with the document it opens, and so do directives (`%TAG`) before
+/// it; `...` ends one.
 pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut documents = Vec::new();
@@ -15,7 +16,11 @@ pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
     let mut offset = 0;
     for (line, number) in text.split_inclusive('\n').zip(1u32..) {
         let next = offset + line.len();
-        if is_marker(line, "---") {
+        let directives =
+            is_directive(&text[start..offset]) && !says_something(&text[start..offset]);
+        if is_marker(line, "---") && directives {
+            // The parser takes them together.
+        } else if is_marker(line, "---") {
             documents.push(Document {
                 text: &text[start..offset],
                 first_line: start_line,
@@ -41,6 +46,11 @@ pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
 fn is_marker(line: &str, marker: &str) -> bool {
     line.strip_prefix(marker)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+}
+
+/// Whether a line of it is a directive.
+fn is_directive(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with('%'))
 }
 
 /// Not only blank lines, comments, directives and the marker itself.

@@ -63,8 +63,16 @@ fn a_million_characters_in_a_name_are_not_repeated() {
         "V0108",
     );
     refused(
-        &format!("apiVersion: v1\nkind: Service\nmetadata: {{name: a, \"{long}\": 1}}\n"),
+        &format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: a, \"{}\": 1}}\n",
+            &long[..1000]
+        ),
         "V0101",
+    );
+    // A key of more than 1,024 characters needs a `?` before it, as in Kubernetes' decoder.
+    refused(
+        &format!("apiVersion: v1\nkind: Service\nmetadata: {{name: a, \"{long}\": 1}}\n"),
+        "V0002",
     );
 }
 

@@ -1,0 +1,82 @@
+//! What Kubernetes' own decoder makes of documents, and what ours does. `kubernetes.yaml` holds documents and the answers of
+//! `sigs.k8s.io/yaml` in JSON with sorted keys; where ours differs on purpose, `ours` is the answer and `why` the reason.
+
+use std::fmt::Write as _;
+
+use super::*;
+
+#[test]
+fn documents_are_read_as_kubernetes_reads_them() {
+    let origin = Place { line: 1, column: 1 };
+    let table = parse_document(include_str!("kubernetes.yaml"), origin);
+    let table = table.expect("a table").expect("with rows");
+    let Value::List(rows) = &table.value else {
+        panic!("a list of rows")
+    };
+    let (mut wrong, mut count) = (String::new(), 0);
+    for row in rows {
+        let text = |key: &str| match row.get(key).map(|node| &node.value) {
+            Some(Value::Scalar(scalar)) => Some(scalar.text.to_string()),
+            _ => None,
+        };
+        let (yaml, kubernetes) = (text("yaml").expect("yaml"), text("json").expect("json"));
+        let expected = text("ours").unwrap_or(kubernetes);
+        let found = decoded(&yaml);
+        count += 1;
+        if found != expected {
+            writeln!(
+                wrong,
+                "{}: {yaml:?}: {found}, not {expected}",
+                row.place.line
+            )
+            .unwrap();
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(count > 500, "{count} rows");
+}
+
+/// The one document of a text as JSON, or `refused`.
+fn decoded(text: &str) -> String {
+    let documents = split(text);
+    let first = documents.first();
+    let Some(document) = first else {
+        return "null".to_owned();
+    };
+    let line = document.first_line;
+    match parse_document(document.text, Place { line, column: 1 }) {
+        Ok(None) => "null".to_owned(),
+        Ok(Some(node)) => json(&node),
+        Err(_) => "refused".to_owned(),
+    }
+}
+
+fn json(node: &Node) -> String {
+    let quoted = |text: &str| {
+        let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+        let escaped = escaped.replace('\n', "\\n").replace('\t', "\\t");
+        format!("\"{escaped}\"")
+    };
+    match &node.value {
+        Value::Scalar(scalar) => match scalar.resolve() {
+            Resolved::Text => quoted(&scalar.text),
+            Resolved::Null => "null".to_owned(),
+            Resolved::Boolean(word) => word.to_string(),
+            Resolved::Integer(number) => number.to_string(),
+            Resolved::Float(number) => number.to_string(),
+        },
+        Value::List(items) => {
+            let items: Vec<String> = items.iter().map(json).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Map(entries) => {
+            let entry = |(key, value): &(Key, Node)| (key.text.to_string(), json(value));
+            let mut entries: Vec<_> = entries.iter().map(entry).collect();
+            entries.sort();
+            let entries = entries.iter();
+            let entries = entries.map(|(key, value)| format!("{}:{value}", quoted(key)));
+            let entries: Vec<String> = entries.collect();
+            format!("{{{}}}", entries.join(","))
+        }
+    }
+}
