@@ -158,8 +158,13 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
+    /// Of the proxy before a workload. A node proxy knows connections only, so it holds what it can ask of them.
     pub(crate) fn of(mesh: &'a Mesh, subject: &Subject<'_>) -> Self {
-        Self::of_labels(mesh, subject.namespace, subject.labels)
+        let mut held = Self::of_labels(mesh, subject.namespace, subject.labels);
+        if !subject.has_sidecar && subject.ambient {
+            held.policies.iter_mut().for_each(limit_to_connections);
+        }
+        held
     }
 
     fn of_labels(mesh: &'a Mesh, namespace: &Namespace, labels: &Labels) -> Self {
@@ -202,6 +207,22 @@ impl<'a> Held<'a> {
         });
         let provider = provider.map_or("", |name| &**name);
         self.decided(format!("provider `{provider}`"), Some(rule))
+    }
+}
+
+/// Makes of a policy what a node proxy enforces. It asks no provider, so it denies what a CUSTOM rule matches. It sees neither
+/// the client behind a proxy nor a server name.
+fn limit_to_connections(policy: &mut Policy) {
+    if matches!(policy.action, Action::Custom(_)) {
+        policy.action = Action::Deny;
+    }
+    for rule in &mut policy.rules {
+        let parts = rule.from.iter_mut().chain(&mut rule.to).flatten();
+        for term in parts.chain(&mut rule.when) {
+            if matches!(term.attribute, Attribute::RemoteIp | Attribute::Sni) {
+                term.attribute = Attribute::Unanswerable(term.attribute.to_string().into());
+            }
+        }
     }
 }
 
@@ -253,10 +274,12 @@ fn one(
     question: &Question<'_>,
 ) -> Explanation {
     let mut explanation = undecided(subject, port);
-    if !subject.has_sidecar {
-        explanation.decided.why = "no sidecar stands before it: nothing is enforced".to_owned();
+    if !subject.has_proxy() {
+        explanation.decided.why =
+            "neither a sidecar nor a node proxy serves it: nothing is enforced".to_owned();
         return explanation;
     }
+    let protocol = enforced_protocol(subject, protocol);
     let mode = mode(mesh, subject, port);
     if let Some(why) = refused_at_the_door(mesh, mode, question.from) {
         explanation.allowed = false;
@@ -282,6 +305,14 @@ fn one(
         explanation.limits = limits::told(mesh, subject);
     }
     explanation
+}
+
+/// The protocol as the proxy before a workload understands it: a node proxy carries bytes.
+fn enforced_protocol(subject: &Subject<'_>, protocol: Protocol) -> Protocol {
+    match subject.has_sidecar {
+        true => protocol,
+        false => Protocol::Tcp,
+    }
 }
 
 fn is_opaque(protocol: Protocol) -> bool {

@@ -1,14 +1,16 @@
 //! Who can call a service: every identity of the mesh, and whoever has none, against each of its ports. What depends on
 //! the request is said in the words of the rules.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use voile_model::mesh::{Mesh, Protocol, Service};
-use voile_model::{Identity, Port};
+use voile_model::mesh::{Mesh, Protocol, Service, ServicePort};
+use voile_model::{Identity, Port, ResourceName};
 use voile_policy::authorization::{Action, Facts, Policy, Rule, Term, naive, provider_of};
 
-use super::{Held, is_known, mode, refused_at_the_door, said};
+use super::{
+    Held, enforced_protocol, is_known, is_opaque, mode, refused_at_the_door, said, waypoint,
+};
 use crate::subject::{Subject, behind, subjects};
 
 /// Who calls.
@@ -18,6 +20,15 @@ pub enum Caller {
     Identity(Identity),
     /// Whoever calls in plaintext.
     Plaintext,
+}
+
+impl Caller {
+    fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::Identity(identity) => Some(identity),
+            Self::Plaintext => None,
+        }
+    }
 }
 
 /// What a caller may.
@@ -44,35 +55,47 @@ pub struct Access {
     pub answer: Answer,
 }
 
-/// The whole table, callers in order.
+/// The whole table, callers in order. A service behind a waypoint has one row for each port: the waypoint decides.
 #[must_use]
 pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
     let subjects = subjects(mesh);
-    let mut callers: BTreeMap<Caller, ()> = BTreeMap::new();
-    for subject in subjects.iter().filter(|subject| subject.has_sidecar) {
-        let identity = Identity {
+    let mut callers = BTreeSet::from([Caller::Plaintext]);
+    for subject in subjects.iter().filter(|subject| subject.has_proxy()) {
+        callers.insert(Caller::Identity(Identity {
             trust_domain: mesh.config.trust_domain.clone(),
             namespace: subject.namespace.clone(),
             service_account: subject.service_account.clone(),
-        };
-        callers.insert(Caller::Identity(identity), ());
+        }));
     }
-    callers.insert(Caller::Plaintext, ());
+    let waypoint = mesh.waypoint_of(service);
+    let members = match waypoint {
+        Some(_) => Vec::new(),
+        None => behind(mesh, service, &subjects),
+    };
     let mut table = Vec::new();
-    for caller in callers.keys() {
-        for (subject, ports) in behind(mesh, service, &subjects) {
+    for caller in &callers {
+        let mut row = |workload: String, port: Port, answer| {
+            table.push(Access {
+                caller: caller.clone(),
+                workload,
+                port,
+                answer,
+            });
+        };
+        if let Some(name) = &waypoint {
+            for port in &service.ports {
+                let answer = at_waypoint(mesh, name, (service, port), caller);
+                row(format!("waypoint {name}"), port.number, answer);
+            }
+        }
+        for (subject, ports) in &members {
             let held = Held::of(mesh, subject);
             for port in &service.ports {
-                let Some(target) = ports.get(&port.number).copied() else {
-                    continue;
-                };
-                let asked = (port.protocol, target);
-                table.push(Access {
-                    caller: caller.clone(),
-                    workload: subject.name.clone(),
-                    port: port.number,
-                    answer: answer(mesh, subject, &held, caller, asked),
-                });
+                if let Some(target) = ports.get(&port.number) {
+                    let answer =
+                        at_workload(mesh, subject, &held, caller, (port.protocol, *target));
+                    row(subject.name.clone(), port.number, answer);
+                }
             }
         }
     }
@@ -101,33 +124,49 @@ fn allowed<'p>(policies: impl Iterator<Item = &'p Policy>, facts: &Facts<'_>, ht
     }
 }
 
-fn answer(
+fn at_waypoint(
+    mesh: &Mesh,
+    name: &ResourceName,
+    (service, port): (&Service, &ServicePort),
+    caller: &Caller,
+) -> Answer {
+    match waypoint::entrance(mesh, name, service, caller.identity()) {
+        Err((why, _)) => Answer::Nothing(why),
+        Ok(gateway) => {
+            let held = Held::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
+            answer(&held, caller, (port.protocol, port.number))
+        }
+    }
+}
+
+fn at_workload(
     mesh: &Mesh,
     subject: &Subject<'_>,
     held: &Held<'_>,
     caller: &Caller,
     (protocol, port): (Protocol, Port),
 ) -> Answer {
-    if !subject.has_sidecar {
+    if !subject.has_proxy() {
         return Answer::Everything;
     }
-    let from = match caller {
-        Caller::Identity(identity) => Some(identity),
-        Caller::Plaintext => None,
-    };
-    if let Some(why) = refused_at_the_door(mesh, mode(mesh, subject, port), from) {
-        return Answer::Nothing(why);
+    match refused_at_the_door(mesh, mode(mesh, subject, port), caller.identity()) {
+        Some(why) => Answer::Nothing(why),
+        None => answer(held, caller, (enforced_protocol(subject, protocol), port)),
     }
+}
+
+/// What the policies let a caller do whose connection is taken.
+fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) -> Answer {
     let nowhere = Ipv4Addr::UNSPECIFIED.into();
     let facts = Facts {
-        source: from,
+        source: caller.identity(),
         source_ip: nowhere,
         remote_ip: nowhere,
         destination: SocketAddr::new(nowhere, port.get()),
         sni: None,
         http: None,
     };
-    let http = !matches!(protocol, Protocol::Tcp | Protocol::Tls);
+    let http = !is_opaque(protocol);
     let enforced = || held.policies.iter().filter(|policy| !policy.dry_run);
     let mut conditions = Vec::new();
     for policy in enforced() {

@@ -2,13 +2,44 @@
 
 use std::sync::Arc;
 
-use voile_model::ResourceName;
+use voile_model::mesh::gateway_api::Gateway;
 use voile_model::mesh::{Mesh, Service, ServicePort, Workload};
+use voile_model::{Identity, ResourceName};
 use voile_policy::Mode;
 
 use super::{
     Decided, Explanation, Held, Question, ask, is_opaque, limits, refused_at_the_door, token,
 };
+
+/// The waypoint that takes a caller's connection to a service; else why nobody passes, and what would have to be otherwise.
+pub(super) fn entrance<'a>(
+    mesh: &'a Mesh,
+    name: &ResourceName,
+    service: &Service,
+    from: Option<&Identity>,
+) -> Result<&'a Arc<Gateway>, (String, String)> {
+    let Some(gateway) = mesh.waypoint(name) else {
+        return Err((
+            format!("waypoint {name} is not there, and nobody goes past it"),
+            format!("write a Gateway {name} of the class istio-waypoint"),
+        ));
+    };
+    let own = &service.key.namespace;
+    if !mesh.takes(gateway, own) {
+        return Err((
+            format!("it takes nothing of the namespace {own}, and nobody goes past it"),
+            format!("its listener's allowedRoutes would have to let {own} in"),
+        ));
+    }
+    // A waypoint takes tunnels only, and the caller of a tunnel has proved its identity.
+    match refused_at_the_door(mesh, Mode::Strict, from) {
+        None => Ok(gateway),
+        Some(why) => Err((
+            why,
+            "only node proxies call it, each by its pod's identity".to_owned(),
+        )),
+    }
+}
 
 pub(super) fn at(
     mesh: &Mesh,
@@ -32,30 +63,15 @@ pub(super) fn at(
         beside: Vec::new(),
         limits: Vec::new(),
     };
-    let refused = |explanation: &mut Explanation, why: String, otherwise: String| {
-        explanation.allowed = false;
-        explanation.decided.why = why;
-        explanation.otherwise.push(otherwise);
+    let gateway = match entrance(mesh, name, service, question.from) {
+        Ok(gateway) => gateway,
+        Err((why, otherwise)) => {
+            explanation.allowed = false;
+            explanation.decided.why = why;
+            explanation.otherwise.push(otherwise);
+            return explanation;
+        }
     };
-    let Some(gateway) = mesh.waypoint(name) else {
-        let otherwise = format!("write a Gateway {name} of the class istio-waypoint");
-        let why = "it is not there, and nobody goes past it".to_owned();
-        refused(&mut explanation, why, otherwise);
-        return explanation;
-    };
-    let own = &service.key.namespace;
-    if !mesh.takes(gateway, own) {
-        let otherwise = format!("its listener's allowedRoutes would have to let {own} in");
-        let why = format!("it takes nothing of the namespace {own}, and nobody goes past it");
-        refused(&mut explanation, why, otherwise);
-        return explanation;
-    }
-    // Tunnels are all that it takes, and who makes one has proved who it is.
-    if let Some(why) = refused_at_the_door(mesh, Mode::Strict, question.from) {
-        let otherwise = "only node proxies call it, each by its pod's identity".to_owned();
-        refused(&mut explanation, why, otherwise);
-        return explanation;
-    }
     let held = Held::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
     // Whose Pods it has is not known where none runs: what selects those by label is left out.
     let is_its =

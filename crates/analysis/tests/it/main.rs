@@ -1,6 +1,8 @@
 //! Golden tables for whole meshes: `golden/*.txt` hold a name, YAML that is valid resource by resource, and the exact
 //! problems of it as a whole. With `VOILE_BLESS=1` the answers are rewritten; read the difference before you commit it.
 
+mod agreement;
+
 use std::fmt::Write as _;
 use std::path::Path;
 

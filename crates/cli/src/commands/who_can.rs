@@ -11,8 +11,9 @@ use super::explain::{Output, mesh};
 /// What is asked.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Every identity that a workload with a sidecar has, and whoever calls in plaintext, against every port of the service, for\n\
-    every workload behind it: `everything`, `nothing`, or what a request must be like.\n\n\
+    after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is held against\n\
+    every port of the service, at its waypoint or else at every workload behind it: `everything`, `nothing`, or what a request\n\
+    must be like.\n\n\
     Exit code: 0, or 2 when the folder cannot be read or the service is not known."
 )]
 pub(crate) struct Args {
