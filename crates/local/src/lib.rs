@@ -32,7 +32,6 @@ pub mod runner;
 pub mod scrape;
 pub mod variables;
 pub mod view;
-pub mod watch;
 
 pub use block::MAX_CONTROL_PLANES;
 pub use isolation::{Wanted, start};

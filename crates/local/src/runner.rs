@@ -23,6 +23,7 @@ use voile_host::place::Place;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 use voile_model::mesh::MeshConfig;
 use voile_model::{Diagnostic, Mesh, ResourceName};
+use voile_watch::FolderWatch;
 
 use crate::addresses::{AddressError, Addresses};
 use crate::application::{Surroundings, container, control, pod_id, sidecar};
@@ -39,7 +40,6 @@ use crate::process::Process;
 use crate::relay::RelayThread;
 use crate::rollout::{Beginning, Roster};
 use crate::run_folder::RunFolder;
-use crate::watch::FolderWatch;
 use by_node::{ByNode, node_subject};
 use display::Shown;
 
@@ -266,9 +266,7 @@ impl Runner {
     ) -> Result<Self, UpError> {
         options.folder = canonical(&options.folder).map_err(UpError::Folder)?;
         let now = Instant::now();
-        let watch = FolderWatch::new(&options.folder, now);
-        let sources =
-            voile_model::files::read_directory(&options.folder).map_err(UpError::Folder)?;
+        let (watch, sources) = edits::watch_folder(&options.folder)?;
         let ground = Ground::claim(inside)?;
         let mut addresses = Addresses::new(ground.layout());
         let mut roster = Roster::default();
@@ -426,7 +424,7 @@ impl Runner {
         {
             self.write_tokens()?;
         }
-        if self.watch.changed(now) {
+        if self.watch.is_due(now) {
             self.edited()?;
         } else if !self.roster.is_settled() {
             self.roll()?;

@@ -71,6 +71,7 @@ mod traffic;
 mod truth;
 mod unlucky;
 mod up;
+mod up_files;
 mod up_keys;
 mod up_netns;
 mod up_netns_traffic;

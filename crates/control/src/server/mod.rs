@@ -25,6 +25,7 @@ use voile_identity::{
     TrustStore,
 };
 use voile_model::TrustDomain;
+use voile_watch::FolderWatch;
 use voile_xds::server::{Interest, Snapshot, Streams};
 
 use crate::error::ControlError;
@@ -34,7 +35,7 @@ use crate::options::Options;
 use crate::reload::{Kept, Publisher, Reload};
 use crate::rest::Reporter;
 use crate::snapshot::{Caller, MeshSnapshot};
-use crate::source::{FilesSource, Source};
+use crate::source::Source;
 use crate::status::Status;
 use crate::ztunnel::Staff;
 use accept::OwnCertificate;
@@ -107,7 +108,7 @@ impl Control {
     /// A folder cannot be read, the state cannot be used, or an address is taken. Broken resources are no error: they
     /// are reported and left out.
     pub async fn start(options: Options, reporter: Reporter) -> Result<Self, ControlError> {
-        let source = FilesSource::new(&options.config)?;
+        let source = FolderWatch::new(&options.config)?;
         Self::start_with(options, source, reporter).await
     }
 

@@ -1,11 +1,13 @@
 //! What an edit of the folder means: read, check, expand; a broken one is reported and changes nothing that runs.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Mesh, Severity, SourceFile};
+use voile_watch::{FolderWatch, WatchError};
 
 use super::{Dataplane, Runner, UpError, same};
 use crate::addresses::{Addresses, Layout};
@@ -76,11 +78,28 @@ pub(super) fn counted(errors: usize) -> String {
     }
 }
 
+/// Watches the folder from now on, and reads it.
+pub(super) fn watch_folder(folder: &Path) -> Result<(FolderWatch, Vec<SourceFile>), UpError> {
+    let failed = |error: WatchError| UpError::Folder(io::Error::other(error));
+    let mut watch = FolderWatch::new(&[folder.to_owned()]).map_err(failed)?;
+    let sources = texts(&watch.load().map_err(failed)?);
+    Ok((watch, sources))
+}
+
+/// The files as the model reads them.
+fn texts(files: &[Arc<SourceFile>]) -> Vec<SourceFile> {
+    files.iter().map(|file| SourceFile::clone(file)).collect()
+}
+
 impl Runner {
     /// The folder has changed: follow it as far as it is good.
     pub(super) fn edited(&mut self) -> Result<(), UpError> {
-        let sources = match voile_model::files::read_directory(&self.options.folder) {
-            Ok(sources) => sources,
+        let read = self.watch.load();
+        for note in self.watch.take_notes() {
+            self.event(&note);
+        }
+        let sources = match read {
+            Ok(files) => texts(&files),
             Err(error) => {
                 self.unreadable = true;
                 self.event(&format!(

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Quiet after the last event: a script that replaces several files does it within this.
-pub(super) const BREATH: Duration = Duration::from_millis(5);
+pub(crate) const BREATH: Duration = Duration::from_millis(5);
 /// How long events that never cease may put off a reading when all files are whole.
-pub(super) const BREATHLESS: Duration = Duration::from_millis(20);
+pub(crate) const BREATHLESS: Duration = Duration::from_millis(20);
 /// Quiet after something is gone: editors and copies put something else in its place within it.
-pub(super) const QUIET: Duration = Duration::from_millis(50);
+pub(crate) const QUIET: Duration = Duration::from_millis(50);
 /// How long a file that is being written is waited for. Writers that hold files open for ever exist.
-pub(super) const WRITER: Duration = Duration::from_secs(1);
+pub(crate) const WRITER: Duration = Duration::from_secs(1);
 /// How long a stream of events may put off the reading.
-pub(super) const LONGEST: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 /// Least and longest rest between two readings.
 const REST: (Duration, Duration) = (Duration::from_millis(15), Duration::from_secs(1));
 /// Rest, in multiples of what the last reading took: edits without end cost a quarter of a core at most.
@@ -22,7 +22,7 @@ const REST_SHARE: u32 = 3;
 
 /// What an event says about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Happening {
+pub(crate) enum Happening {
     /// Somebody writes into it.
     Written,
     /// Somebody finished writing, or it came whole.
@@ -32,12 +32,12 @@ pub(super) enum Happening {
 }
 
 /// How long to rest after a reading that took this long.
-pub(super) fn rest_after(took: Duration) -> Duration {
+pub(crate) fn rest_after(took: Duration) -> Duration {
     (took * REST_SHARE).clamp(REST.0, REST.1)
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Burst {
+pub(crate) struct Burst {
     first: Option<Instant>,
     last: Option<Instant>,
     being_written: BTreeSet<PathBuf>,
@@ -45,7 +45,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    pub(super) fn event(&mut self, path: &Path, happening: Happening, now: Instant) {
+    pub(crate) fn event(&mut self, path: &Path, happening: Happening, now: Instant) {
         self.first.get_or_insert(now);
         self.last = Some(now);
         match happening {
@@ -65,12 +65,12 @@ impl Burst {
     }
 
     /// When the first of it happened.
-    pub(super) fn first(&self) -> Option<Instant> {
+    pub(crate) fn first(&self) -> Option<Instant> {
         self.first
     }
 
     /// When to look again; `None` when nothing happened, an instant not after `now` when it is time to read.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let (first, last) = (self.first?, self.last?);
         let (rest, longest) = match (self.being_written.is_empty(), self.gone.is_empty()) {
             (false, _) => (WRITER, LONGEST),

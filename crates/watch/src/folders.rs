@@ -15,15 +15,24 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 use voile_model::{SourceFile, files};
 
-use super::Source;
-use super::settle::{Burst, Happening, rest_after};
-use crate::error::ControlError;
+use crate::settle::{Burst, Happening, rest_after};
+use crate::unfinished::Waits;
 
 /// How often a folder that is away is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// A folder cannot be watched or read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}", .folder.display())]
+pub struct WatchError {
+    /// Which.
+    pub folder: PathBuf,
+    /// Why not.
+    pub reason: String,
+}
+
 /// Watched folders.
-pub struct FilesSource {
+pub struct FolderWatch {
     folders: Vec<Folder>,
     watcher: RecommendedWatcher,
     shared: Arc<Shared>,
@@ -35,14 +44,54 @@ pub struct FilesSource {
     happened: Option<Instant>,
     /// What could not be read the last time, because it is not there or not for us.
     away: Option<PathBuf>,
+    /// When what is away was last looked for by `is_due`.
+    looked: Option<Instant>,
+    /// What people should know of the last reading.
+    notes: Vec<String>,
+}
+
+/// Device and inode of a file: others at the same path mean that it was replaced as a whole.
+type FileId = (u64, u64);
+
+/// A file as it is in force.
+struct Known {
+    file: Arc<SourceFile>,
+    id: Option<FileId>,
+}
+
+/// What one reading starts from.
+struct Reading<'a> {
+    /// What the kernel told of.
+    paths: BTreeSet<PathBuf>,
+    /// It could not tell which.
+    all: bool,
+    /// Something in the folders was a link.
+    links: bool,
+    /// Files that somebody has open for writing.
+    open: BTreeSet<PathBuf>,
+    now: Instant,
+    notes: &'a mut Vec<String>,
 }
 
 struct Folder {
     path: PathBuf,
     /// Device and inode that are watched; others at the same path mean that it was replaced.
-    watched: Option<(u64, u64)>,
-    /// What was read last; none: all of it has to be read.
-    files: Option<BTreeMap<PathBuf, Arc<SourceFile>>>,
+    watched: Option<FileId>,
+    /// What is in force; none: all of it has to be read.
+    files: Option<BTreeMap<PathBuf, Known>>,
+    /// Files that somebody is writing: what is in force is not what they hold.
+    waits: Waits,
+}
+
+impl Folder {
+    fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            watched: None,
+            files: None,
+            waits: Waits::default(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -62,6 +111,8 @@ struct Told {
     paths: BTreeSet<PathBuf>,
     /// It could not tell which.
     all: bool,
+    /// Files that somebody has written into and not closed.
+    open: BTreeSet<PathBuf>,
 }
 
 impl Shared {
@@ -70,20 +121,16 @@ impl Shared {
     }
 }
 
-impl FilesSource {
+impl FolderWatch {
     /// Watches the folders. One that is not there is waited for; until it comes `load` fails.
     ///
     /// # Errors
     /// The kernel has no watches left.
-    pub fn new(folders: &[PathBuf]) -> Result<Self, ControlError> {
+    pub fn new(folders: &[PathBuf]) -> Result<Self, WatchError> {
         let shared = Arc::new(Shared::default());
         let folders: Vec<Folder> = folders
             .iter()
-            .map(|path| Folder {
-                path: std::path::absolute(path).unwrap_or_else(|_| path.clone()),
-                watched: None,
-                files: None,
-            })
+            .map(|path| Folder::new(std::path::absolute(path).unwrap_or_else(|_| path.clone())))
             .collect();
         let roots = folders.iter().map(|folder| folder.path.clone()).collect();
         *shared.roots() = roots;
@@ -102,6 +149,8 @@ impl FilesSource {
             resting: None,
             happened: None,
             away: None,
+            looked: None,
+            notes: Vec::new(),
         };
         for index in 0..source.folders.len() {
             if source.folders[index].path.exists() {
@@ -112,7 +161,7 @@ impl FilesSource {
         Ok(source)
     }
 
-    fn watch_parent(&mut self, index: usize) -> Result<(), ControlError> {
+    fn watch_parent(&mut self, index: usize) -> Result<(), WatchError> {
         let path = &self.folders[index].path;
         match path.parent() {
             Some(parent) => self
@@ -124,9 +173,9 @@ impl FilesSource {
     }
 
     /// Watches what is at the folder's path now, if that is not what is watched already.
-    fn watch(&mut self, index: usize) -> Result<(), ControlError> {
+    fn watch(&mut self, index: usize) -> Result<(), WatchError> {
         let folder = &mut self.folders[index];
-        let metadata = std::fs::metadata(&folder.path).map_err(|error| ControlError::Folder {
+        let metadata = std::fs::metadata(&folder.path).map_err(|error| WatchError {
             folder: folder.path.clone(),
             reason: error.to_string(),
         })?;
@@ -147,8 +196,8 @@ impl FilesSource {
     }
 }
 
-fn cannot_watch(folder: &Path, error: &notify::Error) -> ControlError {
-    ControlError::Folder {
+fn cannot_watch(folder: &Path, error: &notify::Error) -> WatchError {
+    WatchError {
         folder: folder.to_owned(),
         reason: format!("cannot be watched: {error}"),
     }
@@ -174,6 +223,16 @@ fn tell(shared: &Shared, event: notify::Result<Event>) {
                     continue;
                 }
                 let happening = awaited(path, hidden, happening);
+                match happening {
+                    Happening::Written => {
+                        told.open.insert(path.clone());
+                    }
+                    // Its mode or times do not say that its writer is done.
+                    Happening::Done if is_metadata(event.kind) => {}
+                    Happening::Done | Happening::Gone => {
+                        told.open.remove(path);
+                    }
+                }
                 told.burst.event(path, happening, now);
                 told.paths.insert(path.clone());
                 news = true;
@@ -196,6 +255,10 @@ fn tell(shared: &Shared, event: notify::Result<Event>) {
     if news {
         shared.news.notify_one();
     }
+}
+
+fn is_metadata(kind: EventKind) -> bool {
+    matches!(kind, EventKind::Modify(ModifyKind::Metadata(_)))
 }
 
 /// What is hidden is never waited for, nor the end of what somebody writes that nobody reads: an application's log may be open
@@ -226,27 +289,68 @@ fn happening(kind: EventKind, index: usize) -> Option<Happening> {
 }
 
 impl Folder {
-    /// Brings what is known up to date with what was told.
-    fn refresh(&mut self, paths: &BTreeSet<PathBuf>, links: bool) -> Result<bool, ControlError> {
-        let single = !links && paths.iter().all(|path| self.read_again(path));
+    /// Brings what is in force up to date with what was told; whether some of it is a link.
+    fn refresh(&mut self, reading: &mut Reading<'_>) -> Result<bool, WatchError> {
+        let mut paths: BTreeSet<PathBuf> = self.waits.paths().cloned().collect();
+        paths.extend(reading.paths.iter().cloned());
+        let whole = reading.all || reading.links;
+        let single = !whole && paths.iter().all(|path| self.read_again(path, reading));
         if let (true, Some(_)) = (single, &self.files) {
-            return Ok(links);
+            return Ok(reading.links);
         }
-        let listing = files::list_directory(&self.path).map_err(|error| ControlError::Folder {
+        let listing = files::list_directory(&self.path).map_err(|error| WatchError {
             folder: self.path.clone(),
             reason: error.to_string(),
         })?;
-        let mut known = self.files.take().unwrap_or_default();
-        let file = |(path, file): (PathBuf, SourceFile)| match known.remove(&path) {
-            Some(old) if *old == file => (path, old),
-            _ => (path, Arc::new(file)),
-        };
-        self.files = Some(listing.files.into_iter().map(file).collect());
+        let before = self.files.take();
+        let first = before.is_none();
+        let mut before = before.unwrap_or_default();
+        let mut now = BTreeMap::new();
+        for (path, file) in listing.files {
+            let old = before.remove(&path);
+            if let Some(known) = self.admit(&path, old, file, first, reading) {
+                now.insert(path, known);
+            }
+        }
+        for path in before.keys() {
+            self.waits.forget(path);
+        }
+        self.files = Some(now);
         Ok(listing.links)
     }
 
+    /// What is in force of a file after it was read: the new text, or the old one while somebody is writing.
+    fn admit(
+        &mut self,
+        path: &Path,
+        old: Option<Known>,
+        file: SourceFile,
+        first: bool,
+        reading: &mut Reading<'_>,
+    ) -> Option<Known> {
+        let id = file_id(path);
+        let replaced = old.as_ref().is_some_and(|old| old.id != id);
+        if first || replaced {
+            self.waits.forget(path);
+        } else {
+            let open = reading.open.contains(path);
+            let in_force = old.as_ref().map(|old| &*old.file);
+            let at = (reading.now, &mut *reading.notes);
+            if !self.waits.admits((path, open), in_force, &file, at) {
+                return old;
+            }
+        }
+        match old {
+            Some(old) if *old.file == file => Some(Known { id, ..old }),
+            _ => Some(Known {
+                file: Arc::new(file),
+                id,
+            }),
+        }
+    }
+
     /// Reads one path again if it is, or was, a file like any other; otherwise all has to be read.
-    fn read_again(&mut self, path: &Path) -> bool {
+    fn read_again(&mut self, path: &Path, reading: &mut Reading<'_>) -> bool {
         let Ok(inner) = path.strip_prefix(&self.path) else {
             return true;
         };
@@ -267,19 +371,26 @@ impl Folder {
             Ok(metadata) if !metadata.is_file() => false,
             Ok(_) if !files::is_configuration(path) => true,
             Ok(_) => {
-                let file = files::read_file(path);
-                if known.get(path).is_none_or(|old| **old != file) {
-                    known.insert(path.to_owned(), Arc::new(file));
+                let old = known.remove(path);
+                let admitted = self.admit(path, old, files::read_file(path), false, reading);
+                if let (Some(files), Some(admitted)) = (&mut self.files, admitted) {
+                    files.insert(path.to_owned(), admitted);
                 }
                 true
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 known.remove(path);
+                self.waits.forget(path);
                 true
             }
             Err(_) => false,
         }
     }
+}
+
+fn file_id(path: &Path) -> Option<FileId> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 impl Shared {
@@ -291,8 +402,12 @@ impl Shared {
 /// What Kubernetes replaces when the files of a mounted ConfigMap or Secret change, all at once.
 const MOUNTED: &str = "..data";
 
-impl Source for FilesSource {
-    fn follow_file(&mut self, file: &Path) -> Result<(), ControlError> {
+impl FolderWatch {
+    /// Wakes `changed` for one more file, which is not part of `load`.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub fn follow_file(&mut self, file: &Path) -> Result<(), WatchError> {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
         let Some(folder) = file.parent() else {
             return Ok(());
@@ -304,7 +419,11 @@ impl Source for FilesSource {
         watched.map_err(|error| cannot_watch(folder, &error))
     }
 
-    fn follow_folder(&mut self, folder: &Path) -> Result<(), ControlError> {
+    /// Holds what is in one more folder, too.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub fn follow_folder(&mut self, folder: &Path) -> Result<(), WatchError> {
         let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
         let inside = |known: &Folder| {
             let inner = path.strip_prefix(&known.path).ok();
@@ -315,27 +434,38 @@ impl Source for FilesSource {
             return Ok(());
         }
         self.shared.roots().push(path.clone());
-        self.folders.push(Folder {
-            path,
-            watched: None,
-            files: None,
-        });
+        self.folders.push(Folder::new(path));
         let index = self.folders.len() - 1;
         self.watch_parent(index)?;
         self.watch(index)
     }
 
-    fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError> {
-        let (paths, all) = {
+    /// Every file that is in force now, in an order that does not change; what did not change since the last call is the
+    /// same `Arc`.
+    ///
+    /// # Errors
+    /// A folder cannot be read at all; what was read before stays in force.
+    pub fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, WatchError> {
+        let mut notes = std::mem::take(&mut self.notes);
+        let mut reading = {
             let mut told = self.shared.told();
-            (
-                std::mem::take(&mut told.paths),
-                std::mem::take(&mut told.all),
-            )
+            Reading {
+                paths: std::mem::take(&mut told.paths),
+                all: std::mem::take(&mut told.all),
+                links: self.shared.links.load(Ordering::Relaxed),
+                open: told.open.clone(),
+                now: Instant::now(),
+                notes: &mut notes,
+            }
         };
+        let read = self.read(&mut reading);
+        self.notes = notes;
+        read
+    }
+
+    fn read(&mut self, reading: &mut Reading<'_>) -> Result<Vec<Arc<SourceFile>>, WatchError> {
         let mut found = Vec::new();
         let mut links = false;
-        let before = self.shared.links.load(Ordering::Relaxed);
         let was_away = self.away.take().is_some();
         for index in 0..self.folders.len() {
             if was_away {
@@ -346,13 +476,7 @@ impl Source for FilesSource {
             // Watch first, read then: what changes in between is told.
             let watched = self.watch(index);
             let folder = &mut self.folders[index];
-            let refreshed = watched.and_then(|()| {
-                if all {
-                    folder.files = None;
-                }
-                folder.refresh(&paths, before)
-            });
-            match refreshed {
+            match watched.and_then(|()| folder.refresh(reading)) {
                 Ok(has_links) => links |= has_links,
                 Err(error) => {
                     self.away = Some(folder.path.clone()).filter(|path| !is_there(path));
@@ -363,26 +487,73 @@ impl Source for FilesSource {
                     return Err(error);
                 }
             }
-            found.extend(folder.files.iter().flat_map(BTreeMap::values).cloned());
+            let files = folder.files.iter().flat_map(BTreeMap::values);
+            found.extend(files.map(|known| known.file.clone()));
         }
         self.shared.links.store(links, Ordering::Relaxed);
         Ok(found)
     }
 
-    fn changed_at(&self) -> Option<Instant> {
+    /// What people should know of the readings since the last call: which files are waited for, and which were taken.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// When the first of what `load` is about to bring was told; none when nothing was.
+    #[must_use]
+    pub fn changed_at(&self) -> Option<Instant> {
         self.happened
     }
 
-    async fn changed(&mut self) {
+    /// Returns when `load` may answer differently than last time: at once for the first change, less often the more there
+    /// are. May be dropped at any time.
+    pub async fn changed(&mut self) {
         if let Some(taken) = self.taken.take() {
             let now = Instant::now();
             self.resting = Some(now + rest_after(now - taken));
         }
+        let again = self.due_again();
         self.happened = tokio::select! {
             first = told(&self.shared, self.resting) => first,
             () = back(self.away.as_deref()) => None,
+            () = until(again) => None,
         };
         self.taken = Some(Instant::now());
+    }
+
+    /// As `changed`, for a caller that has a loop of its own: whether it is time to `load`.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        if self.due_again().is_some_and(|due| due <= now) {
+            return true;
+        }
+        if let Some(away) = &self.away {
+            let looked = self.looked.is_some_and(|then| now < then + LOOK_AGAIN);
+            if !looked {
+                self.looked = Some(now);
+                return is_there(away);
+            }
+        }
+        let mut told = self.shared.told();
+        let due = told.burst.due().is_some_and(|due| due <= now);
+        if due {
+            told.burst = Burst::default();
+        }
+        due
+    }
+
+    /// When a file that is waited for is read again.
+    fn due_again(&self) -> Option<Instant> {
+        self.folders
+            .iter()
+            .filter_map(|folder| folder.waits.due())
+            .min()
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -443,7 +614,7 @@ mod tests {
     async fn a_folder_that_is_away_is_found_when_it_comes_with_what_is_above_it() {
         let root = tempfile::tempdir().expect("a folder");
         let path = root.path().join("volume/of/mesh");
-        let mut source = FilesSource::new(std::slice::from_ref(&path)).expect("waits for it");
+        let mut source = FolderWatch::new(std::slice::from_ref(&path)).expect("waits for it");
         let refused = source.load().expect_err("nothing is there");
         assert!(refused.to_string().contains("volume/of/mesh"), "{refused}");
         // Twice: it may go again, and what is above it too.

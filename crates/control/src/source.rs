@@ -1,15 +1,12 @@
 //! Where resources come from. Files are the first; Kubernetes will be the second.
 
-mod files;
-mod settle;
-
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use files::FilesSource;
 use voile_model::SourceFile;
+use voile_watch::{FolderWatch, WatchError};
 
 use crate::error::ControlError;
 
@@ -42,4 +39,39 @@ pub trait Source: Send + 'static {
     /// Returns when `load` may answer differently than last time: at once for the first change, less often the more there are. May be
     /// dropped at any time.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+impl From<WatchError> for ControlError {
+    fn from(error: WatchError) -> Self {
+        Self::Folder {
+            folder: error.folder,
+            reason: error.reason,
+        }
+    }
+}
+
+impl Source for FolderWatch {
+    fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError> {
+        let files = Self::load(self);
+        for note in self.take_notes() {
+            tracing::warn!("{note}");
+        }
+        Ok(files?)
+    }
+
+    fn changed_at(&self) -> Option<Instant> {
+        Self::changed_at(self)
+    }
+
+    fn follow_file(&mut self, file: &Path) -> Result<(), ControlError> {
+        Ok(Self::follow_file(self, file)?)
+    }
+
+    fn follow_folder(&mut self, folder: &Path) -> Result<(), ControlError> {
+        Ok(Self::follow_folder(self, folder)?)
+    }
+
+    async fn changed(&mut self) {
+        Self::changed(self).await;
+    }
 }

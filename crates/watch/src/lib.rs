@@ -1,0 +1,9 @@
+//! Watches folders of configuration files for `voile control` and `voile up`, and reads what has changed. A file that
+//! shrinks while somebody writes it keeps its last text until the writer is done.
+
+mod folders;
+mod settle;
+mod unfinished;
+
+pub use folders::{FolderWatch, WatchError};
+pub use unfinished::{LONGEST_WAIT, SHRUNK_QUIET, WHOLE_QUIET};
