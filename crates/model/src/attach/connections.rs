@@ -26,7 +26,7 @@ pub(super) fn at_listener(
     let mut routes: Vec<(Reverse<Closeness>, LayerFourRoute)> = Vec::new();
     for one in attached {
         let own: &[Hostname] = match one.route.hostnames.as_slice() {
-            // A TCPRoute: whoever is asked for.
+            // A TCPRoute, or a TLSRoute without `hostnames`: every name of the listener.
             [] => std::slice::from_ref(served),
             own => own,
         };
@@ -53,7 +53,7 @@ pub(super) fn of_service(said: &[Said<'_>], kind: RouteKind) -> Vec<LayerFourRou
     let ours = said.iter().filter(|(one, _)| one.route.kind == kind);
     let made = ours.flat_map(|(one, port)| {
         let mut asked = match kind {
-            RouteKind::Tls => named(&one.route.hostnames),
+            RouteKind::Tls if !one.route.hostnames.is_empty() => named(&one.route.hostnames),
             _ => Criteria::new(),
         };
         asked.extend(port.map(only));

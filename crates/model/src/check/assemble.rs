@@ -15,8 +15,9 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::network::NETWORK;
 use crate::mesh::{
-    AuthorizationPolicy, Deployment, Exports, Mesh, Pod, PodPhase, PodTemplate, Resolution,
-    Service, ServiceOrigin, VirtualService, Visibility, Workload, WorkloadKind, WorkloadType,
+    AuthorizationPolicy, Deployment, Endpoint, Exports, Mesh, Pod, PodPhase, PodTemplate,
+    Resolution, Service, ServiceOrigin, ServicePort, VirtualService, Visibility, Workload,
+    WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -185,9 +186,12 @@ pub(super) fn second_round(
         Checked::Services(services, workloads) => {
             for service in services {
                 let service = exported(mesh, stored, service);
-                match mesh.services.get(&service.key) {
-                    Some(first) => clash(&format!("the service {}", service.key), &first.source),
-                    None => drop(mesh.services.insert(service.key.clone(), service)),
+                let Some(first) = mesh.services.get_mut(&service.key) else {
+                    mesh.services.insert(service.key.clone(), service);
+                    continue;
+                };
+                if !add_ports(first, &service) {
+                    clash(&format!("the service {}", service.key), &first.source);
                 }
             }
             for workload in workloads {
@@ -214,6 +218,53 @@ pub(super) fn second_round(
         Checked::Deployment(deployment) => add_deployment(deployment, mesh),
         other => add_configuration(other, stored, mesh),
     }
+}
+
+/// Gives the ports of a second ServiceEntry to the service of the first, when they differ in nothing else, as Istio does. False when
+/// they cannot be one service.
+fn add_ports(first: &mut Arc<Service>, second: &Service) -> bool {
+    let is_same = first.origin == ServiceOrigin::ServiceEntry
+        && second.origin == ServiceOrigin::ServiceEntry
+        && first.resolution == second.resolution
+        && first.location == second.location
+        && first.selector == second.selector
+        && first.visibility == second.visibility
+        && first.subject_alt_names == second.subject_alt_names
+        && is_same_endpoints(first, second);
+    let taken = |port: &ServicePort| {
+        let mut all = first.ports.iter();
+        all.any(|one| one.number == port.number || one.name == port.name)
+    };
+    let is_apart = !first.ports.is_empty() && !second.ports.iter().any(taken);
+    if !is_same || !is_apart || second.ports.is_empty() {
+        return false;
+    }
+    let merged = Arc::make_mut(first);
+    merged.ports.extend(second.ports.iter().cloned());
+    for address in &second.addresses {
+        if !merged.addresses.contains(address) {
+            merged.addresses.push(*address);
+        }
+    }
+    for range in &second.address_ranges {
+        if !merged.address_ranges.contains(range) {
+            merged.address_ranges.push(*range);
+        }
+    }
+    true
+}
+
+/// Whether both name the same endpoints, wherever they were written.
+fn is_same_endpoints(first: &Service, second: &Service) -> bool {
+    let same = |(one, other): (&Endpoint, &Endpoint)| {
+        let other = Endpoint {
+            source: one.source.clone(),
+            ..other.clone()
+        };
+        *one == other
+    };
+    let pairs = first.endpoints.iter().zip(&second.endpoints);
+    first.endpoints.len() == second.endpoints.len() && pairs.into_iter().all(same)
 }
 
 /// Whom a resource is exported to by the mesh's word, where it says nothing itself; `None` is everybody.

@@ -307,12 +307,18 @@ impl Patch {
         let mut changes = Changes::default();
         let said = slices::said(mesh, self.removed.iter().chain(&self.added));
         for (id, stored) in &self.removed {
+            if shares_service(mesh, &stored.checked, |held, own| held.ports != own.ports) {
+                return None;
+            }
             changes.before(mesh, &stored.checked);
             mesh.resources.remove(id);
         }
         let mut clashes = Vec::new();
         for (id, stored) in &self.added {
             if mesh.resources.insert(id.clone(), stored.clone()).is_some() {
+                return None;
+            }
+            if shares_service(mesh, &stored.checked, |_, _| true) {
                 return None;
             }
             assemble::second_round(id, stored, mesh, &mut clashes);
@@ -330,6 +336,21 @@ impl Patch {
         }
         clashes.is_empty().then_some(changes)
     }
+}
+
+/// Whether the mesh holds a service that `checked` makes too, and `differs` says so of both: two ServiceEntries are one service then.
+fn shares_service(
+    mesh: &Mesh,
+    checked: &Checked,
+    differs: impl Fn(&Service, &Service) -> bool,
+) -> bool {
+    let Checked::Services(services, _) = checked else {
+        return false;
+    };
+    services.iter().any(|own| {
+        let held = mesh.services.get(&own.key);
+        held.is_some_and(|held| differs(held, own))
+    })
 }
 
 /// Whether nothing else in the mesh is put together differently because of it.

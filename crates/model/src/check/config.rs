@@ -67,6 +67,16 @@ pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
             );
         }
     }
+    report.read_protobuf();
+    let networks = written.data.iter().filter(|(key, value)| {
+        let nothing = ["", "networks: {}", "{}"].contains(&value.value.trim());
+        &*key.value == "meshNetworks" && !nothing
+    });
+    for (_, networks) in networks {
+        let message = "`meshNetworks` is not yet supported and has no effect: Gateways of the classes istio-east-west and istio-remote connect networks";
+        let help = "write such Gateways, and the label topology.istio.io/network";
+        report.warning(codes::NOT_OBEYED, &networks.at, message, help);
+    }
     let mut config = MeshConfig {
         source: Some(meta.source),
         ..MeshConfig::default()
@@ -455,7 +465,11 @@ fn providers(
     );
     let checked = |written: &written::ExtensionProvider| {
         let name = report
-            .required(written.name.as_ref(), &written.at, "name")?
+            .required(
+                written.name.as_ref().filter(|name| !name.value.is_empty()),
+                &written.at,
+                "name",
+            )?
             .value
             .clone();
         let [kind] = written.kinds[..] else {

@@ -175,7 +175,8 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
 /// Whether a resource says whom it is exported to. A selector of clients' workloads says it, too: they are of its own namespace.
 fn says_exports(node: &Node) -> bool {
     let spec = node.get("spec");
-    let list = spec.and_then(|spec| spec.get("exportTo"));
+    let spellings = ["exportTo", "export_to"];
+    let list = spec.and_then(|spec| spellings.iter().find_map(|name| spec.get(name)));
     let listed = list.is_some_and(|list| match &list.value {
         yaml::Value::List(items) => !items.is_empty(),
         yaml::Value::Scalar(_) | yaml::Value::Map(_) => false,
@@ -185,7 +186,9 @@ fn says_exports(node: &Node) -> bool {
     let of_rule = node.get("kind").is_some_and(
         |kind| matches!(&kind.value, yaml::Value::Scalar(text) if &*text.text == "DestinationRule"),
     );
-    let selects = of_rule && spec.is_some_and(|spec| spec.get("workloadSelector").is_some());
+    let selectors = ["workloadSelector", "workload_selector"];
+    let selects =
+        of_rule && spec.is_some_and(|spec| selectors.iter().any(|name| spec.get(name).is_some()));
     listed || annotated.is_some() || selects
 }
 
@@ -211,6 +214,9 @@ fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut Read) {
         read_resource(file, item.node, item.at.clone(), read);
     }
 }
+
+/// What the groups of Istio end with.
+const ISTIO: &str = ".istio.io/";
 
 enum Outcome {
     Good(ResourceId, Checked),
@@ -256,6 +262,9 @@ fn resource(
             message,
             format!("write {}", kind.api_versions.join(" or ")),
         );
+    }
+    if kind.api_versions.iter().any(|one| one.contains(ISTIO)) {
+        report.read_protobuf();
     }
     let Some(meta) = values::meta(header, kind.scope == Scope::Namespaced, report) else {
         // It has no name to be remembered by.
@@ -342,9 +351,7 @@ fn checked(
         )),
         "VirtualService" => virtual_service::virtual_service(meta, fields, intents, report)
             .map(|one| Checked::VirtualService(one.into())),
-        "WorkloadEntry" => {
-            networking::workload_entry(meta, fields, report).map(|w| Checked::Workload(w.into()))
-        }
+        "WorkloadEntry" => networking::workload_entry(meta, fields, report),
         "WorkloadGroup" => workload_group::workload_group(meta, fields, report)
             .map(|group| Checked::WorkloadGroup(group.into())),
         _ => super::gateway_api::checked(kind, meta, fields, report),

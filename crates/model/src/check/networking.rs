@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::Checked;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, Report};
@@ -28,9 +29,12 @@ pub(super) fn workload_entry(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<Workload> {
+) -> Option<Checked> {
     let written = report.required(written::WorkloadEntry::read(fields), &meta.at, "spec")?;
-    let mut endpoint = endpoint(&written, report)?;
+    let Some(mut endpoint) = endpoint(&written, report) else {
+        // A warning has named it; there is nobody to call.
+        return is_of_network(&written).then(|| Checked::Services(Vec::new(), Vec::new()));
+    };
     // Istio selects by the labels of the specification, and takes those of metadata where it has none.
     if endpoint.labels.is_empty() {
         endpoint.labels = meta.labels.clone();
@@ -53,7 +57,7 @@ pub(super) fn workload_entry(
     workload.ready = written.healthy.unwrap_or(!is_probed);
     let group = meta.annotations.get(GROUP);
     workload.group = group.map(|group| ResourceName::new(meta.name.namespace, group));
-    Some(workload)
+    Some(Checked::Workload(workload.into()))
 }
 
 /// The workload that an endpoint of a ServiceEntry is, if it has an IP address.
@@ -168,8 +172,18 @@ pub(super) fn canonical_revision(labels: &Labels) -> Arc<str> {
 }
 
 pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Option<Endpoint> {
+    let text = written
+        .address
+        .as_ref()
+        .filter(|text| !text.value.is_empty());
+    if text.is_none() && is_of_network(written) {
+        let message = "an endpoint of a network without an `address` is accepted and never called: gateways of networks forward to Services only";
+        let help = "write the address at which it is reached from here";
+        report.warning(codes::NOT_OBEYED, &written.at, message, help);
+        return None;
+    }
     let address = report
-        .required(written.address.as_ref(), &written.at, "address")
+        .required(text, &written.at, "address")
         .and_then(|text| address(text, report));
     let described = described(written, report);
     Some(Endpoint {
@@ -182,6 +196,12 @@ pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Opt
         service_account: described.service_account,
         source: report.source(&written.at),
     })
+}
+
+/// Whether an endpoint names its network, which it may do instead of an address.
+pub(super) fn is_of_network(written: &written::WorkloadEntry) -> bool {
+    let named = |text: &Option<Text>| text.as_ref().is_some_and(|text| !text.value.is_empty());
+    named(&written.network) && !named(&written.address)
 }
 
 /// What is said of something that runs, but for where.
@@ -226,6 +246,7 @@ pub(super) fn described(written: &written::WorkloadEntry, report: &Report) -> De
         service_account: written
             .service_account
             .as_ref()
+            .filter(|text| !text.value.is_empty())
             .map(|text| values::service_account(Some(text), report)),
     }
 }

@@ -54,6 +54,14 @@ pub(super) fn peer_authentication(
         }
     }
     let selector = values::selector(written.selector.as_ref(), report);
+    if let Some(at) = written
+        .ports_at
+        .as_ref()
+        .filter(|_| written.ports.is_empty())
+    {
+        let help = "write a port and its mode, or remove it";
+        report.error(codes::BAD_VALUE, at, "`portLevelMtls` is empty", help);
+    }
     PeerAuthentication {
         name: meta.name,
         source: meta.source,

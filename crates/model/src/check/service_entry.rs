@@ -71,7 +71,8 @@ pub(super) fn service_entry(
         addresses,
         address_ranges,
         ports,
-        selector: values::selector(written.selector.as_ref(), report),
+        selector: values::selector(written.selector.as_ref(), report)
+            .filter(|_| resolution != Resolution::Passthrough),
         location: location?,
         resolution,
         headless: false,
@@ -109,7 +110,9 @@ fn must_have(written: &written::ServiceEntry, report: &Report) {
         report.required(None::<()>, &written.at, "hosts");
     }
     if written.ports.is_empty() {
-        report.required(None::<()>, &written.at, "ports");
+        let message = "a ServiceEntry without `ports` is accepted, and nothing of it can be called";
+        let help = "write the ports that are called";
+        report.warning(codes::NO_MEANING, &written.at, message, help);
     }
 }
 
@@ -132,6 +135,11 @@ fn resolution(written: &written::ServiceEntry, report: &Report) -> Option<Resolu
         4 => Resolution::DynamicDns,
         _ => Resolution::Passthrough,
     })
+}
+
+fn is_selecting(written: &written::ServiceEntry) -> bool {
+    let selector = written.selector.as_ref();
+    selector.is_some_and(|selector| !selector.labels.is_empty())
 }
 
 /// Whether hosts, endpoints, selector and resolution go together.
@@ -161,8 +169,9 @@ fn fits(
                 "use STATIC for addresses or DNS for host names",
             );
         }
-        Resolution::Passthrough if written.selector.is_some() => {
-            clash("resolution NONE selects no workloads", "use STATIC");
+        Resolution::Passthrough if is_selecting(written) => {
+            let message = "`workloadSelector` has no effect: with resolution NONE connections go where the client sent them";
+            report.warning(codes::NOT_OBEYED, at, message, "use STATIC, or remove it");
         }
         Resolution::Static
             if endpoints

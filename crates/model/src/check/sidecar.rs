@@ -209,6 +209,15 @@ fn egress_host(text: &Text, report: &Report) -> Option<EgressHost> {
         "*" => EgressNamespace::Any,
         "." => EgressNamespace::Own,
         "~" => EgressNamespace::Nothing,
+        excluded if excluded.starts_with('~') => {
+            let message = format!(
+                "`{}` is not yet supported and excludes nothing: the other entries say what is reached",
+                clip(&text.value)
+            );
+            let help = "name what is reached, without what is not";
+            report.warning(codes::NOT_OBEYED, &text.at, message, help);
+            return None;
+        }
         name => EgressNamespace::Named(report.parsed(
             text,
             "a host",

@@ -158,6 +158,9 @@ pub(super) fn custom_tags(
             );
             return None;
         }
+        if tag.formatter {
+            return None;
+        }
         let named = |named: &written::Named| {
             let name = report.required(named.name.as_ref(), &named.at, "name")?;
             Some((

@@ -172,15 +172,18 @@ pub(super) fn exports(list: &[Text], report: &Report) -> Exports {
 /// The name of a service account.
 pub(super) fn service_account(text: Option<&Text>, report: &Report) -> Arc<str> {
     let help = "lower-case letters, digits, `-` and `.`, at most 253";
-    text.and_then(|text| {
-        report.parsed(
-            text,
-            "a service account",
-            |name| is_dns_subdomain(name).then(|| name.into()),
-            help,
-        )
-    })
-    .unwrap_or_else(|| "default".into())
+    // Kubernetes takes an empty one for the default.
+    let named = text.filter(|text| !text.value.is_empty());
+    named
+        .and_then(|text| {
+            report.parsed(
+                text,
+                "a service account",
+                |name| is_dns_subdomain(name).then(|| name.into()),
+                help,
+            )
+        })
+        .unwrap_or_else(|| "default".into())
 }
 
 /// Whether a name of a certificate is a URI.
@@ -237,6 +240,20 @@ pub(super) fn unicast_ip(text: &Text, report: &Report) -> Option<IpAddr> {
 
 /// A host name.
 pub(super) fn hostname(text: &Text, report: &Report) -> Option<Hostname> {
+    let part = text
+        .value
+        .strip_prefix('*')
+        .filter(|rest| !rest.is_empty() && !rest.starts_with('.'));
+    let rest = part.map(|rest| rest.trim_start_matches('-'));
+    if rest.is_some_and(|rest| Hostname::new(rest).is_some_and(|host| !host.is_wildcard())) {
+        let message = format!(
+            "`{}` is not yet supported as a host name: `*` must be a whole label",
+            clip(&text.value)
+        );
+        let help = "write *.DOMAIN, or each name";
+        report.error(codes::NOT_YET, &text.at, message, help);
+        return None;
+    }
     report.parsed(
         text,
         "a host name",
@@ -280,7 +297,7 @@ pub(super) fn istio_protocol(text: Option<&Text>, report: &Report) -> Protocol {
         "HTTP", "HTTPS", "HTTP2", "GRPC", "GRPC-WEB", "TCP", "TLS", "MONGO", "MYSQL", "REDIS",
         "UDP",
     ];
-    let Some(text) = text else {
+    let Some(text) = text.filter(|text| !text.value.is_empty()) else {
         return Protocol::Auto;
     };
     protocol_word(&text.value).unwrap_or_else(|| {

@@ -389,6 +389,12 @@ impl Reading<'_> {
     fn text_match(&self, cursor: &Cursor<'_>) -> Option<TextMatch> {
         let mut fields = cursor.fields()?;
         let texts = ["exact", "prefix", "regex"].map(|field| fields.text(field));
+        // Some write Envoy's word for what an empty match says in Istio.
+        if let Some(absent) = fields.boolean("presence").filter(|flag| !flag.value) {
+            let message = "`presence: false` is not yet supported in a match";
+            let help = "write the header under `withoutHeaders`";
+            self.report.error(codes::NOT_YET, &absent.at, message, help);
+        }
         fields.finish();
         for text in texts.iter().flatten().filter(|text| text.value.is_empty()) {
             let help = "write `{}` to ask only whether it is there";

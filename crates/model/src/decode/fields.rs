@@ -39,10 +39,21 @@ impl<'a> Fields<'a> {
     /// A field; null counts as not there.
     pub fn get(&mut self, name: &'static str) -> Option<Cursor<'a>> {
         self.known.push(name);
-        let (_, node) = self
+        let protobuf = self.cursor.report.is_protobuf();
+        let mut found = self
             .entries
             .iter()
-            .find(|(key, node)| &*key.text == name && !node.is_null())?;
+            .filter(|(key, node)| spells(&key.text, name, protobuf) && !node.is_null());
+        let (_, node) = found.next()?;
+        if let Some((second, _)) = found.next() {
+            let at = At {
+                place: second.place,
+                path: self.path(&clip(&second.text)),
+            };
+            let message = format!("`{}` is `{name}` a second time", clip(&second.text));
+            let report = self.cursor.report;
+            report.error(codes::DUPLICATE_KEY, &at, message, "keep one");
+        }
         Some(Cursor {
             node,
             at: At {
@@ -137,6 +148,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Fields that are known and change nothing, each with what is so instead: a warning where one is there. Everything else of the
+    /// resource is in force.
+    pub fn without_effect(&mut self, fields: &[(&'static str, &str)]) {
+        for (name, instead) in fields {
+            if let Some(cursor) = self.get(name) {
+                self.cursor.report.warning(
+                    codes::NOT_OBEYED,
+                    &cursor.at,
+                    format!("`{name}` is not yet supported and has no effect: {instead}"),
+                    "remove it; everything else of this resource is in force",
+                );
+            }
+        }
+    }
+
     /// A field that is known and obeyed by no proxy: a warning where it asks for something else than what is so anyway, with what
     /// becomes of it. Everything else of the resource is in force.
     pub fn not_obeyed(
@@ -156,8 +182,10 @@ impl<'a> Fields<'a> {
 
     /// Reports what nobody asked for.
     pub fn finish(self) {
+        let protobuf = self.cursor.report.is_protobuf();
         for (key, _) in self.entries {
-            if !self.known.contains(&&*key.text) {
+            let mut known = self.known.iter();
+            if !known.any(|name| spells(&key.text, name, protobuf)) {
                 let at = At {
                     place: key.place,
                     path: self.path(&clip(&key.text)),
@@ -172,4 +200,22 @@ impl<'a> Fields<'a> {
             }
         }
     }
+}
+
+/// Whether a key is the field `name`. Protocol buffers take the name of a field in their own definition, too: `jwks_uri` is `jwksUri`.
+fn spells(key: &str, name: &str, protobuf: bool) -> bool {
+    if !protobuf || key == name || !key.contains('_') {
+        return key == name;
+    }
+    let mut wanted = name.chars();
+    let mut words = key.split('_');
+    let first = words.next().unwrap_or_default();
+    let mut same = !first.is_empty() && first.chars().all(|one| wanted.next() == Some(one));
+    for word in words {
+        let mut letters = word.chars();
+        let begins = letters.next().map(|one| one.to_ascii_uppercase());
+        same = same && begins.is_some() && wanted.next() == begins;
+        same = same && letters.all(|one| wanted.next() == Some(one));
+    }
+    same && wanted.next().is_none()
 }

@@ -1,6 +1,6 @@
 //! Where problems of one file are collected, and the places that values carry into checks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::codes;
@@ -35,6 +35,8 @@ pub struct Report {
     file: Arc<str>,
     diagnostics: RefCell<Vec<Diagnostic>>,
     failed: RefCell<bool>,
+    /// Whether what is read is JSON of protocol buffers.
+    protobuf: Cell<bool>,
 }
 
 impl Report {
@@ -43,7 +45,18 @@ impl Report {
             file,
             diagnostics: RefCell::default(),
             failed: RefCell::new(false),
+            protobuf: Cell::new(false),
         }
+    }
+
+    /// From here on fields may be spelt as protocol buffers define them (`jwks_uri`).
+    pub(crate) fn read_protobuf(&self) {
+        self.protobuf.set(true);
+    }
+
+    /// Whether fields may be spelt so.
+    pub(crate) fn is_protobuf(&self) -> bool {
+        self.protobuf.get()
     }
 
     /// Adds an error.

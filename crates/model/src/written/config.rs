@@ -88,7 +88,7 @@ pub(crate) struct ExtensionProvider {
 }
 
 /// What a provider can be.
-const PROVIDER_KINDS: [&str; 14] = [
+const PROVIDER_KINDS: [&str; 15] = [
     "envoyExtAuthzHttp",
     "envoyExtAuthzGrpc",
     "zipkin",
@@ -103,39 +103,167 @@ const PROVIDER_KINDS: [&str; 14] = [
     "envoyHttpAls",
     "envoyTcpAls",
     "envoyOtelAls",
+    "sds",
 ];
 
-/// Known, and without meaning for a mesh on one machine.
-const IGNORED: [&str; 18] = [
-    "ca",
-    "certificates",
-    "configSources",
-    "dnsRefreshRate",
-    "enablePrometheusMerge",
-    "inboundClusterStatName",
-    "outboundClusterStatName",
-    "ingressClass",
-    "ingressControllerMode",
-    "ingressSelector",
-    "ingressService",
-    "proxyHttpPort",
-    "proxyInboundListenPort",
-    "proxyListenPort",
-    "serviceSettings",
-    "statNamePrefix",
-    "tcpKeepalive",
-    "verifyCertificateAtClient",
+/// Fields of Istio that change nothing here, with what is so instead. A MeshConfig is not lost for them: what else it says is in force.
+const WITHOUT_EFFECT: [(&str, &str); 26] = [
+    (
+        "ca",
+        "the certificates of workloads are signed by the control plane",
+    ),
+    (
+        "caCertificates",
+        "only the roots of the control plane are trusted",
+    ),
+    ("certificates", "no certificates are made for DNS names"),
+    (
+        "configSources",
+        "resources are read from the folder or the cluster",
+    ),
+    (
+        "defaultTrafficPolicy",
+        "services without a DestinationRule have the built-in defaults",
+    ),
+    (
+        "discoverySelectors",
+        "the resources of all namespaces are read",
+    ),
+    (
+        "dnsRefreshRate",
+        "the resolver chooses when a name is asked for again",
+    ),
+    (
+        "enableEnvoyAccessLogService",
+        "a provider of Telemetry receives access logs",
+    ),
+    (
+        "hboneIdleTimeout",
+        "the proxy chooses how long a tunnel stays open",
+    ),
+    (
+        "inboundClusterStatName",
+        "metrics have Istio's standard names",
+    ),
+    (
+        "inboundTrafficPolicy",
+        "calls to ports without a service go to the application",
+    ),
+    ("ingressClass", "no Ingress is in force"),
+    ("ingressControllerMode", "no Ingress is in force"),
+    ("ingressSelector", "no Ingress is in force"),
+    ("ingressService", "no Ingress is in force"),
+    (
+        "outboundClusterStatName",
+        "metrics have Istio's standard names",
+    ),
+    ("proxyHttpPort", "no port takes requests of an HTTP proxy"),
+    (
+        "proxyInboundListenPort",
+        "proxies choose the port of inbound capture",
+    ),
+    (
+        "proxyListenPort",
+        "proxies choose the port of outbound capture",
+    ),
+    (
+        "serviceEntryVisibility",
+        "`exportTo` alone says who sees a ServiceEntry",
+    ),
+    (
+        "serviceScopeConfigs",
+        "the label istio.io/global of a Service says that other networks may call it",
+    ),
+    (
+        "serviceSettings",
+        "the label istio.io/global of a Service says that other networks may call it",
+    ),
+    ("statNamePrefix", "metrics have Istio's standard names"),
+    (
+        "tcpKeepalive",
+        "connections keep alive as a DestinationRule says",
+    ),
+    (
+        "tlsDefaults",
+        "TLS 1.2 and 1.3 with suites of forward secrecy are spoken outside of the mesh",
+    ),
+    (
+        "verifyCertificateAtClient",
+        "servers outside of the mesh are always verified",
+    ),
 ];
 
-/// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 7] = [
-    "caCertificates",
-    "disableEnvoyListenerLog",
-    "discoverySelectors",
-    "enableEnvoyAccessLogService",
-    "hboneIdleTimeout",
-    "meshMTLS",
-    "tlsDefaults",
+/// The same of `defaultConfig`.
+const PROXY_WITHOUT_EFFECT: [(&str, &str); 30] = [
+    (
+        "availabilityZone",
+        "labels of workloads and nodes name their locality",
+    ),
+    ("binaryPath", "the proxy is this program"),
+    (
+        "caCertificatesPem",
+        "only the roots of the control plane are trusted",
+    ),
+    ("configPath", "the proxy has no file of configuration"),
+    ("connectionSettings", "proxies have their built-in limits"),
+    (
+        "controlPlaneAuthPolicy",
+        "the control plane is always called in TLS",
+    ),
+    ("customConfigFile", "the proxy has no file of configuration"),
+    ("discoveryRefreshDelay", "changes are pushed at once"),
+    (
+        "envoyAccessLogService",
+        "a provider of Telemetry receives access logs",
+    ),
+    (
+        "envoyMetricsService",
+        "metrics are read by Prometheus alone",
+    ),
+    (
+        "envoyMetricsServiceAddress",
+        "metrics are read by Prometheus alone",
+    ),
+    (
+        "extraStatTags",
+        "metrics have Istio's standard labels; Telemetry adds constants",
+    ),
+    ("fileFlushInterval", "access logs are written at once"),
+    ("fileFlushMinSizeKb", "access logs are written at once"),
+    ("image", "the proxy is this program"),
+    ("meshId", "telemetry names no mesh"),
+    (
+        "privateKeyProvider",
+        "keys are used in the proxy's own memory",
+    ),
+    ("proxyAdminPort", "the command line sets the admin port"),
+    (
+        "proxyBootstrapTemplatePath",
+        "the proxy has no file of configuration",
+    ),
+    (
+        "proxyMetadata",
+        "the proxy reads no environment of the mesh",
+    ),
+    ("proxyStatsMatcher", "metrics are Istio's standard ones"),
+    (
+        "readinessProbe",
+        "a proxy is ready when it has its configuration",
+    ),
+    ("sds", "keys are always held in memory"),
+    (
+        "serviceCluster",
+        "labels of workloads name them in telemetry",
+    ),
+    ("statNameLength", "names of metrics are never cut"),
+    ("statsCompression", "metrics are written as they are"),
+    ("statsdUdpAddress", "metrics are read by Prometheus alone"),
+    ("statusPort", "the command line sets the status port"),
+    (
+        "tracingServiceName",
+        "spans name the workload's canonical service",
+    ),
+    ("zipkinAddress", "a provider of Telemetry receives spans"),
 ];
 
 impl MeshConfig {
@@ -145,6 +273,10 @@ impl MeshConfig {
             .inner("outboundTrafficPolicy")
             .and_then(|mut policy| {
                 let mode = policy.text("mode");
+                policy.without_effect(&[(
+                    "tls",
+                    "connections to unknown hosts are forwarded as they come",
+                )]);
                 policy.finish();
                 mode
             });
@@ -180,10 +312,27 @@ impl MeshConfig {
                 destination_rules: fields.texts("defaultDestinationRuleExportTo"),
             },
         };
-        fields.ignore(&IGNORED);
-        fields.not_yet(&NOT_YET);
+        fields.without_effect(&WITHOUT_EFFECT);
+        mesh_mtls(fields);
+        let instead = "the application's own metrics are read at its own port";
+        let help = "scrape both ports; everything else of this resource is in force";
+        fields.not_obeyed("enablePrometheusMerge", &["false"], instead, help);
+        let instead = "refusals at listeners are written with all other access logs";
+        let help = "remove it; everything else of this resource is in force";
+        fields.not_obeyed("disableEnvoyListenerLog", &["false"], instead, help);
         config
     }
+}
+
+/// `meshMTLS`: the mesh speaks TLS 1.3 alone, which is the strictest that can be asked for.
+fn mesh_mtls(fields: &mut Fields<'_>) {
+    let Some(mut inner) = fields.inner("meshMTLS") else {
+        return;
+    };
+    inner.ignore(&["minProtocolVersion"]);
+    let instead = "workloads speak TLS 1.3 with the suites of AES-GCM";
+    inner.without_effect(&[("cipherSuites", instead), ("ecdhCurves", instead)]);
+    inner.finish();
 }
 
 impl DefaultProviders {
@@ -209,15 +358,16 @@ impl ProxyTracing {
             custom_tags: custom_tags(&mut fields).unwrap_or_default(),
             istio_tags: fields.boolean("enableIstioTags"),
         };
-        // Where spans go is said by providers; these would send them somewhere else.
-        fields.not_yet(&[
+        let instead = "a provider of Telemetry receives spans";
+        let collectors = [
             "datadog",
             "lightstep",
             "openCensusAgent",
             "stackdriver",
             "tlsSettings",
             "zipkin",
-        ]);
+        ];
+        fields.without_effect(&collectors.map(|name| (name, instead)));
         fields.finish();
         read
     }
@@ -285,33 +435,7 @@ impl ProxySettings {
         let (at_sidecars, details) = at_sidecars.unwrap_or_default();
         settings.forwards = [at_gateways, at_sidecars];
         settings.details = details;
-        fields.ignore(&[
-            "binaryPath",
-            "caCertificatesPem",
-            "configPath",
-            "controlPlaneAuthPolicy",
-            "customConfigFile",
-            "envoyAccessLogService",
-            "envoyMetricsService",
-            "extraStatTags",
-            "fileFlushInterval",
-            "fileFlushMinSizeKb",
-            "image",
-            "meshId",
-            "privateKeyProvider",
-            "proxyAdminPort",
-            "proxyBootstrapTemplatePath",
-            "proxyMetadata",
-            "proxyStatsMatcher",
-            "readinessProbe",
-            "sds",
-            "serviceCluster",
-            "statNameLength",
-            "statsdUdpAddress",
-            "statusPort",
-            "tracingServiceName",
-            "zipkinAddress",
-        ]);
+        fields.without_effect(&PROXY_WITHOUT_EFFECT);
         fields.finish();
         settings
     }

@@ -1,13 +1,15 @@
 //! `security.istio.io`: PeerAuthentication.
 
 use super::{Selector, Text};
-use crate::decode::{Cursor, Fields};
+use crate::decode::{At, Cursor, Fields};
 
 /// `spec` of a PeerAuthentication.
 #[derive(Debug, Default)]
 pub(crate) struct PeerAuthentication {
     pub(crate) selector: Option<Selector>,
     pub(crate) mode: Option<Text>,
+    /// Where `portLevelMtls` is, if it is there.
+    pub(crate) ports_at: Option<At>,
     /// Keys are port numbers as text.
     pub(crate) ports: Vec<(Text, Option<Text>)>,
 }
@@ -21,10 +23,9 @@ impl PeerAuthentication {
         };
         let selector = Selector::read(&mut spec, "selector", "matchLabels");
         let mode = spec.get("mtls").and_then(|cursor| read_mode(&cursor));
-        let ports = spec
-            .get("portLevelMtls")
-            .map(|cursor| cursor.entries())
-            .unwrap_or_default();
+        let ports = spec.get("portLevelMtls");
+        let ports_at = ports.as_ref().map(|cursor| cursor.at().clone());
+        let ports = ports.map(|cursor| cursor.entries()).unwrap_or_default();
         let ports = ports
             .into_iter()
             .map(|(port, cursor)| (port, read_mode(&cursor)))
@@ -33,6 +34,7 @@ impl PeerAuthentication {
         Self {
             selector,
             mode,
+            ports_at,
             ports,
         }
     }

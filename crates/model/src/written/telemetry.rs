@@ -60,6 +60,8 @@ pub(crate) struct CustomTag {
     pub(crate) literal: Option<Text>,
     pub(crate) environment: Option<Named>,
     pub(crate) header: Option<Named>,
+    /// Whether the value is a `formatter`'s, which is not supported.
+    pub(crate) formatter: bool,
     pub(crate) kinds: usize,
 }
 
@@ -106,6 +108,7 @@ fn providers(fields: &mut Fields<'_>) -> Vec<Text> {
         let name = fields.text("name");
         let at = fields.at().clone();
         fields.finish();
+        let name = name.filter(|name| !name.value.is_empty());
         cursor.report.required(name, &at, "name")
     })
 }
@@ -183,6 +186,12 @@ impl Tracing {
             use_request_id: fields.boolean("useRequestIdForTraceSampling"),
             istio_tags: fields.boolean("enableIstioTags"),
         };
+        fields.not_obeyed(
+            "disableContextPropagation",
+            &["false"],
+            "trace headers are forwarded to the next workload",
+            "remove it; everything else of this resource is in force",
+        );
         fields.finish();
         Some(read)
     }
@@ -200,7 +209,14 @@ impl CustomTag {
         let literal = fields.inner("literal");
         let environment = fields.inner("environment");
         let header = fields.inner("header");
-        let kinds = [literal.is_some(), environment.is_some(), header.is_some()];
+        let formatter = fields.get("formatter").is_some();
+        fields.without_effect(&[("formatter", "the tag is left out of spans")]);
+        let kinds = [
+            literal.is_some(),
+            environment.is_some(),
+            header.is_some(),
+            formatter,
+        ];
         let literal = literal.and_then(|mut literal| {
             let value = literal.text("value");
             let at = literal.at().clone();
@@ -213,6 +229,7 @@ impl CustomTag {
             literal,
             environment: environment.map(Named::read),
             header: header.map(Named::read),
+            formatter,
             kinds: kinds.into_iter().filter(|there| *there).count(),
         })
     }

@@ -230,6 +230,10 @@ impl RetryBudget {
             percent: fields.number("percent"),
             min: fields.integer("minRetryConcurrency"),
         };
+        fields.without_effect(&[(
+            "budgetInterval",
+            "the budget is a share of the requests that are open now",
+        )]);
         fields.finish();
         Some(budget)
     }
@@ -316,6 +320,10 @@ impl OutlierDetection {
             max_ejection_percent: fields.integer("maxEjectionPercent"),
             min_health_percent: fields.integer("minHealthPercent"),
         };
+        fields.without_effect(&[(
+            "outlierDetectionHttpErrorCodes",
+            "statuses of 500 and above count as errors, and no others",
+        )]);
         fields.finish();
         Some(outliers)
     }

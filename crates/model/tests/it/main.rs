@@ -16,6 +16,7 @@ mod hostile;
 mod last_good;
 mod levels;
 mod meaning;
+mod oracle;
 mod reference;
 mod traffic;
 

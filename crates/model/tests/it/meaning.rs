@@ -166,7 +166,7 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
         ))
     };
     let (mesh, problems) = with(
-        "overload.global_downstream_max_connections: \"50000\", voile.max_requests: \"7\", voile.max_requests_per_destination: \"5\", voile.memory_limit: 64M, voile.service_idle_timeout: 1m30s, envoy.reloadable_features.x: \"true\"",
+        "overload.global_downstream_max_connections: \"50000\", voile.max_requests: \"7\", voile.max_requests_per_destination: \"5\", voile.memory_limit: 64M, voile.service_idle_timeout: 1m30s",
     );
     assert!(problems.is_empty(), "{}", render(&problems));
     let limits = mesh.config.proxy.limits;
@@ -187,6 +187,10 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
         )
     );
     for (values, part) in [
+        (
+            "envoy.reloadable_features.x: \"true\"",
+            "warning[V0119]: `envoy.reloadable_features.x` of Envoy has no effect",
+        ),
         (
             "voile.max_request: \"7\"",
             "did you mean `voile.max_requests`?",

@@ -1,11 +1,12 @@
 //! `defaultConfig.runtimeValues` as far as it says what a proxy carries at most and keeps for how long. Envoy's own key for connections, and ours
-//! beside it; other keys are Envoy's and mean nothing here.
+//! beside it; other keys are Envoy's, have no effect here, and are named by a warning.
 
 use std::time::Duration;
 
+use crate::codes;
 use crate::decode::Report;
 use crate::mesh::ProxyLimits;
-use crate::text::{parse_duration, suggest};
+use crate::text::{clip, parse_duration, suggest};
 use crate::written::Text;
 
 /// Downstream connections: Envoy's name.
@@ -51,7 +52,14 @@ pub(super) fn limits(written: &[(Text, Text)], report: &Report) -> ProxyLimits {
             unknown if unknown.starts_with("voile.") => {
                 report.bad(key, ": there is no such value", suggest(unknown, OURS));
             }
-            _ => {}
+            unknown => {
+                let message = format!(
+                    "`{}` of Envoy has no effect: there is no such value here",
+                    clip(unknown)
+                );
+                let help = suggest(unknown, OURS);
+                report.warning(codes::NOT_OBEYED, &key.at, message, help);
+            }
         }
     }
     limits

@@ -24,6 +24,11 @@ pub(super) fn tls(written: &written::ClientTls, report: &Report) -> Option<Clien
         "DISABLE" => Some(ClientTls::Disable),
         "ISTIO_MUTUAL" => {
             of_mesh(written, report);
+            without_effect(
+                written,
+                "ISTIO_MUTUAL uses the certificates of the mesh",
+                report,
+            );
             Some(ClientTls::Mutual(server_name(written, report)))
         }
         "SIMPLE" => Some(ClientTls::Originate(origin(written, false, report)?.into())),
@@ -33,22 +38,36 @@ pub(super) fn tls(written: &written::ClientTls, report: &Report) -> Option<Clien
     }
 }
 
-/// The mesh's own certificates are nobody's to write.
-fn of_mesh(written: &written::ClientTls, report: &Report) {
-    let fields = [
-        ("clientCertificate", &written.client_certificate),
-        ("privateKey", &written.private_key),
+/// Istio takes these fields and does not look at them in some modes: the resource stays in force, and a warning names the field.
+fn without_effect(written: &written::ClientTls, instead: &str, report: &Report) {
+    let mutual = [
         ("caCertificates", &written.ca_certificates),
         ("caCrl", &written.ca_crl),
         ("credentialName", &written.credential_name),
     ];
-    for (name, text) in fields {
-        if let Some(text) = text {
-            let message = format!("`{name}` has no meaning with mode ISTIO_MUTUAL");
-            let help = "remove it: the mesh's own certificates are used";
-            report.error(codes::CONTRADICTION, &text.at, message, help);
+    let own = [
+        ("clientCertificate", &written.client_certificate),
+        ("privateKey", &written.private_key),
+    ];
+    let of_mesh = is_mode(written, "ISTIO_MUTUAL");
+    let more = mutual.into_iter().filter(|_| of_mesh);
+    for (name, text) in own.into_iter().chain(more) {
+        if let Some(text) = text.as_ref().filter(|text| !text.value.is_empty()) {
+            let message = format!("`{name}` has no effect: {instead}");
+            report.warning(codes::NOT_OBEYED, &text.at, message, "remove it");
         }
     }
+}
+
+fn is_mode(written: &written::ClientTls, mode: &str) -> bool {
+    written
+        .mode
+        .as_ref()
+        .is_some_and(|text| &*text.value == mode)
+}
+
+/// The mesh's own certificates are nobody's to write.
+fn of_mesh(written: &written::ClientTls, report: &Report) {
     if let Some(text) = written.subject_alt_names.first() {
         let message = "`subjectAltNames` of mode ISTIO_MUTUAL is not yet supported, and would not be in force";
         let help = "remove it: a workload must have the identity that the mesh knows of it";
@@ -67,7 +86,14 @@ fn server_name(written: &written::ClientTls, report: &Report) -> Option<Arc<str>
 fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option<TlsOrigin> {
     let unverified = written.insecure.as_ref().is_some_and(|flag| flag.value);
     let credential = credential(written, report);
-    let certificate = match (&written.client_certificate, &written.private_key) {
+    if !mutual && credential.is_none() {
+        let instead = "mode SIMPLE shows no certificate; MUTUAL does";
+        without_effect(written, instead, report);
+    }
+    let shown = mutual || credential.is_some();
+    let [own_certificate, own_key] = [&written.client_certificate, &written.private_key]
+        .map(|text| text.as_ref().filter(|text| shown && !text.value.is_empty()));
+    let certificate = match (own_certificate, own_key) {
         (Some(certificate), Some(key)) => {
             let files = [certificate, key].map(|text| values::file(text, report));
             let [certificate, key] = files;
@@ -80,19 +106,17 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
         }
         (None, None) => None,
     };
-    let shown = written.client_certificate.as_ref();
-    match shown.filter(|_| !mutual || credential.is_some()) {
-        Some(text) if !mutual => {
-            let message = "mode SIMPLE shows no certificate";
-            let help = "write mode: MUTUAL, or remove `clientCertificate` and `privateKey`";
-            report.error(codes::CONTRADICTION, &text.at, message, help);
-        }
+    match own_certificate.filter(|_| credential.is_some()) {
         Some(text) => {
             let message = "a certificate is named twice";
             let help = "keep `credentialName`, or `clientCertificate` and `privateKey`";
             report.error(codes::CONTRADICTION, &text.at, message, help);
         }
-        None if mutual && credential.is_none() && written.private_key.is_none() => {
+        None if mutual
+            && credential.is_none()
+            && own_key.is_none()
+            && own_certificate.is_none() =>
+        {
             let message = "mode MUTUAL needs a certificate";
             let help = "name its Secret in `credentialName` (at gateways), or its files in `clientCertificate` and `privateKey`";
             report.error(codes::MISSING, &written.at, message, help);

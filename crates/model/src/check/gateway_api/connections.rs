@@ -9,14 +9,7 @@ use crate::mesh::gateway_api::{ConnectionRule, Route, RouteKind};
 use crate::names::Namespace;
 
 pub(super) fn tls_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {
-    let at = meta.at.clone();
-    let route = connections(RouteKind::Tls, meta, fields, report)?;
-    if route.hostnames.is_empty() {
-        let message = "a TLSRoute says for which names it is";
-        let help = "write `hostnames`, such as [shop.example] or [\"*.example\"]";
-        report.error(codes::MISSING, &at, message, help);
-    }
-    Some(route)
+    connections(RouteKind::Tls, meta, fields, report)
 }
 
 pub(super) fn tcp_route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {

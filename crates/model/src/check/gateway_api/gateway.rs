@@ -72,6 +72,10 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         let help = "clients' certificates are asked for by Istio's Gateway (tls.mode MUTUAL), TLS to Services by nothing yet";
         not_done("`tls` of a whole Gateway", help, tls.at(), report);
     }
+    spec.without_effect(&[(
+        "defaultScope",
+        "a route attaches to the Gateways that its `parentRefs` name",
+    )]);
     spec.finish();
     let class = class?;
     Some(Gateway {
@@ -205,9 +209,15 @@ fn listener(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Lis
         let help = "write `protocol: HTTPS` or TLS, or remove `tls`";
         report.error(codes::CONTRADICTION, &at, message, help);
     }
-    if matches!(spoken, "HTTPS" | "TLS") && tls.is_none() {
-        report.required(None::<()>, &at, "tls");
-    }
+    // The API takes it, and says in the listener's status that there is no certificate.
+    let tls = match spoken {
+        "HTTPS" | "TLS" => Some(tls.unwrap_or_else(|| ListenerTls {
+            source: report.source(&at),
+            passthrough: false,
+            certificates: Vec::new(),
+        })),
+        _ => tls,
+    };
     if spoken == "TCP" && hostname.is_some() {
         let message = "connections of plain TCP name no host";
         let help = "remove `hostname`, or write `protocol: TLS`";

@@ -50,6 +50,54 @@ const SUITES: [&str; 6] = [
     "ECDHE-RSA-CHACHA20-POLY1305",
 ];
 
+/// The suites of TLS 1.3, by both of their spellings.
+const SUITES_OF_1_3: [&str; 3] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+];
+
+/// Older suites that Istio knows: without forward secrecy, or with CBC.
+const WEAK_SUITES: [&str; 13] = [
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-ECDSA-AES128-SHA256",
+    "ECDHE-ECDSA-AES256-SHA",
+    "ECDHE-RSA-AES128-SHA",
+    "ECDHE-RSA-AES128-SHA256",
+    "ECDHE-RSA-AES256-SHA",
+    "AES128-GCM-SHA256",
+    "AES128-SHA",
+    "AES128-SHA256",
+    "AES256-GCM-SHA384",
+    "AES256-SHA",
+    "AES256-SHA256",
+    "DES-CBC3-SHA",
+];
+
+/// The suites of TLS 1.2 among those that are written. The others that Istio knows are named by a warning: they are never negotiated
+/// (weak ones), or always are where TLS 1.3 is (its own).
+fn suites(written: &[Text], report: &Report) -> Vec<Arc<str>> {
+    let mut known = Vec::with_capacity(written.len());
+    for text in written {
+        let name = &*text.value;
+        let instead = if SUITES.contains(&name) {
+            known.push(text.value.clone());
+            continue;
+        } else if SUITES_OF_1_3.contains(&name) {
+            "the suites of TLS 1.3 are always on and cannot be chosen among"
+        } else if WEAK_SUITES.contains(&name) {
+            "this suite is never negotiated"
+        } else {
+            let help = format!("there are {}", SUITES.join(", "));
+            report.bad(text, " as a suite of TLS 1.2 here", help);
+            continue;
+        };
+        let message = format!("`{name}` in `cipherSuites` has no effect: {instead}");
+        report.warning(codes::NOT_OBEYED, &text.at, message, "remove it");
+    }
+    known
+}
+
 pub(super) fn of_istio(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Gateway> {
     fields.ignore(&["status"]);
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
@@ -240,11 +288,11 @@ fn server_tls(
         report.one_of(&text, &VERSIONS)?
     });
     let cipher_suites = tls.texts("cipherSuites");
-    for text in &cipher_suites {
-        if !SUITES.contains(&&*text.value) {
-            let help = format!("there are {}", SUITES.join(", "));
-            report.bad(text, " as a suite of TLS 1.2 here", help);
-        }
+    let cipher_suites = suites(&cipher_suites, report);
+    if let Some(unverified) = tls.boolean("insecureSkipVerify").filter(|one| one.value) {
+        let message = "`insecureSkipVerify: true` is not yet supported: this server verifies every certificate that it asks for";
+        let help = "remove it, or write mode SIMPLE to ask for none";
+        report.error(codes::NOT_YET, &unverified.at, message, help);
     }
     tls.not_yet(&[
         "subjectAltNames",
@@ -267,7 +315,7 @@ fn server_tls(
         https_redirect,
         oldest,
         newest,
-        cipher_suites: cipher_suites.into_iter().map(|text| text.value).collect(),
+        cipher_suites,
         files,
     })
 }
@@ -293,9 +341,12 @@ fn server_files(
     let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
     match &authorities {
         Some(text) if !asks => {
-            let message = format!("mode {} asks clients for no certificate", word(mode));
-            let help = "write MUTUAL or OPTIONAL_MUTUAL, or remove `caCertificates`";
-            report.error(codes::CONTRADICTION, &text.at, message, help);
+            let mode = word(mode);
+            let message = format!(
+                "`caCertificates` has no effect: mode {mode} asks clients for no certificate"
+            );
+            let help = "write MUTUAL or OPTIONAL_MUTUAL to verify clients, or remove it";
+            report.warning(codes::NOT_OBEYED, &text.at, message, help);
         }
         None if asks && (certificate.is_some() || key.is_some()) => {
             let message = format!(

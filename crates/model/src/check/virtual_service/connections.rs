@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Reading;
+use super::{Reading, whole};
 use crate::codes;
 use crate::decode::{Cursor, Fields};
 use crate::mesh::action::HeaderRules;
@@ -121,7 +121,10 @@ impl Reading<'_> {
             let Some(name) = super::values::hostname(text, report) else {
                 continue;
             };
-            if !hosts.iter().any(|(host, _)| host.covers(&name)) {
+            // A short name is a Service's of this namespace in `hosts`, and goes on as it is in the client's hello.
+            let service = whole(text, self.name, report).unwrap_or_else(|| name.clone());
+            let covers = |host: &Hostname| host.covers(&name) || *host == service;
+            if !hosts.iter().any(|(host, _)| covers(host)) {
                 let message = format!(
                     "`{}` is not among the hosts of this VirtualService",
                     clip(&text.value)

@@ -215,7 +215,7 @@ impl Als {
             response_headers: fields.texts("additionalResponseHeadersToLog"),
             response_trailers: fields.texts("additionalResponseTrailersToLog"),
         };
-        fields.not_yet(&["filterStateObjectsToLog"]);
+        fields.without_effect(&[("filterStateObjectsToLog", "the log has no filter state")]);
         fields.finish();
         read
     }
@@ -257,10 +257,23 @@ impl OpenTelemetry {
         let mut environment_detector = false;
         if let Some(mut detectors) = fields.inner("resourceDetectors") {
             environment_detector = detectors.get("environment").is_some();
-            detectors.not_yet(&["dynatrace"]);
+            detectors.without_effect(&[("dynatrace", "spans say nothing of a host of Dynatrace")]);
             detectors.finish();
         }
-        fields.not_yet(&["dynatraceSampler", "disableContextPropagation"]);
+        fields.without_effect(&[
+            (
+                "disableContextPropagation",
+                "trace headers are forwarded to the next workload",
+            ),
+            (
+                "dynatraceSampler",
+                "Telemetry says which share of requests is traced",
+            ),
+            (
+                "serviceAttributeEnrichment",
+                "spans have the attributes of Istio's defaults",
+            ),
+        ]);
         fields.finish();
         Self {
             at,
