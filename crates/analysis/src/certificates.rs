@@ -1,9 +1,15 @@
-//! Secrets that gateways name: is what they hold certificates and keys? Whether they belong together only proxies find out.
+//! Secrets that gateways name: are they certificates and keys, do these belong together, and does a client take them?
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use voile_model::Diagnostic;
 use voile_model::mesh::Secret;
+use voile_model::{Diagnostic, Hostname};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::codes;
@@ -13,8 +19,19 @@ pub(crate) const PAIRS: [(&str, &str); 2] = [("tls.crt", "tls.key"), ("cert", "k
 /// The same of authorities.
 pub(crate) const AUTHORITIES: [&str; 2] = ["ca.crt", "cacert"];
 
-/// Says what of a Secret is not what it is called.
-pub(crate) fn check(secret: &Secret, found: &mut Vec<Diagnostic>) {
+/// A certificate is reported when less than this remains of it.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+/// The same as a part of its whole lifetime, for certificates of a few days.
+const EXPIRES_SOON_PART: u32 = 5;
+
+/// Reports a Secret whose certificate or key cannot be used, or whose certificate clients refuse. `hosts` are those that a
+/// gateway serves with it.
+pub(crate) fn check(
+    secret: &Secret,
+    hosts: &[&Hostname],
+    now: SystemTime,
+    found: &mut Vec<Diagnostic>,
+) {
     let held = |key: &'static str| {
         let bytes: &[u8] = secret.data.get(key)?;
         (!bytes.is_empty()).then_some((key, bytes))
@@ -22,6 +39,18 @@ pub(crate) fn check(secret: &Secret, found: &mut Vec<Diagnostic>) {
     let mut pairs = PAIRS.iter();
     let pair = pairs.find_map(|(certificate, key)| Some((held(certificate)?, held(key)?)));
     let shown = pair.and_then(|(certificate, key)| misfit(certificate, key));
+    if let (None, Some(((key, pem), _))) = (shown, pair) {
+        for (is_error, what) in refusals(pem, hosts, now) {
+            let said = format!("`{key}` of the Secret {} {what}", secret.name);
+            let make = match is_error {
+                true => Diagnostic::error,
+                false => Diagnostic::warning,
+            };
+            let diagnostic = make(codes::REFUSED_CERTIFICATE, secret.source.clone(), said);
+            let help = "put a certificate there that its clients take: renew it, or order it for these hosts";
+            found.push(diagnostic.field(format!("data[{key}]")).help(help));
+        }
+    }
     let authorities = AUTHORITIES.into_iter().find_map(held);
     let believed = authorities.filter(|(_, pem)| !are_certificates(pem));
     let believed =
@@ -43,11 +72,112 @@ fn misfit(
         let what = "holds no certificate in PEM: nobody is let in by it";
         return Some((certificate, what));
     }
-    let readable = PrivateKeyDer::from_pem_slice(its).is_ok();
-    (!readable).then_some((
+    let Ok(parsed) = PrivateKeyDer::from_pem_slice(its) else {
+        return Some((
+            key,
+            "holds no key in PEM: nobody is let in by its certificate",
+        ));
+    };
+    let chain = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
+    let Ok(signer) = any_supported_type(&parsed) else {
+        return Some((key, "holds a key of a kind that TLS does not use here"));
+    };
+    let is_other = CertifiedKey::new(chain.collect(), signer)
+        .keys_match()
+        .is_err();
+    is_other.then_some((
         key,
-        "holds no key in PEM: nobody is let in by its certificate",
+        "is not the key of the certificate beside it: every TLS handshake with it fails",
     ))
+}
+
+/// Why clients refuse a certificate, or will soon; whether each is an error.
+fn refusals(pem: &[u8], hosts: &[&Hostname], now: SystemTime) -> Vec<(bool, String)> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .filter_map(Result::ok)
+        .collect();
+    let chain: Vec<_> = chain
+        .iter()
+        .filter_map(|der| Some(parse_x509_certificate(der).ok()?.1))
+        .collect();
+    let Some(leaf) = chain.first() else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    found.extend(chain.iter().find_map(|one| out_of_time(one, now)));
+    let unnamed: Vec<&str> = hosts
+        .iter()
+        .filter(|host| !names(leaf, host.as_str()))
+        .map(|host| host.as_str())
+        .collect();
+    if !unnamed.is_empty() {
+        let unnamed = unnamed.join(", ");
+        found.push((
+            false,
+            format!("does not name {unnamed}: clients of that host refuse it"),
+        ));
+    }
+    let is_broken = |pair: &[X509Certificate<'_>]| pair[0].issuer() != pair[1].subject();
+    if chain.windows(2).any(is_broken) {
+        let what = "is no chain: each certificate must be followed by the one of its issuer";
+        found.push((false, what.to_owned()));
+    }
+    found
+}
+
+fn out_of_time(certificate: &X509Certificate<'_>, now: SystemTime) -> Option<(bool, String)> {
+    let validity = certificate.validity();
+    let seconds = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
+    let now = i64::try_from(seconds).ok()?;
+    let (from, until) = (
+        validity.not_before.timestamp(),
+        validity.not_after.timestamp(),
+    );
+    let subject = certificate.subject();
+    let lifetime = Duration::from_secs(until.saturating_sub(from).unsigned_abs());
+    let soon = EXPIRES_SOON.min(lifetime / EXPIRES_SOON_PART);
+    if until < now {
+        let at = validity.not_after;
+        return Some((
+            true,
+            format!("expired at {at} ({subject}): clients refuse it"),
+        ));
+    }
+    if now < from {
+        let at = validity.not_before;
+        return Some((
+            true,
+            format!("is not valid before {at} ({subject}): clients refuse it"),
+        ));
+    }
+    let left = until.saturating_sub(now).unsigned_abs();
+    (left < soon.as_secs()).then(|| {
+        let at = validity.not_after;
+        (false, format!("expires at {at} ({subject})"))
+    })
+}
+
+/// Whether a certificate is for a host. A host with a wildcard needs one name of its domain at least.
+fn names(certificate: &X509Certificate<'_>, host: &str) -> bool {
+    if host == "*" {
+        return true;
+    }
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    let mut names = names.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    match host.strip_prefix('*') {
+        Some(domain) => names.any(|name| name.ends_with(domain)),
+        None => names.any(|name| match name.strip_prefix('*') {
+            // A wildcard stands for one label (RFC 6125, section 6.4.3).
+            Some(domain) => host
+                .strip_suffix(domain)
+                .is_some_and(|label| !label.is_empty() && !label.contains('.')),
+            None => name == host,
+        }),
+    }
 }
 
 fn are_certificates(pem: &[u8]) -> bool {

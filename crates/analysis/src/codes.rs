@@ -189,6 +189,8 @@ codes! {
     GATEWAY_API_REFUSED = "V0434";
     /// A VirtualService without hosts to which no other hands over: no request takes its routes.
     DELEGATE_OF_NOBODY = "V0440";
+    /// A gateway's certificate that clients refuse: expired, not yet valid, for other hosts, or with a broken chain.
+    REFUSED_CERTIFICATE = "V0441";
     /// A workload is on another network, to which no Gateway leads.
     NETWORK_WITHOUT_GATEWAY = "V0450";
     /// A Gateway between networks lacks what callers need to find and verify it, and is not in force.

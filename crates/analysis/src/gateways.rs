@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use voile_model::mesh::intent::{Gateway, Server};
 use voile_model::mesh::{Mesh, Secret};
-use voile_model::{Diagnostic, Labels, Namespace, ResourceName, Source};
+use voile_model::{Diagnostic, Hostname, Labels, Namespace, ResourceName, Source};
 
 use crate::certificates::{self, AUTHORITIES, PAIRS};
 use crate::codes;
@@ -18,7 +19,7 @@ use crate::view::View;
 const OF_AUTHORITIES: &str = "-cacert";
 
 /// Checks all Gateways of Istio's API, and what is shown by those of either.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
     let ours: Vec<_> = view.mesh.intents.gateways.iter().collect();
     let mut named = of_listeners(view.mesh);
     for gateway in &ours {
@@ -57,28 +58,40 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
             for (namespace, name, at) in &server.credentials {
                 let own = namespace.as_ref();
                 for namespace in own.into_iter().chain(namespaces.iter().copied()) {
-                    named.extend(credential(view.mesh, namespace, name, at, found));
+                    if let Some(id) = credential(view.mesh, namespace, name, at, found) {
+                        let hosts = server.hosts.iter().map(|host| &host.host);
+                        named.entry(id).or_default().extend(hosts);
+                    }
                 }
             }
         }
     }
-    for secret in named.iter().filter_map(|id| view.mesh.secrets.get(id)) {
-        certificates::check(secret, found);
+    for (id, hosts) in &named {
+        if let Some(secret) = view.mesh.secrets.get(id) {
+            let hosts: Vec<_> = hosts.iter().copied().collect();
+            certificates::check(secret, &hosts, now, found);
+        }
     }
     conflicts(&ours, found);
 }
 
-/// What listeners of Gateway API show; whether they may is said elsewhere.
-fn of_listeners(mesh: &Mesh) -> BTreeSet<ResourceName> {
+/// The Secrets that gateways serve with, each with the hosts of those servers.
+type ServedSecrets<'a> = BTreeMap<ResourceName, BTreeSet<&'a Hostname>>;
+
+/// Those of listeners of Gateway API. Whether a listener may use its Secret is checked elsewhere.
+fn of_listeners(mesh: &Mesh) -> ServedSecrets<'_> {
     let api = &mesh.gateway_api;
     let own = api.gateways.iter().flat_map(|gateway| &gateway.listeners);
     let added = api.listener_sets.iter().flat_map(|set| &set.listeners);
-    let tls = own
-        .chain(added)
-        .filter_map(|listener| listener.tls.as_ref());
-    let named = tls.flat_map(|tls| &tls.certificates);
-    let secrets = named.filter(|to| to.is("", "Secret"));
-    secrets.map(|to| to.name.clone()).collect()
+    let mut served = ServedSecrets::new();
+    for listener in own.chain(added) {
+        let named = listener.tls.iter().flat_map(|tls| &tls.certificates);
+        for to in named.filter(|to| to.is("", "Secret")) {
+            let hosts = served.entry(to.name.clone()).or_default();
+            hosts.extend(&listener.hostname);
+        }
+    }
+    served
 }
 
 /// Whether a Service brings connections to a server's port.

@@ -1,6 +1,6 @@
 //! Cross-resource checks with file and line: each resource is valid by itself, but do they fit together?
 //!
-//! `analyze` is pure: a checked mesh in, diagnostics out. Where Istio would silently ignore what somebody wrote about
+//! `analyze` is pure: a checked mesh and a time in, diagnostics out. Where Istio would silently ignore what somebody wrote about
 //! security, that is an error here.
 
 mod ambient;
@@ -31,10 +31,12 @@ mod telemetry;
 mod view;
 mod workloads;
 
+use std::time::SystemTime;
+
 use voile_model::{Diagnostic, Mesh};
 
-/// Every problem that shows only when resources are seen together, in order of place.
-pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
+/// Every problem that shows only when resources are seen together, in order of place. Certificates are judged as of `now`.
+pub fn analyze(mesh: &Mesh, now: SystemTime) -> Vec<Diagnostic> {
     let view = view::View::new(mesh);
     let subjects = &view.subjects;
     let mut found = Vec::new();
@@ -47,7 +49,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     request_authentication::check(&view, &mut found);
     authorization::check(&view, &mut found);
     principals::check(&view, &mut found);
-    mutual_tls::check(&view, &mut found);
+    mutual_tls::check(&view, now, &mut found);
     workloads::check(mesh, subjects, &mut found);
     callers::check(&view, &mut found);
     telemetry::check(mesh, subjects, &mut found);
@@ -55,7 +57,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     health_checks::check(&view, &mut found);
     destinations::check(&view, &mut found);
     routes::check(&view, &mut found);
-    gateways::check(&view, &mut found);
+    gateways::check(&view, now, &mut found);
     attached::check(&view, &mut found);
     networks::check(&view, &mut found);
     Diagnostic::sort(&mut found);

@@ -2,6 +2,7 @@
 //! the contradiction shows as 503 answers, hours after somebody changed one of the two.
 
 use std::collections::BTreeSet;
+use std::time::SystemTime;
 
 use voile_model::mesh::intent::{ClientTls, ClientTlsMode, Destination};
 use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service, Transport, believed, certificate};
@@ -15,14 +16,14 @@ use crate::subject::Subject;
 use crate::view::View;
 
 /// Checks what all DestinationRules say of TLS.
-pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
     for rule in &view.mesh.intents.destinations {
         for tls in &rule.tls {
             if tls.unverified {
                 unverified(rule, tls, found);
             }
             if let Some(name) = &tls.credential {
-                of_client(view.mesh, rule, tls, name, found);
+                of_client(view.mesh, rule, (tls, name), now, found);
             }
         }
         if rule.tls.is_empty() {
@@ -41,8 +42,8 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 fn of_client(
     mesh: &Mesh,
     rule: &Destination,
-    tls: &ClientTls,
-    name: &str,
+    (tls, name): (&ClientTls, &str),
+    now: SystemTime,
     found: &mut Vec<Diagnostic>,
 ) {
     let plain = name.strip_prefix("kubernetes://").unwrap_or(name);
@@ -62,7 +63,7 @@ fn of_client(
         .iter()
         .map(|one| ResourceName::new((*one).clone(), plain));
     for secret in ids.filter_map(|id| mesh.secrets.get(&id)) {
-        certificates::check(secret, found);
+        certificates::check(secret, &[], now, found);
     }
     if plain.contains('/') || !gateways.iter().any(|namespace| suits(namespace)) {
         let namespace = match gateways.first() {

@@ -222,7 +222,7 @@ impl Rest {
         let mut diagnostics = known.diagnostics.unwrap_or_default();
         // Nobody can mend now what is not there to be read.
         if known.files.is_some() {
-            diagnostics.extend(voile_analysis::analyze(mesh));
+            diagnostics.extend(voile_analysis::analyze(mesh, std::time::SystemTime::now()));
         }
         Diagnostic::sort(&mut diagnostics);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();

@@ -78,7 +78,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
     }
     let (mesh, mut diagnostics) = voile_model::check(&files, None);
-    diagnostics.extend(voile_analysis::analyze(&mesh));
+    diagnostics.extend(voile_analysis::analyze(&mesh, std::time::SystemTime::now()));
     let ignored = Ignored::of(&files);
     diagnostics.extend(ignored.unknown(|code| super::explain_code::meaning(code).is_some()));
     Diagnostic::sort(&mut diagnostics);

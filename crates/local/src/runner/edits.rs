@@ -25,7 +25,7 @@ pub(super) fn understand(
     if dataplane == Dataplane::Node {
         serve_by_node(&mut mesh);
     }
-    problems.extend(voile_analysis::analyze(&mesh));
+    problems.extend(voile_analysis::analyze(&mesh, std::time::SystemTime::now()));
     if addresses.layout() == Layout::Namespaces {
         // Said of the other isolation.
         problems.retain(|problem| problem.code != voile_analysis::codes::NAMESPACES_ONLY);

@@ -202,7 +202,7 @@ mod tests {
         };
         let ((mesh, problems), texts) = made("one");
         assert!(problems.is_empty(), "{problems:?}");
-        let others = voile_analysis::analyze(&mesh);
+        let others = voile_analysis::analyze(&mesh, std::time::SystemTime::now());
         assert!(others.is_empty(), "{others:?}");
         assert_eq!((mesh.services.len(), mesh.workloads.len()), (45, 100));
         assert_eq!(mesh.authorization_policies.len(), 15);
