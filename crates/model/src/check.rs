@@ -16,6 +16,7 @@ mod endpoint_slice;
 mod gateway_api;
 mod health_check;
 mod intents;
+mod istio_metadata;
 mod kinds;
 mod known;
 mod kubernetes;

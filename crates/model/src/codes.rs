@@ -59,4 +59,6 @@ codes! {
     MISPLACED = "V0118";
     /// A field that no proxy obeys asks for something; everything else of its resource is in force.
     NOT_OBEYED = "V0119";
+    /// A label or annotation in a group of Istio that Istio does not have.
+    UNKNOWN_METADATA = "V0120";
 }

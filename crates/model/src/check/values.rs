@@ -79,6 +79,9 @@ pub(super) fn join(parent: &str, name: &str) -> Arc<str> {
 
 /// Labels and annotations of metadata.
 pub(super) fn labels_and_annotations(metadata: &Metadata, report: &Report) -> (Labels, Labels) {
+    for keys in [&metadata.labels, &metadata.annotations] {
+        super::istio_metadata::check(keys, report);
+    }
     let annotations = metadata
         .annotations
         .iter()

@@ -1,0 +1,211 @@
+//! Istio's labels and annotations: each is obeyed, or a warning names it and says what is so instead. `values::labels_and_annotations`
+//! calls this for resources and for the templates of Pods. It never refuses a resource: Kubernetes takes any key.
+
+use crate::codes;
+use crate::decode::Report;
+use crate::text::{clip, nearest, suggest};
+use crate::written::TextMap;
+
+/// The group of Istio's own keys; others end with a dot and it.
+const GROUP: &str = "istio.io";
+/// `capture` reads these and names the wrong ones.
+const CAPTURE: &str = "traffic.sidecar.istio.io";
+/// Tools of Istio mark what they made with keys of this group; nothing is asked for.
+const OPERATOR: &str = "operator.istio.io";
+
+/// Keys that are obeyed, and marks that ask for nothing.
+const OBEYED: [&str; 37] = [
+    "ambient.istio.io/redirection",
+    "ambient.istio.io/waypoint-inbound-binding",
+    "galley.istio.io/analyze-suppress",
+    "gateway.istio.io/controller-version",
+    "gateway.istio.io/managed",
+    "gateway.istio.io/service-account",
+    "inject.istio.io/templates",
+    "istio.io/autoRegistrationGroup",
+    "istio.io/config",
+    "istio.io/connectedAt",
+    "istio.io/dataplane-mode",
+    "istio.io/disconnectedAt",
+    "istio.io/dry-run",
+    "istio.io/gateway-name",
+    "istio.io/global",
+    "istio.io/rev",
+    "istio.io/tag",
+    "istio.io/use-waypoint",
+    "istio.io/use-waypoint-namespace",
+    "istio.io/waypoint-for",
+    "istio.io/workloadController",
+    "networking.istio.io/exportTo",
+    "networking.istio.io/traffic-distribution",
+    "networking.istio.io/tunnel",
+    "proxy.istio.io/config",
+    "proxy.istio.io/health-checks-enabled",
+    "security.istio.io/tlsMode",
+    "service.istio.io/canonical-name",
+    "service.istio.io/canonical-revision",
+    "sidecar.istio.io/inject",
+    "sidecar.istio.io/interceptionMode",
+    "sidecar.istio.io/rewriteAppHTTPProbers",
+    "sidecar.istio.io/status",
+    "topology.istio.io/cluster",
+    "topology.istio.io/controlPlaneClusters",
+    "topology.istio.io/network",
+    "topology.istio.io/subzone",
+];
+
+const LEGACY: &str = "AuthorizationPolicy says who calls";
+const RESOURCES: &str = "nobody sets requests and limits of the sidecar";
+const LOGS: &str = "the command line sets what the proxy logs";
+const PROGRAM: &str = "the proxy is this program";
+const METRICS: &str = "metrics are Istio's standard ones";
+const READINESS: &str = "a proxy is ready when it has its configuration";
+const CANARY: &str = "all requests go to the waypoint of istio.io/use-waypoint";
+
+/// Keys that change nothing here, with what is so instead.
+const WITHOUT_EFFECT: [(&str, &str); 48] = [
+    ("alpha.istio.io/canonical-serviceaccounts", LEGACY),
+    ("alpha.istio.io/kubernetes-serviceaccounts", LEGACY),
+    (
+        "ambient.istio.io/bypass-inbound-capture",
+        "all inbound connections are captured, and policies hold for them",
+    ),
+    (
+        "ambient.istio.io/dns-capture",
+        "the mode of the data plane decides who answers DNS",
+    ),
+    (
+        "gateway.istio.io/name-override",
+        "pods of a Gateway have its own name",
+    ),
+    (
+        "istio.io/ingress-use-waypoint",
+        "gateways call services without their waypoint",
+    ),
+    (
+        "istio.io/reroute-virtual-interfaces",
+        "connections of virtual interfaces are not captured",
+    ),
+    ("istio.io/use-waypoint-canary", CANARY),
+    ("istio.io/use-waypoint-canary-namespace", CANARY),
+    ("istio.io/use-waypoint-canary-weight", CANARY),
+    (
+        "networking.istio.io/enable-autoallocate-ip",
+        "the control plane chooses an address wherever one is missing",
+    ),
+    (
+        "networking.istio.io/gatewayPort",
+        "gateways of networks are entered at port 15008",
+    ),
+    (
+        "networking.istio.io/service-type",
+        "the Service of a Gateway has its usual type",
+    ),
+    (
+        "prometheus.istio.io/merge-metrics",
+        "the application's own metrics are read at its own port",
+    ),
+    (
+        "proxy.istio.io/overrides",
+        "the proxy's container is not changed",
+    ),
+    (
+        "readiness.status.sidecar.istio.io/applicationPorts",
+        READINESS,
+    ),
+    (
+        "readiness.status.sidecar.istio.io/failureThreshold",
+        READINESS,
+    ),
+    (
+        "readiness.status.sidecar.istio.io/initialDelaySeconds",
+        READINESS,
+    ),
+    ("readiness.status.sidecar.istio.io/periodSeconds", READINESS),
+    (
+        "service.istio.io/workload-name",
+        "telemetry names the workload by its owner",
+    ),
+    ("sidecar.istio.io/agentLogLevel", LOGS),
+    ("sidecar.istio.io/bootstrapOverride", PROGRAM),
+    ("sidecar.istio.io/componentLogLevel", LOGS),
+    (
+        "sidecar.istio.io/discoveryAddress",
+        "the command line or MeshConfig names the control plane",
+    ),
+    ("sidecar.istio.io/extraStatTags", METRICS),
+    ("sidecar.istio.io/logLevel", LOGS),
+    (
+        "sidecar.istio.io/nativeSidecar",
+        "the mode of injection decides when the sidecar starts",
+    ),
+    ("sidecar.istio.io/proxyCPU", RESOURCES),
+    ("sidecar.istio.io/proxyCPULimit", RESOURCES),
+    ("sidecar.istio.io/proxyImage", PROGRAM),
+    ("sidecar.istio.io/proxyImageType", PROGRAM),
+    ("sidecar.istio.io/proxyMemory", RESOURCES),
+    ("sidecar.istio.io/proxyMemoryLimit", RESOURCES),
+    ("sidecar.istio.io/statsCompression", METRICS),
+    ("sidecar.istio.io/statsEvictionInterval", METRICS),
+    ("sidecar.istio.io/statsFlushInterval", METRICS),
+    ("sidecar.istio.io/statsHistogramBins", METRICS),
+    ("sidecar.istio.io/statsHistogramBuckets", METRICS),
+    ("sidecar.istio.io/statsInclusionPrefixes", METRICS),
+    ("sidecar.istio.io/statsInclusionRegexps", METRICS),
+    ("sidecar.istio.io/statsInclusionSuffixes", METRICS),
+    (
+        "sidecar.istio.io/userVolume",
+        "nothing is mounted into the sidecar",
+    ),
+    (
+        "sidecar.istio.io/userVolumeMount",
+        "nothing is mounted into the sidecar",
+    ),
+    (
+        "status.sidecar.istio.io/port",
+        "the command line sets the status port",
+    ),
+    (
+        "topology.istio.io/locality",
+        "labels of topology.kubernetes.io and istio-locality say where a workload is",
+    ),
+    (
+        "traffic.istio.io/nodeSelector",
+        "addresses of nodes lead to no gateway",
+    ),
+    (
+        "xds.istio.io/grpc-enabled",
+        "the control plane serves gRPC clients that ask",
+    ),
+    (
+        "sidecar.istio.io/enableCoreDump",
+        "nobody keeps what a proxy held in memory",
+    ),
+];
+
+/// Names those of `keys` that are Istio's and have no effect, and those that Istio does not have.
+pub(super) fn check(keys: &TextMap, report: &Report) {
+    for (key, _) in keys {
+        let name = &*key.value;
+        let Some((group, _)) = name.split_once('/') else {
+            continue;
+        };
+        let of_istio = group.strip_suffix(GROUP);
+        let of_istio = of_istio.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let elsewhere = group == CAPTURE || group.ends_with(OPERATOR);
+        if !of_istio || elsewhere || OBEYED.contains(&name) {
+            continue;
+        }
+        let mut known = WITHOUT_EFFECT.iter();
+        if let Some((_, instead)) = known.find(|(known, _)| *known == name) {
+            let message = format!("`{name}` has no effect: {instead}");
+            report.warning(codes::NOT_OBEYED, &key.at, message, "remove it");
+            continue;
+        }
+        let all = WITHOUT_EFFECT.iter().map(|(known, _)| *known);
+        let near = nearest(name, all.chain(OBEYED));
+        let help = near.map_or_else(String::new, |near| suggest(name, [near]));
+        let message = format!("Istio has no label or annotation `{}`", clip(name));
+        report.warning(codes::UNKNOWN_METADATA, &key.at, message, help);
+    }
+}
