@@ -5,7 +5,9 @@ use voile_model::mesh::authorization::{
     Action, AuthorizationPolicy, Condition, Matches, PolicyTarget, Rule, SourceMatch, StringMatch,
     TargetReference,
 };
-use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
+use voile_model::mesh::{
+    KeySource, Mesh, RequestAuthentication, TokenRule, UNREADABLE_KEYS, token_rules,
+};
 use voile_model::{Diagnostic, ResourceName, Source};
 use voile_policy::tokens::KeySet;
 
@@ -147,6 +149,9 @@ fn keys(rule: &TokenRule, found: &mut Vec<Diagnostic>) {
 /// A key set that is written in the resource.
 fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
     let source = &rule.source;
+    if text == UNREADABLE_KEYS {
+        return; // the resource has errors, which are said
+    }
     let issuer = voile_model::reading::clip(&rule.issuer);
     let set = match KeySet::survey(text) {
         Ok(set) => set,

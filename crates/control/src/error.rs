@@ -32,11 +32,6 @@ pub enum ControlError {
         "plaintext discovery on {0} would hand the mesh to the network: use a loopback address, or say --plaintext-beyond-loopback"
     )]
     PlaintextBeyondLoopback(SocketAddr),
-    /// A security policy cannot be enforced and nothing good is known to hold on to.
-    #[error(
-        "the configuration holds a security policy that is not enforced yet, and no earlier one is known: nothing is served"
-    )]
-    Unenforced,
     /// TLS or a thread cannot be set up.
     #[error("{0}")]
     Setup(String),

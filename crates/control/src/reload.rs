@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use voile_identity::TrustStore;
 use voile_model::check::{Changes, Checker, Outcome};
 use voile_model::mesh::{Mesh, Workload};
-use voile_model::{Diagnostic, SourceFile, codes};
+use voile_model::{Diagnostic, SourceFile};
 use voile_xds::server::{Interest, Snapshot, Touched};
 
 use crate::departed::{Departed, Present, Register};
@@ -35,10 +35,6 @@ use crate::ztunnel::{NodeAccount, Staff};
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
 const NOTHING: &str =
     "the configuration holds no resources: proxies that ask are told to serve nothing";
-
-/// Whoever wrote the policy believes it in force. To serve what came with it would open what they want shut.
-const HELD: &str = "the configuration holds a security policy that is not enforced yet: none of it is put in force, the \
-                    last good configuration stays";
 
 /// What the state directory remembers from one run to the next.
 pub(crate) struct Kept {
@@ -106,7 +102,6 @@ struct Checked {
     diagnostics: Option<Vec<Diagnostic>>,
     /// None: anything may have changed.
     changes: Option<Changes>,
-    held: bool,
 }
 
 impl<S: Source> Reload<S> {
@@ -177,7 +172,6 @@ impl<S: Source> Reload<S> {
         let Checked {
             diagnostics,
             changes,
-            held,
         } = self.check(&files)?;
         let tokens = |changes: &Changes| !changes.tokens.is_empty();
         if let Some(mesh) = &self.mesh
@@ -187,10 +181,6 @@ impl<S: Source> Reload<S> {
         }
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
         let mut problems = Vec::new();
-        if held {
-            problems.push(HELD.to_owned());
-            tracing::error!("{HELD}");
-        }
         if self.mesh.as_deref() == Some(&Mesh::default()) {
             problems.push(NOTHING.to_owned());
             tracing::warn!("{NOTHING}");
@@ -300,7 +290,6 @@ impl<S: Source> Reload<S> {
                 return Ok(Checked {
                     diagnostics: None,
                     changes: Some(*changes),
-                    held: false,
                 });
             }
             Outcome::Whole(mesh, diagnostics) => (mesh, diagnostics),
@@ -310,23 +299,11 @@ impl<S: Source> Reload<S> {
         {
             pending.set_aside(before);
         }
-        let is_unenforced = |one: &Diagnostic| one.code == codes::UNENFORCED_KIND;
-        let held = diagnostics.iter().any(is_unenforced);
-        match (held, &self.mesh) {
-            (false, _) => self.mesh = Some((*mesh).into()),
-            (true, Some(_)) => self.checker.distrust(),
-            (true, None) => {
-                if let Some(rest) = &mut self.rest {
-                    rest.refuse(diagnostics, HELD);
-                }
-                return Err(ControlError::Unenforced);
-            }
-        }
+        self.mesh = Some((*mesh).into());
         self.give_addresses();
         Ok(Checked {
             diagnostics: Some(diagnostics),
             changes: None,
-            held,
         })
     }
 

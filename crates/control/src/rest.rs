@@ -242,17 +242,6 @@ impl Rest {
         });
         errors
     }
-
-    /// Reports a first reading that is not put into force.
-    pub(crate) fn refuse(&mut self, diagnostics: Vec<Diagnostic>, why: &str) {
-        (self.reporter)(&Report {
-            diagnostics,
-            problems: vec![why.to_owned()],
-            unreadable: None,
-            version: String::new(),
-            changed: false,
-        });
-    }
 }
 
 #[cfg(test)]

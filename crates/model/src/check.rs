@@ -155,18 +155,12 @@ pub(crate) struct Read {
     bad: BTreeMap<ResourceId, Source>,
     /// What is not in force yet.
     intents: Vec<Intent>,
-    /// Files in which something is bad that cannot be told by name.
-    nameless: BTreeMap<Arc<str>, Source>,
-    /// PeerAuthentications among the bad, as far as they could be read.
-    broken_policies: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
-    /// AuthorizationPolicies among the bad, as far as they could be read.
-    broken_authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
-    /// RequestAuthentications among the bad, as far as they could be read.
-    broken_tokens: BTreeMap<ResourceId, Arc<RequestAuthentication>>,
-    /// BackendTLSPolicies among the bad, as far as they could be read.
-    broken_backend_tls: BTreeMap<ResourceId, Arc<api::BackendTls>>,
-    /// What may be a security policy of a kind and cannot be told by name.
-    nameless_policies: Vec<(&'static str, Source)>,
+    /// Documents that cannot be told by name, by file.
+    lost: BTreeMap<Arc<str>, Vec<Lost>>,
+    /// Security kinds of which a document may be that cannot be told by kind, with one such document each.
+    may_be: BTreeMap<&'static str, Source>,
+    /// Security resources among the bad: what they decide about.
+    broken: BTreeMap<ResourceId, Stored>,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -185,7 +179,50 @@ impl Read {
         }
     }
 
-    fn add_nameless(&mut self, source: Source) {
-        self.nameless.entry(source.file.clone()).or_insert(source);
+    fn add_lost(&mut self, lost: Lost) {
+        let of_file = self.lost.entry(lost.source.file.clone()).or_default();
+        match of_file.len() < MAX_LOST_PER_FILE {
+            true => of_file.push(lost),
+            // From here on one stands for all: it may be any of the file.
+            false => of_file[0] = Lost::unknown(lost.source),
+        }
+    }
+
+    /// A document may be a resource of these kinds, and says no more of itself.
+    fn add_may_be(&mut self, kinds: impl IntoIterator<Item = &'static str>, source: &Source) {
+        for kind in kinds {
+            self.may_be.entry(kind).or_insert_with(|| source.clone());
+        }
+    }
+}
+
+/// Most documents of a file that are told apart though they have lost their names: each resource that is missing is compared with each.
+const MAX_LOST_PER_FILE: usize = 64;
+
+/// A document that cannot be told by name: what it is, as far as it can be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Lost {
+    source: Source,
+    kind: Option<&'static str>,
+    called: values::Called,
+}
+
+impl Lost {
+    /// One of which nothing can be read.
+    fn unknown(source: Source) -> Self {
+        Self {
+            source,
+            kind: None,
+            called: values::Called::default(),
+        }
+    }
+
+    /// Whether it may be a resource that was in its file before.
+    fn may_be(&self, id: &ResourceId) -> bool {
+        let Self { kind, called, .. } = self;
+        let namespace = called.namespace.as_ref().zip(id.namespace.as_ref());
+        kind.is_none_or(|kind| kind == id.kind)
+            && called.name.as_ref().is_none_or(|name| *name == id.name)
+            && namespace.is_none_or(|(one, other)| one == other)
     }
 }

@@ -33,7 +33,7 @@ codes! {
     NOT_YET = "V0105";
     /// A kind that Voile will not support; it is not in force.
     REFUSED = "V0106";
-    /// A kind that means nothing to the mesh; ignored.
+    /// A kind that means nothing to the mesh, or a document that is no resource; ignored.
     NO_MEANING = "V0107";
     /// No such kind.
     UNKNOWN_KIND = "V0108";
@@ -47,9 +47,9 @@ codes! {
     CONTRADICTION = "V0112";
     /// Two resources claim one name or address in the mesh.
     CLASH = "V0113";
-    /// A security policy was never good: because of its errors it is held as STRICT, or as a denial of everything.
+    /// A security resource was never good: because of its errors what it decides about is denied.
     NOT_ENFORCED = "V0114";
-    /// A security policy of a kind that is not enforced yet: the control plane puts nothing in force that comes with it.
+    /// A policy of a kind that the mesh does not enforce.
     UNENFORCED_KIND = "V0115";
     /// A `*` inside a value of an AuthorizationPolicy stands for itself.
     LITERAL_STAR = "V0116";

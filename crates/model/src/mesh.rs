@@ -53,7 +53,8 @@ pub use probe::{Probe, Probes, Question};
 pub use rate_limit::RateLimit;
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use request_authentication::{
-    ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
+    ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, UNREADABLE_KEYS,
+    token_rules,
 };
 pub use route::{
     CLAIMS, Criteria, Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH,

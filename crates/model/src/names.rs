@@ -67,6 +67,19 @@ pub const MAX_NAME_BYTES: usize = 253;
 /// Longest DNS label, in bytes.
 pub const MAX_LABEL_BYTES: usize = 63;
 
+/// Whether `text` may be the name of a Kubernetes object: labels joined by dots, at most 253 bytes together. Unlike DNS, Kubernetes sets
+/// no limit for one label.
+pub fn is_object_name(text: &str) -> bool {
+    let edge = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_part = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(edge)
+            && bytes.last().is_some_and(edge)
+            && bytes.iter().all(|b| edge(b) || *b == b'-')
+    };
+    text.len() <= MAX_NAME_BYTES && text.split('.').all(is_part)
+}
+
 /// Whether `text` is an RFC 1123 label: lower-case letters, digits and inner `-`, at most 63 bytes.
 pub fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();

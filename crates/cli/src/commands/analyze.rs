@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_model::ignored::Ignored;
-use voile_model::{Diagnostic, Severity, SourceFile};
+use voile_model::{Diagnostic, Severity, SourceFile, codes};
 
 /// What to read, and how to print.
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// The least for which the exit code is 1
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "error")]
     fail_on: Level,
+    /// Take what is none of the mesh's (kinds of other groups, files that are no resources) for an error, too
+    #[arg(long)]
+    strict: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -79,6 +82,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
     let (mesh, mut diagnostics) = voile_model::check(&files, None);
     diagnostics.extend(voile_analysis::analyze(&mesh, std::time::SystemTime::now()));
+    if args.strict {
+        let foreign = diagnostics.iter_mut();
+        foreign
+            .filter(|one| one.code == codes::NO_MEANING)
+            .for_each(|one| one.severity = Severity::Error);
+    }
     let ignored = Ignored::of(&files);
     diagnostics.extend(ignored.unknown(|code| super::explain_code::meaning(code).is_some()));
     Diagnostic::sort(&mut diagnostics);

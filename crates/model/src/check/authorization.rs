@@ -87,12 +87,17 @@ pub(super) fn target(written: &written::Target, at: Option<&At>, report: &Report
             match selector {
                 Some(labels) => PolicyTarget::Workloads(labels),
                 None if references.is_empty() => PolicyTarget::Everything,
-                None => PolicyTarget::References(
-                    references
-                        .iter()
-                        .filter_map(|one| reference(one, report))
-                        .collect(),
-                ),
+                None => {
+                    let read = references.iter().map(|one| reference(one, report));
+                    let read: Option<Vec<_>> = read.collect();
+                    let path = at.map_or_else(String::new, |at| format!("{}.targetRef", at.path));
+                    let unread = report.failed_where(|field| field.starts_with(&path));
+                    match read {
+                        Some(all) if !unread => PolicyTarget::References(all),
+                        // One that cannot be read may be anything of the namespace.
+                        _ => PolicyTarget::Everything,
+                    }
+                }
             }
         }
     }
@@ -154,6 +159,7 @@ pub(super) fn aimed(
     let group = written.group.as_ref().map_or("", |group| &*group.value);
     if !known.contains(&(group, &*kind.value)) {
         report.bad(kind, " as the kind of a target", help);
+        return None;
     }
     Some(TargetReference {
         group: group.into(),

@@ -186,26 +186,16 @@ impl Checker {
         let Read {
             good,
             bad: _,
-            nameless: _,
-            broken_policies,
-            broken_authorization,
-            broken_tokens,
-            broken_backend_tls,
-            nameless_policies,
+            lost: _,
+            may_be: _,
+            broken,
             intents,
             mut diagnostics,
         } = read;
         let said = diagnostics.len();
         let mut mesh = assemble::assemble(good, &mut diagnostics);
         mesh.intents = intents::collect(intents);
-        let unreadable = shut::Unreadable {
-            named: broken_policies,
-            authorization: broken_authorization,
-            tokens: broken_tokens,
-            backend_tls: broken_backend_tls,
-            nameless: nameless_policies,
-        };
-        shut::shut(&mut mesh, unreadable, &mut diagnostics);
+        shut::shut(&mut mesh, broken, &mut diagnostics);
         let alone = |stored: &Stored| !matches!(stored.checked, Checked::IpAddress(_));
         self.plain = well && diagnostics.len() == said && mesh.resources.values().all(alone);
         Diagnostic::sort(&mut diagnostics);
@@ -217,8 +207,8 @@ impl Read {
     /// Everything in it is good.
     fn is_well(&self) -> bool {
         self.bad.is_empty()
-            && self.nameless.is_empty()
-            && self.nameless_policies.is_empty()
+            && self.lost.is_empty()
+            && self.may_be.is_empty()
             && !self.diagnostics.iter().any(Diagnostic::is_error)
     }
 
@@ -227,12 +217,9 @@ impl Read {
         let Self {
             good,
             bad,
-            nameless,
-            broken_policies,
-            broken_authorization,
-            broken_tokens,
-            broken_backend_tls,
-            nameless_policies,
+            lost,
+            may_be,
+            broken,
             intents,
             diagnostics,
         } = other;
@@ -242,28 +229,17 @@ impl Read {
         for (id, source) in bad {
             self.bad.entry(id.clone()).or_insert_with(|| source.clone());
         }
-        for source in nameless.values() {
-            self.add_nameless(source.clone());
+        for one in lost.values().flatten() {
+            self.add_lost(one.clone());
         }
-        for (id, policy) in broken_policies {
-            let entry = self.broken_policies.entry(id.clone());
-            entry.or_insert_with(|| policy.clone());
+        for (kind, source) in may_be {
+            self.add_may_be([*kind], source);
         }
-        for (id, policy) in broken_authorization {
-            let entry = self.broken_authorization.entry(id.clone());
-            entry.or_insert_with(|| policy.clone());
-        }
-        for (id, policy) in broken_tokens {
-            let entry = self.broken_tokens.entry(id.clone());
-            entry.or_insert_with(|| policy.clone());
-        }
-        for (id, policy) in broken_backend_tls {
-            let entry = self.broken_backend_tls.entry(id.clone());
-            entry.or_insert_with(|| policy.clone());
+        for (id, stored) in broken {
+            let entry = self.broken.entry(id.clone());
+            entry.or_insert_with(|| stored.clone());
         }
         self.intents.extend(intents.iter().cloned());
-        self.nameless_policies
-            .extend(nameless_policies.iter().cloned());
         self.diagnostics.extend(diagnostics.iter().cloned());
     }
 }

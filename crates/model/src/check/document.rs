@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use super::kinds::{API_GATEWAY, GATEWAY, KINDS, Kind, Scope, UNREAD, Unread};
-use super::values::{self, Meta};
+use super::kinds::{self, GATEWAY, KINDS, Kind, SECURITY, SECURITY_KINDS, Scope, UNREAD, Unread};
+use super::values::{self, Called, Meta};
 use super::{
-    Checked, Read, ResourceId, Stored, authorization, config, destination, endpoint_slice,
+    Checked, Lost, Read, ResourceId, Stored, authorization, config, destination, endpoint_slice,
     health_check, intents, kubernetes, networking, pod, rate_limit, request_authentication,
-    security, service_entry, sidecar, telemetry, virtual_service, workload_group,
+    security, service_entry, shut, sidecar, telemetry, virtual_service, workload_group,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::diagnostic::Diagnostic;
-use crate::mesh::gateway_api;
 use crate::mesh::intent::Intent;
-use crate::names::Namespace;
+use crate::names::{Namespace, ResourceName, is_object_name};
 use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
 use crate::written::TextMap;
@@ -24,7 +23,7 @@ use crate::yaml::{self, Document, Node, Place};
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
 const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
 
-/// A text that cannot be read may be a security policy when it has this in it: the first letters of the kind, so that one
+/// A text that cannot be read may be a security resource when it has this in it: the first letters of the kind, so that one
 /// cut off in the middle of its kind is taken for one too.
 const POLICY_WORDS: [(&str, &str); 3] = [
     ("PeerAuth", "PeerAuthentication"),
@@ -42,7 +41,8 @@ pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
     let text = match &file.text {
         Ok(text) => text,
         Err(reason) => {
-            read.add_nameless(start.clone());
+            read.add_lost(Lost::unknown(start.clone()));
+            read.add_may_be(SECURITY_KINDS, &start);
             let message = format!("the file cannot be read: {reason}");
             read.diagnostics
                 .push(Diagnostic::error(codes::UNREADABLE, start, message));
@@ -51,7 +51,8 @@ pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
     };
     let documents = yaml::split(text);
     if documents.len() > MAX_DOCUMENTS_PER_FILE {
-        read.add_nameless(start.clone());
+        read.add_lost(Lost::unknown(start.clone()));
+        read.add_may_be(SECURITY_KINDS, &start);
         let message = format!(
             "the file has {} documents, more than the {MAX_DOCUMENTS_PER_FILE} allowed",
             documents.len()
@@ -87,15 +88,34 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
                 line: error.place.line,
                 column: error.place.column,
             };
-            for (word, kind) in POLICY_WORDS {
-                if document.text.contains(word) {
-                    read.nameless_policies.push((kind, source.clone()));
-                }
-            }
-            read.add_nameless(source.clone());
-            read.diagnostics
-                .push(Diagnostic::error(error.code, source, error.message).help(error.help));
+            let words = POLICY_WORDS.iter();
+            let may_be = words.filter(|(word, _)| document.text.contains(word));
+            let may_be: Vec<&'static str> = may_be.map(|(_, kind)| *kind).collect();
+            // Whoever keeps a chart beside the mesh keeps its templates, too.
+            let is_template = may_be.is_empty() && document.text.contains("{{");
+            let help = match may_be.is_empty() {
+                true => error.help.to_owned(),
+                false => maybe_security(&may_be, error.help),
+            };
+            read.add_may_be(may_be, &source);
+            read.add_lost(Lost::unknown(source.clone()));
+            let problem = match is_template {
+                true => Diagnostic::warning(error.code, source, error.message),
+                false => Diagnostic::error(error.code, source, error.message),
+            };
+            read.diagnostics.push(problem.help(help));
         }
+    }
+}
+
+fn maybe_security(kinds: &[&str], help: &str) -> String {
+    let kinds = kinds.join(" or ");
+    let held = format!(
+        "it may be {kinds}, and is not in force: resources of that kind that were in force stay until it can be read"
+    );
+    match help {
+        "" => held,
+        help => format!("{help}; {held}"),
     }
 }
 
@@ -108,22 +128,18 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
         report: &report,
     };
     let source = report.source(&cursor.at);
-    let outcome = match cursor.fields() {
-        Some(mut fields) => {
-            let header = Header::read(&mut fields);
-            if header
-                .kind
-                .as_ref()
-                .is_some_and(|kind| &*kind.value == "List")
-            {
-                read_list(file, &mut fields, read);
-                fields.finish();
-                Outcome::Nothing
-            } else {
-                resource(&header, fields, &mut read.intents, &report)
-            }
+    let spec = values::join(&cursor.at.path, "spec");
+    let outcome = match &node.value {
+        yaml::Value::Map(_) => match cursor.fields() {
+            Some(fields) => document(file, fields, &source, read, &report),
+            None => Outcome::Nothing,
+        },
+        yaml::Value::List(_) => no_resource("a list", &cursor.at, &report),
+        // It may be the beginning of a resource.
+        yaml::Value::Scalar(_) => {
+            no_resource("a text without fields", &cursor.at, &report);
+            Outcome::Lost(None, Called::default())
         }
-        None => Outcome::Bad(None),
     };
     match outcome {
         Outcome::Good(id, checked) if !report.failed() => {
@@ -135,41 +151,131 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
             read.add_good(id, stored);
         }
         Outcome::Good(id, checked) => {
-            match checked {
-                Checked::PeerAuthentication(policy) => {
-                    read.broken_policies.entry(id.clone()).or_insert(policy);
-                }
-                Checked::AuthorizationPolicy(policy) => {
-                    read.broken_authorization
-                        .entry(id.clone())
-                        .or_insert(policy);
-                }
-                Checked::RequestAuthentication(policy) => {
-                    read.broken_tokens.entry(id.clone()).or_insert(policy);
-                }
-                Checked::BackendTls(policy) => {
-                    read.broken_backend_tls.entry(id.clone()).or_insert(policy);
-                }
-                _ => {}
-            }
+            hold(&id, checked, &source, (&spec, &report), read);
             read.bad.entry(id).or_insert(source);
         }
-        Outcome::Bad(Some(id)) => {
+        Outcome::Unnamed(id, checked, called) => {
+            hold(&id, checked, &source, (&spec, &report), read);
+            let kind = Some(id.kind);
+            read.add_lost(Lost {
+                source,
+                kind,
+                called,
+            });
+        }
+        Outcome::Bad(id) => {
             read.bad.entry(id).or_insert(source);
         }
-        Outcome::Bad(None) => {
-            let said = node.get("kind").map(|kind| &kind.value);
-            if let Some(yaml::Value::Scalar(text)) = said {
-                let meant = |(word, _): &&(&str, _)| text.text.starts_with(word);
-                if let Some((_, kind)) = POLICY_WORDS.iter().find(meant) {
-                    read.nameless_policies.push((kind, source.clone()));
-                }
+        Outcome::Lost(kind, called) => {
+            if called.namespace.is_none()
+                && let Some(kind) = kind.filter(|kind| SECURITY_KINDS.contains(kind))
+            {
+                read.add_may_be([kind], &source);
             }
-            read.add_nameless(source);
+            read.add_lost(Lost {
+                source,
+                kind,
+                called,
+            });
+        }
+        Outcome::MayBe(kinds, called) => {
+            read.add_may_be(kinds, &source);
+            read.add_lost(Lost {
+                source,
+                kind: None,
+                called,
+            });
         }
         Outcome::Nothing => {}
     }
     read.diagnostics.extend(report.into_diagnostics());
+}
+
+/// Keeps what is to be in force of a bad security resource.
+fn hold(
+    id: &ResourceId,
+    checked: Checked,
+    source: &Source,
+    (spec, report): (&str, &Report),
+    read: &mut Read,
+) {
+    if let Some(checked) = shut::held(checked, spec, report) {
+        let stored = Stored {
+            source: source.clone(),
+            says_exports: false,
+            checked,
+        };
+        read.broken.entry(id.clone()).or_insert(stored);
+    }
+}
+
+/// Reads what may be a resource or a list of them.
+fn document(
+    file: &Arc<str>,
+    mut fields: Fields<'_>,
+    source: &Source,
+    read: &mut Read,
+    report: &Report,
+) -> Outcome {
+    let parts = ["kind", "apiVersion", "metadata"].map(|name| fields.has(name));
+    if let Some(why) = why_no_resource(&fields, parts) {
+        no_resource(why, fields.at(), report);
+        // One that has lost its kind still has a name.
+        return match parts[2] {
+            true => Outcome::Lost(None, called(&Header::read(&mut fields))),
+            false => Outcome::Nothing,
+        };
+    }
+    let is_list = fields
+        .plain("kind")
+        .and_then(|kind| kind.strip_suffix("List"))
+        .is_some_and(|of| of.is_empty() || fields.has("items"));
+    let header = Header::read(&mut fields);
+    if is_list {
+        read_list(file, &mut fields, read);
+        fields.finish();
+        return Outcome::Nothing;
+    }
+    resource(&header, fields, source, &mut read.intents, report)
+}
+
+/// Why a mapping is no resource at all: nothing says that it is one of ours.
+fn why_no_resource(
+    fields: &Fields<'_>,
+    [kind, version, metadata]: [bool; 3],
+) -> Option<&'static str> {
+    let version_text = fields.plain("apiVersion");
+    if kind {
+        let name = fields.plain("kind")?;
+        let stranger = !version && kinds::known(None, name).is_none() && !name.ends_with("List");
+        let unread = UNREAD.iter().any(|(_, known, _)| *known == name);
+        let policy = POLICY_WORDS.iter().any(|(word, _)| name.starts_with(word));
+        return (stranger && !unread && !policy).then_some("a mapping without `apiVersion`");
+    }
+    // A chart has an apiVersion, and no metadata.
+    let ours = version_text.is_some_and(|text| match kinds::group(text) {
+        "" => text == "v1" && metadata,
+        group => kinds::is_ours(group),
+    });
+    (!ours && (!version || version_text.is_some())).then_some("a mapping without `kind`")
+}
+
+fn no_resource(what: &str, at: &At, report: &Report) -> Outcome {
+    let message = format!("{what} is no resource: it means nothing to the mesh; ignored");
+    report.note(codes::NO_MEANING, at, message, "");
+    Outcome::Nothing
+}
+
+/// What a document is called, where nothing is said of it.
+fn called(header: &Header) -> Called {
+    let metadata = &header.metadata;
+    let name = metadata.name.as_ref().map(|name| name.value.clone());
+    let namespace = metadata.namespace.as_ref();
+    Called {
+        name: name.filter(|name| is_object_name(name)),
+        // What says none may have lost it with its kind.
+        namespace: namespace.and_then(|text| Namespace::new(&text.value)),
+    }
 }
 
 /// Whether a resource says whom it is exported to. A selector of clients' workloads says it, too: they are of its own namespace.
@@ -192,25 +298,12 @@ fn says_exports(node: &Node) -> bool {
     listed || annotated.is_some() || selects
 }
 
-/// `kind: List` holds resources. A List in a List is refused by name, so this does not go deeper.
+/// `kind: List` holds resources, and lists of them; how deep is bounded by the depth of a document.
 fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut Read) {
     let Some(items) = fields.get("items") else {
         return;
     };
     for item in items.items() {
-        if item
-            .node
-            .get("kind")
-            .is_some_and(|kind| matches!(&kind.value, yaml::Value::Scalar(s) if &*s.text == "List"))
-        {
-            item.report.error(
-                codes::BAD_VALUE,
-                &item.at,
-                "a List inside a List",
-                "write its items out",
-            );
-            continue;
-        }
         read_resource(file, item.node, item.at.clone(), read);
     }
 }
@@ -220,8 +313,14 @@ const ISTIO: &str = ".istio.io/";
 
 enum Outcome {
     Good(ResourceId, Checked),
-    /// Not in force; by name where there is one.
-    Bad(Option<ResourceId>),
+    /// Not in force.
+    Bad(ResourceId),
+    /// A bad security resource whose namespace is known, and whose name is not: under a name that stands for it.
+    Unnamed(ResourceId, Checked, Called),
+    /// Not in force, and without a whole name; its kind where that can be read.
+    Lost(Option<&'static str>, Called),
+    /// The same, and it may be a security resource of these kinds.
+    MayBe(Vec<&'static str>, Called),
     /// Nothing that could be in force.
     Nothing,
 }
@@ -229,30 +328,27 @@ enum Outcome {
 fn resource(
     header: &Header,
     mut fields: Fields<'_>,
+    source: &Source,
     intents: &mut Vec<Intent>,
     report: &Report,
 ) -> Outcome {
     let kind = report.required(header.kind.clone(), &header.at, "kind");
     report.required(header.api_version.clone(), &header.at, "apiVersion");
-    let Some(kind_text) = kind else {
-        return Outcome::Bad(None);
-    };
-    let name = header
-        .metadata
-        .name
-        .as_ref()
-        .map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
-    // Of the two kinds of this name the group decides.
     let version = header.api_version.as_ref();
-    let of_api = version.is_some_and(|one| one.value.starts_with(gateway_api::GROUP));
-    let mut known = KINDS.iter().filter(|kind| match kind.name {
-        GATEWAY => (kind.id == API_GATEWAY) == of_api,
-        _ => true,
-    });
-    let Some(kind) = known.find(|kind| kind.name == &*kind_text.value) else {
-        return unread(&kind_text.value, &name, &kind_text.at, report);
+    let group = version.map(|version| kinds::group(&version.value));
+    let Some(kind_text) = kind else {
+        return match group {
+            Some(SECURITY) | None => Outcome::MayBe(SECURITY_KINDS.into(), called(header)),
+            Some(_) => Outcome::Lost(None, called(header)),
+        };
     };
-    if let Some(api_version) = &header.api_version
+    let known = kinds::known(version.map(|version| &*version.value), &kind_text.value);
+    let Some(kind) = known.or_else(|| misspelt(group, &kind_text.value)) else {
+        return unread(header, group, &kind_text.value, &kind_text.at, report);
+    };
+    if known.is_none() {
+        unknown_kind(&kind_text.value, &kind_text.at, report);
+    } else if let Some(api_version) = version
         && !kind.api_versions.contains(&&*api_version.value)
     {
         let message = format!("`{}` has no kind {}", clip(&api_version.value), kind.name);
@@ -266,18 +362,47 @@ fn resource(
     if kind.api_versions.iter().any(|one| one.contains(ISTIO)) {
         report.read_protobuf();
     }
-    let Some(meta) = values::meta(header, kind.scope == Scope::Namespaced, report) else {
-        // It has no name to be remembered by.
-        return Outcome::Bad(None);
+    let annotations = &header.metadata.annotations;
+    let meta = values::meta(header, kind.scope == Scope::Namespaced, report);
+    let (meta, lost) = match meta {
+        Ok(meta) => (meta, None),
+        Err(called) => {
+            let (true, Some(namespace)) = (SECURITY_KINDS.contains(&kind.id), &called.namespace)
+            else {
+                return Outcome::Lost(Some(kind.id), self::called(header));
+            };
+            let name = ResourceName::new(namespace.clone(), shut::unnamed(source));
+            // What says no namespace may have lost it with its name.
+            let written = header.metadata.namespace.is_some();
+            let namespace = called.namespace.filter(|_| written);
+            let called = Called {
+                namespace,
+                ..called
+            };
+            let at = header.at.clone();
+            (values::meta_of(header, name, at, report), Some(called))
+        }
     };
     let id = id(kind, &meta);
-    let annotations = &header.metadata.annotations;
     let checked = checked(kind.id, (meta, annotations), &mut fields, intents, report);
     fields.finish();
-    match checked {
-        Some(checked) => Outcome::Good(id, checked),
-        None => Outcome::Bad(Some(id)),
+    match (checked, lost) {
+        (Some(checked), None) => Outcome::Good(id, checked),
+        (Some(checked), Some(called)) => Outcome::Unnamed(id, checked, called),
+        (None, None) => Outcome::Bad(id),
+        (None, Some(called)) => Outcome::Lost(Some(kind.id), called),
     }
+}
+
+/// The security kind that is meant by one that is not known, where that can be told.
+fn misspelt(group: Option<&str>, name: &str) -> Option<&'static Kind> {
+    if group.is_some_and(|group| group != SECURITY) {
+        return None;
+    }
+    let begins = |(word, _): &&(&str, _)| name.starts_with(word);
+    let meant = POLICY_WORDS.iter().find(begins).map(|(_, kind)| *kind);
+    let meant = meant.or_else(|| crate::text::nearest(name, SECURITY_KINDS))?;
+    KINDS.iter().find(|kind| kind.name == meant)
 }
 
 fn id(kind: &Kind, meta: &Meta) -> ResourceId {
@@ -358,67 +483,96 @@ fn checked(
     }
 }
 
-fn unread(kind: &str, name: &str, at: &At, report: &Report) -> Outcome {
-    match UNREAD
-        .iter()
-        .find(|(known, _)| *known == kind)
-        .map(|(_, why)| *why)
-    {
-        Some(Unread::NotYet) => {
+/// A kind that is not read, and why.
+fn unread(header: &Header, group: Option<&str>, kind: &str, at: &At, report: &Report) -> Outcome {
+    let name = header.metadata.name.as_ref();
+    let name = name.map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
+    let mut unread = UNREAD.iter();
+    let is_known = |(of, known, _): &&(&str, &str, Unread)| {
+        *known == kind && group.is_none_or(|group| group == *of || kinds::is_ours(group))
+    };
+    let Some((_, _, why)) = unread.find(is_known) else {
+        return stranger(header, group, (kind, &name), at, report);
+    };
+    match why {
+        Unread::NotYet => {
             let message = format!("{kind}{name} is not yet supported, and is not in force");
-            report.error(
-                codes::NOT_YET,
-                at,
-                message,
-                "remove it, or wait for a later version",
-            );
+            let help = "remove it, or wait for a later version";
+            report.error(codes::NOT_YET, at, message, help);
         }
-        Some(Unread::NotYetSecurity) => {
+        Unread::Elsewhere => {
             let message = format!(
-                "{kind}{name} is not yet supported: it is NOT ENFORCED, what it forbids is allowed"
+                "{kind}{name} is NOT ENFORCED by the mesh: on a cluster its network plugin does that, here nobody"
             );
-            report.error(
-                codes::UNENFORCED_KIND,
-                at,
-                message,
-                "do not rely on it; remove it, or wait for a later version",
-            );
+            let help = "say with an AuthorizationPolicy who may call";
+            report.warning(codes::UNENFORCED_KIND, at, message, help);
         }
-        Some(Unread::Refused) => {
+        Unread::Refused => {
             let message = format!(
                 "{kind}{name} is refused: it patches the inside of another proxy, which Voile does not have"
             );
-            report.error(
-                codes::REFUSED,
-                at,
-                message,
-                "say what you want with Istio's or Gateway API's resources, and remove it",
-            );
+            let help = "say what you want with Istio's or Gateway API's resources, and remove it";
+            report.error(codes::REFUSED, at, message, help);
         }
-        Some(Unread::NoMeaning) => {
-            report.warning(
-                codes::NO_MEANING,
-                at,
-                format!("{kind}{name} means nothing to the mesh; ignored"),
-                "",
-            );
+        Unread::NoMeaning => {
+            let message = format!("{kind}{name} means nothing to the mesh; ignored");
+            report.note(codes::NO_MEANING, at, message, "");
         }
-        None => {
-            let known = KINDS
-                .iter()
-                .map(|k| k.name)
-                .chain(UNREAD.iter().map(|(name, _)| *name));
-            let near = crate::text::nearest(kind, known)
-                .map_or_else(String::new, |near| suggest(kind, [near]));
-            report.error(
-                codes::UNKNOWN_KIND,
-                at,
-                format!("unknown kind `{}`", clip(kind)),
-                near,
+        Unread::Installation => {
+            let message = format!(
+                "{kind}{name} says how Istio is installed, and means nothing here: its `meshConfig` is NOT in force"
             );
-            // It may be a misspelt kind whose good version is remembered.
-            return Outcome::Bad(None);
+            let help = "write what it says of the mesh into the ConfigMap `istio`";
+            report.warning(codes::NO_MEANING, at, message, help);
         }
     }
     Outcome::Nothing
+}
+
+/// A kind that nobody here knows.
+fn stranger(
+    header: &Header,
+    group: Option<&str>,
+    (kind, name): (&str, &str),
+    at: &At,
+    report: &Report,
+) -> Outcome {
+    match group {
+        Some(group) if !kinds::is_ours(group) => {
+            let message = format!(
+                "{kind}{name} is of the group {}, which means nothing to the mesh; ignored",
+                clip(group)
+            );
+            report.note(codes::NO_MEANING, at, message, "");
+            Outcome::Nothing
+        }
+        Some(group)
+            if group.ends_with(".istio.io") && KINDS.iter().all(|one| one.group() != group) =>
+        {
+            let message = format!(
+                "{kind}{name} is of an API that Istio does not have any more ({}): it is NOT IN FORCE",
+                clip(group)
+            );
+            let help = "say it with Istio's resources of today, and remove it";
+            report.error(codes::UNKNOWN_KIND, at, message, help);
+            Outcome::Nothing
+        }
+        _ => {
+            unknown_kind(kind, at, report);
+            // It may be a misspelt kind whose good version is remembered.
+            match group {
+                Some(SECURITY) => Outcome::MayBe(SECURITY_KINDS.into(), called(header)),
+                _ => Outcome::Lost(None, called(header)),
+            }
+        }
+    }
+}
+
+fn unknown_kind(kind: &str, at: &At, report: &Report) {
+    let all = KINDS.iter().map(|one| one.name);
+    let all = all.chain(UNREAD.iter().map(|(_, name, _)| *name));
+    let near = crate::text::nearest(kind, all);
+    let near = near.map_or_else(String::new, |near| suggest(kind, [near]));
+    let message = format!("unknown kind `{}`", clip(kind));
+    report.error(codes::UNKNOWN_KIND, at, message, near);
 }

@@ -126,46 +126,104 @@ pub(super) const KINDS: &[Kind] = &[
 pub(super) enum Unread {
     /// Later work adds it.
     NotYet,
-    /// Later work adds it; until then something is open that its author wants shut.
-    NotYetSecurity,
+    /// It forbids something, and others than the mesh enforce it.
+    Elsewhere,
+    /// It says how Istio is installed.
+    Installation,
     /// Never.
     Refused,
     /// It means nothing to the mesh.
     NoMeaning,
 }
 
-/// Every kind that is known and not read.
-pub(super) const UNREAD: &[(&str, Unread)] = &[
-    ("NetworkPolicy", Unread::NotYetSecurity),
-    ("TrafficExtension", Unread::NotYet),
-    ("UDPRoute", Unread::NotYet),
-    ("XBackend", Unread::NotYet),
-    ("XBackendTrafficPolicy", Unread::NotYet),
-    ("XMesh", Unread::NotYet),
-    ("CronJob", Unread::NotYet),
-    ("DaemonSet", Unread::NotYet),
-    ("Ingress", Unread::NotYet),
-    ("IngressClass", Unread::NotYet),
-    ("Job", Unread::NotYet),
-    ("Node", Unread::NotYet),
-    ("ReplicaSet", Unread::NotYet),
-    ("ReplicationController", Unread::NotYet),
-    ("StatefulSet", Unread::NotYet),
-    ("EnvoyFilter", Unread::Refused),
-    ("WasmPlugin", Unread::Refused),
-    ("ClusterRole", Unread::NoMeaning),
-    ("ClusterRoleBinding", Unread::NoMeaning),
-    ("CustomResourceDefinition", Unread::NoMeaning),
-    ("HorizontalPodAutoscaler", Unread::NoMeaning),
-    ("LimitRange", Unread::NoMeaning),
-    ("MutatingWebhookConfiguration", Unread::NoMeaning),
-    ("PersistentVolume", Unread::NoMeaning),
-    ("PersistentVolumeClaim", Unread::NoMeaning),
-    ("PodDisruptionBudget", Unread::NoMeaning),
-    ("PriorityClass", Unread::NoMeaning),
-    ("ResourceQuota", Unread::NoMeaning),
-    ("Role", Unread::NoMeaning),
-    ("RoleBinding", Unread::NoMeaning),
-    ("StorageClass", Unread::NoMeaning),
-    ("ValidatingWebhookConfiguration", Unread::NoMeaning),
+/// Every kind of these groups that is known and not read, with its group.
+pub(super) const UNREAD: &[(&str, &str, Unread)] = &[
+    ("networking.k8s.io", "NetworkPolicy", Unread::Elsewhere),
+    ("extensions.istio.io", "TrafficExtension", Unread::NotYet),
+    ("gateway.networking.k8s.io", "UDPRoute", Unread::NotYet),
+    ("gateway.networking.x-k8s.io", "XBackend", Unread::NotYet),
+    (
+        "gateway.networking.x-k8s.io",
+        "XBackendTrafficPolicy",
+        Unread::NotYet,
+    ),
+    (
+        "gateway.networking.x-k8s.io",
+        "XListenerSet",
+        Unread::NotYet,
+    ),
+    ("gateway.networking.x-k8s.io", "XMesh", Unread::NotYet),
+    ("batch", "CronJob", Unread::NotYet),
+    ("apps", "DaemonSet", Unread::NotYet),
+    ("networking.k8s.io", "Ingress", Unread::NotYet),
+    ("batch", "Job", Unread::NotYet),
+    ("", "Node", Unread::NotYet),
+    ("apps", "ReplicaSet", Unread::NotYet),
+    ("", "ReplicationController", Unread::NotYet),
+    ("apps", "StatefulSet", Unread::NotYet),
+    ("networking.istio.io", "EnvoyFilter", Unread::Refused),
+    ("extensions.istio.io", "WasmPlugin", Unread::Refused),
+    ("apps", "ControllerRevision", Unread::NoMeaning),
+    ("", "Binding", Unread::NoMeaning),
+    ("", "ComponentStatus", Unread::NoMeaning),
+    ("", "Event", Unread::NoMeaning),
+    ("", "LimitRange", Unread::NoMeaning),
+    ("", "PersistentVolume", Unread::NoMeaning),
+    ("", "PersistentVolumeClaim", Unread::NoMeaning),
+    ("", "PodTemplate", Unread::NoMeaning),
+    ("", "ResourceQuota", Unread::NoMeaning),
+    ("networking.k8s.io", "IngressClass", Unread::NoMeaning),
+    ("networking.k8s.io", "ServiceCIDR", Unread::NoMeaning),
+    ("install.istio.io", "IstioOperator", Unread::Installation),
 ];
+
+/// The group of the kinds that decide who may call.
+pub(super) const SECURITY: &str = "security.istio.io";
+
+/// Kinds whose loss opens something.
+pub(super) const SECURITY_KINDS: [&str; 3] = [
+    "PeerAuthentication",
+    "AuthorizationPolicy",
+    "RequestAuthentication",
+];
+
+/// How many letters of a group may be wrong for it to be taken for a slip in one of ours.
+const SLIPS: usize = 2;
+
+/// The group of an apiVersion; empty is the core's.
+pub(super) fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+impl Kind {
+    pub(super) fn group(&self) -> &'static str {
+        self.api_versions
+            .first()
+            .map_or("", |version| group(version))
+    }
+}
+
+/// Whether kinds of a group concern the mesh. What Istio had and removed is among them: whoever still writes it believes it in force.
+pub(super) fn is_ours(group: &str) -> bool {
+    let read = KINDS.iter().any(|kind| kind.group() == group);
+    read || UNREAD.iter().any(|(known, ..)| *known == group) || group.ends_with(".istio.io")
+}
+
+/// A kind that is read, by its group and name. Without a group, or with one that differs by a slip, the name decides.
+pub(super) fn known(api_version: Option<&str>, name: &str) -> Option<&'static Kind> {
+    let mut named = KINDS.iter().filter(|kind| kind.name == name);
+    let Some(group) = api_version.map(group) else {
+        return named.next();
+    };
+    let exact = KINDS
+        .iter()
+        .find(|kind| kind.name == name && kind.group() == group);
+    exact.or_else(|| {
+        named.find(|kind| {
+            let slip = !group.is_empty()
+                && !kind.group().is_empty()
+                && strsim::damerau_levenshtein(kind.group(), group) <= SLIPS;
+            is_ours(group) || slip
+        })
+    })
+}

@@ -1,7 +1,7 @@
 //! The last good version of a resource stays in force while what is written now is bad. A resource that is gone from a
 //! file that reads well is gone.
 
-use super::{Read, ResourceId, Resources, Stored};
+use super::{Read, ResourceId, Resources, Stored, shut};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::source::Source;
@@ -12,16 +12,17 @@ pub(super) fn keep(read: &mut Read, previous: &Resources) {
         if read.good.contains_key(id) {
             continue;
         }
-        // Bad by name; or its file now holds something that has lost its name, which may be this one.
-        let place = read
-            .bad
-            .get(id)
-            .or_else(|| read.nameless.get(&stored.source.file));
-        if let Some(place) = place.cloned() {
+        // Bad by name; or its file now holds something that has lost its name, which may be this one; or some file holds what may be
+        // any resource of a security kind.
+        let of_file = read.lost.get(&stored.source.file);
+        let lost = of_file.and_then(|all| all.iter().find(|one| one.may_be(id)));
+        let place = read.bad.get(id);
+        let place = place.or_else(|| lost.map(|one| &one.source));
+        if let Some(place) = place.or_else(|| read.may_be.get(id.kind)).cloned() {
             if !read.bad.contains_key(id) {
-                // If it is a policy, this is the one that has lost its name.
-                read.nameless_policies
-                    .retain(|(kind, source)| *kind != id.kind || source.file != stored.source.file);
+                // What has lost its name is this resource, which is in force: nothing else is held for it.
+                read.broken
+                    .retain(|id, broken| broken.source != place || !shut::is_unnamed(id));
             }
             read.diagnostics.push(note(id, stored, place));
             read.good.insert(id.clone(), stored.clone());

@@ -9,7 +9,7 @@ use super::values::Meta;
 use crate::codes;
 use crate::decode::{At, Fields, Report};
 use crate::mesh::request_authentication::{
-    ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule,
+    ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, UNREADABLE_KEYS,
 };
 use crate::written::{Text, request_authentication as written};
 
@@ -54,14 +54,14 @@ pub(super) fn request_authentication(
     let rules = written.rules.iter().take(MAX_RULES);
     RequestAuthentication {
         target: target(&written.target, written.at.as_ref(), report),
-        rules: rules.filter_map(|rule| token_rule(rule, report)).collect(),
+        rules: rules.map(|rule| token_rule(rule, report)).collect(),
         name: meta.name,
         source: meta.source,
         created: meta.created,
     }
 }
 
-fn token_rule(written: &written::TokenRule, report: &Report) -> Option<TokenRule> {
+fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
     let issuer = written.issuer.as_ref().map_or("", |text| &*text.value);
     let keys = keys(written, issuer, report);
     let lists = [
@@ -83,11 +83,12 @@ fn token_rule(written: &written::TokenRule, report: &Report) -> Option<TokenRule
     let places = written.from_headers.iter();
     let claims = written.output_claims.iter();
     let payload = written.output_payload_to_header.as_ref();
-    Some(TokenRule {
+    TokenRule {
         source: report.source(&written.at),
         issuer: issuer.into(),
         audiences,
-        keys: keys?,
+        // Only a bad resource has none: no token is believed by it.
+        keys: keys.unwrap_or_else(|| KeySource::Inline(UNREADABLE_KEYS.into())),
         from_headers: places.filter_map(|one| place(one, report)).collect(),
         from_params,
         from_cookies,
@@ -100,7 +101,7 @@ fn token_rule(written: &written::TokenRule, report: &Report) -> Option<TokenRule
             .as_ref()
             .and_then(|text| timeout(text, report))
             .unwrap_or(DEFAULT_TIMEOUT),
-    })
+    }
 }
 
 /// Where the keys are: said once, or to be found by the issuer's address.

@@ -1,5 +1,5 @@
-//! Check of PeerAuthentication. What cannot be read never opens: a bad mode is held as STRICT, and a bad word of the
-//! selector drops out of it, which selects more.
+//! Check of PeerAuthentication. What cannot be read never opens: a bad mode is held as STRICT, of a bad port the whole resource, and a
+//! bad word of the selector drops out of it, which selects more.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) fn peer_authentication(
 ) -> PeerAuthentication {
     let written = written::PeerAuthentication::read(fields);
     let mode = |text: Option<&Text>| text.map_or(Some(None), |text| report.one_of(text, &MODES));
-    let of_workload = mode(written.mode.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));
+    let mut of_workload = mode(written.mode.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));
     let mut port_modes = BTreeMap::new();
     for (key, text) in &written.ports {
         let help = "the key is the number of a port of the workload, 1 to 65535";
@@ -34,7 +34,12 @@ pub(super) fn peer_authentication(
             |text| text.parse().ok().and_then(Port::new),
             help,
         );
-        if let (Some(port), Some(mode)) = (port, mode(text.as_ref()))
+        if port.is_none() {
+            // Which port is meant cannot be told: it may be any.
+            of_workload = Some(MutualTlsMode::Strict);
+        }
+        let mode_of_port = mode(text.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));
+        if let (Some(port), mode) = (port, mode_of_port)
             && port_modes
                 .insert(
                     port,

@@ -1,94 +1,181 @@
-//! Fail closed: a security policy that cannot be read and was never good is held shut. A PeerAuthentication is STRICT, an
-//! AuthorizationPolicy denies everything, and so does a RequestAuthentication (an application behind it may believe that
-//! whatever token it gets is a good one), for whom they were meant as far as that can be told. What its author wanted to open
-//! opens when the text is right. The Services of a BackendTLSPolicy are not called.
+//! Fail closed: a security resource that cannot be put into force, and never was, denies what it decides about, and nothing else.
+//!
+//! | kind | what is denied |
+//! |---|---|
+//! | PeerAuthentication | plaintext where it says a mode: for its workloads, or for the ports it names |
+//! | AuthorizationPolicy ALLOW | what no other ALLOW policy allows to its workloads; what its own rules allow passes if they are readable |
+//! | DENY, CUSTOM | what its rules match; if they cannot be read, every request to its workloads |
+//! | AUDIT, dry run | nothing |
+//! | RequestAuthentication | requests that carry a token where it looks for one |
+//! | BackendTLSPolicy | calls of its Services |
+//!
+//! A selector that cannot be read stands for the namespace, and in the root namespace for the mesh.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::ResourceId;
+use super::{Checked, ResourceId, Stored};
 use crate::attach;
 use crate::codes;
+use crate::decode::Report;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::{Action, AuthorizationPolicy, PolicyTarget, Rule};
-use crate::mesh::gateway_api::BackendTls;
-use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication, RequestAuthentication};
-use crate::names::{Namespace, ResourceName};
+use crate::mesh::request_authentication::{KeySource, TokenRule, UNREADABLE_KEYS};
+use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication, PortMode, RequestAuthentication};
+use crate::names::Namespace;
 use crate::source::Source;
 
-/// Name of the policy that stands for those without one.
-const NAMELESS: &str = "unreadable";
-/// End of the name of the denial that stands for a RequestAuthentication; no resource's name has a colon.
-const TOKENS: &str = ":request-authentication";
+/// Begins the name of what has none that can be read; no resource's name has a colon.
+const UNNAMED: &str = "unreadable:";
 
-/// Policies that could not be read.
-pub(super) struct Unreadable {
-    /// PeerAuthentications by name, as far as they could be read.
-    pub(super) named: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
-    /// AuthorizationPolicies by name, as far as they could be read.
-    pub(super) authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
-    /// RequestAuthentications by name, as far as they could be read.
-    pub(super) tokens: BTreeMap<ResourceId, Arc<RequestAuthentication>>,
-    /// BackendTLSPolicies by name, as far as they could be read.
-    pub(super) backend_tls: BTreeMap<ResourceId, Arc<BackendTls>>,
-    /// Without a name, by kind.
-    pub(super) nameless: Vec<(&'static str, Source)>,
+/// A name for a resource whose own cannot be read: no other has it.
+pub(super) fn unnamed(source: &Source) -> Arc<str> {
+    format!("{UNNAMED}{source}").replace('/', ":").into()
 }
 
-/// Puts shut policies where there is no last good version. They are not among the mesh's resources, so that the next
-/// reading does not take them for what was good.
-pub(super) fn shut(mesh: &mut Mesh, unreadable: Unreadable, diagnostics: &mut Vec<Diagnostic>) {
+/// Whether it is such a name.
+pub(super) fn is_unnamed(id: &ResourceId) -> bool {
+    id.name.starts_with(UNNAMED)
+}
+
+/// What of a bad security resource is put into force, if it decides about anything. `spec` is the way to its `spec`.
+pub(super) fn held(checked: Checked, spec: &str, report: &Report) -> Option<Checked> {
+    Some(match checked {
+        Checked::PeerAuthentication(policy) => {
+            let mode = format!("{spec}.mtls");
+            let unread = report.failed_where(|field| is_below(field, &mode));
+            Checked::PeerAuthentication(strict(Arc::unwrap_or_clone(policy), unread).into())
+        }
+        Checked::AuthorizationPolicy(policy) => {
+            let policy = denying(Arc::unwrap_or_clone(policy), spec, report)?;
+            Checked::AuthorizationPolicy(policy.into())
+        }
+        Checked::RequestAuthentication(one) => {
+            let unread = report.failed_where(|field| is_below(field, spec));
+            let one = refusing(Arc::unwrap_or_clone(one), unread)?;
+            Checked::RequestAuthentication(one.into())
+        }
+        Checked::BackendTls(policy) => Checked::BackendTls(policy),
+        _ => return None,
+    })
+}
+
+fn is_below(field: &str, parent: &str) -> bool {
+    let rest = field.strip_prefix(parent);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+fn strict(mut policy: PeerAuthentication, mode_unread: bool) -> PeerAuthentication {
+    let says_mode = mode_unread || policy.mode.is_some();
+    let of_ports_alone = !says_mode && !policy.port_modes.is_empty();
+    if of_ports_alone {
+        let shut = |mode: &mut PortMode| mode.mode = Some(MutualTlsMode::Strict);
+        policy.port_modes.values_mut().for_each(shut);
+    } else {
+        policy.mode = Some(MutualTlsMode::Strict);
+        policy.port_modes.clear();
+    }
+    policy
+}
+
+fn denying(
+    mut policy: AuthorizationPolicy,
+    spec: &str,
+    report: &Report,
+) -> Option<AuthorizationPolicy> {
+    let below = |part: &'static str| {
+        let path = format!("{spec}.{part}");
+        move |field: &str| is_below(field, &path)
+    };
+    let action_unread = report.failed_where(below("action"));
+    if policy.dry_run || policy.action == Action::Audit && !action_unread {
+        return None;
+    }
+    let parts = ["selector", "targetRef", "targetRefs", "action", "provider"].map(below);
+    let elsewhere = |field: &str| parts.iter().any(|part| part(field));
+    let rules_unread = report.failed_where(|field| is_below(field, spec) && !elsewhere(field));
+    match policy.action {
+        Action::Allow if action_unread => policy.action = Action::Deny,
+        Action::Allow => {
+            if rules_unread {
+                policy.rules.clear();
+            }
+            return Some(policy);
+        }
+        _ => policy.action = Action::Deny,
+    }
+    if rules_unread || action_unread || policy.rules.is_empty() {
+        policy.rules = vec![everything(&policy.source)];
+    }
+    Some(policy)
+}
+
+fn everything(source: &Source) -> Rule {
+    Rule {
+        source: source.clone(),
+        from: Vec::new(),
+        to: Vec::new(),
+        when: Vec::new(),
+    }
+}
+
+/// Keeps the places where tokens are looked for, and no key that could verify one.
+fn refusing(mut one: RequestAuthentication, unread: bool) -> Option<RequestAuthentication> {
+    for rule in &mut one.rules {
+        rule.keys = KeySource::Inline(UNREADABLE_KEYS.into());
+    }
+    if one.rules.is_empty() && unread {
+        one.rules.push(TokenRule::unreadable(one.source.clone()));
+    }
+    (!one.rules.is_empty()).then_some(one)
+}
+
+/// Puts into force what is held of the bad. It is not among the mesh's resources, so that the next reading does not take it for what
+/// was good.
+pub(super) fn shut(
+    mesh: &mut Mesh,
+    broken: BTreeMap<ResourceId, Stored>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let before = mesh.peer_authentications.len();
     let root = mesh.config.root_namespace.clone();
-    for (id, broken) in unreadable.named {
+    for (id, stored) in broken {
+        // Its last good version is in force.
         if mesh.resources.contains_key(&id) {
             continue;
         }
-        let mut policy = PeerAuthentication::clone(&broken);
-        policy.mode = Some(MutualTlsMode::Strict);
-        policy.port_modes.clear();
-        if policy.name.namespace == root {
-            policy.selector = None;
+        let what = match is_unnamed(&id) {
+            true => format!("a {} without a usable name", id.kind),
+            false => id.to_string(),
+        };
+        match stored.checked {
+            Checked::PeerAuthentication(policy) => {
+                let selects = policy.selector.is_some();
+                if selects && policy.name.namespace == root {
+                    // Selectors of the root namespace are ignored (V0307): it decides about nothing.
+                    continue;
+                }
+                let scope = scope(&policy.name.namespace, &root, selects);
+                diagnostics.push(plaintext_refused(&policy, &what, &scope));
+                mesh.peer_authentications.push(policy);
+            }
+            Checked::AuthorizationPolicy(policy) => {
+                let scope = scope_of(&policy.target, &policy.name.namespace, &root);
+                diagnostics.push(denied(&policy, &what, &scope));
+                mesh.authorization_policies
+                    .insert(policy.name.clone(), policy);
+            }
+            Checked::RequestAuthentication(one) => {
+                let scope = scope_of(&one.target, &one.name.namespace, &root);
+                diagnostics.push(tokens_refused(&one.source, &what, &scope));
+                mesh.request_authentications.push(one);
+            }
+            Checked::BackendTls(policy) => {
+                attach::shut(mesh, &policy);
+                diagnostics.push(uncalled(&policy.source, &what));
+            }
+            _ => {}
         }
-        let scope = scope(&policy.name.namespace, &root, policy.selector.is_some());
-        diagnostics.push(strict(&policy.source, &id.to_string(), &scope));
-        mesh.peer_authentications.push(policy.into());
-    }
-    for (id, broken) in unreadable.authorization {
-        if !broken.dry_run {
-            let name = broken.name.clone();
-            shut_out(mesh, &id, name, &broken.source, &broken.target, diagnostics);
-        }
-    }
-    for (id, broken) in unreadable.tokens {
-        // Its denial must not take the place of an AuthorizationPolicy of the same name.
-        let name = format!("{}{TOKENS}", broken.name.name);
-        let name = ResourceName::new(broken.name.namespace.clone(), name);
-        shut_out(mesh, &id, name, &broken.source, &broken.target, diagnostics);
-    }
-    for (id, broken) in unreadable.backend_tls {
-        if !mesh.resources.contains_key(&id) {
-            attach::shut(mesh, &broken);
-            diagnostics.push(uncalled(&broken.source, &id.to_string()));
-        }
-    }
-    for (kind, source) in unreadable.nameless {
-        let name = ResourceName::new(root.clone(), NAMELESS);
-        let what = format!("what may be {kind}");
-        if kind != "PeerAuthentication" {
-            diagnostics.push(denied(&source, &what, "the whole mesh"));
-            deny(mesh, name, &source, PolicyTarget::Everything);
-            continue;
-        }
-        diagnostics.push(strict(&source, &what, "the whole mesh"));
-        mesh.peer_authentications.push(Arc::new(PeerAuthentication {
-            name,
-            source,
-            created: None,
-            selector: None,
-            mode: Some(MutualTlsMode::Strict),
-            port_modes: BTreeMap::new(),
-        }));
     }
     // Before the readable ones of the same scope: which of them is older cannot be trusted either.
     mesh.peer_authentications.rotate_left(before);
@@ -104,65 +191,68 @@ fn scope(namespace: &Namespace, root: &Namespace, selects: bool) -> String {
     }
 }
 
-/// Denies everything to whom a policy was meant for, unless its last good version is in force.
-fn shut_out(
-    mesh: &mut Mesh,
-    id: &ResourceId,
-    name: ResourceName,
-    source: &Source,
-    target: &PolicyTarget,
-    diagnostics: &mut Vec<Diagnostic>,
-) {
-    // What aims at waypoints and gateways holds for nobody else, right or wrong.
-    let aside = matches!(target, PolicyTarget::References(_));
-    if mesh.resources.contains_key(id) || aside {
-        return;
+fn scope_of(target: &PolicyTarget, namespace: &Namespace, root: &Namespace) -> String {
+    match target {
+        PolicyTarget::References(_) => format!("what it targets in `{namespace}`"),
+        PolicyTarget::Workloads(_) => scope(namespace, root, true),
+        PolicyTarget::Everything => scope(namespace, root, false),
     }
-    let selects = matches!(target, PolicyTarget::Workloads(_));
-    let scope = scope(&name.namespace, &mesh.config.root_namespace, selects);
-    diagnostics.push(denied(source, &id.to_string(), &scope));
-    deny(mesh, name, source, target.clone());
 }
 
-/// Denies everything.
-fn deny(mesh: &mut Mesh, name: ResourceName, source: &Source, target: PolicyTarget) {
-    let everything = Rule {
-        source: source.clone(),
-        from: Vec::new(),
-        to: Vec::new(),
-        when: Vec::new(),
-    };
-    let policy = AuthorizationPolicy {
-        name: name.clone(),
-        source: source.clone(),
-        target,
-        action: Action::Deny,
-        dry_run: false,
-        rules: vec![everything],
-    };
-    mesh.authorization_policies.insert(name, policy.into());
+fn not_enforced(source: &Source, message: String, help: &str) -> Diagnostic {
+    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message).help(help)
 }
 
-fn strict(source: &Source, what: &str, scope: &str) -> Diagnostic {
+fn plaintext_refused(policy: &PeerAuthentication, what: &str, scope: &str) -> Diagnostic {
+    let ports: Vec<String> = policy.port_modes.keys().map(ToString::to_string).collect();
+    let of_ports = match ports.is_empty() {
+        true => String::new(),
+        false => format!(" on port {}", ports.join(", ")),
+    };
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} is STRICT"
+        "{what} cannot be put into force because of its errors: until it is right, {scope} is STRICT{of_ports}"
     );
-    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
-        .help("plaintext is refused there unless a narrower policy allows it")
+    let help = "plaintext is refused there unless a narrower policy allows it";
+    not_enforced(&policy.source, message, help)
 }
 
 fn uncalled(source: &Source, what: &str) -> Diagnostic {
     let message = format!(
         "{what} cannot be put into force because of its errors: until it is right, nobody calls the Services that it is for"
     );
-    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
-        .help("they are not called in plaintext instead")
+    not_enforced(source, message, "they are not called in plaintext instead")
 }
 
-fn denied(source: &Source, what: &str, scope: &str) -> Diagnostic {
+fn denied(policy: &AuthorizationPolicy, what: &str, scope: &str) -> Diagnostic {
+    let all = policy.action == Action::Deny && policy.rules == [everything(&policy.source)];
+    let (until, help) = match &policy.action {
+        Action::Allow if policy.rules.is_empty() => (
+            "takes no calls but those that other ALLOW policies allow",
+            "what it would allow is denied there",
+        ),
+        Action::Allow => (
+            "takes what its rules allow",
+            "its rules can be read: what they do not allow is denied there",
+        ),
+        _ if all => (
+            "takes no calls",
+            "every request and connection is denied there",
+        ),
+        _ => (
+            "takes no calls that its rules match",
+            "its rules can be read: what they match is denied there",
+        ),
+    };
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} takes no calls"
+        "{what} cannot be put into force because of its errors: until it is right, {scope} {until}"
     );
-    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
-        .help("every request and connection is denied there")
+    not_enforced(&policy.source, message, help)
+}
+
+fn tokens_refused(source: &Source, what: &str, scope: &str) -> Diagnostic {
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, {scope} takes no requests that carry a token for it"
+    );
+    let help = "requests without a token pass as they would";
+    not_enforced(source, message, help)
 }

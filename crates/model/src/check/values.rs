@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crate::codes;
 use crate::decode::{At, Report, Spanned};
 use crate::mesh::{Exports, Protocol, Visibility};
-use crate::names::{Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain};
+use crate::names::{
+    Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain, is_object_name,
+};
 use crate::source::Source;
 use crate::text::clip;
 use crate::written::header::{Header, Metadata, Owner};
@@ -24,32 +26,52 @@ pub(super) struct Meta {
     pub(super) owners: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// Checks metadata. `None` only when there is no usable name.
-pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Option<Meta> {
+/// What a document is called, as far as it can be told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Called {
+    pub(crate) name: Option<Arc<str>>,
+    /// That of a namespaced kind; the default one where none is written.
+    pub(crate) namespace: Option<Namespace>,
+}
+
+/// Checks metadata. Where there is no usable name it says what there is.
+pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result<Meta, Called> {
     let metadata = &header.metadata;
     let parent = At {
         place: metadata.at.as_ref().unwrap_or(&header.at).place,
         path: join(&header.at.path, "metadata"),
     };
-    let name = report.required(metadata.name.clone(), &parent, "name")?;
+    let name = report.required(metadata.name.clone(), &parent, "name");
     let valid = "lower-case letters, digits, `-` and `.`, beginning and ending with a letter or digit, at most 253";
-    let name_value = report.parsed(
-        &name,
-        "a name",
-        |text| is_dns_subdomain(text).then(|| text.into()),
-        valid,
-    )?;
-    let namespace = match &metadata.namespace {
-        Some(namespace) if namespaced => self::namespace(namespace, report)?,
-        _ => Namespace::default_namespace(),
+    let named = |name: &Text| {
+        let name_like = |text: &str| is_object_name(text).then(|| text.into());
+        report.parsed(name, "a name", name_like, valid)
     };
+    let value = name.as_ref().and_then(named);
+    let namespace = match &metadata.namespace {
+        Some(namespace) if namespaced => self::namespace(namespace, report),
+        None if namespaced && metadata.namespace_unread => None,
+        _ => Some(Namespace::default_namespace()),
+    };
+    let (name, name_value, namespace) = match (name, value, namespace) {
+        (Some(name), Some(value), Some(namespace)) => (name, value, namespace),
+        (_, name, namespace) => return Err(Called { name, namespace }),
+    };
+    Ok(meta_of(
+        header,
+        ResourceName::new(namespace, name_value),
+        name.at,
+        report,
+    ))
+}
+
+/// Checks metadata but for the name, whose place is given.
+pub(super) fn meta_of(header: &Header, name: ResourceName, at: At, report: &Report) -> Meta {
+    let metadata = &header.metadata;
     let (labels, annotations) = labels_and_annotations(metadata, report);
-    Some(Meta {
-        name: ResourceName {
-            namespace,
-            name: name_value,
-        },
-        source: report.source(&name.at),
+    Meta {
+        name,
+        source: report.source(&at),
         at: header.at.clone(),
         labels,
         annotations,
@@ -58,7 +80,7 @@ pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Option
             .as_ref()
             .and_then(|created| timestamp(created, report)),
         owners: metadata.owners.iter().filter_map(owner).collect(),
-    })
+    }
 }
 
 fn owner(owner: &Owner) -> Option<(Arc<str>, Arc<str>)> {
@@ -102,29 +124,31 @@ pub(super) fn labels(map: &TextMap, report: &Report) -> Labels {
                 .iter()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
     };
-    for (key, value) in map {
+    let checked = |(key, value): &(Text, Text)| {
         let (prefix, name) = key
             .value
             .split_once('/')
             .map_or((None, &*key.value), |(prefix, name)| (Some(prefix), name));
-        if !name_like(name) || prefix.is_some_and(|prefix| !is_dns_subdomain(prefix)) {
+        let is_key = name_like(name) && prefix.is_none_or(is_dns_subdomain);
+        if !is_key {
             report.bad(
                 key,
                 " as the key of a label",
                 "write NAME or DNS-NAME/NAME with letters, digits, `-`, `_`, `.`",
             );
         }
-        if !value.value.is_empty() && !name_like(&value.value) {
+        let is_value = value.value.is_empty() || name_like(&value.value);
+        if !is_value {
             report.bad(
                 value,
                 " as the value of a label",
                 "letters, digits, `-`, `_` and `.`, at most 63",
             );
         }
-    }
-    map.iter()
-        .map(|(key, value)| (key.value.clone(), value.value.clone()))
-        .collect()
+        // What cannot be read drops out: a selector selects more.
+        (is_key && is_value).then(|| (key.value.clone(), value.value.clone()))
+    };
+    map.iter().filter_map(checked).collect()
 }
 
 /// A selector; one without labels selects everything, which is what no selector says too.

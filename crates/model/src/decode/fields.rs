@@ -6,7 +6,7 @@ use super::report::At;
 use super::{Cursor, IntegerOrText, Spanned};
 use crate::codes;
 use crate::text::{clip, suggest};
-use crate::yaml::{Key, Node};
+use crate::yaml::{Key, Node, Value};
 
 type Text = Spanned<Arc<str>>;
 
@@ -62,6 +62,21 @@ impl<'a> Fields<'a> {
             },
             report: self.cursor.report,
         })
+    }
+
+    /// Whether a field is there and says something; asking does not make it known.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|(key, node)| &*key.text == name && !node.is_null())
+    }
+
+    /// The text of a field, whatever it is taken for; asking does not make it known.
+    pub(crate) fn plain(&self, name: &str) -> Option<&'a str> {
+        let (_, node) = self.entries.iter().find(|(key, _)| &*key.text == name)?;
+        match &node.value {
+            Value::Scalar(scalar) if scalar.other_type().is_none() => Some(&scalar.text),
+            _ => None,
+        }
     }
 
     fn path(&self, name: &str) -> Arc<str> {

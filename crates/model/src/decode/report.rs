@@ -86,6 +86,17 @@ impl Report {
         );
     }
 
+    /// Adds a note.
+    pub fn note(
+        &self,
+        code: &'static str,
+        at: &At,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.push(Diagnostic::note(code, self.source(at), message), at, help);
+    }
+
     fn push(&self, diagnostic: Diagnostic, at: &At, help: impl Into<String>) {
         let mut all = self.diagnostics.borrow_mut();
         if all.len() < MAX_DIAGNOSTICS_PER_DOCUMENT {
@@ -105,6 +116,13 @@ impl Report {
     /// Whether any error was added.
     pub(crate) fn failed(&self) -> bool {
         *self.failed.borrow()
+    }
+
+    /// Whether a field for which this holds has an error. When there are more than are kept, any may have one.
+    pub(crate) fn failed_where(&self, holds: impl Fn(&str) -> bool) -> bool {
+        let all = self.diagnostics.borrow();
+        let in_field = all.iter().any(|one| one.is_error() && holds(&one.field));
+        in_field || self.failed() && all.len() >= MAX_DIAGNOSTICS_PER_DOCUMENT
     }
 
     /// All of it.

@@ -83,7 +83,28 @@ pub struct ClaimOutput {
     pub claim: Arc<str>,
 }
 
+/// The key set that stands for keys which cannot be read: it verifies no token.
+pub const UNREADABLE_KEYS: &str = r#"{"keys":[],"unreadable":true}"#;
+
 impl TokenRule {
+    /// What stands for rules that cannot be read: no token in the default places is believed, whoever its issuer is.
+    pub(crate) fn unreadable(source: Source) -> Self {
+        Self {
+            source,
+            issuer: "".into(),
+            audiences: Vec::new(),
+            keys: KeySource::Inline(UNREADABLE_KEYS.into()),
+            from_headers: Vec::new(),
+            from_params: Vec::new(),
+            from_cookies: Vec::new(),
+            forward_original: false,
+            output_payload_to_header: None,
+            output_claims: Vec::new(),
+            space_delimited_claims: Vec::new(),
+            timeout: Duration::ZERO,
+        }
+    }
+
     /// Where a token may be when the rule names no place.
     pub const DEFAULT_HEADER: (&'static str, &'static str) = ("authorization", "Bearer ");
     /// The parameter that may carry a token when the rule names no place.

@@ -18,6 +18,8 @@ pub(crate) struct Metadata {
     pub(crate) at: Option<At>,
     pub(crate) name: Option<Text>,
     pub(crate) namespace: Option<Text>,
+    /// A namespace may be meant that cannot be read.
+    pub(crate) namespace_unread: bool,
     pub(crate) labels: TextMap,
     pub(crate) annotations: TextMap,
     pub(crate) created: Option<Text>,
@@ -47,13 +49,21 @@ impl Header {
 impl Metadata {
     /// Reads `metadata` of a mapping.
     pub(crate) fn read(parent: &mut Fields<'_>) -> Self {
-        let Some(mut fields) = parent.inner("metadata") else {
+        let Some(cursor) = parent.get("metadata") else {
             return Self::default();
         };
+        let Some(mut fields) = cursor.fields() else {
+            return Self {
+                namespace_unread: true,
+                ..Self::default()
+            };
+        };
+        let namespace = fields.text("namespace");
         let metadata = Self {
             at: Some(fields.at().clone()),
             name: fields.text("name"),
-            namespace: fields.text("namespace"),
+            namespace_unread: namespace.is_none() && fields.get("namespace").is_some(),
+            namespace,
             labels: fields.text_map("labels"),
             annotations: fields.text_map("annotations"),
             created: fields.text("creationTimestamp"),

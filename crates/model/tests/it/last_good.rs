@@ -130,24 +130,9 @@ fn a_broken_policy_that_was_never_good_is_held_as_strict() {
             "a/p: everything Strict []",
         ),
         (
-            "namespace: a",
-            "namespace: istio-system, label: x",
-            "istio-system/p: everything Strict []",
-        ),
-        (
-            "namespace: a",
-            "namespace: 'A B'",
-            "istio-system/unreadable: everything Strict []",
-        ),
-        (
             "kind: PeerAuthentication",
             "kind: PeerAuth",
-            "istio-system/unreadable: everything Strict []",
-        ),
-        (
-            "{mode: PERMISSIVE}",
-            "{mode: PERM",
-            "istio-system/unreadable: everything Strict []",
+            "a/p: app=x Strict []",
         ),
     ];
     for (right, wrong, expected) in cases {
@@ -166,17 +151,91 @@ fn a_broken_policy_that_was_never_good_is_held_as_strict() {
 }
 
 #[test]
-fn a_good_neighbour_in_the_file_does_not_excuse_a_policy_that_cannot_be_read() {
-    let (mesh, _) = check_text(&format!(
-        "{POLICY}---\nkind: PeerAuthentication\nmetadata: {{name: q"
-    ));
-    assert_eq!(
-        policies(&mesh),
+fn what_may_be_any_policy_holds_those_of_its_kind_wherever_they_were_and_nothing_else() {
+    let unreadable = "kind: PeerAuthentication\nmetadata: {name: q";
+    let files = |first: &str, second: &str| {
         [
-            "istio-system/unreadable: everything Strict []",
-            "a/p: app=x Permissive [8080]"
+            SourceFile::new("a.yaml", first),
+            SourceFile::new("b.yaml", second),
         ]
-    );
+    };
+    let before = check(&files(&format!("{POLICY}---\n{A}"), B), None).0;
+    // The policy and a Service go from one file, and what cannot be read comes in the other.
+    let (mesh, diagnostics) = check(&files("", unreadable), Some(&before));
+    assert_eq!(policies(&mesh), ["a/p: app=x Permissive [8080]"]);
+    assert_eq!(names(&mesh), ["b"]);
+    assert!(render(&diagnostics).contains("it may be PeerAuthentication"));
+    // Nothing is shut where nothing was.
+    let (mesh, _) = check(&files(A, unreadable), None);
+    assert_eq!((policies(&mesh), names(&mesh)), (Vec::new(), vec!["a"]));
+}
+
+/// Every field of metadata, with every wrong type, in every kind: what was good stays, under its name and no other.
+#[test]
+fn whatever_is_wrong_in_metadata_the_last_good_version_stays() {
+    let documents = [
+        ("v1", "Service", "spec: {ports: [{port: 80}]}"),
+        ("v1", "ConfigMap", "data: {a: b}"),
+        (
+            "security.istio.io/v1",
+            "PeerAuthentication",
+            "spec: {mtls: {mode: STRICT}}",
+        ),
+        (
+            "security.istio.io/v1",
+            "AuthorizationPolicy",
+            "spec: {action: DENY, rules: [{}]}",
+        ),
+        (
+            "security.istio.io/v1",
+            "RequestAuthentication",
+            "spec: {jwtRules: [{issuer: \"https://a.example\"}]}",
+        ),
+    ];
+    let wrong = [
+        "5", "true", "[a]", "{a: [b]}", "1.5", "'A b'", "[{}]", "{{}: b}",
+    ];
+    let fields = [
+        "name",
+        "namespace",
+        "labels",
+        "annotations",
+        "creationTimestamp",
+        "ownerReferences",
+        "nme",
+    ];
+    for (version, kind, rest) in documents {
+        let text = |metadata: &str| {
+            format!("apiVersion: {version}\nkind: {kind}\nmetadata: {metadata}\n{rest}\n")
+        };
+        let before = good(&format!("{A}---\n{}", text("{name: one, namespace: x}")));
+        let mut broken: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+        for field in fields {
+            for value in wrong {
+                let name = ["name: one, ", ""][usize::from(field == "name")];
+                let namespace = ["namespace: x, ", ""][usize::from(field == "namespace")];
+                broken.push(format!("{{{name}{namespace}{field}: {value}}}"));
+            }
+        }
+        for metadata in broken {
+            let after = format!("{}---\n{}", A.replace("80", "81"), text(&metadata));
+            let (mesh, diagnostics) = edited(&after, &before);
+            if !diagnostics.iter().any(Diagnostic::is_error) {
+                continue; // a value that this field may have
+            }
+            let said = render(&diagnostics);
+            let kept = format!("keeping the last good version of {kind} x/one");
+            assert!(said.contains(&kept), "{kind} {metadata}: {said}");
+            assert!(!said.contains("V0114"), "{kind} {metadata}: {said}");
+            let (again, _) = edited(&after, &mesh);
+            assert_eq!(mesh, again, "{kind} {metadata}");
+            let (repaired, _) = edited(
+                &format!("{A}---\n{}", text("{name: one, namespace: x}")),
+                &mesh,
+            );
+            assert_eq!(repaired, before, "{kind} {metadata}");
+        }
+    }
 }
 
 const POLICY: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: a}\nspec:\n  mtls: {mode: PERMISSIVE}\n  selector: {matchLabels: {app: x}}\n  portLevelMtls:\n    8080: {mode: DISABLE}\n";

@@ -5,6 +5,7 @@
     reason = "a test that cannot set itself up has failed"
 )]
 
+mod broken_security;
 mod clients;
 mod endpoint_slices;
 mod exports;

@@ -1,0 +1,248 @@
+//! A security resource that cannot be put into force denies what it decides about, and nothing else: for each kind and each broken
+//! part, what is in force.
+
+use voile_model::Mesh;
+use voile_model::mesh::UNREADABLE_KEYS;
+use voile_model::mesh::authorization::PolicyTarget;
+use voile_model::mesh::{KeySource, MutualTlsMode};
+
+use crate::{check_text, render};
+
+/// What is right, what is wrong in its place, and what is in force then.
+type Case = (&'static str, &'static str, &'static str);
+
+const DENY: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: a, labels: {x: y1}}\nspec:\n  selector: {matchLabels: {app: web}}\n  action: DENY\n  rules: [{from: [{source: {namespaces: [b]}}], to: [{operation: {paths: [/x]}}], when: [{key: source.ip, values: [10.0.0.1]}]}]\n";
+
+const OF_POLICIES: &[Case] = &[
+    ("name: p", "name: 'P q'", "app=web DENY own rules"),
+    ("name: p", "name: [p]", "app=web DENY own rules"),
+    ("name: p, ", "", "app=web DENY own rules"),
+    ("namespace: a", "namespace: 'A b'", ""),
+    ("namespace: a", "namespace: [a]", ""),
+    ("labels: {x: y1}", "labels: [x]", "app=web DENY own rules"),
+    (
+        "labels: {x: y1}",
+        "labels: {x: 5}",
+        "app=web DENY own rules",
+    ),
+    ("app: web", "app: [web]", "everything DENY own rules"),
+    ("app: web", "app: 'no label'", "everything DENY own rules"),
+    (
+        "selector: {matchLabels",
+        "selector: {matchLabls",
+        "everything DENY own rules",
+    ),
+    (
+        "selector: {matchLabels: {app: web}}",
+        "targetRefs: [{kind: Pod, name: a}]",
+        "everything DENY own rules",
+    ),
+    (
+        "selector: {matchLabels: {app: web}}",
+        "targetRefs: [5]",
+        "everything DENY own rules",
+    ),
+    (
+        "selector: {matchLabels: {app: web}}",
+        "targetRefs: [{kind: Service, name: a, namspace: b}]",
+        "everything DENY own rules",
+    ),
+    ("action: DENY", "action: DNY", "app=web DENY all"),
+    ("action: DENY", "action: [DENY]", "app=web DENY all"),
+    (
+        "action: DENY",
+        "action: DENY\n  provider: {name: a}",
+        "app=web DENY own rules",
+    ),
+    ("action: DENY", "action: AUDIT\n  provider: {name: a}", ""),
+    (
+        "action: DENY",
+        "action: ALLOW\n  provider: {name: a}",
+        "app=web ALLOW own rules",
+    ),
+    ("DENY\n  rules", "DENY\n  ruls", "app=web DENY all"),
+    ("namespaces: [b]", "namespases: [b]", "app=web DENY all"),
+    ("namespaces: [b]", "namespaces: ['B c']", "app=web DENY all"),
+    ("paths: [/x]", "paths: 5", "app=web DENY all"),
+    ("key: source.ip", "key: source.pi", "app=web DENY all"),
+    (
+        "DENY\n  rules: [{from",
+        "ALLOW\n  rules: [{form",
+        "app=web ALLOW nothing",
+    ),
+    ("DENY\n  rules: [{from", "AUDIT\n  rules: [{form", ""),
+    (
+        "DENY\n  rules: [{from",
+        "CUSTOM\n  rules: [{form",
+        "app=web DENY all",
+    ),
+    ("action: DENY", "action: CUSTOM", "app=web DENY all"),
+    (
+        "rules: [{from: [{source: {namespaces: [b]}}], to",
+        "provider: {nme: a}\n  rules: [{to",
+        "app=web DENY own rules",
+    ),
+    (
+        "labels: {x: y1}}",
+        "annotations: {istio.io/dry-run: 'true'}}\nstatu: {}",
+        "",
+    ),
+];
+
+const TOKENS: &str = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: p, namespace: a}\nspec:\n  selector: {matchLabels: {app: web}}\n  jwtRules: [{issuer: \"https://a.example\", jwksUri: \"https://a.example/keys\", fromHeaders: [{name: x-token}]}]\n";
+
+const OF_TOKENS: &[Case] = &[
+    ("name: p", "name: 'P q'", "app=web refuses x-token"),
+    ("namespace: a", "namespace: 5", ""),
+    ("app: web", "app: 5", "everything refuses x-token"),
+    (
+        "jwksUri: \"https://a.example/keys\"",
+        "jwksUri: nowhere",
+        "app=web refuses x-token",
+    ),
+    (
+        "jwksUri: \"https://a.example/keys\"",
+        "jwks: 5",
+        "app=web refuses x-token",
+    ),
+    (
+        "\"https://a.example\", jwksUri: \"https://a.example/keys\"",
+        "a@b.example",
+        "app=web refuses x-token",
+    ),
+    (
+        "\"https://a.example\", jwks",
+        "5, jwks",
+        "app=web refuses x-token",
+    ),
+    (
+        "{name: x-token}",
+        "{nme: x-token}",
+        "app=web refuses default places",
+    ),
+    (
+        "jwtRules: [",
+        "jwtRuls: [",
+        "app=web refuses default places",
+    ),
+    ("jwtRules: [{", "jwtRules: {a: [{", ""), // no YAML at all
+];
+
+const PEER: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: a}\nspec:\n  selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}\n  portLevelMtls: {8080: {mode: PERMISSIVE}}\n";
+
+const OF_PEERS: &[Case] = &[
+    ("name: p", "name: 'P q'", "app=web STRICT"),
+    ("namespace: a", "namespace: [a]", ""),
+    ("namespace: a", "namespace: istio-system, lbls: {}", ""), // selectors of the root namespace are ignored
+    ("app: web", "app: [web]", "everything STRICT"),
+    (
+        "{mode: PERMISSIVE}\n",
+        "{mode: PERMISIVE}\n",
+        "app=web STRICT",
+    ),
+    ("{mode: PERMISSIVE}\n", "5\n", "app=web STRICT"),
+    ("8080: {", "http: {", "app=web STRICT"),
+    (
+        "mtls: {mode: PERMISSIVE}\n  portLevelMtls: {8080: {mode: PERMISSIVE}}",
+        "portLevelMtls: {8080: {mode: P}}",
+        "app=web [8080] STRICT",
+    ),
+    (
+        "mtls: {mode: PERMISSIVE}\n  portLevelMtls: {8080",
+        "portLevelMtls: {http",
+        "app=web STRICT",
+    ),
+];
+
+#[test]
+fn each_broken_part_of_each_security_kind_denies_what_the_resource_decides_about() {
+    for (text, cases) in [(DENY, OF_POLICIES), (TOKENS, OF_TOKENS), (PEER, OF_PEERS)] {
+        let (mesh, diagnostics) = check_text(text);
+        assert!(diagnostics.is_empty(), "{}", render(&diagnostics));
+        assert_eq!(in_force(&mesh).len(), 1);
+        for (right, wrong, expected) in cases {
+            let broken = text.replacen(right, wrong, 1);
+            assert_ne!(broken, text, "{right}");
+            let other = text.replacen("name: p", "name: other", 1);
+            let other = other.replacen("namespace: a", "namespace: other", 1);
+            let (mesh, diagnostics) = check_text(&format!("{broken}---\n{other}"));
+            let said = render(&diagnostics);
+            assert!(said.contains(": error["), "{wrong}: {said}");
+            let mut held = in_force(&mesh);
+            held.retain(|one| !one.starts_with("other/"));
+            let expected: Vec<String> = match *expected {
+                "" => Vec::new(),
+                one => vec![format!("a/{one}")],
+            };
+            assert_eq!(held, expected, "{wrong}: {said}");
+            assert_eq!(said.contains("V0114"), !held.is_empty(), "{wrong}: {said}");
+            assert_eq!(
+                in_force(&mesh).len(),
+                1 + held.len(),
+                "{wrong}: the good one is in force"
+            );
+        }
+    }
+}
+
+/// What is in force, in a word for each.
+fn in_force(mesh: &Mesh) -> Vec<String> {
+    let target = |target: &PolicyTarget| match target {
+        PolicyTarget::Everything => "everything".to_owned(),
+        PolicyTarget::Workloads(labels) => {
+            let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
+            labels.collect()
+        }
+        PolicyTarget::References(all) => format!("{} references", all.len()),
+    };
+    let mut found = Vec::new();
+    for one in mesh.authorization_policies.values() {
+        let all = one
+            .rules
+            .iter()
+            .any(|rule| rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty());
+        let rules = match one.rules.is_empty() {
+            true => "nothing",
+            false => ["own rules", "all"][usize::from(all)],
+        };
+        let (namespace, action) = (&one.name.namespace, one.action.word());
+        found.push(format!(
+            "{namespace}/{} {action} {rules}",
+            target(&one.target)
+        ));
+    }
+    for one in &mesh.request_authentications {
+        let rule = one.rules.first().expect("a rule");
+        let refuses = matches!(&rule.keys, KeySource::Inline(keys) if &**keys == UNREADABLE_KEYS);
+        let place = rule.from_headers.first();
+        let place = place.map_or("default places", |place| &*place.name);
+        let what = ["believes", "refuses"][usize::from(refuses)];
+        found.push(format!(
+            "{}/{} {what} {place}",
+            one.name.namespace,
+            target(&one.target)
+        ));
+    }
+    for one in &mesh.peer_authentications {
+        let labels = one.selector.clone().map(PolicyTarget::Workloads);
+        let to = target(&labels.unwrap_or(PolicyTarget::Everything));
+        let ports: Vec<u16> = one.port_modes.keys().map(|port| port.get()).collect();
+        let strict = match (one.mode, &*ports) {
+            (Some(MutualTlsMode::Strict), _) => "STRICT".to_owned(),
+            (None, ports) => format!("{ports:?} STRICT"),
+            (mode, _) => format!("{mode:?}"),
+        };
+        found.push(format!("{}/{to} {strict}", one.name.namespace));
+    }
+    found
+}
+
+#[test]
+fn a_name_may_have_a_label_of_more_than_63_characters() {
+    let long = "x".repeat(200);
+    for text in [DENY, TOKENS, PEER] {
+        let (mesh, diagnostics) = check_text(&text.replace("name: p", &format!("name: {long}.b")));
+        assert!(diagnostics.is_empty(), "{}", render(&diagnostics));
+        assert_eq!(in_force(&mesh).len(), 1);
+    }
+}
