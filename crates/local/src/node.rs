@@ -19,6 +19,9 @@ pub(crate) const NAME: &str = "node-proxy";
 /// The one node there is.
 pub(crate) const NODE: &str = "local";
 
+/// How long accepting pauses after an error.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// What a pod is called towards the node proxy: its name, and its network, so that who comes anew is somebody else.
 type Pods = BTreeMap<String, (Who, Namespace)>;
 
@@ -86,7 +89,11 @@ async fn run(agents: Agents, told: watch::Receiver<Arc<Pods>>, talks: Arc<watch:
                     talks.send_modify(|talks| drop(talks.remove(&number)));
                 });
             }
-            Err(error) => tracing::warn!(%error, "a node proxy is not understood"),
+            Err(error) => {
+                tracing::warn!(%error, "a node proxy is not understood");
+                // Without descriptors the same error would come again at once.
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::limits::ACCEPT_PAUSE;
 use crate::listener::bind;
 use crate::packets::{AsyncPackets, PacketListener, Packets};
 
@@ -277,9 +278,11 @@ async fn next(listener: &PacketListener, holder: &impl Incumbent) -> AsyncPacket
     loop {
         let packets = match listener.accept().await {
             Ok(packets) => packets,
+            // Descriptors may have run out for a moment. The successor waits in the kernel meanwhile.
             Err(error) => {
-                tracing::error!(%error, "no handover from now on");
-                std::future::pending().await
+                tracing::warn!(%error, "a successor is not accepted; trying again");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
             }
         };
         match greet(&packets, holder).await {

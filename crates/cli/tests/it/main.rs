@@ -31,6 +31,7 @@ mod graph;
 mod groups;
 mod grpc_xds;
 mod handover;
+mod handover_descriptors;
 mod handover_names;
 mod handover_protocols;
 mod health_checks;

@@ -101,7 +101,7 @@ impl Doors {
         let holder = Rc::new(Holder {
             control: Rc::clone(&self.control),
             ending: Rc::clone(&self.ending),
-            served: RefCell::new(Served { tasks, sockets }),
+            served: Rc::new(RefCell::new(Served { tasks, sockets })),
         });
         let offering = tokio::task::spawn_local(offer(listener, holder));
         self.offering = Some(offering.abort_handle());

@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use tokio::task::AbortHandle;
+use voile_transport::ACCEPT_PAUSE;
 use voile_transport::handover::{Incumbent, Lent};
 
 use super::admin;
@@ -22,7 +23,18 @@ pub(super) struct Served {
 pub(super) struct Holder {
     pub(super) control: Rc<RefCell<Control>>,
     pub(super) ending: Rc<Ending>,
-    pub(super) served: RefCell<Served>,
+    pub(super) served: Rc<RefCell<Served>>,
+}
+
+/// Opens something again, until it opens.
+async fn until_it_succeeds<T>(what: &str, mut open: impl FnMut() -> io::Result<T>) -> T {
+    loop {
+        match open() {
+            Ok(opened) => return opened,
+            Err(error) => tracing::warn!(what, %error, "not open yet; trying again"),
+        }
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
 }
 
 impl Incumbent for Holder {
@@ -56,19 +68,23 @@ impl Incumbent for Holder {
 
     fn resume(&self) {
         self.control.borrow_mut().accept_again();
-        let again = self.served.borrow().sockets.try_clone();
-        if let (Some(dns), Ok(Some(bound))) = (
-            &self.control.borrow().dns,
-            again.as_ref().map(|pages| pages.dns.as_ref()),
-        ) && let Err(error) = bound.try_clone().and_then(|bound| dns.listen(bound))
-        {
-            tracing::error!(%error, "DNS stays closed");
-        }
-        let served = again.and_then(|pages| admin::serve(&self.control, &self.ending, pages));
-        match served {
-            Ok(tasks) => self.served.borrow_mut().tasks = tasks,
-            Err(error) => tracing::error!(%error, "the pages stay closed"),
-        }
+        let served = Rc::clone(&self.served);
+        let (control, ending) = (Rc::clone(&self.control), Rc::clone(&self.ending));
+        // Each needs descriptors, of which there may be none for a moment.
+        let reopening = tokio::task::spawn_local(async move {
+            let dns = || match (&control.borrow().dns, &served.borrow().sockets.dns) {
+                (Some(dns), Some(bound)) => bound.try_clone().and_then(|bound| dns.listen(bound)),
+                _ => Ok(()),
+            };
+            until_it_succeeds("DNS", dns).await;
+            let pages = || {
+                let pages = served.borrow().sockets.try_clone()?;
+                admin::serve(&control, &ending, pages)
+            };
+            let tasks = until_it_succeeds("the pages", pages).await;
+            served.borrow_mut().tasks = tasks;
+        });
+        self.served.borrow_mut().tasks = vec![reopening.abort_handle()];
     }
 
     fn succeeded(&self) {
