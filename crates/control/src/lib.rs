@@ -34,6 +34,6 @@ pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use options::{FAREWELL, Options, WORKLOAD_GRACE};
 pub use rest::{Report, Reporter};
-pub use server::{Addresses, Control};
+pub use server::{Addresses, Control, UNPROVEN_BYTES};
 pub use snapshot::{Caller, MeshSnapshot};
 pub use ztunnel::NodeAccount;

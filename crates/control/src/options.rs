@@ -30,7 +30,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// DNS names and addresses that proxies know it by, besides those that every control plane is certified for.
     pub names: Vec<String>,
-    /// Discovery in plaintext; `None` is off.
+    /// Discovery in plaintext, for callers with a token; `None` is off.
     pub plaintext: Option<SocketAddr>,
     /// Whether plaintext may be offered beyond this machine.
     pub plaintext_beyond_loopback: bool,
@@ -59,7 +59,7 @@ impl Options {
             state,
             listen: local(15012),
             names: Vec::new(),
-            plaintext: Some(local(15010)),
+            plaintext: None,
             plaintext_beyond_loopback: false,
             certificate_ttl: voile_identity::DEFAULT_TTL,
             node_accounts: BTreeSet::new(),

@@ -51,6 +51,8 @@ pub(crate) struct Status {
     pub(crate) reloads: AtomicU64,
     pub(crate) failed_reloads: AtomicU64,
     pub(crate) refused_callers: AtomicU64,
+    /// When a refused caller was logged last, in seconds since 1970.
+    pub(crate) refusal_logged: AtomicU64,
     pub(crate) failed_handshakes: AtomicU64,
     revoked: AtomicU64,
     next_update: AtomicU64,
@@ -81,6 +83,7 @@ impl Default for Status {
             reloads: AtomicU64::default(),
             failed_reloads: AtomicU64::default(),
             refused_callers: AtomicU64::default(),
+            refusal_logged: AtomicU64::default(),
             failed_handshakes: AtomicU64::default(),
             revoked: AtomicU64::default(),
             next_update: AtomicU64::default(),

@@ -23,6 +23,10 @@ pub(crate) const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 /// gRPC allows (4 MiB); a certificate request and its metadata fit well.
 const MAX_REQUEST_BYTES: usize = 4 * MAX_CSR_BYTES;
 
+/// In a call's extensions: its caller has been authenticated by its head.
+#[derive(Debug, Clone)]
+struct Admitted(Caller);
+
 /// The service; wrap it in [`IstioCertificateServiceServer`].
 #[derive(Debug)]
 pub struct CertificateService<A> {
@@ -59,7 +63,26 @@ impl<A: Authenticator> CertificateService<A> {
 
     /// The same as a tonic service, ready for a server.
     pub fn into_server(self) -> IstioCertificateServiceServer<Self> {
-        IstioCertificateServiceServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES)
+        Self::server(Arc::new(self))
+    }
+
+    /// The same of a service whose callers are also asked for by [`Self::admit`].
+    pub fn server(service: Arc<Self>) -> IstioCertificateServiceServer<Self> {
+        IstioCertificateServiceServer::from_arc(service)
+            .max_decoding_message_size(MAX_REQUEST_BYTES)
+    }
+
+    /// Proves who calls by a call's head, before anything of its body is read; the call itself does not ask again.
+    ///
+    /// # Errors
+    /// There is no proof, or it is not believed.
+    pub fn admit(&self, head: &mut Request<()>) -> Result<(), Status> {
+        let (caller, join) = self.caller(head, (self.clock)())?;
+        // A join token is read again by the call that uses it up.
+        if join.is_none() {
+            head.extensions_mut().insert(Admitted(caller));
+        }
+        Ok(())
     }
 
     /// Who calls, and the join token to use up if that is the proof.
@@ -155,7 +178,10 @@ impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
         let now = (self.clock)();
-        let (caller, join) = self.caller(&request, now)?;
+        let (caller, join) = match request.extensions().get::<Admitted>() {
+            Some(Admitted(caller)) => (caller.clone(), None),
+            None => self.caller(&request, now)?,
+        };
         let asked = request.into_inner();
         let subject = match on_behalf_of(&asked)? {
             Some(subject) => {

@@ -61,9 +61,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     server_name: Vec<String>,
 
-    /// Discovery without TLS, for tools on this machine (`off` for none). Callers without a token see workloads and
-    /// services only.
-    #[arg(long, value_name = "ADDRESS|off", default_value = "127.0.0.1:15010")]
+    /// Discovery without TLS, for tools on this machine, such as 127.0.0.1:15010 (`off` for none). A caller needs a token, as over
+    /// TLS.
+    #[arg(long, value_name = "ADDRESS|off", default_value = "off")]
     plaintext: Plaintext,
 
     /// Let `--plaintext` be an address that other machines reach.

@@ -1,8 +1,11 @@
-//! Accepts connections; running out of descriptors is a pause, never an end. TLS handshakes run beside each other, each
-//! with a deadline and all under the bound of newcomers, so that a storm of reconnecting proxies costs a bounded amount
-//! at a time and a silent peer nothing for long.
+//! Accepts connections and finishes their handshakes, on a thread of its own: no storm of them delays a push. A connection waits
+//! without a cost until its first bytes are there, takes a place among newcomers for its handshake, and comes out as a newcomer or,
+//! with a certificate of the mesh, as a member. Accepting never stops: the oldest of the source with most connections goes.
 
-use std::net::IpAddr;
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,14 +13,19 @@ use std::time::{Duration, Instant, SystemTime};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use voile_identity::Authority;
 use voile_identity::authority::SERVER_TTL;
-use voile_identity::{Authority, tls::control_server_config};
+use voile_identity::tls::{control_server_config, peer_identity};
 
-use super::newcomers::{Guarded, Newcomers, Probation};
+use super::budget::{MEMBERS, NEWCOMERS, WAITING};
+use super::greeting::{GREETING_ROOM, Greeting};
+use super::newcomers::{Guarded, Lane, Probation};
 use super::over;
+use super::places::Source;
+use super::socket::Socket;
 use crate::error::ControlError;
 use crate::status::Status;
 
@@ -33,9 +41,11 @@ const SERVER_NAMES: [&str; 5] = [
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long accepting rests after a failure such as running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that must go when there are no descriptors left.
+const EVICT_AT_ONCE: usize = 16;
 
 /// What has finished its handshake. In a box: a task that owns a connection is moved several times, and keeps room for each.
-pub(super) type OverTls = Guarded<Box<TlsStream<TcpStream>>>;
+pub(super) type OverTls = Guarded<Box<TlsStream<Socket>>>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 pub(super) struct OwnCertificate {
@@ -90,99 +100,217 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
         .map_err(|error| failed(&error))
 }
 
-/// Accepts until `ended`; what comes out has finished its handshake.
-pub(super) fn tls(
-    listener: TcpListener,
-    mut own: OwnCertificate,
+/// What listens, and what it needs.
+pub(super) struct Listening {
+    /// Over TLS, and in plaintext.
+    pub(super) listeners: (std::net::TcpListener, Option<std::net::TcpListener>),
+    pub(super) own: OwnCertificate,
+    pub(super) status: Arc<Status>,
+    /// Becomes true when all of it is to end.
+    pub(super) ended: watch::Receiver<bool>,
+}
+
+/// The running thread, and what has finished its handshake.
+pub(super) struct Accepting {
+    pub(super) thread: std::thread::JoinHandle<()>,
+    pub(super) tls: mpsc::Receiver<OverTls>,
+    pub(super) plaintext: mpsc::Receiver<Guarded<Socket>>,
+}
+
+/// What the tasks of the thread share. Both ports have the same lanes: it is one budget.
+struct Entry {
+    waiting: Lane,
+    newcomers: Lane,
+    members: Lane,
+    /// To look at first bytes in.
+    room: RefCell<Vec<u8>>,
+    own: RefCell<OwnCertificate>,
     status: Arc<Status>,
-    ended: watch::Receiver<bool>,
-    tasks: &mut JoinSet<()>,
-) -> mpsc::Receiver<OverTls> {
-    let (accepted, incoming) = mpsc::channel(1);
-    let mut newcomers = Newcomers::new();
-    tasks.spawn(async move {
-        let accepting = async {
-            loop {
-                let stream = next(&listener).await;
-                let mut probation = newcomers.admit().await;
-                let (accepted, status) = (accepted.clone(), status.clone());
-                let acceptor = own.acceptor();
-                tokio::spawn(async move {
-                    let finished = handshake(acceptor, stream, &mut probation, &status).await;
-                    if let Some(stream) = finished {
-                        let stream = Guarded::new(Box::new(stream), probation);
-                        // The server ended in between; so does the connection.
-                        let _ = accepted.send(stream).await;
-                    }
-                });
-            }
-        };
-        tokio::select! {
-            () = accepting => {}
-            () = over(ended) => {}
-        }
-    });
-    incoming
 }
 
-/// Accepts in plaintext until `ended`.
-pub(super) fn plaintext(
-    listener: TcpListener,
-    ended: watch::Receiver<bool>,
-    tasks: &mut JoinSet<()>,
-) -> mpsc::Receiver<Guarded<TcpStream>> {
-    let (accepted, incoming) = mpsc::channel(1);
-    let mut newcomers = Newcomers::new();
-    tasks.spawn(async move {
-        let accepting = async {
-            loop {
-                let stream = next(&listener).await;
-                let stream = Guarded::new(stream, newcomers.admit().await);
-                if accepted.send(stream).await.is_err() {
-                    return;
-                }
-            }
-        };
-        tokio::select! {
-            () = accepting => {}
-            () = over(ended) => {}
-        }
-    });
-    incoming
+/// Accepts until it is to end.
+pub(super) fn start(listening: Listening) -> Result<Accepting, ControlError> {
+    let failed = |error: io::Error| ControlError::Setup(format!("accepting: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let (to_tls, tls) = mpsc::channel(1);
+    let (to_plaintext, plaintext) = mpsc::channel(1);
+    let thread = std::thread::Builder::new()
+        .name("accepting".to_owned())
+        .spawn(move || {
+            let accepting = accept(listening, to_tls, to_plaintext);
+            LocalSet::new().block_on(&runtime, accepting);
+        })
+        .map_err(failed)?;
+    Ok(Accepting {
+        thread,
+        tls,
+        plaintext,
+    })
 }
 
-async fn next(listener: &TcpListener) -> TcpStream {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let _ = stream.set_nodelay(true);
-                return stream;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+async fn accept(
+    listening: Listening,
+    to_tls: mpsc::Sender<OverTls>,
+    to_plaintext: mpsc::Sender<Guarded<Socket>>,
+) {
+    let entry = Rc::new(Entry {
+        waiting: Lane::new(&WAITING),
+        newcomers: Lane::new(&NEWCOMERS),
+        members: Lane::new(&MEMBERS),
+        room: RefCell::new(vec![0; GREETING_ROOM]),
+        own: RefCell::new(listening.own),
+        status: listening.status,
+    });
+    let (over_tls, in_plaintext) = listening.listeners;
+    let accepting = async {
+        let tls = over_tls_until_dropped(&entry, over_tls, to_tls);
+        let plaintext = in_plaintext_until_dropped(&entry, in_plaintext, to_plaintext);
+        tokio::join!(tls, plaintext, entry.newcomers.keep(), entry.members.keep());
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = over(listening.ended) => {}
     }
 }
 
-async fn handshake(
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    probation: &mut Probation,
-    status: &Status,
-) -> Option<TlsStream<TcpStream>> {
-    let peer = stream.peer_addr().ok();
-    let accepting = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-    let reason = tokio::select! {
-        accepted = accepting => match accepted {
-            Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("not finished in {HANDSHAKE_TIMEOUT:?}"),
-        },
-        reason = probation => reason.to_owned(),
+async fn over_tls_until_dropped(
+    entry: &Rc<Entry>,
+    listener: std::net::TcpListener,
+    accepted: mpsc::Sender<OverTls>,
+) {
+    let Some(listener) = listener_of(listener) else {
+        return;
     };
-    status.failed_handshakes.fetch_add(1, Ordering::Relaxed);
-    tracing::debug!(?peer, reason, "no TLS");
-    None
+    loop {
+        let (stream, from) = entry.next(&listener).await;
+        let (entry, accepted) = (entry.clone(), accepted.clone());
+        spawn_local(async move {
+            if let Some(stream) = entry.tls(stream, from).await {
+                // The server ended in between; so does the connection.
+                let _ = accepted.send(stream).await;
+            }
+        });
+    }
+}
+
+async fn in_plaintext_until_dropped(
+    entry: &Rc<Entry>,
+    listener: Option<std::net::TcpListener>,
+    accepted: mpsc::Sender<Guarded<Socket>>,
+) {
+    let Some(listener) = listener.and_then(listener_of) else {
+        return;
+    };
+    loop {
+        let (stream, from) = entry.next(&listener).await;
+        let (entry, accepted) = (entry.clone(), accepted.clone());
+        spawn_local(async move {
+            if let Some((stream, probation)) = entry.greeted(Greeting::Http2, stream, from).await {
+                let mut socket = Socket::from(stream);
+                if socket.detach().is_ok() {
+                    let _ = accepted.send(Guarded::new(socket, probation)).await;
+                }
+            }
+        });
+    }
+}
+
+fn listener_of(listener: std::net::TcpListener) -> Option<TcpListener> {
+    let listener = TcpListener::from_std(listener);
+    listener
+        .inspect_err(|error| tracing::error!(%error, "nothing is accepted"))
+        .ok()
+}
+
+impl Entry {
+    async fn next(&self, listener: &TcpListener) -> (TcpStream, SocketAddr) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, from)) => {
+                    let _ = stream.set_nodelay(true);
+                    return (stream, from);
+                }
+                Err(error) => {
+                    let evicted = (0..EVICT_AT_ONCE).filter(|_| self.waiting.evict_one());
+                    let evicted = evicted.count();
+                    tracing::warn!(%error, evicted, "a connection cannot be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// A connection whose first bytes are there, with a place among newcomers.
+    async fn greeted(
+        &self,
+        greeting: Greeting,
+        stream: TcpStream,
+        from: SocketAddr,
+    ) -> Option<(TcpStream, Probation)> {
+        let source = Source::from(from.ip());
+        let waits = self.waiting.place_now(source.clone());
+        let place = async {
+            greeting.arrives(&stream, &self.room).await?;
+            let place = self.newcomers.place(source).await;
+            place.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionAborted))
+        };
+        let reason = tokio::select! {
+            place = place => match place {
+                Ok(place) => return Some((stream, place)),
+                Err(error) => error.to_string(),
+            },
+            reason = waits => reason.to_owned(),
+        };
+        self.refused(from, &reason);
+        None
+    }
+
+    /// A connection that has finished its handshake, as a newcomer or a member.
+    async fn tls(&self, stream: TcpStream, from: SocketAddr) -> Option<OverTls> {
+        let (stream, mut probation) = self.greeted(Greeting::Tls, stream, from).await?;
+        let acceptor = self.own.borrow_mut().acceptor();
+        let accepting = acceptor.accept(Socket::from(stream));
+        let accepting = tokio::time::timeout(HANDSHAKE_TIMEOUT, accepting);
+        let reason = tokio::select! {
+            accepted = accepting => match accepted {
+                Ok(Ok(stream)) => return self.finished(Box::new(stream), from, probation).await,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("not finished in {HANDSHAKE_TIMEOUT:?}"),
+            },
+            reason = &mut probation => reason.to_owned(),
+        };
+        self.refused(from, &reason);
+        None
+    }
+
+    async fn finished(
+        &self,
+        mut stream: Box<TlsStream<Socket>>,
+        from: SocketAddr,
+        mut probation: Probation,
+    ) -> Option<OverTls> {
+        // A certificate that is shown at all is one of the mesh: the handshake saw to that.
+        let probation = match peer_identity(stream.get_ref().1) {
+            Ok(identity) => {
+                let member = Source::Member(identity.to_string().into(), from.ip().to_canonical());
+                tokio::select! {
+                    member = self.members.place(member) => member?,
+                    _ = &mut probation => return None,
+                }
+            }
+            Err(_) => probation,
+        };
+        stream.get_mut().0.detach().ok()?;
+        Some(Guarded::new(stream, probation))
+    }
+
+    fn refused(&self, from: SocketAddr, reason: &str) {
+        self.status
+            .failed_handshakes
+            .fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(%from, reason, "no connection");
+    }
 }

@@ -1,19 +1,23 @@
-//! Who calls for discovery: required over TLS, optional on the plaintext port (where a caller that shows nothing gets
-//! what is public, and one that shows something wrong gets nothing).
+//! Who calls, by the head of its call: nobody is told anything without a proof, on no port. In plaintext the only proof is a token.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codegen::Service;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status as Refusal};
 use voile_identity::authenticator::peer_certificates;
-use voile_identity::{Authenticator, MeshAuthenticator};
+use voile_identity::service::IstioCertificateServiceServer;
+use voile_identity::{Authenticator, CertificateService, MeshAuthenticator};
 use voile_model::Identity;
 use voile_xds::server::{BoundedLife, DEPARTED, Snapshot};
 
+use super::routes::{Answered, GrpcService};
 use crate::snapshot::Caller;
 use crate::status::Status;
 use crate::ztunnel::Staff;
@@ -83,6 +87,21 @@ impl Authenticator for Present {
     }
 }
 
+/// Refusals are logged at most once in so many seconds: whoever has no credential does not choose how much is written.
+const LOG_EVERY: u64 = 1;
+
+/// Counts a refused caller, and logs it where none was logged lately.
+fn refused(status: &Status, peer: Option<SocketAddr>, refusal: &Refusal) {
+    let count = status.refused_callers.fetch_add(1, Ordering::Relaxed) + 1;
+    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = clock.map_or(0, |since| since.as_secs());
+    if now.abs_diff(status.refusal_logged.load(Ordering::Relaxed)) < LOG_EVERY {
+        return;
+    }
+    status.refusal_logged.store(now, Ordering::Relaxed);
+    tracing::warn!(?peer, count, "caller refused: {}", refusal.message());
+}
+
 /// An interceptor that lets only proven callers pass.
 pub(super) fn required(
     authenticator: Arc<MeshAuthenticator>,
@@ -93,28 +112,55 @@ pub(super) fn required(
         let peer = peer_certificates(&request);
         let caller = authenticator
             .authenticate(request.metadata(), &peer, SystemTime::now())
-            .inspect_err(|refusal| {
-                status.refused_callers.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(peer = ?request.remote_addr(), "caller refused: {}", refusal.message());
-            })?;
+            .inspect_err(|refusal| refused(&status, request.remote_addr(), refusal))?;
         request.extensions_mut().insert(life(caller.until, age));
         request.extensions_mut().insert(Caller::Known(caller));
         Ok(request)
     }
 }
 
-/// An interceptor that lets callers without any proof pass as anonymous.
-pub(super) fn optional(
-    authenticator: Arc<MeshAuthenticator>,
+/// The certificate service, which asks who calls before it reads a question.
+pub(super) struct Certificates {
+    service: Arc<CertificateService<Present>>,
+    server: IstioCertificateServiceServer<CertificateService<Present>>,
     status: Arc<Status>,
-    age: Duration,
-) -> impl Fn(Request<()>) -> Result<Request<()>, Refusal> + Clone + Send + Sync + 'static {
-    let required = required(authenticator, status, age);
-    move |mut request| {
-        if request.metadata().contains_key("authorization") {
-            return required(request);
+}
+
+impl Certificates {
+    pub(super) fn new(service: CertificateService<Present>, status: Arc<Status>) -> Self {
+        let service = Arc::new(service);
+        Self {
+            server: CertificateService::server(service.clone()),
+            service,
+            status,
         }
-        request.extensions_mut().insert(Caller::Anonymous);
-        Ok(request)
+    }
+}
+
+impl GrpcService for Certificates {
+    const PATHS: &'static [&'static str] =
+        &["/istio.v1.auth.IstioCertificateService/CreateCertificate"];
+
+    fn admit(&self, head: http::Request<()>) -> Result<http::Request<()>, Refusal> {
+        let (mut head, ()) = head.into_parts();
+        let metadata = MetadataMap::from_headers(head.headers);
+        let mut asked = Request::from_parts(metadata, head.extensions, ());
+        self.service
+            .admit(&mut asked)
+            .inspect_err(|refusal| refused(&self.status, asked.remote_addr(), refusal))?;
+        let (metadata, extensions, ()) = asked.into_parts();
+        head.headers = metadata.into_headers();
+        head.extensions = extensions;
+        Ok(http::Request::from_parts(head, ()))
+    }
+
+    fn answer(&self, request: http::Request<Body>) -> Answered {
+        let answer = self.server.clone().call(request);
+        Box::pin(async move {
+            match answer.await {
+                Ok(answer) => answer,
+                Err(never) => match never {},
+            }
+        })
     }
 }

@@ -5,20 +5,21 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use http::{HeaderMap, Request, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::Full;
-use tonic::Status;
+use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codegen::{Body as _, Bytes};
+use tonic::{Code, Status};
 use voile_http2::{Fields, Reason, RecvStream, SendResponse, SendStream};
 use voile_xds::server::Served;
 
+use super::budget::{MAX_QUESTION, QUESTION_DEADLINE};
 use super::connections::Shared;
 use super::newcomers::Entrance;
 use super::routes::{Discovery, GrpcService, Routes};
 
-/// Largest question, in bytes: a certificate's is a few kilobytes, and its service takes less than this.
-pub(super) const MAX_QUESTION: usize = 1024 * 1024;
 /// Turns in a row in which a stream has more to say although what it said before does not fit: its caller acknowledges what it has not
 /// read, since there is one response in flight for each type.
 const MAX_BEHIND: usize = 16;
@@ -147,8 +148,11 @@ fn fields(mut block: Fields, headers: &HeaderMap) -> Fields {
     block
 }
 
-/// Answers at once, with nothing but a head.
-fn refuse(mut respond: SendResponse, status: Status) {
+/// Answers at once, with nothing but a head, in the caller's words: a status of gRPC, or one of HTTP.
+fn refuse(mut respond: SendResponse, status: Status, speaks_grpc: bool) {
+    if !speaks_grpc {
+        return refuse_http(respond, http_status(status.code()));
+    }
     let refusal: http::Response<Body> = status.into_http();
     let head = fields(Fields::response(200), refusal.headers());
     // A caller that is gone does not hear it.
@@ -157,6 +161,23 @@ fn refuse(mut respond: SendResponse, status: Status) {
 
 fn refuse_http(mut respond: SendResponse, status: StatusCode) {
     let _ = respond.send_response(Fields::response(status.as_u16()), true);
+}
+
+fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::Unimplemented => StatusCode::NOT_FOUND,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// Whether a caller understands a status of gRPC.
+fn speaks_grpc(request: &Request<()>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    request.method() == Method::POST && kind.is_none_or(|kind| kind.as_bytes().starts_with(GRPC))
 }
 
 /// A head as services know it, with what they look for.
@@ -173,38 +194,56 @@ fn request(head: &Fields, entrance: &Entrance) -> Option<Request<()>> {
     request.body(()).ok()
 }
 
-/// Begins to serve a call; nothing, where it was answered at once.
+/// A call was refused by its head: nothing of its body is read.
+pub(super) struct Refused;
+
+/// Begins to serve a call. Where it goes and who asks is looked at here, by its head.
 pub(super) fn begin<D: Discovery, C: GrpcService>(
     shared: &Rc<Shared<D, C>>,
     entrance: &Entrance,
     head: &Fields,
     body: RecvStream,
     respond: SendResponse,
-) -> Option<Call> {
+) -> Result<Call, Refused> {
     if head.is_cut() {
         refuse_http(respond, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
-        return None;
+        return Err(Refused);
     }
     let Some(request) = request(head, entrance) else {
         refuse_http(respond, StatusCode::BAD_REQUEST);
-        return None;
+        return Err(Refused);
     };
+    let speaks_grpc = speaks_grpc(&request);
     if Routes::<D, C>::is_discovery(&request) {
         return match shared.routes.discovery.open(request) {
             Ok(stream) => {
                 entrance.standing.settle();
-                follow(stream, body, respond)
+                follow(stream, body, respond).ok_or(Refused)
             }
             Err(status) => {
-                refuse(respond, status);
-                None
+                refuse(respond, status, speaks_grpc);
+                Err(Refused)
             }
         };
     }
+    let request = match shared.routes.admit(request) {
+        Ok(request) => request,
+        Err(status) => {
+            refuse(respond, status, speaks_grpc);
+            return Err(Refused);
+        }
+    };
     let (shared, entrance) = (shared.clone(), entrance.clone());
-    Some(Call::Asking(Box::pin(async move {
-        match question(body).await {
-            Some(Ok(text)) => {
+    Ok(Call::Asking(Box::pin(async move {
+        let text = match timeout(QUESTION_DEADLINE, question(body)).await {
+            Ok(Some(text)) => text,
+            Ok(None) => return,
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "the question did not come in {QUESTION_DEADLINE:?}"
+            ))),
+        };
+        match text {
+            Ok(text) => {
                 let request = request.map(|()| Body::new(Full::new(text)));
                 let answer = shared.routes.call(request).await;
                 // A call that fails at once has its status in the head.
@@ -213,8 +252,7 @@ pub(super) fn begin<D: Discovery, C: GrpcService>(
                 }
                 say(answer, respond).await;
             }
-            Some(Err(status)) => refuse(respond, status),
-            None => {}
+            Err(status) => refuse(respond, status, speaks_grpc),
         }
     })))
 }

@@ -14,9 +14,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
-use voile_http2::{Config, Connection as Http2, Link, Pool};
+use voile_http2::{Config, Connection as Http2, Link, Pool, Reason};
 use voile_memory::give_back;
 
+use super::budget::{MAX_NEWCOMER_SAYS, MAX_REFUSALS, MAX_UNWRITTEN, NEWCOMER_HTTP2, ROOM};
 use super::calls::{Call, begin};
 use super::newcomers::{Entrance, Guarded};
 use super::over;
@@ -26,12 +27,8 @@ use super::routes::{Discovery, GrpcService, Routes};
 const AGE_GRACE: Duration = Duration::from_secs(5);
 /// How long the end of TLS may take to be said.
 const LINGER: Duration = Duration::from_secs(1);
-/// Room to read into, in bytes: one TLS record.
-const ROOM: usize = 16 * 1024;
 /// Reads in a row before others get their turn.
 const MAX_READS: usize = 16;
-/// Bytes waiting to be written beyond which nothing is read: who does not read is not listened to.
-const MAX_UNWRITTEN: usize = 64 * 1024;
 /// What is said in one turn may make this much room stay with the thread, in bytes.
 const KEPT_ROOM: usize = 64 * 1024;
 
@@ -41,7 +38,7 @@ const MANY: u32 = 100;
 /// How long after the first of them, so that a storm is over.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(5);
 
-/// A proxy has one stream, and now and then asks for a certificate.
+/// Of whoever has proven itself; [`NEWCOMER_HTTP2`] is for others. A proxy has one stream, and now and then asks for a certificate.
 const MAX_CALLS: u32 = 16;
 const LIMITS: Config = Config {
     // A reconnect names all that is held; what comes is taken at once.
@@ -152,6 +149,13 @@ struct Connection<S, D, C> {
     calls: Vec<Call>,
     /// TLS may hold what was written.
     unflushed: bool,
+    /// Of a newcomer: what it may still say, and have refused. None once a call of it has succeeded.
+    allowance: Option<Allowance>,
+}
+
+struct Allowance {
+    bytes: usize,
+    refusals: usize,
 }
 
 impl<S, D, C> Connection<S, D, C>
@@ -164,10 +168,14 @@ where
         Self {
             stream,
             entrance,
-            link: Link::new(Http2::server(&LIMITS, shared.pool.clone())),
+            link: Link::new(Http2::server(&NEWCOMER_HTTP2, shared.pool.clone())),
             shared,
             calls: Vec::new(),
             unflushed: false,
+            allowance: Some(Allowance {
+                bytes: MAX_NEWCOMER_SAYS,
+                refusals: MAX_REFUSALS,
+            }),
         }
     }
 
@@ -209,6 +217,7 @@ where
             let paused = self.read(context);
             self.accept();
             self.answer(context);
+            self.widen();
             match self.write(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
@@ -232,7 +241,9 @@ where
     fn read(&mut self, context: &mut Context<'_>) -> bool {
         let mut room = self.shared.room.borrow_mut();
         let mut connection = self.link.borrow();
-        for _ in 0..MAX_READS {
+        // Newcomers take turns with those who are served.
+        let reads = self.allowance.as_ref().map_or(MAX_READS, |_| 1);
+        for _ in 0..reads {
             if connection.output().len() > MAX_UNWRITTEN {
                 return true;
             }
@@ -243,7 +254,16 @@ where
             match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    connection.receive(buffer.filled());
+                    let filled = buffer.filled();
+                    if let Some(allowance) = &mut self.allowance {
+                        let left = allowance.bytes.checked_sub(filled.len());
+                        let Some(left) = left else {
+                            connection.abort(Reason::ENHANCE_YOUR_CALM);
+                            return false;
+                        };
+                        allowance.bytes = left;
+                    }
+                    connection.receive(filled);
                 }
                 Poll::Ready(_) => connection.closed(),
             }
@@ -256,7 +276,30 @@ where
         while let Some((head, body, respond)) = self.link.accept() {
             let begun = begin(&self.shared, &self.entrance, &head, body, respond);
             self.link.pool().give_block(head);
-            self.calls.extend(begun);
+            let Ok(call) = begun else {
+                self.count_refusal();
+                continue;
+            };
+            self.calls.push(call);
+        }
+    }
+
+    /// Whoever has too many calls refused must come again.
+    fn count_refusal(&mut self) {
+        let Some(allowance) = &mut self.allowance else {
+            return;
+        };
+        match allowance.refusals.checked_sub(1) {
+            Some(left) => allowance.refusals = left,
+            None => self.link.borrow().abort(Reason::ENHANCE_YOUR_CALM),
+        }
+    }
+
+    /// Whoever has proven itself is served by the limits of those who have.
+    fn widen(&mut self) {
+        if self.allowance.is_some() && self.entrance.standing.is_settled() {
+            self.allowance = None;
+            self.link.borrow().widen(&LIMITS);
         }
     }
 

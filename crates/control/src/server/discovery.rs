@@ -1,19 +1,16 @@
 //! Discovery and certificates, on a thread of their own: whatever else the control plane does leaves it alone, and what one stream is
 //! told by another's change crosses no thread but once.
 
-use std::net::TcpListener as Listener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
-use voile_identity::service::IstioCertificateServiceServer;
 use voile_identity::{CertificateService, MeshAuthenticator};
 use voile_xds::server::{Interest, Streams};
 
-use super::accept::{self, OwnCertificate};
-use super::authenticate::{self, Present};
+use super::accept::{self, Accepting, Listening};
+use super::authenticate::{self, Certificates, Present};
 use super::connections;
 use super::routes::{Checked, Routes};
 use crate::error::ControlError;
@@ -22,9 +19,7 @@ use crate::status::Status;
 
 /// What is served, and where.
 pub(super) struct Doors {
-    /// Over TLS, and in plaintext.
-    pub(super) listeners: (Listener, Option<Listener>),
-    pub(super) own: OwnCertificate,
+    pub(super) listening: Listening,
     pub(super) streams: Streams<Caller>,
     pub(super) certificates: CertificateService<Present>,
     pub(super) authenticator: Arc<MeshAuthenticator>,
@@ -32,16 +27,14 @@ pub(super) struct Doors {
     pub(super) status: Arc<Status>,
     /// How long a connection may last.
     pub(super) age: Duration,
-    /// Becomes true when all of it is to end.
-    pub(super) ended: watch::Receiver<bool>,
 }
 
-/// The running thread.
+/// The running threads: one that accepts, one that serves.
 #[derive(Debug)]
 pub(super) struct Discovery {
     cut: Option<oneshot::Sender<()>>,
     done: oneshot::Receiver<()>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Discovery {
@@ -59,7 +52,7 @@ impl Discovery {
     fn end(&mut self) {
         // Dropping the sender is the signal.
         drop(self.cut.take());
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
@@ -71,27 +64,61 @@ impl Drop for Discovery {
     }
 }
 
+/// A control plane that is to end ends its accepting by itself.
 pub(super) fn start(doors: Doors) -> Result<Discovery, ControlError> {
     let failed = |error: std::io::Error| ControlError::Setup(format!("discovery: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(failed)?;
+    let Doors {
+        listening,
+        streams,
+        certificates,
+        authenticator,
+        interest,
+        status,
+        age,
+    } = doors;
+    let ended = listening.ended.clone();
+    let Accepting {
+        thread: accepting,
+        tls,
+        plaintext,
+    } = accept::start(listening)?;
     let (cut, is_cut) = oneshot::channel::<()>();
     let (finished, done) = oneshot::channel();
+    let serve = async move {
+        let check = authenticate::required(authenticator, status.clone(), age);
+        let in_plaintext = Routes {
+            discovery: Checked {
+                streams: streams.clone(),
+                check: check.clone(),
+            },
+            // Keys are never certified over a wire that anybody can write on.
+            certificates: None::<Certificates>,
+        };
+        let over_tls = Routes {
+            discovery: Checked { streams, check },
+            certificates: Some(Certificates::new(certificates, status)),
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn_local(connections::serve(tls, over_tls, age, ended.clone()));
+        tasks.spawn_local(connections::serve(plaintext, in_plaintext, age, ended));
+        // Until it is to end and the last connection is gone.
+        tokio::select! {
+            () = async { while tasks.join_next().await.is_some() {} } => {}
+            () = interest.herald() => {}
+        }
+        // Nobody waits for it when the control plane is dropped.
+        let _ = finished.send(());
+    };
     let thread = std::thread::Builder::new()
         .name("discovery".to_owned())
         .spawn(move || {
-            let served = async {
-                if let Err(error) = serve(doors).await {
-                    tracing::error!(%error, "discovery");
-                }
-                // Nobody waits for it when the control plane is dropped.
-                let _ = finished.send(());
-            };
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {
-                    () = served => {}
+                    () = serve => {}
                     _ = is_cut => {}
                 }
             });
@@ -100,49 +127,6 @@ pub(super) fn start(doors: Doors) -> Result<Discovery, ControlError> {
     Ok(Discovery {
         cut: Some(cut),
         done,
-        thread: Some(thread),
+        threads: vec![thread, accepting],
     })
-}
-
-/// Serves until it is to end and the last connection is gone.
-async fn serve(doors: Doors) -> std::io::Result<()> {
-    let Doors {
-        listeners: (tls, plaintext),
-        own,
-        streams,
-        certificates,
-        authenticator,
-        interest,
-        status,
-        age,
-        ended,
-    } = doors;
-    let mut tasks = JoinSet::new();
-    let check = authenticate::required(authenticator.clone(), status.clone(), age);
-    let routes = Routes {
-        discovery: Checked {
-            streams: streams.clone(),
-            check,
-        },
-        certificates: Some(certificates.into_server()),
-    };
-    let listener = TcpListener::from_std(tls)?;
-    let incoming = accept::tls(listener, own, status.clone(), ended.clone(), &mut tasks);
-    tasks.spawn_local(connections::serve(incoming, routes, age, ended.clone()));
-    if let Some(listener) = plaintext {
-        let check = authenticate::optional(authenticator, status, age);
-        let routes = Routes {
-            discovery: Checked { streams, check },
-            // Keys are never certified over a wire that anybody can write on.
-            certificates: None::<IstioCertificateServiceServer<CertificateService<Present>>>,
-        };
-        let listener = TcpListener::from_std(listener)?;
-        let incoming = accept::plaintext(listener, ended.clone(), &mut tasks);
-        tasks.spawn_local(connections::serve(incoming, routes, age, ended));
-    }
-    tokio::select! {
-        () = async { while tasks.join_next().await.is_some() {} } => {}
-        () = interest.herald() => {}
-    }
-    Ok(())
 }

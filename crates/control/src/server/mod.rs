@@ -2,12 +2,16 @@
 
 mod accept;
 mod authenticate;
+mod budget;
 mod calls;
 mod connections;
 mod discovery;
+mod greeting;
 mod monitoring;
 mod newcomers;
+mod places;
 mod routes;
+mod socket;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -38,7 +42,9 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
 use crate::ztunnel::Staff;
-use accept::OwnCertificate;
+pub use budget::UNPROVEN_BYTES;
+
+use accept::{Listening, OwnCertificate};
 use authenticate::Present;
 use discovery::{Discovery, Doors};
 
@@ -156,15 +162,18 @@ impl Control {
         let listeners = (into_std(tls)?, plaintext.map(into_std).transpose()?);
         let own = OwnCertificate::new(keys.authority.clone(), &options.names, addresses.tls.ip())?;
         let discovery = discovery::start(Doors {
-            listeners,
-            own,
+            listening: Listening {
+                listeners,
+                own,
+                status: status.clone(),
+                ended,
+            },
             certificates: keys.certificates(snapshots.clone(), staff, &status),
             streams: Streams::new(snapshots, interest.clone(), status.clone()),
             authenticator: keys.authenticator,
             interest,
             status: status.clone(),
             age: options.connection_age,
-            ended,
         })?;
         let mut tasks = JoinSet::new();
         tasks.spawn(reload.follow(over(ending.subscribe())));

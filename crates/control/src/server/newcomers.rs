@@ -1,92 +1,226 @@
-//! Strangers at the door. Whoever connects is a newcomer until one of its calls has succeeded: newcomers have a deadline
-//! and a bound, and when the bound is reached the one that has had its chance for longest makes room. So a crowd that
-//! connects and says nothing, or nothing true, costs a bounded amount and keeps nobody out.
+//! Connections of which no call has succeeded. They pass through lanes, each with a bounded number of places that are shared by
+//! source: the waiting room, newcomers, members (who showed a certificate). A full lane makes room; accepting never stops.
 
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, TlsConnectInfo};
 
-/// Newcomers at once: each costs about 30 KB, and its handshake a fraction of a millisecond of a core; more wait in the kernel.
-pub(super) const MAX_NEWCOMERS: usize = 256;
-/// How long a newcomer may take until a call of it has succeeded, handshake included.
-pub(super) const NEWCOMER_DEADLINE: Duration = Duration::from_secs(15);
-/// How long a newcomer may stay when others wait for its place. A proxy needs milliseconds; when many come at once on a
-/// loaded machine, not more than this.
-pub(super) const NEWCOMER_PATIENCE: Duration = Duration::from_secs(1);
+use super::places::{Decision, Limits, Places, Source};
+use super::socket::Socket;
 
-/// Gives out places.
+/// Those that still wait for a place, of one source, before those that gave up are looked for.
+const PRUNE_AT: usize = 64;
+
+/// A lane. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Lane(Arc<Shared>);
+
 #[derive(Debug)]
-pub(super) struct Newcomers {
-    places: Arc<Semaphore>,
-    /// Who may be told to go, the oldest first; some of them are none any more.
-    present: VecDeque<(Instant, oneshot::Sender<()>)>,
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
 }
 
-impl Newcomers {
-    pub(super) fn new() -> Self {
-        Self {
-            places: Arc::new(Semaphore::new(MAX_NEWCOMERS)),
-            present: VecDeque::new(),
+#[derive(Debug)]
+struct State {
+    places: Places,
+    /// By place: who may be told to go.
+    dismissals: HashMap<u64, oneshot::Sender<()>>,
+    /// Who waits for a place, by source, the newest last.
+    waiting: HashMap<Source, Vec<oneshot::Sender<Probation>>>,
+}
+
+impl Lane {
+    pub(super) fn new(limits: &'static Limits) -> Self {
+        Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                places: Places::new(limits),
+                dismissals: HashMap::new(),
+                waiting: HashMap::new(),
+            }),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// A place for one more; waits for it if there is none. Of a source, the newest is served first: under a flood the oldest have
+    /// given up.
+    pub(super) async fn place(&self, source: Source) -> Option<Probation> {
+        let (give, given) = oneshot::channel();
+        {
+            let mut state = self.state();
+            let waiting = state.waiting.entry(source).or_default();
+            if waiting.len() >= PRUNE_AT {
+                waiting.retain(|one| !one.is_closed());
+            }
+            waiting.push(give);
+        }
+        self.0.changed.notify_one();
+        given.await.ok()
+    }
+
+    /// A place at once: whoever must go for it goes meanwhile.
+    pub(super) fn place_now(&self, source: Source) -> Probation {
+        let mut state = self.state();
+        let largest = state.places.largest().cloned();
+        let now = Instant::now();
+        if let Decision::Evict(id) = state.places.decide(&source, largest.as_ref(), now) {
+            state.dismiss(id);
+        }
+        let id = state.places.give(source, now);
+        self.probation(&mut state, id, now)
+    }
+
+    /// Has the oldest of the source with most places go; false where there is nobody.
+    pub(super) fn evict_one(&self) -> bool {
+        let mut state = self.state();
+        let places = &state.places;
+        let oldest = places.largest().and_then(|source| places.oldest_of(source));
+        oldest.inspect(|id| state.dismiss(*id)).is_some()
+    }
+
+    /// Gives out places, for as long as it is polled.
+    pub(super) async fn keep(&self) {
+        loop {
+            let next = self.give_out();
+            let changed = self.0.changed.notified();
+            match next {
+                Some(at) => tokio::select! {
+                    () = changed => {}
+                    () = sleep_until(at) => {}
+                },
+                None => changed.await,
+            }
         }
     }
 
-    /// A place for one more; waits for it if there is none.
-    pub(super) async fn admit(&mut self) -> Probation {
-        let permit = loop {
-            if let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
-                break permit;
+    /// Gives out the places that there are now, and says when to look again though nothing changes.
+    fn give_out(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        loop {
+            let mut granted = Vec::new();
+            {
+                let mut state = self.state();
+                for (give, id) in state.grant(now, &mut next) {
+                    granted.push((give, self.probation(&mut state, id, now)));
+                }
             }
-            self.present.retain(|(_, leave)| !leave.is_closed());
-            let patience = match self.present.front() {
-                Some((since, _)) => *since + NEWCOMER_PATIENCE,
-                None => Instant::now() + NEWCOMER_PATIENCE,
-            };
-            tokio::select! {
-                Ok(permit) = Arc::clone(&self.places).acquire_owned() => break permit,
-                () = sleep_until(patience) => {}
+            if granted.is_empty() {
+                return next;
             }
-            if let Some((_, leave)) = self.present.pop_front() {
-                // It may have left, or made itself known, in between.
-                let _ = leave.send(());
+            for (give, probation) in granted {
+                // Who has gone meanwhile gives its place back.
+                drop(give.send(probation));
             }
-        };
-        if self.present.len() >= MAX_NEWCOMERS {
-            self.present.retain(|(_, leave)| !leave.is_closed());
         }
-        let (leave, dismissed) = oneshot::channel();
-        self.present.push_back((Instant::now(), leave));
+    }
+
+    fn probation(&self, state: &mut State, id: u64, now: Instant) -> Probation {
+        let (dismiss, dismissed) = oneshot::channel();
+        state.dismissals.insert(id, dismiss);
         Probation {
-            standing: Arc::new(Standing(Mutex::new(Some(permit)))),
+            standing: Arc::new(Standing {
+                lane: self.clone(),
+                id,
+                settled: AtomicBool::new(false),
+            }),
             dismissed: Some(dismissed),
-            deadline: Box::pin(sleep(NEWCOMER_DEADLINE)),
+            deadline: now + state.places.limits.deadline,
+            timer: None,
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.state().places.len()
     }
 }
 
-/// Whether a connection is a newcomer's: it holds a newcomer's place.
+impl State {
+    fn dismiss(&mut self, id: u64) {
+        self.places.dismiss(id);
+        if let Some(dismiss) = self.dismissals.remove(&id) {
+            // It may have gone in between.
+            let _ = dismiss.send(());
+        }
+    }
+
+    /// Places for the newest of each source, those with the smallest share first. Who must go for the others is told.
+    fn grant(
+        &mut self,
+        now: Instant,
+        next: &mut Option<Instant>,
+    ) -> Vec<(oneshot::Sender<Probation>, u64)> {
+        self.waiting.retain(|_, waiting| {
+            while waiting.pop_if(|newest| newest.is_closed()).is_some() {}
+            !waiting.is_empty()
+        });
+        let mut sources: Vec<(usize, Source)> = self
+            .waiting
+            .keys()
+            .map(|source| (self.places.held_by(source), source.clone()))
+            .collect();
+        sources.sort_unstable();
+        *next = None;
+        // For so many others somebody is going already.
+        let mut going = self.places.leaving();
+        let mut granted = Vec::new();
+        for (_, source) in sources {
+            let largest = self.places.largest().cloned();
+            match self.places.decide(&source, largest.as_ref(), now) {
+                Decision::Admit => {
+                    if let Some(give) = self.waiting.get_mut(&source).and_then(Vec::pop) {
+                        granted.push((give, self.places.give(source, now)));
+                    }
+                }
+                _ if going > 0 => going -= 1,
+                Decision::Evict(id) => self.dismiss(id),
+                Decision::Wait(at) => *next = Some(next.map_or(at, |next| next.min(at))),
+                Decision::Busy => break,
+            }
+        }
+        granted
+    }
+}
+
+/// Whether a connection holds a place of a lane.
 #[derive(Debug)]
-pub(super) struct Standing(Mutex<Option<OwnedSemaphorePermit>>);
+pub(super) struct Standing {
+    lane: Lane,
+    id: u64,
+    settled: AtomicBool,
+}
 
 impl Standing {
     /// A call has succeeded, or the connection is gone.
     pub(super) fn settle(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if self.settled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        {
+            let mut state = self.lane.state();
+            state.places.release(self.id);
+            state.dismissals.remove(&self.id);
+        }
+        self.lane.0.changed.notify_one();
     }
 
-    fn is_settled(&self) -> bool {
-        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        place.is_none()
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed)
     }
 }
 
@@ -96,7 +230,9 @@ pub(super) struct Probation {
     standing: Arc<Standing>,
     /// None once nobody can say it any more.
     dismissed: Option<oneshot::Receiver<()>>,
-    deadline: Pin<Box<Sleep>>,
+    deadline: Instant,
+    /// Of the thread that polls it.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Drop for Probation {
@@ -109,7 +245,11 @@ impl Future for Probation {
     type Output = &'static str;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<&'static str> {
-        if self.deadline.as_mut().poll(context).is_ready() {
+        let deadline = self.deadline;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.as_mut().poll(context).is_ready() {
             return Poll::Ready("no call succeeded in time");
         }
         let Some(dismissed) = &mut self.dismissed else {
@@ -118,7 +258,7 @@ impl Future for Probation {
         match Pin::new(dismissed).poll(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(())) => Poll::Ready("others waited for its place"),
-            // The door is closed altogether; connections end by themselves then.
+            // The lane is closed altogether; connections end by themselves then.
             Poll::Ready(Err(_)) => {
                 self.dismissed = None;
                 Poll::Pending
@@ -136,7 +276,9 @@ pub(super) struct Guarded<S> {
 }
 
 impl<S> Guarded<S> {
-    pub(super) fn new(stream: S, probation: Probation) -> Self {
+    /// Its place may have been given on another thread.
+    pub(super) fn new(stream: S, mut probation: Probation) -> Self {
+        probation.timer = None;
         Self {
             stream,
             standing: Arc::clone(&probation.standing),
@@ -144,7 +286,6 @@ impl<S> Guarded<S> {
         }
     }
 }
-
 impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -202,7 +343,7 @@ pub(super) struct Entrance {
     pub(super) tls: Option<TlsConnectInfo<TcpConnectInfo>>,
 }
 
-impl Connected for Guarded<TcpStream> {
+impl Connected for Guarded<Socket> {
     type ConnectInfo = Entrance;
 
     fn connect_info(&self) -> Entrance {
@@ -214,7 +355,7 @@ impl Connected for Guarded<TcpStream> {
     }
 }
 
-impl Connected for Guarded<Box<TlsStream<TcpStream>>> {
+impl Connected for Guarded<Box<TlsStream<Socket>>> {
     type ConnectInfo = Entrance;
 
     fn connect_info(&self) -> Entrance {
@@ -228,22 +369,52 @@ impl Connected for Guarded<Box<TlsStream<TcpStream>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::IpAddr;
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, duplex};
+
+    use super::*;
+
+    static LIMITS: Limits = Limits {
+        places: 4,
+        per_source: 2,
+        min_stay: Duration::from_millis(250),
+        deadline: Duration::from_secs(15),
+    };
+
+    fn source(number: u8) -> Source {
+        IpAddr::from([127, 0, 0, number]).into()
+    }
+
+    /// A lane that gives out places, and is awaited nowhere else.
+    fn lane() -> Lane {
+        let lane = Lane::new(&LIMITS);
+        let keeper = lane.clone();
+        tokio::spawn(async move { keeper.keep().await });
+        lane
+    }
+
+    /// Holds a place until it is told to go.
+    async fn hold(lane: &Lane, number: u8) -> tokio::task::JoinHandle<&'static str> {
+        let held = lane.place(source(number)).await.expect("a place");
+        tokio::spawn(held)
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_newcomer_has_its_time_and_one_that_is_known_has_no_end() {
-        let mut newcomers = Newcomers::new();
+        let lane = lane();
         let (_far, near) = duplex(64);
-        let mut stranger = Guarded::new(near, newcomers.admit().await);
+        let mut stranger = Guarded::new(near, lane.place(source(1)).await.expect("a place"));
         let (far, near) = duplex(64);
-        let mut known = Guarded::new(near, newcomers.admit().await);
+        let mut known = Guarded::new(near, lane.place_now(source(1)));
         known.standing.settle();
+        assert_eq!(lane.len(), 1, "who is known holds no place");
         let begin = Instant::now();
         let error = stranger.read_u8().await.expect_err("it said nothing");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed(), NEWCOMER_DEADLINE);
-        let read = tokio::time::timeout(NEWCOMER_DEADLINE * 10, known.read_u8()).await;
+        assert_eq!(begin.elapsed(), LIMITS.deadline);
+        let read = tokio::time::timeout(LIMITS.deadline * 10, known.read_u8()).await;
         assert!(read.is_err(), "it may be silent as long as it likes");
         drop(far);
         let end = known.read_u8().await.expect_err("its own end");
@@ -251,28 +422,42 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_makes_room_but_not_at_once() {
-        let mut newcomers = Newcomers::new();
-        let mut crowd = Vec::new();
-        for _ in 0..MAX_NEWCOMERS {
-            crowd.push(newcomers.admit().await);
-        }
+    async fn a_full_lane_makes_room_at_once_for_a_smaller_share_and_after_a_while_for_an_equal_one()
+    {
+        let lane = lane();
         let begin = Instant::now();
-        let mut oldest = crowd.swap_remove(0);
-        let leaving = tokio::spawn(async move {
-            let reason = (&mut oldest).await;
-            drop(oldest);
-            reason
-        });
-        let last = newcomers.admit().await;
-        assert_eq!(begin.elapsed(), NEWCOMER_PATIENCE);
-        assert_eq!(leaving.await.unwrap(), "others waited for its place");
-        drop(last);
-        newcomers.admit().await;
-        assert_eq!(
-            begin.elapsed(),
-            NEWCOMER_PATIENCE,
-            "a free place is taken at once"
-        );
+        let crowd = [
+            hold(&lane, 1).await,
+            hold(&lane, 1).await,
+            hold(&lane, 2).await,
+            hold(&lane, 2).await,
+        ];
+        hold(&lane, 3).await;
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        assert_eq!(lane.len(), LIMITS.places);
+        assert!(crowd[0].is_finished(), "the oldest of a largest share");
+        hold(&lane, 2).await;
+        assert_eq!(begin.elapsed(), LIMITS.min_stay, "within its own share");
+        assert!(crowd[2].is_finished() && !crowd[1].is_finished());
+        assert_eq!(lane.len(), LIMITS.places);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_flood_from_one_source_the_newest_is_served_first_and_others_do_not_wait() {
+        let lane = lane();
+        hold(&lane, 1).await;
+        let between = LIMITS.min_stay / 2;
+        tokio::time::advance(between).await;
+        hold(&lane, 1).await;
+        let wait = |lane: Lane| tokio::spawn(async move { lane.place(source(1)).await });
+        let old = wait(lane.clone());
+        tokio::task::yield_now().await;
+        let new = wait(lane.clone());
+        let begin = Instant::now();
+        hold(&lane, 2).await;
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        let _held = new.await.expect("no panic").expect("a place");
+        assert_eq!(begin.elapsed(), LIMITS.min_stay - between);
+        assert!(!old.is_finished());
     }
 }

@@ -1,21 +1,17 @@
 //! Which call goes to which service, and who may make it. Two services need no router library.
 
-use std::convert::Infallible;
 use std::future::{Future, ready};
 use std::pin::Pin;
 
 use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{Body as HttpBody, Bytes, Service, StdError};
 use tonic::metadata::MetadataMap;
 use voile_xds::server::{BoundedLife, Served, Streams};
 
 use crate::snapshot::Caller;
 
 const DISCOVERY: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
-const CERTIFICATES: &str = "/istio.v1.auth.IstioCertificateService/";
-
 /// Discovery, and where it is safe the certificate service.
 pub(super) struct Routes<D, C> {
     pub(super) discovery: D,
@@ -31,16 +27,19 @@ impl<D: Discovery, C: GrpcService> Routes<D, C> {
         request.uri().path().starts_with(DISCOVERY)
     }
 
-    /// Answers another call.
+    /// Whether somebody answers another call, and its caller may ask: its head with what is known of the caller.
+    pub(super) fn admit(&self, head: Request<()>) -> Result<Request<()>, Status> {
+        match &self.certificates {
+            Some(certificates) if C::PATHS.contains(&head.uri().path()) => certificates.admit(head),
+            _ => Err(Status::unimplemented("this address serves no such method")),
+        }
+    }
+
+    /// Answers a call that was admitted.
     pub(super) fn call(&self, request: Request<Body>) -> Answered {
         match &self.certificates {
-            Some(certificates) if request.uri().path().starts_with(CERTIFICATES) => {
-                certificates.clone().answer(request)
-            }
-            _ => {
-                let refusal = Status::unimplemented("this address serves no such method");
-                Box::pin(ready(refusal.into_http()))
-            }
+            Some(certificates) => certificates.answer(request),
+            None => Box::pin(ready(Status::unimplemented("").into_http())),
         }
     }
 }
@@ -75,29 +74,14 @@ where
     }
 }
 
-/// A service that answers questions, with its body's type made one.
-pub(super) trait GrpcService: Clone + Send + Sync + 'static {
-    fn answer(&mut self, request: Request<Body>) -> Answered;
-}
+/// A service that answers questions.
+pub(super) trait GrpcService: 'static {
+    /// The methods that it serves.
+    const PATHS: &'static [&'static str];
 
-impl<S, B> GrpcService for S
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    S::Future: Send + 'static,
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<StdError>,
-{
-    fn answer(&mut self, request: Request<Body>) -> Answered {
-        let answer = self.call(request);
-        Box::pin(async move {
-            match answer.await {
-                Ok(answer) => answer.map(Body::new),
-                Err(never) => match never {},
-            }
-        })
-    }
+    /// Authenticates a call by its head, before anything of its body is read.
+    fn admit(&self, head: Request<()>) -> Result<Request<()>, Status>;
+
+    /// Answers a call that was admitted.
+    fn answer(&self, request: Request<Body>) -> Answered;
 }

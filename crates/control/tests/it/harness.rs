@@ -2,9 +2,10 @@
 //! condition, with a deadline far beyond what a loaded machine needs.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -18,6 +19,11 @@ use voile_xds::client::{ClientConfig, Credential, CredentialSource, Rejection, U
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Between two looks at what nobody tells of.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The folder that a control plane of a process of its own serves.
+const SERVED_FOLDER: &str = "VOILE_TEST_SERVED_FOLDER";
+/// Before the addresses that it listens at.
+const LISTENS: &str = "control listens: ";
 
 /// Two workloads with sidecars, one service.
 pub(crate) const SHOP: &str = r#"
@@ -96,7 +102,7 @@ impl Mesh {
 
     async fn of(folder: Arc<TempDir>, choose: impl FnOnce(&mut Options)) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let (control, reports) = run(&folder, any, choose).await;
+        let (control, reports) = run(folder.path(), any, choose).await;
         Self {
             addresses: control.addresses(),
             folder,
@@ -105,13 +111,65 @@ impl Mesh {
         }
     }
 
+    /// One whose control plane is another process: this test's program again, which runs `subject` to call [`Mesh::serve`].
+    pub(crate) fn in_a_process(text: &str, subject: &str) -> (Self, Child) {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        std::fs::create_dir(folder.path().join("config")).unwrap();
+        std::fs::write(folder.path().join("config/mesh.yaml"), text).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([subject, "--exact", "--nocapture"])
+            .env(SERVED_FOLDER, folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = said.map(Result::unwrap);
+        let marked = |line: String| line.split_once(LISTENS).map(|(_, all)| all.to_owned());
+        let all = said.into_iter().find_map(marked).expect("it listens");
+        let all: Vec<SocketAddr> = all.split(' ').map(|one| one.parse().unwrap()).collect();
+        let (_, reports) = watch::channel(Vec::new());
+        let mesh = Self {
+            folder,
+            control: None,
+            addresses: Addresses {
+                tls: all[0],
+                plaintext: Some(all[1]),
+                monitoring: all[2],
+            },
+            reports,
+        };
+        (mesh, child)
+    }
+
+    /// Serves the folder that another process named, until its standard input ends; nothing where none did.
+    pub(crate) fn serve() {
+        let Some(folder) = std::env::var_os(SERVED_FOLDER) else {
+            return;
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let (_control, _reports) = runtime.block_on(async {
+            let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+            let (control, reports) = run(Path::new(&folder), any, |_| ()).await;
+            let at = control.addresses();
+            let plaintext = at.plaintext.unwrap();
+            println!("{LISTENS}{} {plaintext} {}", at.tls, at.monitoring);
+            let ended = || std::io::stdin().read_to_end(&mut Vec::new());
+            tokio::task::spawn_blocking(ended).await.unwrap().unwrap();
+            (control, reports)
+        });
+    }
+
     pub(crate) async fn stop(&mut self) {
         self.control.take().unwrap().stop().await;
     }
 
     /// Again on the same address, as after a crash.
     pub(crate) async fn restart(&mut self) {
-        let (control, reports) = run(&self.folder, self.addresses.tls, |_| ()).await;
+        let (control, reports) = run(self.folder.path(), self.addresses.tls, |_| ()).await;
         self.addresses = control.addresses();
         self.control = Some(control);
         self.reports = reports;
@@ -220,14 +278,11 @@ impl Mesh {
 }
 
 async fn run(
-    folder: &TempDir,
+    folder: &Path,
     listen: SocketAddr,
     choose: impl FnOnce(&mut Options),
 ) -> (Control, watch::Receiver<Vec<Seen>>) {
-    let mut options = Options::new(
-        vec![folder.path().join("config")],
-        folder.path().join("state"),
-    );
+    let mut options = Options::new(vec![folder.join("config")], folder.join("state"));
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     options.listen = listen;
     options.plaintext = Some(any);

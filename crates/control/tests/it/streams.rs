@@ -167,7 +167,7 @@ async fn the_authority_certifies_nobody_who_left_and_everybody_who_is_back() {
 }
 
 /// A certificate from the authority, for an account: its chain, its key and its serial number.
-async fn certificate(mesh: &Mesh, account: &str) -> (String, String, Vec<u8>) {
+pub(crate) async fn certificate(mesh: &Mesh, account: &str) -> (String, String, Vec<u8>) {
     let Credential::Token(token) = mesh.token(account, None) else {
         panic!("a token");
     };

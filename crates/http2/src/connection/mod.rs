@@ -228,13 +228,41 @@ impl Connection {
         }
     }
 
-    fn greet(&mut self, settings: &[(u16, u32)]) {
+    /// Serves the peer by other limits from now on, none of which is smaller, and tells it: a server whose client has proven
+    /// itself.
+    pub fn widen(&mut self, config: &'static Config) {
+        let before = std::mem::replace(&mut self.config, config);
+        self.say_settings(&[
+            (setting::MAX_CONCURRENT_STREAMS, config.max_peer_streams),
+            (setting::INITIAL_WINDOW_SIZE, config.stream_window),
+            (setting::MAX_HEADER_LIST_SIZE, config.max_header_list),
+        ]);
+        // The peer counts it for streams that it has open, too (RFC 9113 section 6.9.2).
+        let more = config.stream_window.saturating_sub(before.stream_window);
+        for (_, stream) in &mut self.streams {
+            stream.recv_window += i64::from(more);
+        }
+        let more = config
+            .connection_window
+            .saturating_sub(before.connection_window);
+        if more > 0 {
+            self.recv_window += i64::from(more);
+            self.write(kind::WINDOW_UPDATE, 0, 0, &more.to_be_bytes());
+        }
+        self.nudge();
+    }
+
+    fn say_settings(&mut self, settings: &[(u16, u32)]) {
         let mut payload = Vec::with_capacity(settings.len() * 6);
         for (name, value) in settings {
             payload.extend_from_slice(&name.to_be_bytes());
             payload.extend_from_slice(&value.to_be_bytes());
         }
         self.write(kind::SETTINGS, 0, 0, &payload);
+    }
+
+    fn greet(&mut self, settings: &[(u16, u32)]) {
+        self.say_settings(settings);
         let more = self.config.connection_window.saturating_sub(DEFAULT_WINDOW);
         if more > 0 {
             self.write(kind::WINDOW_UPDATE, 0, 0, &more.to_be_bytes());

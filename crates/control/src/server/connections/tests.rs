@@ -12,9 +12,11 @@ use voile_http2::{Fields, RecvStream, ResponseFuture, SendStream};
 use voile_xds::server::Served;
 
 use super::*;
-use crate::server::calls::MAX_QUESTION;
-use crate::server::newcomers::Newcomers;
+use crate::server::budget::{MAX_NEWCOMER_SAYS, MAX_QUESTION, MAX_REFUSALS, NEWCOMERS};
+use crate::server::newcomers::Lane;
+use crate::server::places::Source;
 use crate::server::routes::Answered;
+use crate::server::socket::Socket;
 
 const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -57,7 +59,16 @@ impl Served for Talkative {
 struct Counting;
 
 impl GrpcService for Counting {
-    fn answer(&mut self, request: Request<Body>) -> Answered {
+    const PATHS: &'static [&'static str] = &[CERTIFY];
+
+    fn admit(&self, head: Request<()>) -> Result<Request<()>, Status> {
+        match head.headers().contains_key("authorization") {
+            true => Ok(head),
+            false => Err(Status::unauthenticated("who calls?")),
+        }
+    }
+
+    fn answer(&self, request: Request<Body>) -> Answered {
         Box::pin(async move {
             let body = http_body_util::BodyExt::collect(request.into_body()).await;
             let length = body.expect("all of it").to_bytes().len();
@@ -69,8 +80,10 @@ impl GrpcService for Counting {
 }
 
 /// The server's end of this.
-async fn connection(far: TcpStream) -> Connection<TcpStream, Talkative, Counting> {
-    let stream = Guarded::new(far, Newcomers::new().admit().await);
+async fn connection(far: TcpStream) -> Connection<Socket, Talkative, Counting> {
+    let source = Source::from(far.peer_addr().expect("its address").ip());
+    let place = Lane::new(&NEWCOMERS).place_now(source);
+    let stream = Guarded::new(Socket::from(far), place);
     let entrance = stream.connect_info();
     let shared = Shared::new(Routes {
         discovery: Talkative,
@@ -337,4 +350,65 @@ async fn a_connection_ends_with_its_control_plane_and_when_it_is_old() {
         peer.over().await;
     };
     LocalSet::new().run_until(calls).await;
+}
+
+#[tokio::test]
+async fn a_call_is_refused_by_its_head_and_a_body_that_does_not_come_is_not_waited_for() {
+    let test = async {
+        let http = |path: &str, kind: &[u8]| {
+            let mut head = Fields::new();
+            head.push(":method", b"POST");
+            head.push(":scheme", b"https");
+            head.push(":authority", b"control");
+            head.push(":path", path.as_bytes());
+            head.push("content-type", kind);
+            head
+        };
+        for (path, kind, expected) in [
+            ("/nobody/knows", &b"application/grpc"[..], "200 12"),
+            (CERTIFY, b"application/grpc+proto", "200 16"),
+            (STREAM, b"application/grpc", "200 16"),
+            ("/nobody/knows", b"text/plain", "404 "),
+            (CERTIFY, b"application/json", "401 "),
+            (STREAM, b"application/json", "401 "),
+        ] {
+            let mut peer = Peer::new().await;
+            let (mut response, _say) = peer.link.send_request(http(path, kind), false).unwrap();
+            let head = peer.head(&mut response).await;
+            let status = String::from_utf8_lossy(head.get("grpc-status").unwrap_or_default());
+            assert_eq!(format!("{} {status}", head.status()), expected, "{path}");
+        }
+        let mut peer = Peer::new().await;
+        let (mut response, mut say) = peer.call(CERTIFY, true);
+        say.send_copy(b"a word", false).expect("a call");
+        peer.say().await;
+        tokio::time::pause();
+        let said = status(&peer.head(&mut response).await);
+        assert!(said.starts_with("4 the%20question"), "{said}");
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn a_newcomer_says_no_more_than_it_may_and_is_refused_only_so_often() {
+    let test = async {
+        let mut peer = Peer::new().await;
+        for _ in 0..MAX_REFUSALS {
+            let (mut response, _say) = peer.call("/nobody/knows", true);
+            assert!(status(&peer.head(&mut response).await).starts_with("12"));
+        }
+        let _call = peer.call("/nobody/knows", true);
+        peer.say().await;
+        peer.over().await;
+
+        let mut peer = Peer::new().await;
+        peer.say().await;
+        let pings = b"\0\0\x08\x06\0\0\0\0\0--ping--".repeat(MAX_NEWCOMER_SAYS / 17 + 1);
+        // It may be cut off before it has said all.
+        let _ = timeout(DEADLINE, peer.socket.write_all(&pings))
+            .await
+            .expect("it is read");
+        peer.over().await;
+    };
+    LocalSet::new().run_until(test).await;
 }
