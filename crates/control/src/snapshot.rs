@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use prost::Message;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tonic::Status;
@@ -14,6 +15,7 @@ use voile_model::{Hostname, Identity, Namespace, Ranges, ResourceName};
 use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
+use voile_proto::workload as wire;
 use voile_xds::server::{DEPARTED, Resolution, Resource, Snapshot};
 use voile_xds::wire::{Address, CLUSTER, parse_search};
 
@@ -50,15 +52,12 @@ pub enum Caller {
     Known(voile_identity::Caller),
     /// A stock Envoy that did, and what it says of itself.
     Envoy(voile_identity::Caller, Arc<Seat>),
-    /// Nobody in particular, on the plaintext port: gets what is public.
-    Anonymous,
 }
 
 impl Caller {
-    pub(crate) fn namespace(&self) -> Option<&Namespace> {
+    pub(crate) fn namespace(&self) -> &Namespace {
         match self {
-            Self::Known(caller) | Self::Envoy(caller, _) => Some(&caller.identity.namespace),
-            Self::Anonymous => None,
+            Self::Known(caller) | Self::Envoy(caller, _) => &caller.identity.namespace,
         }
     }
 }
@@ -67,7 +66,6 @@ impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(caller) | Self::Envoy(caller, _) => write!(f, "{}", caller.identity),
-            Self::Anonymous => f.write_str("anonymous"),
         }
     }
 }
@@ -429,16 +427,15 @@ impl MeshSnapshot {
         if seen.iter().any(answers) {
             ranged.append(&mut seen);
         }
-        Resolution::Found(ranged)
+        Resolution::Found(self.told_of(caller, ranged))
     }
 
-    /// Whether a service is exported to the caller's namespace. Who calls without credentials sees what everybody does.
+    /// Whether a service is exported to the caller's namespace.
     fn sees(&self, caller: &Caller, service: &str) -> bool {
         let Some(visibility) = self.kept_close.get(service) else {
             return true;
         };
-        let namespace = caller.namespace();
-        namespace.is_some_and(|namespace| visibility.includes(namespace))
+        visibility.includes(caller.namespace())
     }
 
     /// Why the caller may not be told of a service by its own name, if it may not. A node's proxy calls for pods of every
@@ -453,10 +450,10 @@ impl MeshSnapshot {
         if host.is_some_and(|host| self.providers.contains(&host)) {
             return None;
         }
-        Some(match caller.namespace() {
-            Some(namespace) => format!("`exportTo` keeps it from namespace {namespace}"),
-            None => "`exportTo` keeps it from callers without credentials".to_owned(),
-        })
+        Some(format!(
+            "`exportTo` keeps it from namespace {}",
+            caller.namespace()
+        ))
     }
 
     /// The routes (`voile.proxy.v1.Routes`) of requests to a service (`namespace/hostname`), as clients in a namespace are told.
@@ -470,7 +467,7 @@ impl MeshSnapshot {
     /// How a service, or a workload, is called by the caller.
     pub(crate) fn policy_of(&self, caller: &Caller, name: &str) -> Option<&Arc<Resource>> {
         match self.policies_apart.get(name) {
-            Some(apart) => apart.for_clients_of(caller.namespace()),
+            Some(apart) => apart.for_clients_of(Some(caller.namespace())),
             None => self.policies.get(name),
         }
     }
@@ -483,7 +480,7 @@ impl MeshSnapshot {
         let told = match type_url {
             type_url::SERVICE_ROUTES => {
                 let routed = self.routes.get(name);
-                routed.and_then(|routed| routed.for_clients_of(caller.namespace()))
+                routed.and_then(|routed| routed.for_clients_of(Some(caller.namespace())))
             }
             _ => self.policy_of(caller, name),
         };
@@ -507,7 +504,7 @@ impl MeshSnapshot {
                         );
                     }
                     Some(_) => named.as_ref(),
-                    None => caller.namespace(),
+                    None => Some(caller.namespace()),
                 };
                 self.names.find(asker, host).map(|name| &**name)
             }
@@ -518,11 +515,55 @@ impl MeshSnapshot {
         };
         match self.withheld(caller, name) {
             Some(reason) => Resolution::Refused(reason),
-            None => match self.brought(name) {
+            // The name may be an address on another network, which belongs to services that are not exported.
+            None => match self.told_of(caller, self.brought(name)) {
                 found if found.is_empty() => Resolution::Unknown,
                 found => Resolution::Found(found),
             },
         }
+    }
+
+    /// Of these Addresses, those that the caller may be told of: no service that is not exported to it, and of workloads not which
+    /// such services they stand behind. Workloads themselves are not exported: whoever has an address may ask whose it is.
+    fn told_of(&self, caller: &Caller, mut found: Vec<Arc<Resource>>) -> Vec<Arc<Resource>> {
+        if self.kept_close.len() == 0 || self.sees_all(caller) {
+            return found;
+        }
+        found.retain(|one| self.withheld(caller, &one.name).is_none());
+        for one in &mut found {
+            if self.stands_behind(&one.name, |service| {
+                self.withheld(caller, service).is_some()
+            }) && let Some(told) = self.without_services(caller, one)
+            {
+                *one = told;
+            }
+        }
+        found
+    }
+
+    /// Whether a node's proxy calls, for pods of every namespace.
+    fn sees_all(&self, caller: &Caller) -> bool {
+        self.serves_node(caller) || self.is_node_proxy(caller)
+    }
+
+    /// Whether a workload stands behind a service of this kind.
+    fn stands_behind(&self, workload: &str, is_so: impl Fn(&str) -> bool) -> bool {
+        let services = self.before.get(workload).into_iter();
+        services
+            .flat_map(|all| all.iter())
+            .any(|service| is_so(service))
+    }
+
+    /// A workload, without the services that the caller may not be told of.
+    fn without_services(&self, caller: &Caller, made: &Resource) -> Option<Arc<Resource>> {
+        let mut message = wire::Address::decode(&*made.body).ok()?;
+        let Some(wire::address::Type::Workload(workload)) = &mut message.r#type else {
+            return None;
+        };
+        let services = &mut workload.services;
+        services.retain(|service, _| self.withheld(caller, service).is_none());
+        let (name, aliases) = (made.name.clone(), made.aliases.clone());
+        Some(Arc::new(resource(name, aliases, message.encode_to_vec())))
     }
 
     fn is_node_proxy(&self, caller: &Caller) -> bool {
@@ -564,7 +605,7 @@ impl MeshSnapshot {
         all: &Shards<Arc<Resource>>,
     ) -> Resolution {
         let Caller::Known(caller) = caller else {
-            return Resolution::Refused("a caller without credentials asks for it".to_owned());
+            return Resolution::Refused("only proxies of ours obey it".to_owned());
         };
         match all.get(name) {
             Some(found) if self.obeyed.includes(&caller.identity, kind, name) => {
@@ -577,7 +618,7 @@ impl MeshSnapshot {
 
     fn configuration(&self, caller: &Caller, name: &str) -> Resolution {
         let Caller::Known(caller) = caller else {
-            return Resolution::Refused("a caller without credentials asks for it".to_owned());
+            return Resolution::Refused("only proxies of ours obey it".to_owned());
         };
         let Some(private) = self.configurations.get(name) else {
             return Resolution::Unknown;
@@ -615,9 +656,6 @@ impl Snapshot<Caller> for MeshSnapshot {
                 }
                 _ => Resolution::Unknown,
             },
-            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if *caller == Caller::Anonymous => {
-                Resolution::Refused("a caller without credentials asks for it".to_owned())
-            }
             type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if meant::is_question(name) => {
                 self.of_meant(caller, type_url, name)
             }
@@ -648,8 +686,14 @@ impl Snapshot<Caller> for MeshSnapshot {
                 match self.is_node_proxy(caller) {
                     true => self.without_tunnels(Resolution::Found(all.cloned().collect())),
                     false => {
-                        let seen = all.filter(|one| self.sees(caller, &one.name));
-                        Resolution::Found(seen.cloned().collect())
+                        // Nobody need know who stands only behind what is kept from it.
+                        let concerns = |one: &&Arc<Resource>| {
+                            let kept = |service: &str| self.withheld(caller, service).is_some();
+                            !self.stands_behind(&one.name, kept)
+                                || self.stands_behind(&one.name, |service| !kept(service))
+                        };
+                        let all = all.filter(concerns).cloned().collect();
+                        Resolution::Found(self.told_of(caller, all))
                     }
                 }
             }
@@ -712,7 +756,6 @@ impl Snapshot<Caller> for MeshSnapshot {
                 let both = by_certificate.then(|| BY_CERTIFICATE.into());
                 both.into_iter().chain([Departed::called(caller)]).collect()
             }
-            Caller::Anonymous => Vec::new(),
         }
     }
 
@@ -722,7 +765,6 @@ impl Snapshot<Caller> for MeshSnapshot {
                 Some(Instant::now())
             }
             Caller::Known(caller) | Caller::Envoy(caller, _) => self.departed.farewell(caller),
-            Caller::Anonymous => None,
         }
     }
 
@@ -731,9 +773,7 @@ impl Snapshot<Caller> for MeshSnapshot {
             Caller::Known(caller) | Caller::Envoy(caller, _) if self.is_revoked(caller) => {
                 Status::unauthenticated(REVOKED)
             }
-            Caller::Known(_) | Caller::Envoy(..) | Caller::Anonymous => {
-                Status::permission_denied(DEPARTED)
-            }
+            Caller::Known(_) | Caller::Envoy(..) => Status::permission_denied(DEPARTED),
         }
     }
 }

@@ -164,12 +164,6 @@ fn a_claim_that_is_not_good_is_refused_with_its_reason() {
         (&other, "10.0.0.7", &[GROUP], "for service account vm, and"),
         (&far, "10.0.0.7", &[GROUP], "no WorkloadGroup bank/vm"),
         (&bound, "10.0.0.7", &[GROUP], "bound to pod vm-10.0.0.6"),
-        (
-            &Caller::Anonymous,
-            "10.0.0.7",
-            &[GROUP],
-            "without credentials",
-        ),
     ] {
         let refused = claimed(caller, address, said);
         assert!(refused.contains(why), "{address} {said:?}: {refused}");

@@ -42,7 +42,7 @@ impl MeshSnapshot {
         if let Some((named, host)) = parse_search(question) {
             // Of another namespace nodes ask, which are told nothing of this.
             let own = named.is_none().then(|| caller.namespace());
-            let found = own.and_then(|own| self.names.find(own, host));
+            let found = own.and_then(|own| self.names.find(Some(own), host));
             return found.cloned().into_iter().collect();
         }
         let owners = self.owners.get(question).into_iter();

@@ -248,7 +248,6 @@ impl Proxies {
                         .is_some_and(|pod| of_pod(pod) || pod == word)
                     || proxy.node.starts_with(&format!("{word}~"))
             }
-            Caller::Anonymous => false,
         };
         let found = self.streams.iter().filter(|(id, proxy)| fits(**id, proxy));
         found.map(|(id, _)| StreamId(*id)).collect()
@@ -351,9 +350,7 @@ impl Proxies {
     }
 
     fn certificate_until(&self, caller: &Caller) -> Option<u64> {
-        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller else {
-            return None;
-        };
+        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller;
         let asker = (caller.identity.clone(), caller.pod.clone());
         let issued = self.certified.get(&asker);
         let issued = issued.and_then(|all| all.values().min().copied());
@@ -377,7 +374,6 @@ impl Proxies {
             identity: proxy.caller.to_string(),
             pod: match &proxy.caller {
                 Caller::Known(caller) | Caller::Envoy(caller, _) => caller.pod.as_deref(),
-                Caller::Anonymous => None,
             },
             node: &proxy.node,
             connected_at: proxy.connected_at,

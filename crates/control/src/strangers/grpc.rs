@@ -136,7 +136,7 @@ pub(super) fn rests_on(
         Some(Asked::Target(host, _) | Asked::Part(_, host, ..)) => {
             // Whoever searches is told when names lead elsewhere.
             on.push((type_url::ADDRESS, search_name(host)));
-            if let Some(service) = snapshot.names.find(caller.namespace(), host) {
+            if let Some(service) = snapshot.names.find(Some(caller.namespace()), host) {
                 // Which ports node proxies refuse plaintext to is said by policies that keep their names.
                 if snapshot.ambient {
                     on.push((type_url::AUTHORIZATION, "*".into()));
@@ -185,7 +185,7 @@ fn service_of<'a>(
     caller: &Caller,
     host: &str,
 ) -> Option<Result<&'a Arc<str>, String>> {
-    let service = snapshot.names.find(caller.namespace(), host)?;
+    let service = snapshot.names.find(Some(caller.namespace()), host)?;
     if let Ok(own) = configuration(snapshot, caller)
         && let (Some(capture), Some(key)) = (&own.capture, key_of(service))
         && !capture.reaches(&key)

@@ -194,31 +194,3 @@ async fn all_it_takes_to_call_an_address_or_a_host_comes_without_a_word_in_betwe
         }
     }
 }
-
-#[tokio::test]
-async fn who_calls_without_credentials_is_told_by_address_who_it_is_and_no_more() {
-    let shop = SHOP.replacen("spec:\n", &format!("spec:\n  clusterIP: {VIP}\n"), 1);
-    let mesh = Mesh::start(&format!("{shop}---{SECOND_ECHO}{ROUTES}")).await;
-    let address = format!("http://{}", mesh.addresses.plaintext.unwrap());
-    let client = AggregatedDiscoveryServiceClient::connect(address).await;
-    let mut client = client.unwrap();
-    let (says, requests) = mpsc::unbounded_channel();
-    let stream = UnboundedReceiverStream::new(requests);
-    let hears = client.delta_aggregated_resources(stream);
-    let asked = format!("/{VIP}");
-    for type_url in ASKED {
-        let request = DeltaDiscoveryRequest {
-            type_url: type_url.to_owned(),
-            resource_names_subscribe: vec![asked.clone()],
-            ..DeltaDiscoveryRequest::default()
-        };
-        says.send(request).unwrap();
-    }
-    let hears = hears.await.unwrap().into_inner();
-    let mut proxy = Proxy { says, hears };
-    // What is refused is said when routes are taken, and no sooner.
-    let heard = proxy.hear(true).await;
-    let [addresses, routes, policies] = names(&heard, &asked);
-    assert!(addresses.contains(SERVICE), "{addresses}");
-    assert_eq!([routes, policies], [0; 2].map(|_| format!("-{asked}")));
-}

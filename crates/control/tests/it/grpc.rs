@@ -25,7 +25,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// On the plaintext port, with a token if it is somebody.
+    /// On the plaintext port, with a token.
     async fn start(mesh: &Mesh, credential: Option<Credential>) -> Self {
         let address = format!("http://{}", mesh.addresses.plaintext.unwrap());
         let mut client = AggregatedDiscoveryServiceClient::connect(address)
@@ -154,7 +154,7 @@ async fn a_target_leads_to_endpoints_and_to_whom_to_expect_there() {
     mesh.edit("mesh.yaml", &nobody);
     let mut told = client.told(&[&name], None).await;
     told.append(&mut client.told(&[&name], None).await);
-    let mut stranger = Stranger::start(&mesh, None).await;
+    let mut stranger = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
     let cluster = stranger.get(CLUSTER, &name, "client-1").await;
     assert!(cluster.to_string().contains("nobody.invalid"), "{cluster}");
 }

@@ -130,25 +130,24 @@ async fn rules_about_tokens_and_their_keys_are_given_to_those_who_obey_them_only
 }
 
 #[tokio::test]
-async fn the_plaintext_port_gives_addresses_and_nothing_else() {
+async fn the_plaintext_port_tells_nobody_anything_without_a_token() {
     let mesh = Mesh::start(SHOP).await;
     let config = ClientConfig {
         addresses: vec![format!("http://{}", mesh.addresses.plaintext.unwrap())],
         root_certificate: None,
         node: Node::default(),
     };
-    let mut client = Client::start(config, Credential::Anonymous, |_| None);
+    let wrong = Credential::Token("nonsense".to_owned());
+    for credential in [Credential::Anonymous, wrong] {
+        let client = Client::start_with(config.clone(), credential);
+        client.ask(ADDRESS, &["*"]);
+        client.until_error("Unauthenticated").await;
+        assert_eq!(client.told.borrow().updates, 0);
+    }
+    let mut client = Client::start_with(config, mesh.token("client", None));
     client.ask(ADDRESS, &["*"]);
-    client.ask(PROXY_CONFIGURATION, &["shop/client-1", "*"]);
-    client.ask(SERVICE_POLICY, &["shop/echo.shop.svc.cluster.local"]);
-    let told = client.until(|told| told.updates == 3).await;
-    assert_eq!(
-        told.held.len(),
-        3,
-        "two workloads and a service: {:?}",
-        told.held.keys()
-    );
-    assert_eq!(told.removed.len(), 2);
+    let told = client.until(|told| told.updates == 1).await;
+    assert_eq!(told.held.len(), 3, "{:?}", told.held.keys());
 }
 
 #[tokio::test]
@@ -246,6 +245,11 @@ apiVersion: networking.istio.io/v1
 kind: WorkloadEntry
 metadata: {name: vault, namespace: bank}
 spec: {address: 127.1.9.9, labels: {app: vault}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: far-vault, namespace: bank}
+spec: {address: 127.1.9.8, network: far, labels: {app: vault}}
 "#;
 /// Sends every proxy's spans to that service.
 const PROVIDER: &str = r#"
@@ -287,6 +291,28 @@ async fn a_service_that_is_not_exported_to_the_caller_is_nobody_by_address_name_
         client.ask(ADDRESS, &["/127.1.9.9"]);
         let told = client.until(|told| told.updates > 0).await;
         assert!(told.removed.is_empty(), "{export}");
+    }
+}
+
+#[tokio::test]
+async fn workloads_do_not_say_which_services_they_stand_behind_that_are_not_exported_to_the_caller()
+{
+    const HOST: &[u8] = b"vault.bank.svc.cluster.local";
+    for (export, seen) in [(".", false), ("shop", true)] {
+        let mesh = Mesh::start(&format!("{SHOP}{}", HIDDEN.replace("EXPORT", export))).await;
+        // What is asked, and how many are told where the service is not exported.
+        for (name, count) in [("/127.1.9.9", 1), ("far/127.1.9.8", 1), ("*", 3)] {
+            let mut client = mesh.client(mesh.token("client", None));
+            client.ask(ADDRESS, &[name]);
+            let told = client.until(|told| told.updates > 0).await;
+            let says = |body: &Vec<u8>| body.windows(HOST.len()).any(|part| part == HOST);
+            assert_eq!(told.held.values().any(says), seen, "{export}: {name}");
+            assert!(
+                seen || told.held.len() == count,
+                "{name}: {:?}",
+                told.held.keys()
+            );
+        }
     }
 }
 

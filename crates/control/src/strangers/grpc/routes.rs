@@ -107,7 +107,7 @@ fn said(
     service: &Arc<str>,
 ) -> Result<Option<Routes>, String> {
     let routed = snapshot.routes.get(service);
-    let routed = routed.and_then(|all| all.for_clients_of(caller.namespace()));
+    let routed = routed.and_then(|all| all.for_clients_of(Some(caller.namespace())));
     let said = routed.map(|resource| Routes::decode(&resource.body));
     let said = said.transpose();
     let said = said.map_err(|error| format!("{service}: {error}"))?;
@@ -183,7 +183,7 @@ fn cluster(
     }
     let host = target.service.hostname.to_string();
     // Clusters are asked for by host, which must mean the same then.
-    if snapshot.names.find(caller.namespace(), &host) != Some(&service) {
+    if snapshot.names.find(Some(caller.namespace()), &host) != Some(&service) {
         return Err(format!(
             "a route leads to {service}, which {host} does not mean to the caller"
         ));
