@@ -1,6 +1,7 @@
 //! Those who connect and never show who they are, against a control plane in a process of its own: they go, they cost what they may,
 //! and nobody waits behind them.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Child;
 use std::sync::Arc;
@@ -37,6 +38,10 @@ const SILENT: usize = 1500;
 const HALF: (u8, usize) = (5, 100);
 /// Addresses that finish their handshakes and make no call, and connections of each.
 const IDLE: (u8, usize) = (8, 40);
+
+/// Addresses from which more silent connections come without an end, and how many each holds.
+const FLOOD: std::ops::Range<u8> = 10..42;
+const HELD: usize = 40;
 
 /// Connections with open bodies on each port, calls of each, and bytes of each body: less than was ever too much for a question.
 const CALLERS: usize = 12;
@@ -128,9 +133,6 @@ async fn a_crowd_that_says_nothing_or_half_or_falls_silent_delays_nobody() {
 
     let before = subject.memory("VmRSS:");
     let mut crowd = Vec::new();
-    for number in 0..SILENT {
-        crowd.push(from(1, if number % 4 == 0 { plaintext } else { tls }).await);
-    }
     for source in 2..2 + HALF.0 {
         for _ in 0..HALF.1 {
             let mut stream = from(source, tls).await;
@@ -145,11 +147,25 @@ async fn a_crowd_that_says_nothing_or_half_or_falls_silent_delays_nobody() {
             idle.push(over_tls(&connector, source, tls).await);
         }
     }
-    // And more of all that as fast as it goes, from where the honest ones call, too.
+    // These last, so that none of them has had its time when others come.
+    for number in 0..SILENT {
+        crowd.push(from(1, if number % 4 == 0 { plaintext } else { tls }).await);
+    }
+    // And more of them all the time.
     let mut flood = JoinSet::new();
+    for source in FLOOD {
+        flood.spawn(async move {
+            let mut held = VecDeque::new();
+            loop {
+                held.push_back(from(source, tls).await);
+                if held.len() > HELD {
+                    held.pop_front();
+                }
+            }
+        });
+    }
     flood.spawn(async move {
         loop {
-            let _ = from(1, tls).await;
             drop(over_tls(&connector, 9, tls).await);
         }
     });
