@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use prost::Message;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tonic::Status;
@@ -15,7 +14,6 @@ use voile_model::{Hostname, Identity, Namespace, Ranges, ResourceName};
 use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
-use voile_proto::workload as wire;
 use voile_xds::server::{DEPARTED, Resolution, Resource, Snapshot};
 use voile_xds::wire::{Address, CLUSTER, parse_search};
 
@@ -29,6 +27,7 @@ use crate::translate::names::Names;
 use crate::translate::places::Places;
 use crate::ztunnel::{NodePolicy, Staff};
 
+mod exported;
 mod meant;
 mod recent;
 mod touched;
@@ -430,32 +429,6 @@ impl MeshSnapshot {
         Resolution::Found(self.told_of(caller, ranged))
     }
 
-    /// Whether a service is exported to the caller's namespace.
-    fn sees(&self, caller: &Caller, service: &str) -> bool {
-        let Some(visibility) = self.kept_close.get(service) else {
-            return true;
-        };
-        visibility.includes(caller.namespace())
-    }
-
-    /// Why the caller may not be told of a service by its own name, if it may not. A node's proxy calls for pods of every
-    /// namespace, and is told of all.
-    fn withheld(&self, caller: &Caller, service: &str) -> Option<String> {
-        if self.sees(caller, service) || self.is_node_proxy(caller) {
-            return None;
-        }
-        let host = service
-            .split_once('/')
-            .and_then(|(_, host)| Hostname::new(host));
-        if host.is_some_and(|host| self.providers.contains(&host)) {
-            return None;
-        }
-        Some(format!(
-            "`exportTo` keeps it from namespace {}",
-            caller.namespace()
-        ))
-    }
-
     /// The routes (`voile.proxy.v1.Routes`) of requests to a service (`namespace/hostname`), as clients in a namespace are told.
     #[must_use]
     pub fn routes_told(&self, service: &str, namespace: &Namespace) -> Option<&[u8]> {
@@ -521,49 +494,6 @@ impl MeshSnapshot {
                 found => Resolution::Found(found),
             },
         }
-    }
-
-    /// Of these Addresses, those that the caller may be told of: no service that is not exported to it, and of workloads not which
-    /// such services they stand behind. Workloads themselves are not exported: whoever has an address may ask whose it is.
-    fn told_of(&self, caller: &Caller, mut found: Vec<Arc<Resource>>) -> Vec<Arc<Resource>> {
-        if self.kept_close.len() == 0 || self.sees_all(caller) {
-            return found;
-        }
-        found.retain(|one| self.withheld(caller, &one.name).is_none());
-        for one in &mut found {
-            if self.stands_behind(&one.name, |service| {
-                self.withheld(caller, service).is_some()
-            }) && let Some(told) = self.without_services(caller, one)
-            {
-                *one = told;
-            }
-        }
-        found
-    }
-
-    /// Whether a node's proxy calls, for pods of every namespace.
-    fn sees_all(&self, caller: &Caller) -> bool {
-        self.serves_node(caller) || self.is_node_proxy(caller)
-    }
-
-    /// Whether a workload stands behind a service of this kind.
-    fn stands_behind(&self, workload: &str, is_so: impl Fn(&str) -> bool) -> bool {
-        let services = self.before.get(workload).into_iter();
-        services
-            .flat_map(|all| all.iter())
-            .any(|service| is_so(service))
-    }
-
-    /// A workload, without the services that the caller may not be told of.
-    fn without_services(&self, caller: &Caller, made: &Resource) -> Option<Arc<Resource>> {
-        let mut message = wire::Address::decode(&*made.body).ok()?;
-        let Some(wire::address::Type::Workload(workload)) = &mut message.r#type else {
-            return None;
-        };
-        let services = &mut workload.services;
-        services.retain(|service, _| self.withheld(caller, service).is_none());
-        let (name, aliases) = (made.name.clone(), made.aliases.clone());
-        Some(Arc::new(resource(name, aliases, message.encode_to_vec())))
     }
 
     fn is_node_proxy(&self, caller: &Caller) -> bool {

@@ -159,15 +159,15 @@ impl Control {
             status: status.clone(),
             interest: interest.clone(),
         };
-        let listeners = (into_std(tls)?, plaintext.map(into_std).transpose()?);
         let own = OwnCertificate::new(keys.authority.clone(), &options.names, addresses.tls.ip())?;
+        let listening = Listening {
+            listeners: (into_std(tls)?, plaintext.map(into_std).transpose()?),
+            own,
+            status: status.clone(),
+            ended,
+        };
         let discovery = discovery::start(Doors {
-            listening: Listening {
-                listeners,
-                own,
-                status: status.clone(),
-                ended,
-            },
+            listening,
             certificates: keys.certificates(snapshots.clone(), staff, &status),
             streams: Streams::new(snapshots, interest.clone(), status.clone()),
             authenticator: keys.authenticator,
@@ -179,14 +179,13 @@ impl Control {
         tasks.spawn(reload.follow(over(ending.subscribe())));
         tasks.spawn(fetch(issuers, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
-        let monitoring = monitoring::start(monitoring, known)?;
         Ok(Self {
+            monitoring: monitoring::start(monitoring, known)?,
             addresses,
             ending,
             tasks,
             discovery,
             groups,
-            monitoring,
         })
     }
 
