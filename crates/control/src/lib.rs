@@ -28,6 +28,7 @@ mod tests;
 pub mod translate;
 mod virtual_addresses;
 mod why;
+mod workload_counts;
 mod ztunnel;
 
 pub use error::ControlError;

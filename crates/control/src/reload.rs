@@ -30,6 +30,7 @@ use crate::status::Status;
 use crate::status::gateway_api::Written;
 use crate::translate::{translate_with, update};
 use crate::virtual_addresses::{Given, VirtualAddresses};
+use crate::workload_counts::WorkloadCounts;
 use crate::ztunnel::{NodeAccount, Staff};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
@@ -335,6 +336,7 @@ impl<S: Source> Reload<S> {
         });
         let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
         snapshot.staff = self.staff(mesh, changes);
+        snapshot.workload_counts = self.workload_counts(mesh, changes);
         snapshot.revoke(self.revocations.resource(), self.revocations.held());
         snapshot.envoys = self.status.envoys.clone();
         snapshot.made.limits = self.status.limits.clone();
@@ -343,6 +345,19 @@ impl<S: Source> Reload<S> {
             snapshot.keep_obeyed(before);
         }
         (snapshot, present)
+    }
+
+    /// How many workloads have which identity.
+    fn workload_counts(&self, mesh: &Mesh, changes: Option<&Changes>) -> Arc<WorkloadCounts> {
+        let before = self.snapshot.as_ref();
+        let before = before.map(|before| &before.workload_counts);
+        match before.zip(changes.filter(|changes| !changes.everything)) {
+            Some((before, changes)) => {
+                let after = before.after(changes.workloads.values());
+                after.map_or_else(|| before.clone(), Arc::new)
+            }
+            None => WorkloadCounts::of(mesh).into(),
+        }
     }
 
     /// Who is a node proxy.

@@ -14,7 +14,7 @@ use voile_model::{Hostname, Identity, Namespace, Ranges, ResourceName};
 use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
-use voile_xds::server::{DEPARTED, Resolution, Resource, Snapshot};
+use voile_xds::server::{Allowance, DEPARTED, Resolution, Resource, Snapshot};
 use voile_xds::wire::{Address, CLUSTER, parse_search};
 
 use crate::departed::Departed;
@@ -25,8 +25,10 @@ use crate::strangers::{self, Made};
 use crate::translate::KeySets;
 use crate::translate::names::Names;
 use crate::translate::places::Places;
+use crate::workload_counts::WorkloadCounts;
 use crate::ztunnel::{NodePolicy, Staff};
 
+mod allowance;
 mod exported;
 mod meant;
 mod recent;
@@ -222,6 +224,8 @@ pub struct MeshSnapshot {
     pub(crate) node_policies: Shards<NodePolicy>,
     /// Who is a node proxy.
     pub(crate) staff: Arc<Staff>,
+    /// How many workloads have which identity.
+    pub(crate) workload_counts: Arc<WorkloadCounts>,
     /// What was brought last.
     pub(crate) recent: Recent,
     /// What programs that are not ours were told.
@@ -673,6 +677,18 @@ impl Snapshot<Caller> for MeshSnapshot {
         name: &str,
     ) -> Vec<(&'static str, Arc<str>)> {
         strangers::rests_on(self, caller, type_url, name)
+    }
+
+    fn serves(&self, type_url: &str) -> bool {
+        allowance::SERVED.contains(&type_url)
+    }
+
+    fn account(&self, caller: &Caller) -> Arc<str> {
+        allowance::account(caller)
+    }
+
+    fn allowance(&self, caller: &Caller) -> Allowance {
+        allowance::of(self, caller)
     }
 
     fn introduce(&self, caller: &mut Caller, node: &Node) {

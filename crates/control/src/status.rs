@@ -9,6 +9,7 @@ mod proxies;
 mod unwell;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -467,8 +468,14 @@ impl Observer<Caller> for Status {
         self.inner().proxies.named(id, node);
     }
 
-    fn admit(&self, id: StreamId, caller: &Caller, node: &Node) -> Option<Admission> {
-        self.groups.get()?.admit(id, caller, node)
+    fn admit(
+        &self,
+        id: StreamId,
+        caller: &Caller,
+        peer: Option<IpAddr>,
+        node: &Node,
+    ) -> Option<Admission> {
+        self.groups.get()?.admit(id, caller, peer, node)
     }
 
     fn health(&self, id: StreamId, complaint: Option<&str>) {

@@ -1,5 +1,6 @@
 //! What a proxy says of itself that wants to join, and whether it may. Who it is it has proved before; what it says gets it nothing
-//! that its identity does not: the group is one of its own namespace, and for its own service account.
+//! that its identity and its connection do not: the group is one of its own namespace and for its own service account, and the address
+//! is the one it connects from or one that the group allows.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use voile_model::mesh::WorkloadGroup;
 use voile_proto::discovery::Node;
 use voile_xds::wire::CLUSTER;
 
+use super::member_address::may_claim;
 use crate::snapshot::{Caller, MeshSnapshot};
 
 /// Field of a node's metadata that names the group, as Istio's agent writes it.
@@ -19,6 +21,10 @@ const GROUP: &str = "AUTO_REGISTER_GROUP";
 const NAMESPACE: &str = "NAMESPACE";
 /// Field with its addresses, the first one first, for who does not say it in its name.
 const ADDRESSES: &str = "INSTANCE_IPS";
+/// Longest name of a group that is looked up, in bytes: Kubernetes takes no longer ones.
+const MAX_GROUP_BYTES: usize = 253;
+/// Longest locality that is kept, in bytes: regions and zones are a few words.
+const MAX_LOCALITY_BYTES: usize = 256;
 
 /// What a proxy says that wants to join.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +33,19 @@ pub(super) struct Claim {
     /// Who it proved to be.
     pub(super) account: Arc<str>,
     pub(super) address: IpAddr,
+    /// The address that it connects from.
+    pub(super) peer: Option<IpAddr>,
     /// `region/zone/subzone`, empty when not said.
     pub(super) locality: Arc<str>,
 }
 
 impl Claim {
     /// None from who says nothing of a group.
-    pub(super) fn of(caller: &Caller, node: &Node) -> Option<Result<Self, Status>> {
+    pub(super) fn of(
+        caller: &Caller,
+        peer: Option<IpAddr>,
+        node: &Node,
+    ) -> Option<Result<Self, Status>> {
         let said = |field: &str| {
             let value = node.metadata.as_ref()?.fields.get(field)?;
             match value.kind.as_ref()? {
@@ -42,6 +54,12 @@ impl Claim {
             }
         };
         let group = said(GROUP)?;
+        if group.len() > MAX_GROUP_BYTES {
+            return Some(Err(Status::invalid_argument(format!(
+                "a WorkloadGroup's name of {} bytes",
+                group.len()
+            ))));
+        }
         let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller;
         let identity = &caller.identity;
         if let Some(other) = said(NAMESPACE).filter(|said| *said != identity.namespace.as_str()) {
@@ -63,12 +81,27 @@ impl Claim {
             let said = parts.into_iter().take_while(|part| !part.is_empty());
             said.map(String::as_str).collect::<Vec<_>>().join("/")
         });
+        let locality = locality.filter(|text| text.len() <= MAX_LOCALITY_BYTES);
         Some(Ok(Self {
             group: ResourceName::new(identity.namespace.clone(), group),
             account: identity.service_account.clone(),
             address,
+            peer: peer.map(|peer| peer.to_canonical()),
             locality: locality.unwrap_or_default().into(),
         }))
+    }
+
+    /// Whether its group, as it is now, is for the caller and lets it have the address.
+    pub(super) fn check_group(&self, found: &WorkloadGroup) -> Result<(), Status> {
+        let Self { group, account, .. } = self;
+        if found.service_account != *account {
+            return Err(Status::permission_denied(format!(
+                "WorkloadGroup {group} is for service account {}, and not for {account}",
+                found.service_account
+            )));
+        }
+        may_claim(self.address, self.peer, &found.member_addresses)
+            .map_err(|why| Status::permission_denied(format!("WorkloadGroup {group}: {why}")))
     }
 
     /// Its name in the mesh.
@@ -78,18 +111,13 @@ impl Claim {
 
     /// Whether this caller may be what it says, as the mesh is now.
     pub(super) fn check(&self, caller: &Caller, snapshot: &MeshSnapshot) -> Result<(), Status> {
-        let Self { group, account, .. } = self;
+        let Self { group, .. } = self;
         let Some(found) = snapshot.groups.get(group) else {
             return Err(Status::permission_denied(format!(
                 "there is no WorkloadGroup {group}"
             )));
         };
-        if found.service_account != *account {
-            return Err(Status::permission_denied(format!(
-                "WorkloadGroup {group} is for service account {}, and not for {account}",
-                found.service_account
-            )));
-        }
+        self.check_group(found)?;
         let name = self.member();
         if let Caller::Known(known) | Caller::Envoy(known, _) = caller
             && let Some(pod) = known.pod.as_ref().filter(|pod| **pod != name)
@@ -99,11 +127,6 @@ impl Claim {
             )));
         }
         let address = self.address;
-        if address.is_multicast() || address.is_unspecified() {
-            return Err(Status::invalid_argument(format!(
-                "WorkloadGroup {group}: {address} is not the address of one host"
-            )));
-        }
         let own = format!(
             "{CLUSTER}/networking.istio.io/WorkloadEntry/{}/{name}",
             group.namespace

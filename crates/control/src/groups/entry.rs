@@ -17,7 +17,7 @@ const TLS_MODE: (&str, &str) = ("security.istio.io/tlsMode", "istio");
 /// The condition that says how it is.
 const HEALTHY: &str = "Healthy";
 /// Most characters of a complaint that are kept: people read it.
-const MAX_COMPLAINT: usize = 400;
+pub(super) const MAX_COMPLAINT: usize = 400;
 
 /// How a member's application is: well, or what it complains of.
 pub(super) type Health = Result<(), String>;

@@ -10,6 +10,8 @@
 mod claim;
 mod entry;
 mod holder;
+mod member_address;
+mod quota;
 mod registrar;
 mod roll;
 

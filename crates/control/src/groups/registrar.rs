@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use voile_xds::server::{Admission, StreamId};
 
 use super::FOLDER;
 use super::claim::{Claim, taken};
-use super::entry::Entry;
+use super::entry::{Entry, MAX_COMPLAINT};
 use super::holder::Holder;
 use super::roll::{Act, Key, Roll};
 use crate::snapshot::{Caller, MeshSnapshot};
@@ -24,7 +25,7 @@ use crate::state_file::{Change, StateFile};
 
 /// How long members of a control plane that ended have to come to another, or to it when it is back. A proxy waits at most 15 s
 /// between two attempts, so several fit.
-const ORPHANED: Duration = Duration::from_secs(60);
+pub(super) const ORPHANED: Duration = Duration::from_secs(60);
 
 /// What the thread and everybody else look at.
 struct Shared {
@@ -102,8 +103,14 @@ impl Registrar {
     }
 
     /// Whether a stream is of somebody who joins by itself, and what it waits for then.
-    pub(crate) fn admit(&self, id: StreamId, caller: &Caller, node: &Node) -> Option<Admission> {
-        let claim = Claim::of(caller, node)?;
+    pub(crate) fn admit(
+        &self,
+        id: StreamId,
+        caller: &Caller,
+        peer: Option<IpAddr>,
+        node: &Node,
+    ) -> Option<Admission> {
+        let claim = Claim::of(caller, peer, node)?;
         let mut desk = self.shared.desk();
         let claim = claim.and_then(|claim| {
             claim.check(caller, &desk.snapshot)?;
@@ -120,7 +127,7 @@ impl Registrar {
             }
         };
         let (answer, answered) = oneshot::channel();
-        desk.roll.joins(id.0, claim, answer);
+        desk.roll.joins(id.0, claim, answer, Instant::now());
         drop(desk);
         self.shared.wake.notify_one();
         Some(Box::pin(async {
@@ -130,7 +137,8 @@ impl Registrar {
 
     /// A stream says how its application is.
     pub(crate) fn health(&self, id: StreamId, complaint: Option<&str>) {
-        let health = complaint.map_or(Ok(()), |complaint| Err(complaint.to_owned()));
+        let shown = |complaint: &str| complaint.chars().take(MAX_COMPLAINT).collect();
+        let health = complaint.map_or(Ok(()), |complaint| Err(shown(complaint)));
         self.shared.desk().roll.is(id.0, health);
         self.shared.wake.notify_one();
     }
@@ -230,7 +238,7 @@ fn wanted(desk: &Desk, key: &Key) -> Option<Wanted> {
     let member = desk.roll.member(key)?;
     let claim = member.claim.clone();
     let group = desk.snapshot.groups.get(&claim.group);
-    let group = group.filter(|group| group.service_account == claim.account);
+    let group = group.filter(|group| claim.check_group(group).is_ok());
     Some(Wanted {
         entry: group.map(|group| Entry::of(group, &claim, member.health.as_ref())),
         before: member.file.clone(),
@@ -260,14 +268,14 @@ impl Files {
             before,
         } = wanted;
         let Some(mut entry) = entry else {
-            // The group is gone, and with it what was made of it.
+            // The group is gone or does not take the member any more.
             return match before {
                 Some(file) => {
                     self.remove(&file);
                     Ok(None)
                 }
                 None => Err(Status::permission_denied(format!(
-                    "there is no WorkloadGroup {} any more",
+                    "there is no WorkloadGroup {} any more that takes it",
                     claim.group
                 ))),
             };

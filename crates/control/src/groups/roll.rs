@@ -8,6 +8,7 @@ use tonic::Status;
 
 use super::claim::Claim;
 use super::entry::Health;
+use super::quota::Quotas;
 
 /// Members that one control plane holds: each is a document of half a kilobyte that everybody reads.
 pub(super) const MAX_MEMBERS: usize = 20_000;
@@ -52,6 +53,7 @@ pub(super) enum Act {
 pub(super) struct Roll {
     grace: Duration,
     members: BTreeMap<Key, Member>,
+    quotas: Quotas,
     streams: HashMap<u64, Key>,
     /// Those whose documents may not say what is known.
     changed: BTreeSet<Key>,
@@ -63,6 +65,7 @@ impl Roll {
         Self {
             grace,
             members: BTreeMap::new(),
+            quotas: Quotas::default(),
             streams: HashMap::new(),
             changed: BTreeSet::new(),
             look_at: Some(now),
@@ -78,7 +81,7 @@ impl Roll {
     }
 
     /// A stream says that it is a member's.
-    pub(super) fn joins(&mut self, stream: u64, claim: Claim, answer: Answer) {
+    pub(super) fn joins(&mut self, stream: u64, claim: Claim, answer: Answer, now: Instant) {
         let key = format!("{}/{}", claim.group.namespace, claim.member());
         if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key) {
             // Who asked may be gone.
@@ -86,6 +89,12 @@ impl Roll {
                 "WorkloadGroup {}: {MAX_MEMBERS} workloads have joined here already",
                 claim.group
             ))));
+            return;
+        }
+        let is_new = !self.members.contains_key(&key);
+        if let Err(why) = self.quotas.join(&claim, is_new, now) {
+            let refusal = format!("WorkloadGroup {}: {why}", claim.group);
+            let _ = answer.send(Err(Status::resource_exhausted(refusal)));
             return;
         }
         let member = self.members.entry(key.clone()).or_insert_with(|| Member {
@@ -164,6 +173,9 @@ impl Roll {
         if let Some(key) = over.map(|(key, _)| key.clone()) {
             self.changed.remove(&key);
             let member = self.members.remove(&key);
+            member
+                .iter()
+                .for_each(|member| self.quotas.leave(&member.claim));
             if let Some(file) = member.and_then(|member| member.file) {
                 return Some(Act::Remove(file));
             }
@@ -215,6 +227,9 @@ impl Roll {
             // Who was refused is none of ours.
             Err(_) if is_new && member.file.is_none() => {
                 let member = self.members.remove(key);
+                member
+                    .iter()
+                    .for_each(|member| self.quotas.leave(&member.claim));
                 let streams = member.into_iter().flat_map(|member| member.streams);
                 streams.for_each(|stream| drop(self.streams.remove(&stream)));
             }

@@ -14,6 +14,8 @@ use voile_proto::discovery::{Locality, Node};
 
 use super::claim::Claim;
 use super::entry::Entry;
+use super::quota::{JOIN_BURST, JOINS_PER_SECOND, MAX_MEMBERS_OF_GROUP, MAX_MEMBERS_OF_IDENTITY};
+use super::registrar::ORPHANED;
 use super::roll::{Act, CALM, MAX_MEMBERS, Roll};
 use crate::snapshot::Caller;
 use crate::translate::translate;
@@ -38,6 +40,14 @@ apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
 metadata: {name: near, namespace: shop}
 spec: {template: {serviceAccount: vm, locality: r/z}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadGroup
+metadata:
+  name: routed
+  namespace: shop
+  annotations: {voile.dev/member-addresses: "10.20.0.0/16, fd00:20::/32"}
+spec: {template: {serviceAccount: vm}}
 ---
 apiVersion: v1
 kind: Service
@@ -103,10 +113,22 @@ fn named(address: &str) -> String {
     format!("sidecar~{address}~x.shop~shop.svc.cluster.local")
 }
 
-/// What becomes of a claim: the member's name, or why there is none.
+/// What becomes of a claim of who connects from the address it claims: the member's name, or why there is none.
 fn claimed(caller: &Caller, address: &str, said: &[(&str, &str)]) -> String {
+    let listed = said.iter().find(|(key, _)| *key == "INSTANCE_IPS");
+    let own = listed.and_then(|(_, list)| list.split(',').next());
+    claimed_from(caller, own.unwrap_or(address).parse().ok(), address, said)
+}
+
+/// The same of who connects from another.
+fn claimed_from(
+    caller: &Caller,
+    peer: Option<IpAddr>,
+    address: &str,
+    said: &[(&str, &str)],
+) -> String {
     let (snapshot, _) = translate(&mesh(""), None);
-    let claim = match Claim::of(caller, &node(&named(address), said)) {
+    let claim = match Claim::of(caller, peer, &node(&named(address), said)) {
         None => return "joins nothing".to_owned(),
         Some(Err(refusal)) => return refusal.message().to_owned(),
         Some(Ok(claim)) => claim,
@@ -174,9 +196,13 @@ fn a_claim_that_is_not_good_is_refused_with_its_reason() {
 fn member(group: &str, health: Option<Result<(), String>>) -> (Mesh, Entry) {
     let before = mesh("");
     let node = node(&named("10.0.0.7"), &[("AUTO_REGISTER_GROUP", group)]);
-    let claim = Claim::of(&caller("shop/sa/vm", None), &node)
-        .expect("a claim")
-        .expect("a good one");
+    let claim = Claim::of(
+        &caller("shop/sa/vm", None),
+        Some([10, 0, 0, 7].into()),
+        &node,
+    )
+    .expect("a claim")
+    .expect("a good one");
     let group = &before.workload_groups[&claim.group];
     let mut entry = Entry::of(group, &claim, health.as_ref());
     entry.set_holder("0123456789abcdef");
@@ -282,9 +308,13 @@ pub(super) fn group_of(claim: &Claim) -> WorkloadGroup {
 
 pub(super) fn claim(address: &str) -> Claim {
     let caller = caller("shop/sa/vm", None);
-    Claim::of(&caller, &node(&named(address), &[GROUP]))
-        .expect("a claim")
-        .expect("a good one")
+    Claim::of(
+        &caller,
+        address.parse().ok(),
+        &node(&named(address), &[GROUP]),
+    )
+    .expect("a claim")
+    .expect("a good one")
 }
 
 /// All that is to be done now; each document is written at once.
@@ -316,18 +346,18 @@ fn who_has_no_stream_for_a_while_leaves_and_who_comes_back_in_time_stays() {
     assert_eq!(settled(&mut roll, begin), ["look"]);
     assert_eq!(roll.due(), None, "nobody there, nothing to wait for");
     let (answer, mut answered) = oneshot::channel();
-    roll.joins(1, claim("10.0.0.7"), answer);
+    roll.joins(1, claim("10.0.0.7"), answer, begin);
     assert_eq!(settled(&mut roll, begin), ["write shop/vm-10.0.0.7 None"]);
     assert!(matches!(answered.try_recv(), Ok(Ok(()))));
     // The second stream comes before the first ends, as when a proxy hands over.
-    roll.joins(2, claim("10.0.0.7"), oneshot::channel().0);
+    roll.joins(2, claim("10.0.0.7"), oneshot::channel().0, begin);
     roll.ended(1, after(1));
     settled(&mut roll, after(1));
     assert_eq!(settled(&mut roll, after(100)), Vec::<String>::new());
     roll.ended(2, after(100));
     assert_eq!(roll.due(), Some(after(110)));
     assert_eq!(settled(&mut roll, after(109)), Vec::<String>::new());
-    roll.joins(3, claim("10.0.0.7"), oneshot::channel().0);
+    roll.joins(3, claim("10.0.0.7"), oneshot::channel().0, begin);
     assert_eq!(
         settled(&mut roll, after(200)),
         ["write shop/vm-10.0.0.7 None"]
@@ -343,8 +373,8 @@ fn of_news_within_a_moment_only_the_last_is_written() {
     let begin = Instant::now();
     let mut roll = Roll::new(GRACE, begin);
     assert_eq!(settled(&mut roll, begin), ["look"]);
-    roll.joins(1, claim("10.0.0.7"), oneshot::channel().0);
-    roll.joins(2, claim("10.0.0.8"), oneshot::channel().0);
+    roll.joins(1, claim("10.0.0.7"), oneshot::channel().0, begin);
+    roll.joins(2, claim("10.0.0.8"), oneshot::channel().0, begin);
     settled(&mut roll, begin);
     let calm = begin + CALM;
     for round in 0..100 {
@@ -379,7 +409,7 @@ fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_g
     let mut roll = Roll::new(GRACE, begin);
     assert_eq!(settled(&mut roll, begin), ["look"]);
     let (answer, mut answered) = oneshot::channel();
-    roll.joins(1, claim("10.0.0.7"), answer);
+    roll.joins(1, claim("10.0.0.7"), answer, begin);
     let refused = || Err(tonic::Status::permission_denied("no"));
     assert_eq!(
         roll.next(begin),
@@ -389,7 +419,7 @@ fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_g
     assert!(matches!(answered.try_recv(), Ok(Err(_))));
     assert_eq!(roll.len(), 0);
 
-    roll.joins(2, claim("10.0.0.8"), oneshot::channel().0);
+    roll.joins(2, claim("10.0.0.8"), oneshot::channel().0, begin);
     settled(&mut roll, begin);
     roll.others_changed(begin);
     let look = roll.due().expect("what others did is looked at");
@@ -410,43 +440,127 @@ fn who_is_refused_is_forgotten_and_who_is_in_is_written_again_when_its_file_is_g
     assert_eq!(settled(&mut roll, again), ["write shop/vm-10.0.0.8 None"]);
 }
 
+/// A member of shop/vm joins, or one of another group.
+fn joins_as(
+    roll: &mut Roll,
+    (group, account): (&str, &str),
+    number: u32,
+    now: Instant,
+) -> oneshot::Receiver<Result<(), tonic::Status>> {
+    let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number));
+    let (answer, heard) = oneshot::channel();
+    let one = claim("10.0.0.1");
+    let claim = Claim {
+        address,
+        group: voile_model::ResourceName::new(one.group.namespace.clone(), group),
+        account: account.into(),
+        ..one
+    };
+    roll.joins(number.into(), claim, answer, now);
+    heard
+}
+
+fn refusal(mut heard: oneshot::Receiver<Result<(), tonic::Status>>) -> Option<String> {
+    let refused = heard
+        .try_recv()
+        .ok()?
+        .expect_err("nobody is told yes at once");
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    Some(refused.message().to_owned())
+}
+
 #[test]
-fn who_joins_beyond_the_largest_number_is_refused_by_name_until_somebody_leaves() {
+fn members_are_bounded_by_group_by_identity_and_in_all_until_somebody_leaves() {
     let begin = Instant::now();
     let mut roll = Roll::new(GRACE, begin);
-    let one = claim("10.0.0.1");
-    let joins = |roll: &mut Roll, stream: u64, number: u32| {
-        let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number));
-        let (answer, heard) = oneshot::channel();
-        let claim = Claim {
-            address,
-            ..one.clone()
-        };
-        roll.joins(stream, claim, answer);
-        heard
+    let mut now = begin;
+    let mut number = 0;
+    let mut fill = |roll: &mut Roll, group: &str, account: &str, now: &mut Instant| loop {
+        *now += Duration::from_secs(1).div_f64(JOINS_PER_SECOND / 2.0);
+        number += 1;
+        if let Some(why) = refusal(joins_as(roll, (group, account), number, *now)) {
+            return why;
+        }
     };
-    let most = u32::try_from(MAX_MEMBERS).expect("a few");
-    for number in 0..most {
-        joins(&mut roll, number.into(), number);
-    }
-    assert_eq!(roll.len(), MAX_MEMBERS);
-    let (stream, other) = (u64::from(most), u64::from(most) + 1);
-    let mut refused = joins(&mut roll, stream, most);
-    let why = refused.try_recv().expect("an answer").expect_err("no room");
-    assert_eq!(why.code(), tonic::Code::ResourceExhausted);
+    let full = fill(&mut roll, "a", "vm", &mut now);
     assert!(
-        why.message()
-            .starts_with("WorkloadGroup shop/vm: 20000 workloads"),
-        "{why}"
+        full.starts_with("WorkloadGroup shop/a: 5000 workloads of the group"),
+        "{full}"
     );
+    assert_eq!(roll.len(), MAX_MEMBERS_OF_GROUP);
+    fill(&mut roll, "b", "vm", &mut now);
+    let full = fill(&mut roll, "c", "vm", &mut now);
+    assert!(full.contains("10000 workloads of vm"), "{full}");
+    assert_eq!(roll.len(), MAX_MEMBERS_OF_IDENTITY);
+    // Others join all the same, until all places are taken.
+    fill(&mut roll, "d", "other", &mut now);
+    let full = fill(&mut roll, "e", "other", &mut now);
+    assert!(full.contains("20000 workloads"), "{full}");
+    assert_eq!(roll.len(), MAX_MEMBERS);
     // Who is there already may have one more stream, and waits for its document.
-    let mut waits = joins(&mut roll, other, 0);
-    assert!(waits.try_recv().is_err());
-    assert_eq!(roll.len(), MAX_MEMBERS);
-    roll.ended(1, begin);
-    let later = begin + GRACE;
+    assert_eq!(refusal(joins_as(&mut roll, ("a", "vm"), 1, now)), None);
+    roll.ended(1, now);
+    let later = now + GRACE;
     assert!(matches!(roll.next(later), Some(Act::Write(_))));
-    let mut waits = joins(&mut roll, stream, most);
-    assert!(waits.try_recv().is_err(), "there is room again");
-    assert_eq!(roll.len(), MAX_MEMBERS);
+    assert_eq!(roll.len(), MAX_MEMBERS - 1);
+    assert_eq!(
+        refusal(joins_as(&mut roll, ("a", "vm"), 1, later)),
+        None,
+        "there is room again"
+    );
+}
+
+#[test]
+fn joins_are_bounded_by_group_and_by_identity_and_a_whole_group_comes_back_in_time() {
+    let begin = Instant::now();
+    let mut roll = Roll::new(GRACE, begin);
+    let mut storm = |group: &str, account: &str, now: Instant| {
+        // One address again and again: it is the number of joins that costs.
+        let taken = |_: &u32| refusal(joins_as(&mut roll, (group, account), 7, now)).is_none();
+        (0..10_000).filter(taken).count()
+    };
+    assert_eq!(storm("a", "vm", begin), JOIN_BURST as usize);
+    assert_eq!(storm("b", "vm", begin), 0, "the identity has had its share");
+    assert_eq!(storm("c", "other", begin), JOIN_BURST as usize);
+    let later = begin + Duration::from_secs(2);
+    assert_eq!(storm("a", "vm", later), 2 * JOINS_PER_SECOND as usize);
+    // The products: nobody is orphaned since its group is large, and one credential leaves room for others.
+    let back = JOIN_BURST + JOINS_PER_SECOND * ORPHANED.as_secs_f64();
+    assert!(back >= MAX_MEMBERS_OF_GROUP as f64, "{back}");
+    const { assert!(MAX_MEMBERS_OF_IDENTITY * 2 <= MAX_MEMBERS) };
+    const { assert!(MAX_MEMBERS_OF_GROUP <= MAX_MEMBERS_OF_IDENTITY) };
+}
+
+#[test]
+fn a_claim_is_for_the_address_of_the_connection_or_for_one_that_the_group_allows() {
+    let vm = caller("shop/sa/vm", None);
+    let routed = ("AUTO_REGISTER_GROUP", "routed");
+    let own: IpAddr = [10, 0, 0, 9].into();
+    for (address, said, expected) in [
+        ("10.0.0.9", GROUP, "vm-10.0.0.9"),
+        ("10.20.3.4", routed, "routed-10.20.3.4"),
+        ("::ffff:10.20.3.4", routed, "routed-10.20.3.4"),
+        ("fd00:20::1", routed, "routed-fd00-20-0-0-0-0-0-1"),
+        (
+            "10.20.3.4",
+            GROUP,
+            "is not the address that the caller connects from (10.0.0.9)",
+        ),
+        ("10.21.0.1", routed, "nor in a range that the group allows"),
+        ("93.184.216.34", GROUP, "nor in a range"),
+        ("169.254.169.254", GROUP, "link-local"),
+        ("127.0.0.1", GROUP, "loopback"),
+    ] {
+        let claimed = claimed_from(&vm, Some(own), address, &[said]);
+        assert!(claimed.contains(expected), "{address}: {claimed}");
+    }
+    // A range that is taken out of the group takes its members along.
+    let node = node(&named("10.20.3.4"), &[routed]);
+    let claim = Claim::of(&vm, Some(own), &node)
+        .expect("a claim")
+        .expect("a good one");
+    let mut group = group_of(&claim);
+    assert!(claim.check_group(&group).is_ok());
+    group.member_addresses.clear();
+    assert!(claim.check_group(&group).is_err());
 }

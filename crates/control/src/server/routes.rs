@@ -64,13 +64,15 @@ where
         let (head, ()) = request.into_parts();
         let metadata = MetadataMap::from_headers(head.headers);
         let asked = tonic::Request::from_parts(metadata, head.extensions, ());
+        let peer = asked.remote_addr().map(|peer| peer.ip());
         let (metadata, mut known, ()) = (self.check)(asked)?.into_parts();
         let caller = known.remove::<Caller>();
         let caller =
             caller.ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
         let life = known.remove::<BoundedLife>();
         let headers = metadata.into_headers();
-        self.streams.open(head.uri.path(), &headers, caller, life)
+        self.streams
+            .open(head.uri.path(), &headers, (caller, peer), life)
     }
 }
 

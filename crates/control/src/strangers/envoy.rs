@@ -29,7 +29,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 /// How Envoy names itself.
 const AGENT: &str = "envoy";
 /// Longest name of a workload, in bytes: Kubernetes takes no longer ones.
-const MAX_WORKLOAD: usize = 253;
+pub(super) const MAX_WORKLOAD: usize = 253;
 /// Longest path of a folder that an Envoy may name, in bytes: Linux takes no longer ones.
 const MAX_FOLDER: usize = 4096;
 /// The types that an Envoy asks for.
@@ -64,6 +64,7 @@ impl Seat {
         }
         let address = parts.next().and_then(|address| address.parse().ok());
         let name = parts.next().and_then(|name| name.rsplit_once('.'));
+        let name = name.filter(|(pod, namespace)| pod.len().max(namespace.len()) <= MAX_WORKLOAD);
         let said = |key: &str| {
             let value = node.metadata.as_ref()?.fields.get(key)?;
             match value.kind.as_ref()? {

@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use voile_envoy::Limit;
 
+/// Parts kept of one service: its ports and subsets, which callers name.
+const MAX_PARTS: usize = 256;
+
 /// By service or workload, then by what of it.
 type Met = BTreeMap<Arc<str>, BTreeMap<String, BTreeSet<Limit>>>;
 
@@ -21,6 +24,10 @@ impl Limits {
     /// These are the limits of this part of it now. The log has each once, for as long as it holds.
     pub(crate) fn met(&self, about: &Arc<str>, part: String, limits: BTreeSet<Limit>) {
         let mut met = self.locked();
+        let parts = met.get(about);
+        if parts.is_some_and(|parts| parts.len() >= MAX_PARTS && !parts.contains_key(&part)) {
+            return;
+        }
         let before = match met.get_mut(about) {
             Some(parts) if limits.is_empty() => {
                 let before = parts.remove(&part);

@@ -11,6 +11,9 @@ use voile_xds::server::Resource;
 use super::limits::Limits;
 use crate::snapshot::hex;
 
+/// Resources kept of one snapshot: as many as parts of services in a large mesh. What is beyond is made each time.
+const MAX_MADE: usize = 50_000;
+
 /// A type, and what of that.
 type Key = (&'static str, String);
 
@@ -65,7 +68,10 @@ impl Made {
             .resources
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        resources.insert(key, made.clone());
+        // What cannot be made is asked for under names that the caller thinks of, without end.
+        if made.is_ok() && resources.len() < MAX_MADE {
+            resources.insert(key, made.clone());
+        }
         made
     }
 }

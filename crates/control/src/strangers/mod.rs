@@ -10,6 +10,7 @@ use voile_proto::discovery::Node;
 use voile_xds::server::Resolution;
 
 use crate::snapshot::{Caller, MeshSnapshot};
+use envoy::MAX_WORKLOAD;
 pub(crate) use limits::Limits;
 pub(crate) use made::Made;
 
@@ -56,6 +57,7 @@ pub(crate) fn introduce(snapshot: &MeshSnapshot, caller: &mut Caller, node: &Nod
     if let Some((pod, namespace)) = workload.rsplit_once('.')
         && known.pod.is_none()
         && !pod.is_empty()
+        && pod.len() <= MAX_WORKLOAD
         && *namespace == *known.identity.namespace.as_str()
     {
         known.pod = Some(pod.to_owned());

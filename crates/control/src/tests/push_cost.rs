@@ -131,7 +131,7 @@ fn proxies(streams: &Streams<Caller>, number: u64) -> Vec<Proxy> {
     });
     let services: Vec<String> = (0..SERVICES).map(service).collect();
     let begin = |_| {
-        let opened = streams.open(DELTA, &HeaderMap::new(), caller.clone(), None);
+        let opened = streams.open(DELTA, &HeaderMap::new(), (caller.clone(), None), None);
         let Ok(stream) = opened else {
             panic!("the stream begins");
         };

@@ -60,6 +60,8 @@ pub(crate) struct Staff {
     identities: BTreeSet<Identity>,
     /// The nodes on which an identity has ambient workloads.
     nodes: BTreeMap<Identity, BTreeSet<Arc<str>>>,
+    /// Nodes with ambient workloads.
+    node_count: usize,
     /// Pods of node proxies, and where they run.
     proxies: BTreeMap<WorkloadKey, Arc<str>>,
 }
@@ -99,6 +101,8 @@ impl Staff {
         if staff.ambient.is_empty() {
             return Self::default();
         }
+        let nodes: BTreeSet<&Arc<str>> = staff.nodes.values().flatten().collect();
+        staff.node_count = nodes.len();
         staff
             .identities
             .retain(|identity| !with_sidecar.contains(identity));
@@ -108,6 +112,11 @@ impl Staff {
     /// Whether there is any ambient workload.
     pub(crate) fn is_empty(&self) -> bool {
         self.ambient.is_empty()
+    }
+
+    /// How many nodes have ambient workloads.
+    pub(crate) fn node_count(&self) -> usize {
+        self.node_count
     }
 
     fn is_account(&self, identity: &Identity) -> bool {

@@ -6,6 +6,7 @@
 )]
 
 mod asked;
+mod budget;
 mod convergence;
 mod footprint;
 mod grpc;

@@ -477,7 +477,7 @@ fn checked(
         "VirtualService" => virtual_service::virtual_service(meta, fields, intents, report)
             .map(|one| Checked::VirtualService(one.into())),
         "WorkloadEntry" => networking::workload_entry(meta, fields, report),
-        "WorkloadGroup" => workload_group::workload_group(meta, fields, report)
+        "WorkloadGroup" => workload_group::read(meta, annotations, fields, report)
             .map(|group| Checked::WorkloadGroup(group.into())),
         _ => super::gateway_api::checked(kind, meta, fields, report),
     }

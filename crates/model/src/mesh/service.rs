@@ -135,6 +135,12 @@ impl AddressRange {
         })
     }
 
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4() && masked(address, self.prefix) == self.address
+    }
+
     /// Whether it is one address.
     #[must_use]
     pub fn is_single(&self) -> bool {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::probe::Probe;
+use super::service::AddressRange;
 use crate::names::{Labels, Port, ResourceName};
 use crate::source::Source;
 
@@ -29,6 +30,8 @@ pub struct WorkloadGroup {
     pub weight: Option<u32>,
     /// Who may join: whoever proves to be this service account of the group's namespace.
     pub service_account: Arc<str>,
+    /// Addresses that a member may claim besides the one it connects from.
+    pub member_addresses: Vec<AddressRange>,
     /// How its members are asked how they are; without it they are well while they are there.
     pub probe: Option<HealthProbe>,
 }

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prost::Message;
+use tonic::Status;
 use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node};
 
-use super::frame::{Due, Entry, Told};
+use super::driver::status_of;
+use super::frame::{Due, Entry, Nonce, Told};
 use super::interest::Membership;
 use super::names::Names;
+use super::refused::RefusedNames;
 use super::sotw::{Absent, SotwStream};
-use super::stream::{Ended, Event, Held, Stream};
+use super::stream::{Ended, Event, Held, MAX_NAME_BYTES, Stream, unspeakable};
 use super::{Resource, Snapshot};
 
 /// One caller's stream, by whichever protocol.
@@ -45,6 +48,19 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn resumes(&self) -> Option<Instant>;
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
+    /// Bytes that are kept for what the caller said, and for what it was told.
+    fn kept_bytes(&self) -> usize;
+    /// Whether the last request asked for something, or named something else than before.
+    fn asks(&self) -> bool;
+    /// How many names were looked at, because the caller asked, since this was last asked.
+    fn take_looked(&mut self) -> usize;
+    /// What was refused since this was last asked, for the log.
+    fn take_refused(&mut self) -> Option<RefusedNames>;
+    /// What is said of a type that nobody serves: that there is nothing. Answers to that are not answered.
+    fn unserved(
+        request: &Self::Request,
+        version: Arc<str>,
+    ) -> Result<Option<Due<Self::Entry>>, Status>;
     /// Types of which what is refused is not what it was, and what it is now.
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)>;
 }
@@ -119,6 +135,31 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
         self.due(snapshot, now)
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.kept_bytes()
+    }
+
+    fn asks(&self) -> bool {
+        self.asks()
+    }
+
+    fn take_looked(&mut self) -> usize {
+        self.take_looked()
+    }
+
+    fn take_refused(&mut self) -> Option<RefusedNames> {
+        self.take_refused()
+    }
+
+    fn unserved(
+        request: &Self::Request,
+        version: Arc<str>,
+    ) -> Result<Option<Due<Self::Entry>>, Status> {
+        let asks = request.response_nonce.is_empty();
+        let removed = &request.resource_names_subscribe;
+        unserved(&request.type_url, asks, version, removed)
     }
 
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
@@ -199,7 +240,57 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         self.due(snapshot, now)
     }
 
+    fn kept_bytes(&self) -> usize {
+        self.kept_bytes()
+    }
+
+    fn asks(&self) -> bool {
+        self.asks()
+    }
+
+    fn take_looked(&mut self) -> usize {
+        self.take_looked()
+    }
+
+    fn take_refused(&mut self) -> Option<RefusedNames> {
+        self.take_refused()
+    }
+
+    fn unserved(
+        request: &Self::Request,
+        version: Arc<str>,
+    ) -> Result<Option<Due<Self::Entry>>, Status> {
+        let asks = request.response_nonce.is_empty();
+        let removed = &[];
+        unserved(&request.type_url, asks, version, removed)
+    }
+
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
         self.refusals()
     }
+}
+
+/// The answer to a question about a type that nobody serves; nothing to one that only answers.
+fn unserved<E>(
+    type_url: &str,
+    asks: bool,
+    version: Arc<str>,
+    removed: &[String],
+) -> Result<Option<Due<E>>, Status> {
+    if type_url.is_empty() {
+        let violation = Ended::Violation("a request without a type".to_owned());
+        return Err(status_of(&violation));
+    }
+    if type_url.len() > MAX_NAME_BYTES {
+        return Err(status_of(&unspeakable(type_url)));
+    }
+    let named = removed.iter().filter(|name| *name != "*");
+    Ok(asks.then(|| Due {
+        version,
+        type_url: type_url.into(),
+        // No response that is kept has this number.
+        nonce: Nonce(0),
+        resources: Vec::new(),
+        removed: named.map(|name| name.as_str().into()).collect(),
+    }))
 }

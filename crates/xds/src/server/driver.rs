@@ -4,6 +4,7 @@
 //! than a push has to say.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,6 +18,7 @@ use voile_proto::discovery::Node;
 use voile_proto::type_url;
 
 use super::Snapshot;
+use super::budget::{Allowance, BYTES_OF_WORK, MESSAGE_WORK, REFUSAL_WORK, Share};
 use super::conversation::Conversation;
 use super::frame::{self, HEAD_BYTES};
 use super::interest::{CALLER, Membership, News};
@@ -34,6 +36,11 @@ pub struct BoundedLife {
     /// What the caller is told then (`UNAUTHENTICATED`): whatever it is, it may come back and prove itself anew.
     pub reason: &'static str,
 }
+
+/// A message of so many bytes is read without its fields being counted before.
+const FEW_BYTES: usize = 64 * 1024;
+/// Work that is done before it is counted, in names.
+const UNCOUNTED: usize = 4096;
 
 /// What a caller that left the mesh is told.
 pub const DEPARTED: &str = "this workload is no longer in the mesh";
@@ -53,8 +60,14 @@ pub trait Observer<C>: Send + Sync + 'static {
     fn opened(&self, id: StreamId, caller: &C);
     /// The caller named itself (it may say anything).
     fn named(&self, id: StreamId, node: &str);
-    /// The caller says who it is: perhaps somebody who is to be taken into the mesh.
-    fn admit(&self, _id: StreamId, _caller: &C, _node: &Node) -> Option<Admission> {
+    /// The caller says who it is, from this address: perhaps somebody who is to be taken into the mesh.
+    fn admit(
+        &self,
+        _id: StreamId,
+        _caller: &C,
+        _peer: Option<IpAddr>,
+        _node: &Node,
+    ) -> Option<Admission> {
         None
     }
     /// The caller says that its application is well, or what it complains of (Istio's HealthInformation).
@@ -87,6 +100,16 @@ pub trait Served {
     fn part(&mut self, reason: &str);
 }
 
+/// What a stream begins with besides what it says.
+pub(super) struct Begun {
+    /// Its share of its identity's budget.
+    pub(super) share: Share,
+    /// The address that its caller connects from.
+    pub(super) peer: Option<IpAddr>,
+    /// How long it may last.
+    pub(super) life: Option<BoundedLife>,
+}
+
 pub(super) type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
 
 /// One stream, served.
@@ -96,7 +119,9 @@ pub(super) struct Session<C: 'static, S: Conversation<C>> {
     stream: S,
     snapshots: Snapshots<C>,
     observer: Arc<dyn Observer<C>>,
-    life: Option<BoundedLife>,
+    begun: Begun,
+    /// Work for what its caller said that is not counted yet: answers alone are little, and thousands come at once.
+    uncounted: usize,
     /// When it ends because the caller left the mesh.
     farewell: Option<Instant>,
     /// That may be another moment by now.
@@ -124,7 +149,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         stream: S,
         snapshots: Snapshots<C>,
         observer: Arc<dyn Observer<C>>,
-        life: Option<BoundedLife>,
+        begun: Begun,
     ) -> Self {
         observer.opened(id, stream.caller());
         Self {
@@ -133,7 +158,8 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             stream,
             snapshots,
             observer,
-            life,
+            begun,
+            uncounted: 0,
             farewell: None,
             unsure: true,
             named: false,
@@ -149,13 +175,22 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     /// Takes whole messages; how many bytes they are.
     fn messages(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Status> {
         let mut taken = 0;
-        while let Some(message) = frame::message(&bytes[taken..])? {
+        while let Some(message) =
+            frame::message(&bytes[taken..], || self.allowance().message_bytes())?
+        {
             taken += HEAD_BYTES + message.len();
+            self.uncounted += MESSAGE_WORK + message.len() / BYTES_OF_WORK;
+            if message.len() > FEW_BYTES && frame::fields(message) > self.allowance().fields() {
+                let reason = "a request that names more than a stream may";
+                return Err(Status::resource_exhausted(reason));
+            }
             let request = S::Request::decode(message).map_err(|error| {
                 Status::invalid_argument(format!("a request that cannot be read: {error}"))
             })?;
-            self.request(request)?;
+            let asks = self.request(request, out)?;
             self.push(out)?;
+            self.uncounted += self.stream.take_looked();
+            self.count(asks, 0)?;
         }
         Ok(taken)
     }
@@ -165,16 +200,40 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             // The usual case: what comes is whole, and is read where it lies.
             let taken = self.messages(bytes, out)?;
             self.partial.extend_from_slice(&bytes[taken..]);
+        } else {
+            let mut all = std::mem::take(&mut self.partial);
+            all.extend_from_slice(bytes);
+            let taken = self.messages(&all, out)?;
+            // What was room for a whole message is not kept for the beginning of the next.
+            self.partial = match taken {
+                0 => all,
+                _ => all.split_off(taken),
+            };
+        }
+        match self.partial.len() {
+            0 => Ok(()),
+            unfinished => self.count(true, unfinished),
+        }
+    }
+
+    /// What the caller may have kept and done for it, as the mesh is now.
+    fn allowance(&self) -> Allowance {
+        let snapshot = self.snapshots.borrow().clone();
+        snapshot.allowance(self.stream.caller())
+    }
+
+    /// Counts what the caller made us do and, where it may have changed, keep; and so many bytes of a message that is not whole.
+    fn count(&mut self, keeps: bool, unfinished: usize) -> Result<(), Status> {
+        if !keeps && self.uncounted < UNCOUNTED {
             return Ok(());
         }
-        let mut all = std::mem::take(&mut self.partial);
-        all.extend_from_slice(bytes);
-        let taken = self.messages(&all, out)?;
-        if taken < all.len() {
-            all.drain(..taken);
-            self.partial = all;
-        }
-        Ok(())
+        let allowance = self.allowance();
+        let now = tokio::time::Instant::now().into_std();
+        let work = std::mem::take(&mut self.uncounted);
+        let counted = self.begun.share.work(work, &allowance, now);
+        let kept = self.stream.kept_bytes();
+        let held = counted.and_then(|()| self.begun.share.hold(kept, unfinished, &allowance));
+        held.map_err(|ended| status_of(&ended))
     }
 
     fn turn(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
@@ -236,7 +295,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
 
     /// When the first of what ends this stream does, or something is to be said.
     fn until(&self) -> Instant {
-        let life = self.life.map(|life| life.until);
+        let life = self.begun.life.map(|life| life.until);
         let all = [
             self.stream.soonest(),
             self.stream.resumes(),
@@ -253,7 +312,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         if is_over(self.stream.deadline()) {
             return Some(status_of(&Ended::Silent));
         }
-        if let Some(life) = self.life.filter(|life| life.until <= now) {
+        if let Some(life) = self.begun.life.filter(|life| life.until <= now) {
             return Some(Status::unauthenticated(life.reason));
         }
         is_over(self.farewell).then(|| {
@@ -262,32 +321,48 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         })
     }
 
-    fn request(&mut self, request: S::Request) -> Result<(), Status> {
+    /// Takes a request; whether it asks for something, and does not only answer.
+    fn request(&mut self, request: S::Request, out: &mut Vec<u8>) -> Result<bool, Status> {
         if let (false, Some(node)) = (self.named, S::node(&request)) {
             self.named = true;
             self.observer.named(self.id, &node.id);
             let snapshot = self.snapshots.borrow().clone();
             snapshot.introduce(self.stream.caller_mut(), node);
             self.unsure = true;
-            self.admission = self.observer.admit(self.id, self.stream.caller(), node);
+            let (caller, peer) = (self.stream.caller(), self.begun.peer);
+            self.admission = self.observer.admit(self.id, caller, peer, node);
         }
         // It asks for nothing, and is answered by nothing.
         if S::asked(&request) == type_url::HEALTH {
             self.observer.health(self.id, S::complaint(&request));
-            return Ok(());
+            return Ok(true);
         }
         if S::asked(&request) == type_url::HEALTH_FINDINGS {
             let details = S::details(&request).unwrap_or_default();
             self.observer.findings(self.id, details);
-            return Ok(());
+            return Ok(true);
         }
+        let snapshot = self.snapshots.borrow().clone();
+        if !snapshot.serves(S::asked(&request)) {
+            if let Some(due) = S::unserved(&request, snapshot.version())? {
+                frame::put(&due, out);
+            }
+            return Ok(true);
+        }
+        drop(snapshot);
         let type_url = type_url::shared(S::asked(&request));
         let event = self
             .stream
             .receive(request, Instant::now())
             .map_err(|ended| status_of(&ended))?;
         self.observer.event(self.id, &type_url, &event);
-        Ok(())
+        if let Event::Refused { .. } = event {
+            self.uncounted += REFUSAL_WORK;
+        }
+        // What is asked for is counted before it is looked at.
+        let asks = self.stream.asks();
+        self.count(asks, 0)?;
+        Ok(asks)
     }
 
     fn push(&mut self, out: &mut Vec<u8>) -> Result<(), Status> {
@@ -347,6 +422,12 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             self.observer.sent(self.id, &due.type_url, added, removed);
             frame::put(&due, out);
         }
+        if let Some(refused) = self.stream.take_refused()
+            && let Some(names) = self.begun.share.log_refused(refused.names, now)
+        {
+            let (name, reason) = (refused.name, refused.reason);
+            tracing::warn!(stream = self.id.0, type_url = %refused.type_url, %name, names, "refused: {reason}");
+        }
         for (type_url, absent) in self.stream.refusals() {
             self.observer.refused(self.id, &type_url, &absent);
         }
@@ -381,7 +462,7 @@ impl<C: 'static, S: Conversation<C>> Drop for Session<C, S> {
     }
 }
 
-fn status_of(ended: &Ended) -> Status {
+pub(super) fn status_of(ended: &Ended) -> Status {
     let code = match ended {
         Ended::TooMuch(_) => Code::ResourceExhausted,
         Ended::Violation(_) => Code::InvalidArgument,

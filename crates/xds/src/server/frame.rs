@@ -4,17 +4,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, encode_key, encode_varint, encoded_len_varint, key_len,
+    skip_field,
+};
 use prost_types::Any;
 use tonic::Status;
 use voile_proto::discovery::{self, DeltaDiscoveryResponse, DiscoveryResponse};
 
 use super::Resource;
+use super::budget::MAX_MESSAGE_BYTES;
 
 /// gRPC's head: that nothing is compressed, and how long the message is.
 pub(super) const HEAD_BYTES: usize = 5;
-/// Largest request that is taken, in bytes: a reconnect names everything held.
-const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
 
 // Fields of the messages, by their numbers in `envoy/discovery.proto`.
 const RESPONSE_VERSION: u32 = 1;
@@ -217,8 +219,8 @@ pub(super) fn put<R: Entry>(due: &Due<R>, out: &mut Vec<u8>) {
     due.write(out);
 }
 
-/// The first message of what came, without its head, if it is whole.
-pub(super) fn message(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
+/// The first message of what came, without its head, if it is whole. Beyond what everybody may say, `most` says how large it may be.
+pub(super) fn message(bytes: &[u8], most: impl FnOnce() -> usize) -> Result<Option<&[u8]>, Status> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
         return Ok(None);
     };
@@ -228,12 +230,31 @@ pub(super) fn message(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
         let reason = "a compressed request, which no header announced";
         return Err(Status::unimplemented(reason));
     }
-    if length > MAX_REQUEST_BYTES {
-        return Err(Status::resource_exhausted(format!(
-            "a request of {length} bytes; at most {MAX_REQUEST_BYTES} are taken"
-        )));
+    if length > MAX_MESSAGE_BYTES {
+        let most = most();
+        if length > most {
+            return Err(Status::resource_exhausted(format!(
+                "a request of {length} bytes; at most {most} are taken"
+            )));
+        }
     }
     Ok(rest.get(..length))
+}
+
+/// How many fields a message has, counted before it is read: each becomes a text of its own, which takes more room than it does here.
+/// What cannot be counted cannot be read either, and is told so by whoever reads it.
+pub(super) fn fields(mut message: &[u8]) -> usize {
+    let mut number = 0;
+    while !message.is_empty() {
+        number += 1;
+        let Ok((tag, wire)) = decode_key(&mut message) else {
+            break;
+        };
+        if skip_field(wire, tag, &mut message, DecodeContext::default()).is_err() {
+            break;
+        }
+    }
+    number
 }
 
 fn any(type_url: &str, resource: &Resource) -> Any {
@@ -313,7 +334,7 @@ mod tests {
     /// What a gRPC peer reads.
     fn read<M: Message + Default>(mut bytes: &[u8]) -> Vec<M> {
         let mut all = Vec::new();
-        while let Some(whole) = message(bytes).expect("a message that may be read") {
+        while let Some(whole) = message(bytes, || usize::MAX).expect("a message that may be read") {
             all.push(M::decode(whole).expect("a message"));
             bytes = &bytes[HEAD_BYTES + whole.len()..];
         }
@@ -373,10 +394,10 @@ mod tests {
             (of([0, 0, 0, 0, 3], b"ab"), "waits"),
             (of([0, 0, 0, 0, 3], b"abcd"), "3 bytes"),
             (of([1, 0, 0, 0, 3], b"abc"), "Unimplemented"),
-            (of([0, 2, 0, 0, 0], b""), "waits"),
-            (of([0, 2, 0, 0, 1], b""), "ResourceExhausted"),
+            (of([0, 0, 0x40, 0, 0], b""), "waits"),
+            (of([0, 0, 0x40, 0, 1], b""), "ResourceExhausted"),
         ] {
-            let seen = match message(&bytes) {
+            let seen = match message(&bytes, || MAX_MESSAGE_BYTES) {
                 Ok(None) => "waits".to_owned(),
                 Ok(Some(message)) => format!("{} bytes", message.len()),
                 Err(status) => format!("{:?}", status.code()),

@@ -3,6 +3,7 @@
 //! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say, and who
 //! must look again at what changed is in `Interest`.
 
+mod budget;
 mod by_type;
 mod conversation;
 mod doubts;
@@ -11,6 +12,7 @@ mod frame;
 mod interest;
 mod names;
 mod places;
+mod refused;
 mod service;
 mod sotw;
 mod stream;
@@ -21,6 +23,10 @@ use std::time::Instant;
 use tonic::Status;
 use voile_proto::discovery::Node;
 
+pub use budget::{
+    Allowance, HELD_PER_RESOURCE, HELD_PER_STREAM, HELD_PER_WORKLOAD, MAX_HELD_PER_IDENTITY,
+    MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_EVER, STREAMS_PER_IDENTITY, STREAMS_PER_WORKLOAD,
+};
 pub use driver::{Admission, BoundedLife, DEPARTED, Observer, Served, StreamId};
 pub use interest::{CALLER, Interest, Touched};
 pub use names::Names;
@@ -80,6 +86,21 @@ pub trait Snapshot<C>: Send + Sync + 'static {
     /// By type and name, what else must change for a name to stand for something else; `Touched` names that.
     fn rests_on(&self, _caller: &C, _type_url: &str, _name: &str) -> Vec<(&'static str, Arc<str>)> {
         Vec::new()
+    }
+
+    /// Whether anybody is told anything of a type. What is asked of others is answered at once, and not remembered.
+    fn serves(&self, _type_url: &str) -> bool {
+        true
+    }
+
+    /// By what a caller's budget is kept: whom it proved to be. All those who proved nothing are one.
+    fn account(&self, _caller: &C) -> Arc<str> {
+        "".into()
+    }
+
+    /// What may be kept and done for that account.
+    fn allowance(&self, _caller: &C) -> Allowance {
+        Allowance::default()
     }
 
     /// The caller says of itself what it did not have to prove; what of that counts is for the snapshot to say.

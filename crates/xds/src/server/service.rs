@@ -1,5 +1,6 @@
 //! Where streams of the discovery service begin: which of its two methods is asked for, and whether what its caller will say can be read.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -8,8 +9,11 @@ use tonic::Status;
 use tonic::codegen::http::HeaderMap;
 use tonic::metadata::MetadataValue;
 
+use super::budget::Accounts;
 use super::conversation::Conversation;
-use super::driver::{BoundedLife, Observer, Served, Session, Snapshots, StreamId};
+use super::driver::{
+    Begun, BoundedLife, Observer, Served, Session, Snapshots, StreamId, status_of,
+};
 use super::interest::Interest;
 use super::sotw::SotwStream;
 use super::stream::Stream;
@@ -27,6 +31,7 @@ pub struct Streams<C> {
     interest: Arc<Interest>,
     observer: Arc<dyn Observer<C>>,
     opened: Arc<AtomicU64>,
+    accounts: Accounts,
 }
 
 impl<C> Clone for Streams<C> {
@@ -36,6 +41,7 @@ impl<C> Clone for Streams<C> {
             interest: self.interest.clone(),
             observer: self.observer.clone(),
             opened: self.opened.clone(),
+            accounts: self.accounts.clone(),
         }
     }
 }
@@ -52,33 +58,42 @@ impl<C: Clone + Send + Sync + 'static> Streams<C> {
             interest,
             observer,
             opened: Arc::new(AtomicU64::new(0)),
+            accounts: Accounts::default(),
         }
     }
 
-    /// Begins the stream that is asked for by this path and these headers. Somebody has checked who calls.
+    /// Begins the stream that is asked for by this path and these headers, from this address. Somebody has checked who calls.
     ///
     /// # Errors
-    /// There is no such method, its messages cannot be read, or the caller is no longer part of what there is.
+    /// There is no such method, its messages cannot be read, the caller is no longer part of what there is, or its identity has as many
+    /// streams as it may.
     pub fn open(
         &self,
         path: &str,
         headers: &HeaderMap,
-        caller: C,
+        (caller, peer): (C, Option<IpAddr>),
         life: Option<BoundedLife>,
     ) -> Result<Box<dyn Served>, Status> {
         may_be_read(headers)?;
-        let farewell = self.snapshots.borrow().farewell(&caller);
-        if farewell.is_some_and(|at| at <= Instant::now()) {
-            return Err(self.snapshots.borrow().parting(&caller));
+        if ![DELTA, SOTW].contains(&path) {
+            return Err(Status::unimplemented("discovery has no such method"));
         }
-        match path {
-            DELTA => Ok(self.begin(Stream::new(caller), life)),
-            SOTW => Ok(self.begin(SotwStream::new(caller), life)),
-            _ => Err(Status::unimplemented("discovery has no such method")),
+        let snapshot = self.snapshots.borrow().clone();
+        let now = Instant::now();
+        if snapshot.farewell(&caller).is_some_and(|at| at <= now) {
+            return Err(snapshot.parting(&caller));
         }
+        let (account, allowance) = (snapshot.account(&caller), snapshot.allowance(&caller));
+        let share = self.accounts.open(&account, &allowance, now);
+        let share = share.map_err(|ended| status_of(&ended))?;
+        let begun = Begun { share, peer, life };
+        Ok(match path {
+            DELTA => self.begin(Stream::new(caller), begun),
+            _ => self.begin(SotwStream::new(caller), begun),
+        })
     }
 
-    fn begin<S: Conversation<C>>(&self, stream: S, life: Option<BoundedLife>) -> Box<dyn Served> {
+    fn begin<S: Conversation<C>>(&self, stream: S, begun: Begun) -> Box<dyn Served> {
         let id = StreamId(self.opened.fetch_add(1, Ordering::Relaxed));
         Box::new(Session::new(
             id,
@@ -86,7 +101,7 @@ impl<C: Clone + Send + Sync + 'static> Streams<C> {
             stream,
             self.snapshots.clone(),
             self.observer.clone(),
-            life,
+            begun,
         ))
     }
 }

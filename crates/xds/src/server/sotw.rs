@@ -15,9 +15,11 @@ use std::time::Instant;
 use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse};
 use voile_proto::type_url;
 
+use super::budget::{NAME_BYTES, SENT_BYTES};
 use super::by_type::ByType;
 use super::doubts::{Doubts, Keep};
 use super::frame::{Due, Nonce};
+use super::refused::RefusedNames;
 use super::stream::{
     ACK_DEADLINE, Ended, Event, Held, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES,
     MAX_RESPONSE_BYTES, MAX_TYPES, NAMING, WARMING, unspeakable,
@@ -38,7 +40,15 @@ pub type Absent = BTreeMap<Arc<str>, Option<String>>;
 #[derive(Debug, Clone, Default)]
 struct Kind {
     names: BTreeSet<Arc<str>>,
+    /// Bytes of these names.
+    name_bytes: usize,
     wildcard: bool,
+    /// It asked for something that was not looked at.
+    asked: bool,
+    /// Names looked at because it asked.
+    looked: usize,
+    /// Names refused that no log tells of.
+    refused: Option<RefusedNames>,
     /// Names have been given: none at all is then nothing, and no longer everything.
     named: bool,
     /// What the caller was told last, of what it still asks for.
@@ -63,6 +73,8 @@ pub struct SotwStream<C> {
     caller: C,
     kinds: ByType<Kind>,
     responses: u64,
+    /// The last request asked for something.
+    asks: bool,
     doubts: Doubts,
     /// Types by which it has ever been woken.
     known: BTreeSet<Arc<str>>,
@@ -75,6 +87,7 @@ impl<C: 'static> SotwStream<C> {
             caller,
             kinds: ByType::default(),
             responses: 0,
+            asks: false,
             doubts: Doubts::default(),
             known: BTreeSet::new(),
         }
@@ -108,6 +121,31 @@ impl<C: 'static> SotwStream<C> {
             }));
         }
         all
+    }
+
+    /// See `Conversation`.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let kept = |kind: &Kind| {
+            let asked = kind.name_bytes + kind.names.len() * NAME_BYTES;
+            asked + kind.sent.len() * SENT_BYTES
+        };
+        self.kinds.values().map(kept).sum()
+    }
+
+    pub(super) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    pub(super) fn take_looked(&mut self) -> usize {
+        let kinds = self.kinds.iter_mut();
+        kinds
+            .map(|(_, kind)| std::mem::take(&mut kind.looked))
+            .sum()
+    }
+
+    pub(super) fn take_refused(&mut self) -> Option<RefusedNames> {
+        let refused = self.kinds.iter_mut().map(|(_, kind)| kind.refused.take());
+        refused.reduce(RefusedNames::join).flatten()
     }
 
     /// When the caller's silence becomes too long.
@@ -173,6 +211,7 @@ impl<C: 'static> SotwStream<C> {
         let kind = self.kinds.of(&request.type_url);
         // Requests come in order, and each says all: the list counts even where the answer that comes with it is stale.
         kind.subscribe(first, &request)?;
+        self.asks = kind.dirty || request.response_nonce.is_empty();
         let in_flight = kind
             .in_flight
             .take_if(|one| one.nonce.is(&request.response_nonce));
@@ -306,7 +345,10 @@ impl Kind {
             .collect();
         let more = (wildcard && !self.wildcard) || !names.is_subset(&self.names);
         self.fresh |= first || more;
-        self.dirty |= first || more || wildcard != self.wildcard || names != self.names;
+        let changes = wildcard != self.wildcard || names != self.names;
+        self.asked |= first || more || changes;
+        self.dirty |= first || more || changes;
+        self.name_bytes = names.iter().map(|name| name.len()).sum();
         (self.names, self.wildcard) = (names, wildcard);
         if !self.wildcard {
             // What is asked for again later was forgotten in between.
@@ -326,6 +368,8 @@ impl Kind {
         let mut wanted = self.look(snapshot, caller, type_url);
         self.dirty = false;
         let fresh = std::mem::take(&mut self.fresh);
+        // What does not fit into one response is said by further ones, which it asked for as well.
+        self.asked &= !WHOLE.contains(&type_url) && self.sent.len() < wanted.len();
         let kept = self.sent.iter().filter(|(name, _)| keep.includes(name));
         for (name, one) in kept {
             if let Entry::Vacant(gone) = wanted.entry(name.clone()) {
@@ -370,6 +414,9 @@ impl Kind {
         caller: &C,
         type_url: &str,
     ) -> BTreeMap<Arc<str>, Arc<Resource>> {
+        if self.asked {
+            self.looked += self.names.len() + self.sent.len();
+        }
         let mut wanted = BTreeMap::new();
         let mut depends_on = Known::new();
         let mut depend = |of: &str, name: Arc<str>| {
@@ -412,7 +459,7 @@ impl Kind {
             if let Some(reason) = reason
                 && self.absent.get(name) != Some(&Some(reason.clone()))
             {
-                tracing::warn!(type_url, name = %name, "refused: {reason}");
+                RefusedNames::add(&mut self.refused, type_url, name, reason);
             }
         }
         self.untold |= absent != self.absent;

@@ -18,11 +18,15 @@ use super::doubts::{Doubts, Keep};
 use super::frame::{Due, Nonce, Told};
 use super::names::Names;
 use super::places::Places;
+use super::refused::RefusedNames;
 use super::{Resolution, Resource, Snapshot};
 
+mod found;
+mod kept;
 mod order;
 mod partial;
 
+use found::hold;
 pub(super) use order::{LEADING, NAMING};
 use order::{LED_TO, NAMED, ROUTES};
 
@@ -32,6 +36,8 @@ pub(super) const MAX_TYPES: usize = 16;
 pub(super) const MAX_NAMES: usize = 100_000;
 /// Longest name that is looked up, and of a type; hostnames are 253 bytes, uids a few hundred.
 pub(super) const MAX_NAME_BYTES: usize = 2048;
+/// Longest version that is taken, in bytes: ours and istiod's are hashes of some dozen.
+const MAX_VERSION_BYTES: usize = 256;
 /// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs. What a node
 /// proxy is told that asks for all is not divided.
 pub(super) const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
@@ -96,7 +102,17 @@ pub(super) struct InFlight {
 #[derive(Debug, Clone, Default)]
 struct Kind {
     names: BTreeSet<Arc<str>>,
+    /// Bytes of these names.
+    name_bytes: usize,
     wildcard: bool,
+    /// Bytes of names and versions that it said it holds, until it was told what of that is gone.
+    claimed_bytes: usize,
+    /// It asked for something that was not looked at.
+    asked: bool,
+    /// Names looked at because it asked.
+    looked: usize,
+    /// Names refused that no log tells of.
+    refused: Option<RefusedNames>,
     /// Versions the caller has been sent, or said it holds. Names begin alike and lie anywhere: a tree would read several at each look.
     sent: HashMap<Arc<str>, Arc<str>>,
     /// Names it was told do not exist.
@@ -150,6 +166,7 @@ struct Found {
     depends_on: BTreeSet<Arc<str>>,
     answers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     searches: bool,
+    refused: Option<RefusedNames>,
 }
 
 /// A resource the caller should hold.
@@ -189,6 +206,8 @@ pub struct Stream<C> {
     caller: C,
     kinds: ByType<Kind>,
     responses: u64,
+    /// The last request asked for something.
+    asks: bool,
     /// Types of which something must be looked at.
     due: Places,
     /// Types with a response in flight.
@@ -216,6 +235,7 @@ impl<C: 'static> Stream<C> {
             caller,
             kinds: ByType::default(),
             responses: 0,
+            asks: false,
             due: Places::default(),
             travelling: Places::default(),
             named: Places::default(),
@@ -342,6 +362,11 @@ impl<C: 'static> Stream<C> {
         if request.type_url.is_empty() {
             return Err(Ended::Violation("a request without a type".to_owned()));
         }
+        let changes = [
+            &request.resource_names_subscribe,
+            &request.resource_names_unsubscribe,
+        ];
+        self.asks = request.response_nonce.is_empty() || changes.iter().any(|all| !all.is_empty());
         let place = match self.kinds.place(&request.type_url) {
             Ok(place) => {
                 let (_, kind) = self.kinds.at_mut(place);
@@ -499,9 +524,20 @@ impl Kind {
                 "holds more than {MAX_NAMES} resources"
             )));
         }
-        self.sent = request
-            .initial_resource_versions
-            .iter()
+        let held = request.initial_resource_versions.iter();
+        let too_long = |(name, version): &(&String, &String)| {
+            name.len() > MAX_NAME_BYTES || version.len() > MAX_VERSION_BYTES
+        };
+        if held.clone().any(|one| too_long(&one)) {
+            return Err(Ended::TooMuch(format!(
+                "holds a name of more than {MAX_NAME_BYTES} or a version of more than {MAX_VERSION_BYTES} bytes"
+            )));
+        }
+        let bytes = held
+            .clone()
+            .map(|(name, version)| name.len() + version.len());
+        self.claimed_bytes = bytes.sum();
+        self.sent = held
             .map(|(name, version)| (name.as_str().into(), version.as_str().into()))
             .collect();
         // The protocol's old form of a wildcard: a first request that names nothing.
@@ -512,6 +548,7 @@ impl Kind {
     }
 
     fn subscribe(&mut self, first: bool, request: &DeltaDiscoveryRequest) -> Result<(), Ended> {
+        let was_dirty = std::mem::take(&mut self.dirty);
         for name in &request.resource_names_subscribe {
             if name.len() > MAX_NAME_BYTES {
                 return Err(Ended::TooMuch(format!("a name of {} bytes", name.len())));
@@ -526,19 +563,27 @@ impl Kind {
             if !first {
                 self.fresh.insert(name.clone());
             }
-            self.names.insert(name);
+            let bytes = name.len();
+            self.name_bytes += if self.names.insert(name) { bytes } else { 0 };
         }
         for name in &request.resource_names_unsubscribe {
-            self.dirty = true;
             if name == "*" {
+                self.dirty |= self.wildcard;
                 self.wildcard = false;
                 continue;
             }
+            let was = self.names.contains(name.as_str());
+            // What stands for nothing brought nothing that would go with it.
+            let is_absent = !self.searches && self.told_absent.contains(name.as_str());
+            self.dirty |= was && !is_absent || self.sent.contains_key(name.as_str());
+            self.name_bytes -= if was { name.len() } else { 0 };
             // What was sent is told as removed, the name itself too: it may be under way to the caller just now.
             self.names.remove(name.as_str());
             self.fresh.remove(name.as_str());
             self.told_absent.remove(name.as_str());
         }
+        self.asked |= self.dirty || first;
+        self.dirty |= was_dirty || first;
         match self.names.len() > MAX_NAMES {
             true => Err(Ended::TooMuch(format!(
                 "asks for more than {MAX_NAMES} names"
@@ -581,7 +626,12 @@ impl Kind {
             depends_on,
             answers,
             searches,
+            refused,
         } = self.wanted(snapshot, caller, type_url);
+        if self.asked {
+            self.looked += self.names.len() + self.sent.len();
+        }
+        self.refused = RefusedNames::join(self.refused.take(), refused);
         self.depends_anew |= depends_on != self.depends_on;
         self.renamed = answers.iter().any(|(name, all)| all.first() != Some(name));
         for name in answers.keys() {
@@ -611,6 +661,8 @@ impl Kind {
         removed.retain(|name| !keep.includes(name));
         if !kept {
             self.told_absent = absent;
+            // What it holds now has the mesh's own names.
+            self.claimed_bytes = 0;
         }
         for name in &removed {
             self.sent.remove(name);
@@ -620,19 +672,24 @@ impl Kind {
         }
         match more {
             // What did not fit keeps its place; what did is no longer owed to a fresh name.
-            true => self.fresh.retain(|name| {
-                !resources.iter().any(|one| {
-                    one.resource.name == *name
-                        || one.resource.aliases.contains(name)
-                        || one.asked.contains(name)
-                })
-            }),
+            true => self.no_longer_owe(&resources),
             false => self.fresh.clear(),
         }
         self.dirty = more || kept;
+        self.asked &= more;
         let greet = std::mem::take(&mut self.greet);
         (greet || !resources.is_empty() || !removed.is_empty())
             .then(|| (resources, removed.into_iter().collect()))
+    }
+
+    /// These are told: no name that stands for them waits for an answer.
+    fn no_longer_owe(&mut self, told: &[Wanted]) {
+        for one in told {
+            let names = one.resource.aliases.iter().chain(&one.asked);
+            for name in names.chain([&one.resource.name]) {
+                self.fresh.remove(name);
+            }
+        }
     }
 
     /// Of what it should hold, what it was not told, as far as that fits into so many bytes; and whether there is more of it.
@@ -672,7 +729,9 @@ impl Kind {
                     }
                 }
                 Resolution::Unknown | Resolution::Lacking(_) => {}
-                Resolution::Refused(reason) => tracing::warn!(type_url, "`*` refused: {reason}"),
+                Resolution::Refused(reason) => {
+                    RefusedNames::add(&mut all.refused, type_url, "*", &reason);
+                }
             }
         }
         if let Some(besides) = snapshot.besides(caller, type_url) {
@@ -699,7 +758,7 @@ impl Kind {
                 }
                 Resolution::Refused(reason) => {
                     if !self.told_absent.contains(name) {
-                        tracing::warn!(type_url, name = %name, "refused: {reason}");
+                        RefusedNames::add(&mut all.refused, type_url, name, &reason);
                     }
                     all.lack(name.clone());
                 }
@@ -707,50 +766,6 @@ impl Kind {
         }
         all
     }
-}
-
-impl Found {
-    /// There is nothing under this name.
-    fn lack(&mut self, name: Arc<str>) {
-        self.depends_on.insert(name.clone());
-        self.absent.insert(name);
-    }
-
-    /// A name stands for these, the first of which it is.
-    fn find(&mut self, name: &Arc<str>, found: Vec<Arc<Resource>>, fresh: bool) {
-        // Where a name is what it stands for, the resource's own copy of it is kept: others keep that one, too.
-        let own = match found.first() {
-            Some(first) if first.name == *name => first.name.clone(),
-            Some(first) => {
-                self.depends_on.insert(first.name.clone());
-                name.clone()
-            }
-            None => name.clone(),
-        };
-        self.depends_on.insert(own.clone());
-        let brought = found.iter().map(|resource| resource.name.clone());
-        self.answers.insert(own, brought.collect());
-        for (index, resource) in found.into_iter().enumerate() {
-            let named = resource.name == *name || resource.aliases.contains(name);
-            let one = hold(&mut self.wanted, resource);
-            // Of what a name brings, the thing itself is owed an answer; what merely comes along is not.
-            if !named && index == 0 {
-                self.searches = true;
-                one.asked.push(name.clone());
-            }
-            one.owed |= fresh && (named || index == 0);
-        }
-    }
-}
-
-fn hold(wanted: &mut BTreeMap<Arc<str>, Wanted>, resource: Arc<Resource>) -> &mut Wanted {
-    wanted
-        .entry(resource.name.clone())
-        .or_insert_with(|| Wanted {
-            resource,
-            owed: false,
-            asked: Vec::new(),
-        })
 }
 
 #[cfg(test)]

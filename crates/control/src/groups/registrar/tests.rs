@@ -142,7 +142,7 @@ fn a_group_that_is_for_another_account_by_now_has_no_such_member() {
         let group = Arc::new(group.clone());
         groups.groups = Arc::new([(claim.group.clone(), group)].into_iter().collect());
         let mut roll = Roll::new(Duration::ZERO, Instant::now());
-        roll.joins(1, claim.clone(), oneshot::channel().0);
+        roll.joins(1, claim.clone(), oneshot::channel().0, Instant::now());
         let desk = Desk {
             roll,
             snapshot: Arc::new(groups.clone()),

@@ -57,7 +57,7 @@ impl Talk {
         let all: Arc<dyn Snapshot<()>> = Arc::new(Everywhere);
         let (sender, snapshots) = watch::channel(all);
         let streams = Streams::new(snapshots, Arc::<Interest>::default(), Arc::new(Nobody));
-        let stream = streams.open(DELTA, &HeaderMap::new(), (), None);
+        let stream = streams.open(DELTA, &HeaderMap::new(), ((), None), None);
         Self {
             stream: stream.expect("a stream"),
             _snapshots: sender,
@@ -159,4 +159,53 @@ async fn what_waits_for_clusters_that_do_not_get_warm_is_said_by_the_clock_alone
     assert_eq!(end.expect("it ends").code(), Code::DeadlineExceeded);
     let waited = begun.elapsed();
     assert!(waited < Duration::from_secs(31), "{waited:?}");
+}
+
+/// What one caller says is bounded, whatever it names.
+#[tokio::test(start_paused = true)]
+async fn asking_again_and_again_for_what_is_held_ends_for_all_streams_of_an_identity() {
+    const NAMES: usize = 5_000;
+    let mut talk = Talk::new();
+    let say = |talk: &mut Talk, names: Vec<String>, nonce: String| {
+        let request = DeltaDiscoveryRequest {
+            type_url: "one".to_owned(),
+            resource_names_subscribe: names,
+            response_nonce: nonce,
+            ..DeltaDiscoveryRequest::default()
+        };
+        let request = request.encode_to_vec();
+        let length = u32::try_from(request.len()).expect("few bytes");
+        let bytes = [&[0][..], &length.to_be_bytes(), &request].concat();
+        talk.stream.hear(&bytes, &mut Vec::new())
+    };
+    let all = (0..NAMES).map(|number| format!("n{number}")).collect();
+    say(&mut talk, all, String::new()).expect("it may be asked");
+    // Each has all of them looked at, and is answered; the answer is acknowledged, or had better be.
+    let mut rounds = 0;
+    let end = loop {
+        let nonce = if rounds % 2 == 0 { rounds / 2 + 1 } else { 0 };
+        let names = if nonce == 0 {
+            vec!["n7".to_owned()]
+        } else {
+            Vec::new()
+        };
+        let nonce = if nonce == 0 {
+            String::new()
+        } else {
+            nonce.to_string()
+        };
+        match say(&mut talk, names, nonce) {
+            Ok(()) => rounds += 1,
+            Err(end) => break end,
+        }
+        assert!(rounds < 1_000, "as often as it likes");
+    };
+    assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
+    assert!((200..=600).contains(&rounds), "{rounds}");
+    // Its acknowledgements alone are asked for by us, and are many.
+    let mut quiet = Talk::new();
+    assert!(quiet.say("a", "") > 0);
+    for _ in 0..10_000 {
+        quiet.say("", "1");
+    }
 }

@@ -133,7 +133,11 @@ impl Kind {
         }
         self.answers.extend(answers);
         // Another name may have brought it as well.
-        gone.retain(|name| !self.answers.values().any(|brought| brought.contains(name)));
+        if !gone.is_empty() {
+            for one in self.answers.values().flatten() {
+                gone.remove(one);
+            }
+        }
         gone.retain(|name| self.sent.remove(name).is_some());
         added.sort_by(|one: &Wanted, other| one.resource.name.cmp(&other.resource.name));
         added.dedup_by(|one, other| one.resource.name == other.resource.name);

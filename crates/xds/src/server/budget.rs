@@ -1,0 +1,285 @@
+//! What one identity may make the control plane keep and do, over all its streams. A caller proves who it is and is then believed no
+//! further: names, versions and bytes that it says are counted, streams and looks at what it asks for as well. What an identity may
+//! have grows with what the mesh declares (its workloads, and how many resources there are), never with what a caller says.
+//!
+//! ```text
+//! stream ─ held bytes ─▶ Share ─▶ Account of the identity ─ beyond its Allowance ─▶ RESOURCE_EXHAUSTED, and the stream ends
+//! ```
+//! No clock: time is an argument.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::stream::Ended;
+
+/// Largest message that is taken of anybody, in bytes: ten thousand names of some hundred bytes and as many versions.
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes of a message for each resource in the mesh, where that is more: a proxy that comes back names all it holds, with versions.
+pub(super) const MESSAGE_BYTES_PER_RESOURCE: usize = 256;
+/// Largest message in any mesh, in bytes.
+pub const MAX_MESSAGE_BYTES_EVER: usize = 32 * 1024 * 1024;
+
+/// What a name costs that a stream asks for, besides its own bytes: its places in six sets and tables, as measured in the test of
+/// what an attacker makes the control plane keep.
+pub(super) const NAME_BYTES: usize = 384;
+/// What a resource costs that a stream was told, in bytes: two shared pointers in a table.
+pub(super) const SENT_BYTES: usize = 64;
+/// What an open stream costs that asks for nothing, in bytes, its connection included.
+const STREAM_BYTES: usize = 32 * 1024;
+
+/// What one stream may have kept, in bytes: some ten thousand names that nobody knows.
+pub const HELD_PER_STREAM: usize = 4 * 1024 * 1024;
+/// And for each resource in the mesh: its name asked for under two types, and told.
+pub const HELD_PER_RESOURCE: usize = 1024;
+/// Streams' shares that an identity has whatever its workloads: an old stream and its successor.
+const WHOLE_STREAMS: usize = 2;
+/// What each workload of an identity adds, in bytes: three times what a sidecar with three hundred names costs.
+pub const HELD_PER_WORKLOAD: usize = 256 * 1024;
+/// The product: what one identity may have kept in all, in bytes, however many workloads it has. Node proxies, which the operator names,
+/// are told of the whole mesh each, and have what that takes.
+pub const MAX_HELD_PER_IDENTITY: usize = 512 * 1024 * 1024;
+
+/// Streams of an identity that no declared workload has.
+pub const STREAMS_PER_IDENTITY: usize = 64;
+/// And for each of its workloads: one for each control plane, and those of a successor.
+pub const STREAMS_PER_WORKLOAD: usize = 4;
+
+/// Names looked at for an identity's own requests in a burst: a second of a core at most. Pushes are not counted.
+pub(super) const WORK_BURST: usize = 2_000_000;
+/// And for each resource in the mesh: a proxy that asks for one after the other has all it knows looked at each time.
+const WORK_PER_RESOURCE: usize = 200;
+/// And for each of its workloads: a restart of all.
+const WORK_PER_WORKLOAD: usize = 20_000;
+/// In so much time a burst is earned again: a tenth of a core.
+const WORK_REFILL: Duration = Duration::from_secs(10);
+/// What opening a stream counts as.
+const OPEN_WORK: usize = 1_000;
+/// What a message counts as, whatever it says.
+pub(super) const MESSAGE_WORK: usize = 16;
+/// Bytes of a message that count as one name looked at.
+pub(super) const BYTES_OF_WORK: usize = 64;
+/// What a refusal of ours counts as: it is a line in the log and an event.
+pub(super) const REFUSAL_WORK: usize = 2_000;
+
+/// Between two lines about names that an identity may not have.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+/// Identities remembered before those without streams are forgotten that have earned their burst again.
+const FEW: usize = 1024;
+
+/// What an identity may have, by what the mesh declares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// Workloads that have the identity.
+    pub workloads: usize,
+    /// Resources in the mesh.
+    pub resources: usize,
+    /// Its workloads are node proxies, each of which is told of the whole mesh.
+    pub serves_nodes: bool,
+}
+
+impl Allowance {
+    /// Largest message, in bytes.
+    #[must_use]
+    pub fn message_bytes(&self) -> usize {
+        let larger = self.resources.saturating_mul(MESSAGE_BYTES_PER_RESOURCE);
+        larger.clamp(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_EVER)
+    }
+
+    /// Names in one message.
+    pub(super) fn fields(&self) -> usize {
+        self.stream_bytes() / SENT_BYTES
+    }
+
+    /// What one stream may have kept, in bytes.
+    #[must_use]
+    pub fn stream_bytes(&self) -> usize {
+        HELD_PER_STREAM + self.resources.saturating_mul(HELD_PER_RESOURCE)
+    }
+
+    /// What all streams together may have kept, in bytes.
+    #[must_use]
+    pub fn identity_bytes(&self) -> usize {
+        let own = self.stream_bytes().saturating_mul(WHOLE_STREAMS);
+        if self.serves_nodes {
+            let nodes = self.workloads.saturating_mul(self.stream_bytes());
+            return own.saturating_add(nodes);
+        }
+        let workloads = self.workloads.saturating_mul(HELD_PER_WORKLOAD);
+        let all = own.saturating_add(workloads);
+        all.min(MAX_HELD_PER_IDENTITY.max(own))
+    }
+
+    /// Streams at once.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        STREAMS_PER_IDENTITY.saturating_add(self.workloads.saturating_mul(STREAMS_PER_WORKLOAD))
+    }
+
+    /// Names looked at in a burst.
+    fn burst(&self) -> f64 {
+        let mesh = if self.serves_nodes { self.resources } else { 0 };
+        let each = WORK_PER_WORKLOAD.saturating_add(mesh.saturating_mul(4));
+        let all = self.workloads.saturating_mul(each);
+        let mesh = self.resources.saturating_mul(WORK_PER_RESOURCE);
+        let own = WORK_BURST.saturating_add(mesh);
+        own.saturating_add(all) as f64
+    }
+}
+
+#[derive(Debug)]
+struct Balance {
+    streams: usize,
+    held: usize,
+    /// Work done that is not earned again.
+    work: f64,
+    at: Instant,
+    /// When a line about refused names is written next, and how many names had none.
+    log_at: Option<Instant>,
+    unlogged: usize,
+}
+
+impl Balance {
+    fn earn(&mut self, allowance: &Allowance, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.at).as_secs_f64();
+        let earned = allowance.burst() * elapsed / WORK_REFILL.as_secs_f64();
+        self.work = (self.work - earned).max(0.0);
+        self.at = now;
+    }
+}
+
+/// One identity's.
+#[derive(Debug)]
+struct Account(Mutex<Balance>);
+
+impl Account {
+    fn balance(&self) -> MutexGuard<'_, Balance> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Accounts by identity.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Accounts(Arc<Mutex<HashMap<Arc<str>, Arc<Account>>>>);
+
+impl Accounts {
+    /// A stream begins.
+    pub(super) fn open(
+        &self,
+        identity: &Arc<str>,
+        allowance: &Allowance,
+        now: Instant,
+    ) -> Result<Share, Ended> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() > FEW && !all.contains_key(identity) {
+            let least = Allowance::default();
+            all.retain(|_, account| {
+                let mut balance = account.balance();
+                balance.earn(&least, now);
+                balance.streams > 0 || balance.work > 0.0
+            });
+        }
+        let account = all.entry(identity.clone()).or_insert_with(|| {
+            Arc::new(Account(Mutex::new(Balance {
+                streams: 0,
+                held: 0,
+                work: 0.0,
+                at: now,
+                log_at: None,
+                unlogged: 0,
+            })))
+        });
+        let account = account.clone();
+        drop(all);
+        let mut balance = account.balance();
+        if balance.streams >= allowance.streams() {
+            return Err(Ended::TooMuch(format!(
+                "more than {} streams of one identity",
+                allowance.streams()
+            )));
+        }
+        balance.streams += 1;
+        drop(balance);
+        let mut share = Share { account, held: 0 };
+        share.hold(0, 0, allowance)?;
+        share.work(OPEN_WORK, allowance, now)?;
+        Ok(share)
+    }
+}
+
+/// One stream's share of its identity's account. Dropping it gives back what it holds.
+#[derive(Debug)]
+pub(super) struct Share {
+    account: Arc<Account>,
+    held: usize,
+}
+
+impl Share {
+    /// The stream has so many bytes kept for its caller, and so many of a message that is not whole.
+    pub(super) fn hold(
+        &mut self,
+        kept: usize,
+        unfinished: usize,
+        allowance: &Allowance,
+    ) -> Result<(), Ended> {
+        let most = allowance.stream_bytes();
+        if kept > most {
+            return Err(Ended::TooMuch(format!(
+                "asks for and holds more than a stream may: {kept} of {most} bytes"
+            )));
+        }
+        let bytes = kept + unfinished + STREAM_BYTES;
+        let mut balance = self.account.balance();
+        let all = balance.held - self.held + bytes;
+        let most = allowance.identity_bytes();
+        if all > most && bytes > self.held {
+            return Err(Ended::TooMuch(format!(
+                "streams of its identity ask for and hold more than they may: {all} of {most} bytes"
+            )));
+        }
+        balance.held = all;
+        self.held = bytes;
+        Ok(())
+    }
+
+    /// So many names were looked at for what the caller said.
+    pub(super) fn work(
+        &self,
+        names: usize,
+        allowance: &Allowance,
+        now: Instant,
+    ) -> Result<(), Ended> {
+        let mut balance = self.account.balance();
+        balance.earn(allowance, now);
+        if balance.work > allowance.burst() {
+            return Err(Ended::TooMuch(
+                "its identity asks for more in a short time than it may: come again later"
+                    .to_owned(),
+            ));
+        }
+        balance.work += names as f64;
+        Ok(())
+    }
+
+    /// So many more names are refused: of how many a line is to be written now, if one is.
+    pub(super) fn log_refused(&self, names: usize, now: Instant) -> Option<usize> {
+        let mut balance = self.account.balance();
+        balance.unlogged += names;
+        if balance.log_at.is_some_and(|at| now < at) {
+            return None;
+        }
+        balance.log_at = Some(now + LOG_EVERY);
+        Some(std::mem::take(&mut balance.unlogged))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut balance = self.account.balance();
+        balance.streams -= 1;
+        balance.held -= self.held;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! What a stream keeps for its caller and does because it asks, as its identity's budget counts it.
+
+use super::{Kind, Stream};
+use crate::server::budget::{NAME_BYTES, SENT_BYTES};
+use crate::server::refused::RefusedNames;
+
+impl<C: 'static> Stream<C> {
+    /// See `Conversation`.
+    pub(in super::super) fn kept_bytes(&self) -> usize {
+        self.kinds.values().map(Kind::kept_bytes).sum()
+    }
+
+    pub(in super::super) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    pub(in super::super) fn take_looked(&mut self) -> usize {
+        let kinds = self.kinds.values_mut();
+        kinds.map(|kind| std::mem::take(&mut kind.looked)).sum()
+    }
+
+    pub(in super::super) fn take_refused(&mut self) -> Option<RefusedNames> {
+        let refused = self.kinds.values_mut().map(|kind| kind.refused.take());
+        refused.reduce(RefusedNames::join).flatten()
+    }
+}
+
+impl Kind {
+    /// What is kept of it, in bytes.
+    fn kept_bytes(&self) -> usize {
+        let asked = self.name_bytes + self.names.len() * NAME_BYTES;
+        asked + self.claimed_bytes + self.sent.len() * SENT_BYTES
+    }
+}
