@@ -16,16 +16,16 @@ pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
     let mut offset = 0;
     for (line, number) in text.split_inclusive('\n').zip(1u32..) {
         let next = offset + line.len();
-        let directives =
-            is_directive(&text[start..offset]) && !says_something(&text[start..offset]);
-        if is_marker(line, "---") && directives {
-            // The parser takes them together.
-        } else if is_marker(line, "---") {
-            documents.push(Document {
-                text: &text[start..offset],
-                first_line: start_line,
-            });
-            (start, start_line) = (offset, number);
+        if is_marker(line, "---") {
+            let before = &text[start..offset];
+            // The parser takes a document's directives together with it.
+            if !is_directive(before) || says_something(before) {
+                documents.push(Document {
+                    text: before,
+                    first_line: start_line,
+                });
+                (start, start_line) = (offset, number);
+            }
         } else if is_marker(line, "...") {
             documents.push(Document {
                 text: &text[start..offset],

@@ -80,3 +80,21 @@ fn json(node: &Node) -> String {
         }
     }
 }
+
+/// Each line is looked at a bounded number of times: a file of 16 MiB of short lines is cut apart in seconds, not in hours.
+#[test]
+fn a_file_is_cut_apart_in_linear_time() {
+    const LINES: usize = 1_000_000;
+    const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+    let begin = std::time::Instant::now();
+    for (text, documents) in [
+        ("a: b\n".repeat(LINES), 1),
+        ("%a\n".repeat(LINES) + "---\na: b\n", 1),
+        ("%a\n---\n".repeat(LINES / 2), LINES / 4),
+        ("---\n".repeat(LINES), 0),
+        ("# a\n---\na\n".repeat(LINES / 4), LINES / 4),
+    ] {
+        assert_eq!(split(&text).len(), documents);
+        assert!(begin.elapsed() < LIMIT, "{:?}", begin.elapsed());
+    }
+}
