@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::sign::CertifiedKey;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, ECDSA_P521_SHA512_ASN1_SIGNING,
+    EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use voile_model::mesh::Secret;
@@ -78,17 +80,41 @@ fn misfit(
             "holds no key in PEM: nobody is let in by its certificate",
         ));
     };
-    let chain = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
-    let Ok(signer) = any_supported_type(&parsed) else {
+    let Some(public) = public_key(&parsed) else {
         return Some((key, "holds a key of a kind that TLS does not use here"));
     };
-    let is_other = CertifiedKey::new(chain.collect(), signer)
-        .keys_match()
-        .is_err();
-    is_other.then_some((
+    let der = CertificateDer::from_pem_slice(pem).ok()?;
+    let (_, leaf) = parse_x509_certificate(&der).ok()?;
+    let certified = &leaf.public_key().subject_public_key.data;
+    (certified.as_ref() != public).then_some((
         key,
         "is not the key of the certificate beside it: every TLS handshake with it fails",
     ))
+}
+
+/// The public half of a key, as a certificate holds it (`subjectPublicKey`, RFC 5280 section 4.1.2.7).
+fn public_key(key: &PrivateKeyDer<'_>) -> Option<Vec<u8>> {
+    let der = key.secret_der();
+    let curves = [
+        &ECDSA_P256_SHA256_ASN1_SIGNING,
+        &ECDSA_P384_SHA384_ASN1_SIGNING,
+        &ECDSA_P521_SHA512_ASN1_SIGNING,
+    ];
+    let on_curve = || {
+        curves.into_iter().find_map(|curve| match key {
+            PrivateKeyDer::Pkcs8(_) => EcdsaKeyPair::from_pkcs8(curve, der).ok(),
+            _ => EcdsaKeyPair::from_private_key_der(curve, der).ok(),
+        })
+    };
+    let of_rsa = || match key {
+        PrivateKeyDer::Pkcs8(_) => RsaKeyPair::from_pkcs8(der).ok(),
+        _ => RsaKeyPair::from_der(der).ok(),
+    };
+    let of_ed25519 = || Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok();
+    on_curve()
+        .map(|pair| pair.public_key().as_ref().to_vec())
+        .or_else(|| of_rsa().map(|pair| pair.public_key().as_ref().to_vec()))
+        .or_else(|| of_ed25519().map(|pair| pair.public_key().as_ref().to_vec()))
 }
 
 /// Why clients refuse a certificate, or will soon; whether each is an error.
