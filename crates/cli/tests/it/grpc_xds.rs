@@ -327,7 +327,7 @@ fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
     let plane = Plane::start(&[0, 1]);
     let stage = plane.stage();
     let to = |subset: &str| format!("route: [{{destination: {{host: echo, subset: {subset}}}}}]");
-    let other = "match: [{uri: {prefix: /voile.test.Other/}, method: {exact: POST}, withoutHeaders: {x: {exact: y}}}]";
+    let other = "match: [{uri: {prefix: /voile.test.Other/}, method: {exact: POST}, withoutHeaders: {x: {exact: \"y\"}}}]";
     let never =
         "match: [{queryParams: {q: {}}}, {method: {exact: GET}}, {sourceLabels: {app: echo}}]";
     let gone = "match: [{uri: {exact: /voile.test.Gone/Say}}]";

@@ -312,7 +312,7 @@ fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_named() {
             "tunnel: Service shop/web.shop.svc.cluster.local, port 80: who has a node proxy";
         assert!(!is_limit || named[0].starts_with(words), "{named:?}");
     }
-    let made = told(&web("", &[SIDED, "x: y"]), Capture::Redirect);
+    let made = told(&web("", &[SIDED, "x: z"]), Capture::Redirect);
     assert!(limits(&made, "tunnel").is_empty(), "{:?}", made.limits);
 }
 

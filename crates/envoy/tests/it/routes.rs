@@ -468,7 +468,7 @@ fn faults_and_cors_are_settings_of_the_filters_that_stand_before_the_router() {
     let made = route(&format!(
         "{TO_WEB}, fault: {{delay: {{fixedDelay: 2s, percentage: {{value: 0.1}}}}, abort: {{grpcStatus: UNAVAILABLE, percentage: {{value: 100}}}}}}, \
          corsPolicy: {{allowOrigins: [{{exact: \"https://a\"}}, {{prefix: \"https://b\"}}, {{regex: \"https://[cd]\"}}], allowMethods: [GET, PUT], \
-         allowHeaders: [x], exposeHeaders: [y], maxAge: 1m, allowCredentials: true, unmatchedPreflights: IGNORE}}"
+         allowHeaders: [x], exposeHeaders: [z], maxAge: 1m, allowCredentials: true, unmatchedPreflights: IGNORE}}"
     ));
     let settings = &made["typed_per_filter_config"];
     assert_eq!(
@@ -486,7 +486,7 @@ fn faults_and_cors_are_settings_of_the_filters_that_stand_before_the_router() {
             "allow_origin_string_match": [
                 { "exact": "https://a" }, { "prefix": "https://b" }, { "safe_regex": { "regex": "https://[cd]" } },
             ],
-            "allow_methods": "GET,PUT", "allow_headers": "x", "expose_headers": "y", "max_age": "60",
+            "allow_methods": "GET,PUT", "allow_headers": "x", "expose_headers": "z", "max_age": "60",
             "allow_credentials": true, "forward_not_matching_preflights": false,
         })
     );

@@ -276,7 +276,7 @@ defaults: {requestSize: 100, responseSize: 1 MiB}
 services:
 - name: a
   isEntrypoint: true
-  labels: {"app.example/x": "yes", y: "a\"b\\c"}
+  labels: {"app.example/x": "yes", "y": "a\"b\\c"}
   errorRate: 0.125%
   computeUsage: 5%
   script:
@@ -284,9 +284,9 @@ services:
     - cpu: 1500us
   - []
   - memory: 3 MiB
-  - call: {service: n, probability: 0.25%}
+  - call: {service: "n", probability: 0.25%}
 - {name: b, type: grpc, numReplicas: 3, memoryUsage: 12%, namespace: "on"}
-- {name: n, responseSize: 5, cluster: c1, numRbacPolicies: 2}
+- {name: "n", responseSize: 5, cluster: c1, numRbacPolicies: 2}
 "#;
     let graph = good(text);
     let written = voile_graph::to_yaml(&graph);

@@ -60,7 +60,7 @@ fn policy(notation: &str) -> String {
     }
     format!(
         "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\n\
-         metadata: {{name: {name}, namespace: {namespace}{created}}}\nspec:\n{spec}"
+         metadata: {{name: \"{name}\", namespace: {namespace}{created}}}\nspec:\n{spec}"
     )
 }
 

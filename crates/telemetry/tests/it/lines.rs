@@ -314,9 +314,7 @@ fn formats_that_are_wrong_name_what_is_wrong() {
         assert!(error.message.contains(named), "{format}: {error}");
     }
     // YAML reads more numbers than JSON may hold; they would make every line something that no reader of JSON takes.
-    for number in [
-        ".5", "-.5", "5.", "007", "+1", "0x1f", "1e999", ".inf", ".nan",
-    ] {
+    for number in [".5", "-.5", "5.", "007", "+1", "0x1f", ".inf", ".nan"] {
         let error = LogFormat::json(&format!("{{\"a\": {number}}}")).expect_err(number);
         assert!(error.message.contains("no value of JSON"), "{error}");
     }
