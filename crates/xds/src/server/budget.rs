@@ -20,8 +20,7 @@ pub(super) const MESSAGE_BYTES_PER_RESOURCE: usize = 256;
 /// Largest message in any mesh, in bytes.
 pub const MAX_MESSAGE_BYTES_EVER: usize = 32 * 1024 * 1024;
 
-/// What a name costs that a stream asks for, besides its own bytes: its places in six sets and tables, as measured in the test of
-/// what an attacker makes the control plane keep.
+/// Memory that a name costs a stream that asks for it, besides its own bytes: its entries in six sets and tables. An estimate.
 pub(super) const NAME_BYTES: usize = 384;
 /// What a resource costs that a stream was told, in bytes: two shared pointers in a table.
 pub(super) const SENT_BYTES: usize = 64;
