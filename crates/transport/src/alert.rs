@@ -22,8 +22,8 @@ pub async fn refuse(stream: Stream, alert: AlertDescription) {
         Stream::Tcp(io) => (io, None),
         // What is around it goes on.
         Stream::Tunnel(io) => return io.reset(),
-        Stream::ServerTls(tls) => {
-            let (io, connection) = tls.into_inner();
+        Stream::ServerTls(accepted) => {
+            let (io, connection) = accepted.tls.into_inner();
             let suite = suite(&connection);
             (
                 io,

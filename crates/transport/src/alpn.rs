@@ -1,5 +1,5 @@
-//! The names by which sidecars tell each other what travels inside mutual TLS (Istio's names).
-//! The server never looks into the bytes: the client detected the protocol once and said so here.
+//! The names by which sidecars tell each other what travels inside mutual TLS (Istio's names). ALPN chooses a version of
+//! HTTP and nothing else: a client that names none has its bytes looked at, so that no name leads past what holds for HTTP.
 
 /// HTTP/1.1 between sidecars.
 pub const HTTP11: &[u8] = b"istio-http/1.1";
@@ -19,6 +19,9 @@ pub const TCP: &[u8] = b"istio";
 /// HTTP/1.1 without a mesh's name: a client with a mesh certificate that is no sidecar.
 pub const PLAIN_HTTP11: &[u8] = b"http/1.1";
 
+/// What a server of the mesh picks from, the dearest first.
+pub const SERVER: [&[u8]; 6] = [HTTP11, HTTP2, TCP, HTTP10, PLAIN_HTTP2, PLAIN_HTTP11];
+
 /// What travels inside, as ALPN named it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inner {
@@ -26,9 +29,9 @@ pub enum Inner {
     Http1,
     /// HTTP/2.
     Http2,
-    /// Bytes nobody looks at.
+    /// A name that is no version of HTTP: the port's declaration and the bytes decide.
     Opaque,
-    /// The client named nothing: the listener's declared protocol decides.
+    /// The client named nothing: the port's declaration and the bytes decide.
     Unnamed,
 }
 

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::stream::{Stream, TcpIo};
+use crate::stream::{ServerTls, Stream, TcpIo};
 
 /// Why there is no TLS connection.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ pub async fn accept_tls(
     limit: Duration,
 ) -> Result<Stream, HandshakeError> {
     match tokio::time::timeout(limit, TlsAcceptor::from(config).accept(io)).await {
-        Ok(Ok(tls)) => Ok(Stream::ServerTls(Box::new(tls))),
+        Ok(Ok(tls)) => Ok(Stream::ServerTls(Box::new(ServerTls::new(tls)))),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(HandshakeError::Timeout(limit)),
     }

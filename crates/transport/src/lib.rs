@@ -45,5 +45,5 @@ pub use redirected::{
     original_destination,
 };
 pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched};
-pub use stream::{Carried, News, Stream, TcpIo};
+pub use stream::{Carried, News, ServerTls, Stream, TcpIo};
 pub use within::{Within, connect_tls_within};

@@ -223,13 +223,48 @@ pub trait Carried: Readable + AsyncWrite + std::fmt::Debug {
     fn local(&self) -> Option<SocketAddr>;
 }
 
+/// TLS whose handshake we answered, and decrypted bytes that detection put back.
+#[derive(Debug)]
+pub struct ServerTls {
+    pub(crate) tls: tokio_rustls::server::TlsStream<TcpIo>,
+    /// Boxed: few connections have any, and none for long.
+    unread: Option<Box<io::Cursor<Vec<u8>>>>,
+}
+
+impl ServerTls {
+    /// A connection right after its handshake.
+    pub(crate) fn new(tls: tokio_rustls::server::TlsStream<TcpIo>) -> Self {
+        Self { tls, unread: None }
+    }
+
+    /// Gives bytes that were put back; says whether there were any.
+    fn give_unread(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let Some(unread) = &mut self.unread else {
+            return false;
+        };
+        let rest = &unread.get_ref()[unread.position() as usize..];
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        match count == rest.len() {
+            true => self.unread = None,
+            false => unread.set_position(unread.position() + count as u64),
+        }
+        true
+    }
+
+    /// Whether plaintext, or the end of it, waits here: a session that does not want to read holds one of them.
+    fn holds(&self) -> bool {
+        self.unread.is_some() || !self.tls.get_ref().1.wants_read()
+    }
+}
+
 /// A connection, however its bytes travel.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.
     Tcp(TcpIo),
     /// TLS whose handshake we answered.
-    ServerTls(Box<tokio_rustls::server::TlsStream<TcpIo>>),
+    ServerTls(Box<ServerTls>),
     /// TLS whose handshake we began.
     ClientTls(Box<tokio_rustls::client::TlsStream<TcpIo>>),
     /// Inside a connection that others share.
@@ -241,7 +276,10 @@ macro_rules! each {
     ($self:expr, $io:ident => $call:expr) => {
         match $self {
             Stream::Tcp($io) => $call,
-            Stream::ServerTls($io) => $call,
+            Stream::ServerTls(io) => {
+                let $io = &mut io.tls;
+                $call
+            }
             Stream::ClientTls($io) => $call,
             Stream::Tunnel($io) => $call,
         }
@@ -253,7 +291,7 @@ impl Stream {
     fn io(&self) -> Result<&TcpIo, &dyn Carried> {
         match self {
             Self::Tcp(io) => Ok(io),
-            Self::ServerTls(io) => Ok(io.get_ref().0),
+            Self::ServerTls(io) => Ok(io.tls.get_ref().0),
             Self::ClientTls(io) => Ok(io.get_ref().0),
             Self::Tunnel(io) => Err(&**io),
         }
@@ -262,7 +300,7 @@ impl Stream {
     fn io_mut(&mut self) -> Option<&mut TcpIo> {
         match self {
             Self::Tcp(io) => Some(io),
-            Self::ServerTls(io) => Some(io.get_mut().0),
+            Self::ServerTls(io) => Some(io.tls.get_mut().0),
             Self::ClientTls(io) => Some(io.get_mut().0),
             Self::Tunnel(_) => None,
         }
@@ -276,12 +314,22 @@ impl Stream {
         }
     }
 
+    /// Puts bytes back that were read of a connection whose TLS we answered: they come out again first.
+    pub fn unread(&mut self, bytes: Vec<u8>) {
+        if let Self::ServerTls(io) = self
+            && !bytes.is_empty()
+        {
+            debug_assert!(io.unread.is_none(), "bytes are put back once");
+            io.unread = Some(Box::new(io::Cursor::new(bytes)));
+        }
+    }
+
     /// Makes its end one that the peer sees as a reset: what was cut never looks finished.
     pub fn reset(&self) {
         match self {
             Self::Tunnel(io) => io.reset(),
             Self::Tcp(io) => reset(io.tcp()),
-            Self::ServerTls(io) => reset(io.get_ref().0.tcp()),
+            Self::ServerTls(io) => reset(io.tls.get_ref().0.tcp()),
             Self::ClientTls(io) => reset(io.get_ref().0.tcp()),
         }
     }
@@ -328,7 +376,7 @@ impl Stream {
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::Tcp(_) | Self::Tunnel(_) => None,
-            Self::ServerTls(io) => io.get_ref().1.alpn_protocol(),
+            Self::ServerTls(io) => io.tls.get_ref().1.alpn_protocol(),
             Self::ClientTls(io) => io.get_ref().1.alpn_protocol(),
         }
     }
@@ -337,7 +385,7 @@ impl Stream {
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
         match self {
-            Self::ServerTls(io) => io.get_ref().1.server_name(),
+            Self::ServerTls(io) => io.tls.get_ref().1.server_name(),
             Self::Tcp(_) | Self::ClientTls(_) | Self::Tunnel(_) => None,
         }
     }
@@ -347,7 +395,7 @@ impl Stream {
     pub fn cipher_suite(&self) -> Option<rustls::CipherSuite> {
         let suite = match self {
             Self::Tcp(_) | Self::Tunnel(_) => None,
-            Self::ServerTls(io) => io.get_ref().1.negotiated_cipher_suite(),
+            Self::ServerTls(io) => io.tls.get_ref().1.negotiated_cipher_suite(),
             Self::ClientTls(io) => io.get_ref().1.negotiated_cipher_suite(),
         };
         suite.map(|suite| suite.suite())
@@ -358,7 +406,7 @@ impl Stream {
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         let chain = match self {
             Self::Tcp(_) | Self::Tunnel(_) => None,
-            Self::ServerTls(io) => io.get_ref().1.peer_certificates(),
+            Self::ServerTls(io) => io.tls.get_ref().1.peer_certificates(),
             Self::ClientTls(io) => io.get_ref().1.peer_certificates(),
         };
         chain.unwrap_or_default()
@@ -369,11 +417,9 @@ impl Stream {
     pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(io) => io.poll_readable(cx),
+            Self::ServerTls(io) if io.holds() => Poll::Ready(Ok(())),
+            Self::ServerTls(io) => io.tls.get_ref().0.poll_readable(cx),
             // A session that does not want to read holds plaintext, or has seen the end.
-            Self::ServerTls(io) => match io.get_ref() {
-                (_, session) if !session.wants_read() => Poll::Ready(Ok(())),
-                (io, _) => io.poll_readable(cx),
-            },
             Self::ClientTls(io) => match io.get_ref() {
                 (_, session) if !session.wants_read() => Poll::Ready(Ok(())),
                 (io, _) => io.poll_readable(cx),
@@ -387,7 +433,7 @@ impl Stream {
     pub fn is_readable(&self) -> bool {
         let told = match self {
             Self::Tcp(io) => io.holds(),
-            Self::ServerTls(io) => !io.get_ref().1.wants_read(),
+            Self::ServerTls(io) => io.holds(),
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
             Self::Tunnel(io) => io.is_readable(),
         };
@@ -453,7 +499,7 @@ impl Stream {
         };
         let told_goodbye = match self {
             Self::Tcp(_) | Self::Tunnel(_) => false,
-            Self::ServerTls(io) => !io.get_ref().1.wants_read(),
+            Self::ServerTls(io) => !io.tls.get_ref().1.wants_read(),
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
         };
         let finished = io.end == End::Finished || (io.end == End::Open && told_goodbye);
@@ -475,13 +521,25 @@ fn unacknowledged(tcp: &TcpStream) -> Option<u64> {
     (result == 0).then(|| u64::try_from(count).ok()).flatten()
 }
 
+impl Readable for Stream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_readable(self, cx)
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        each!(self.get_mut(), io => Pin::new(io).poll_read(cx, buf))
+        let this = self.get_mut();
+        if let Self::ServerTls(io) = this
+            && io.give_unread(buf)
+        {
+            return Poll::Ready(Ok(()));
+        }
+        each!(this, io => Pin::new(io).poll_read(cx, buf))
     }
 }
 

@@ -383,17 +383,7 @@ type Threads = Vec<std::thread::JoinHandle<()>>;
 /// TLS of both sides, with the protocols that each may name.
 fn mesh_tls(store: &Arc<CertificateStore>) -> Result<Tls, RunError> {
     Ok(Tls {
-        server: mesh_server_config(
-            store,
-            &[
-                alpn::HTTP11,
-                alpn::HTTP2,
-                alpn::TCP,
-                alpn::HTTP10,
-                alpn::PLAIN_HTTP2,
-                alpn::PLAIN_HTTP11,
-            ],
-        )?,
+        server: mesh_server_config(store, &alpn::SERVER)?,
         tunnel_server: mesh_server_config(store, &[alpn::PLAIN_HTTP2])?,
         tunnel_client: mesh_client_config(store, &[alpn::PLAIN_HTTP2])?,
         client_http: mesh_client_config(store, &[alpn::HTTP11])?,

@@ -11,10 +11,12 @@ use std::time::Duration;
 use voile_policy::Permit;
 use voile_policy::authorization::{Facts, Http, Outcome, Verdict};
 use voile_telemetry::access_log::Marks;
+use voile_xds::wire::Protocol;
 
 use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
 use super::changes::Changes;
 use super::inbound::{self, Caller};
+use super::rate_limits::is_counted;
 use super::said::{Said, count_marks};
 use super::slots::InboundSlot;
 use super::{Worker, count};
@@ -326,6 +328,9 @@ pub(crate) fn rehearse(
     caller: &Caller,
     _: Permit,
 ) -> Option<Leave> {
+    if !carries_bytes(worker, slot) {
+        return None;
+    }
     let policies = slot.policies(worker);
     let allowed = policies.as_ref().is_none_or(|policies| {
         let bind = slot.plan.borrow().bind;
@@ -379,7 +384,24 @@ impl AskingOfConnection {
     }
 }
 
+/// Envoy has no word for it: a port whose requests are looked at carries nothing but requests.
+const NOT_HTTP: &str = "protocol_is_not_http";
+
+/// Whether bytes that are no HTTP may go on here, as the port was declared. Where nothing was declared they may not pass what
+/// holds for requests alone: rules about tokens, and rate limits.
+pub(super) fn carries_bytes(worker: &Worker, slot: &InboundSlot) -> bool {
+    match slot.plan.borrow().protocol {
+        Protocol::Tcp | Protocol::Tls => true,
+        Protocol::Http | Protocol::Http2 | Protocol::Grpc => false,
+        Protocol::Auto => !slot.tokens(worker).is_ruled() && !is_counted(worker, slot),
+    }
+}
+
 fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Result<Word, Denied> {
+    if !carries_bytes(worker, slot) {
+        count(&worker.counters.authorization.denied);
+        return Err(Denied::new(403, NOT_HTTP, DENIED));
+    }
     let policies = slot.policies(worker);
     let Some(policies) = policies.as_ref() else {
         return Ok(Word::Said(None));

@@ -16,7 +16,7 @@ use voile_telemetry::Service;
 use voile_traffic::AuthorityTable;
 use voile_transport::alpn::{self, Inner};
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
-use voile_xds::wire::{MutualTls, ServerKind};
+use voile_xds::wire::{MutualTls, Protocol, ServerKind};
 
 use super::admission::{Arrival, Verified};
 use super::forwarded;
@@ -114,7 +114,7 @@ impl Doors {
         if let Some(host) = &door.host {
             self.by_host.entry(host.clone()).or_insert(index);
         }
-        let plan = inbound_plan(&server.way.name, server.way.bind);
+        let plan = inbound_plan(&server.way.name, server.way.bind, server.way.protocol);
         let (door, changed) = match before {
             Some(before) => {
                 if renewed {
@@ -190,7 +190,8 @@ const ANY: &str = "*";
 
 impl GatewaySlot {
     pub(crate) fn new(worker: &Worker, plan: &GatewayPlan) -> Self {
-        let inbound = inbound_plan(&plan.name, plan.bind);
+        // A server says itself whether it takes requests or bytes.
+        let inbound = inbound_plan(&plan.name, plan.bind, Protocol::Tcp);
         let (servers, _) = Servers::default().follow(worker, plan, false);
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
@@ -290,11 +291,11 @@ impl GatewaySlot {
 }
 
 /// The place that policies are asked about.
-fn inbound_plan(name: &Arc<str>, bind: SocketAddr) -> InboundPlan {
+fn inbound_plan(name: &Arc<str>, bind: SocketAddr, protocol: Protocol) -> InboundPlan {
     InboundPlan {
         name: Arc::clone(name),
         bind,
-        protocol: voile_xds::wire::Protocol::Http,
+        protocol,
         // Where a server takes the mesh's own TLS it takes nothing else.
         mutual_tls: MutualTls::Permissive,
         endpoint: bind,

@@ -308,7 +308,7 @@ async fn identify(
         (plan.mutual_tls, plan.protocol)
     };
     if mode == MutualTls::Strict {
-        return strict(worker, slot, protocol, tcp, remote).await;
+        return strict(worker, slot, tcp, remote).await;
     }
     if mode == MutualTls::Disable && matches!(protocol, Protocol::Tcp | Protocol::Tls) {
         return Some(plaintext(tcp.into(), remote, Kind::Opaque));
@@ -324,7 +324,8 @@ async fn identify(
         return Some(plaintext(TcpIo::new(tcp, prefix), remote, kind));
     }
     let mut prefix = Vec::new();
-    let deadline = patience(worker, slot, protocol, remote);
+    let place = from(slot, remote);
+    let deadline = patience(worker, protocol, place);
     let mut detected = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline))
         .await
         .ok()?;
@@ -334,37 +335,40 @@ async fn identify(
             let permit = permit(worker, slot, &Arrival::Plaintext, remote).ok()?;
             let leave = authorization::rehearse(worker, slot, &behind(remote, client), permit);
             let leave = leave.as_ref();
+            let (whence, leave) = ((remote, place), (leave, None));
             (detected, ahead) =
-                late::detect(worker, slot, &mut tcp, &mut prefix, remote, leave).await?;
+                late::detect(worker, slot, &mut tcp, &mut prefix, whence, leave).await?;
         } else if prefix.is_empty() {
             return None; // An HTTP client that has nothing to say has no claim to an answer.
         }
     }
     let kind = kind(&detected, protocol, &prefix);
     let io = TcpIo::new(tcp, prefix);
-    let mut identified = match detected {
+    Some(match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
-            worker.teach(from(slot, remote), Opening::Client);
-            terminate(worker, slot, protocol, io, remote).await?
+            worker.teach(place, Opening::Client);
+            terminate(worker, slot, io, (remote, ahead)).await?
         }
         detected => {
             let Some(kind) = kind else {
+                not_spoken(worker, slot, remote, &detected);
                 transport::linger(Stream::Tcp(io)).await;
                 return None;
             };
             let mut plain = plaintext(io, remote, kind);
             plain.caller.hear(detected);
+            plain.ahead = ahead;
             plain
         }
-    };
-    identified.ahead = ahead;
-    Some(identified)
+    })
 }
 
 /// What a connection is whose first bytes are these, if the mesh's TLS is not around it; none is to be closed.
 fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> {
     Some(match detected {
-        // TLS that is not ours belongs to the application, whatever the port says.
+        // Nobody could look into it, so what holds for HTTP would be passed by.
+        Detected::Tls(_) if protocol.is_http() => return None,
+        // TLS that is not ours belongs to the application.
         Detected::Tls(_) => Kind::Opaque,
         Detected::Http1 if protocol == Protocol::Auto => Kind::Http,
         Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => Kind::Http2,
@@ -375,6 +379,50 @@ fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> 
         // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
         _ if protocol.is_http() => Kind::Http,
         _ => Kind::Opaque,
+    })
+}
+
+/// What the declaration of the port and the bytes say that travels inside a tunnel or TLS that ended here.
+struct Inspected {
+    /// None: it is to be closed.
+    kind: Option<Kind>,
+    detected: Detected,
+    /// Bytes that were read for it.
+    prefix: Vec<u8>,
+    ahead: Option<Ahead>,
+}
+
+/// Looks at the first bytes of what travels inside, as at plaintext. `None` when there is nobody left to serve.
+async fn inspect(
+    worker: &Worker,
+    slot: &InboundSlot,
+    stream: &mut impl transport::Readable,
+    caller: &Caller,
+    mut ahead: Option<Ahead>,
+) -> Option<Inspected> {
+    let (protocol, place) = {
+        let plan = slot.plan.borrow();
+        let place = Place::Inside(plan.bind, caller.remote.ip());
+        (plan.protocol, place)
+    };
+    let mut prefix = Vec::new();
+    let deadline = patience(worker, protocol, place);
+    let read = transport::read_prefix(stream, &mut prefix, Some(deadline)).await;
+    let mut detected = read.ok()?;
+    if detected == Detected::Undecided && !protocol.is_http() {
+        let permit = permit(worker, slot, &caller.arrival, caller.remote).ok()?;
+        let leave = authorization::rehearse(worker, slot, caller, permit);
+        let (leave, whence) = ((leave.as_ref(), ahead), (caller.remote, place));
+        let late = late::detect(worker, slot, stream, &mut prefix, whence, leave);
+        (detected, ahead) = late.await?;
+    } else if detected == Detected::Undecided && prefix.is_empty() {
+        return None;
+    }
+    Some(Inspected {
+        kind: kind(&detected, protocol, &prefix),
+        detected,
+        prefix,
+        ahead,
     })
 }
 
@@ -389,22 +437,13 @@ async fn tunnelled(
     let mut ahead = None;
     let mut kind = Some(Kind::Opaque);
     if !matches!(protocol, Protocol::Tcp | Protocol::Tls) {
-        let mut prefix = Vec::new();
-        let deadline = patience(worker, slot, protocol, caller.remote);
-        let read = transport::read_prefix(&mut tunnel, &mut prefix, Some(deadline)).await;
-        let mut detected = read.ok()?;
-        if detected == Detected::Undecided && !protocol.is_http() {
-            let permit = permit(worker, slot, &caller.arrival, caller.remote).ok()?;
-            let leave = authorization::rehearse(worker, slot, &caller, permit);
-            let (leave, remote) = (leave.as_ref(), caller.remote);
-            let late = late::detect(worker, slot, &mut tunnel, &mut prefix, remote, leave);
-            (detected, ahead) = late.await?;
-        } else if detected == Detected::Undecided && prefix.is_empty() {
-            return None;
+        let inspected = inspect(worker, slot, &mut tunnel, &caller, None).await?;
+        (kind, ahead) = (inspected.kind, inspected.ahead);
+        if kind.is_none() {
+            not_spoken(worker, slot, caller.remote, &inspected.detected);
         }
-        kind = self::kind(&detected, protocol, &prefix);
-        caller.hear(detected);
-        tunnel.unread(prefix);
+        caller.hear(inspected.detected);
+        tunnel.unread(inspected.prefix);
     }
     let stream = Stream::Tunnel(Box::new(tunnel));
     let Some(kind) = kind else {
@@ -423,7 +462,6 @@ async fn tunnelled(
 async fn strict(
     worker: &Worker,
     slot: &InboundSlot,
-    protocol: Protocol,
     mut tcp: TcpStream,
     remote: SocketAddr,
 ) -> Option<Identified> {
@@ -434,20 +472,36 @@ async fn strict(
     if first != Some(transport::TLS_HANDSHAKE_RECORD) {
         count(&worker.counters.refused);
         tracing::debug!(%remote, "plaintext refused: PeerAuthentication is STRICT");
-        no_chain(worker, slot, remote);
+        no_chain(
+            worker,
+            slot,
+            remote,
+            "plaintext refused: PeerAuthentication is STRICT",
+        );
         transport::linger(Stream::Tcp(tcp.into())).await;
         return None;
     }
-    terminate(worker, slot, protocol, TcpIo::new(tcp, prefix), remote).await
+    terminate(worker, slot, TcpIo::new(tcp, prefix), (remote, None)).await
 }
 
-/// Envoy's words for plaintext where only mutual TLS is taken.
-fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr) {
+/// Counts and logs TLS that is not the mesh's where HTTP is declared. A preface that is none is told by nobody.
+fn not_spoken(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, detected: &Detected) {
+    if matches!(detected, Detected::Tls(_)) {
+        count(&worker.counters.refused);
+        tracing::debug!(%remote, FOREIGN_TLS);
+        no_chain(worker, slot, remote, FOREIGN_TLS);
+    }
+}
+
+const FOREIGN_TLS: &str = "TLS that is not the mesh's refused: the port is declared HTTP";
+
+/// Envoy's words for what no filter chain takes.
+fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {
     if logged::is_on(worker, Side::Server) {
         let record = TcpRecord {
             flags: "NR",
             details: "filter_chain_not_found",
-            termination: "plaintext refused: PeerAuthentication is STRICT",
+            termination: why,
             cluster: &slot.cluster(),
             ..TcpRecord::new(Side::Server, slot.stranger(remote))
         };
@@ -462,17 +516,12 @@ fn from(slot: &InboundSlot, remote: SocketAddr) -> Place {
 }
 
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
-fn patience(
-    worker: &Worker,
-    slot: &InboundSlot,
-    protocol: Protocol,
-    remote: SocketAddr,
-) -> Duration {
+fn patience(worker: &Worker, protocol: Protocol, place: Place) -> Duration {
     let settings = worker.settings.borrow();
     match protocol {
         protocol if protocol.is_http() => settings.header_timeout,
         // Nothing is decided yet all the same: the application is connected, and whoever speaks first decides.
-        _ if worker.servers_first.knows(from(slot, remote)) => Duration::ZERO,
+        _ if worker.servers_first.knows(place) => Duration::ZERO,
         _ => settings.detection_timeout,
     }
 }
@@ -506,13 +555,12 @@ fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
     }
 }
 
-/// Answers the mesh's handshake. ALPN names what travels inside; the bytes themselves are not looked at.
+/// Answers the mesh's handshake. ALPN may name a version of HTTP; whoever names none has the first bytes looked at.
 async fn terminate(
     worker: &Worker,
     slot: &InboundSlot,
-    protocol: Protocol,
     io: TcpIo,
-    remote: SocketAddr,
+    (remote, ahead): (SocketAddr, Option<Ahead>),
 ) -> Option<Identified> {
     let refused = |error: &dyn std::fmt::Display| {
         count(&worker.counters.handshake_failures_downstream);
@@ -544,12 +592,6 @@ async fn terminate(
             return None;
         }
     };
-    let kind = match (alpn::inner(stream.alpn()), protocol) {
-        (_, Protocol::Tcp | Protocol::Tls) | (Inner::Unnamed, Protocol::Auto) => Kind::Opaque,
-        (Inner::Http1, _) | (Inner::Unnamed, Protocol::Http) => Kind::Http,
-        (Inner::Http2, _) | (Inner::Unnamed, Protocol::Http2 | Protocol::Grpc) => Kind::Http2,
-        (Inner::Opaque, _) => Kind::Opaque,
-    };
     let certificates = keys_of(stream.peer_certificates());
     let suite = stream.cipher_suite();
     let server_name = stream.server_name();
@@ -557,20 +599,53 @@ async fn terminate(
         server_name: Some(name.into()),
         ..Told::default()
     });
+    let caller = Caller {
+        suite,
+        principal: identity.to_string(),
+        arrival: Arrival::MutualTls(Rc::new(Verified {
+            identity,
+            certificates,
+        })),
+        remote,
+        told: told.map(Box::new),
+    };
+    spoken(worker, slot, stream, caller, ahead).await
+}
+
+/// What a client speaks inside the mesh's TLS: the version of HTTP that ALPN settled on, else what the port and the bytes say.
+async fn spoken(
+    worker: &Worker,
+    slot: &InboundSlot,
+    mut stream: Stream,
+    caller: Caller,
+    ahead: Option<Ahead>,
+) -> Option<Identified> {
+    let protocol = slot.plan.borrow().protocol;
+    let named = match (alpn::inner(stream.alpn()), protocol) {
+        (_, Protocol::Tcp | Protocol::Tls) => Some(Kind::Opaque),
+        (Inner::Http1, _) => Some(Kind::Http),
+        (Inner::Http2, _) => Some(Kind::Http2),
+        (Inner::Opaque | Inner::Unnamed, _) => None,
+    };
+    let (kind, ahead) = match named {
+        Some(kind) => (kind, ahead),
+        None => {
+            // Boxed: few connections between sidecars come without a version of HTTP.
+            let inspected = Box::pin(inspect(worker, slot, &mut stream, &caller, ahead)).await?;
+            let Some(kind) = inspected.kind else {
+                not_spoken(worker, slot, caller.remote, &inspected.detected);
+                transport::linger(stream).await;
+                return None;
+            };
+            stream.unread(inspected.prefix);
+            (kind, inspected.ahead)
+        }
+    };
     Some(Identified {
         stream,
-        caller: Caller {
-            suite,
-            principal: identity.to_string(),
-            arrival: Arrival::MutualTls(Rc::new(Verified {
-                identity,
-                certificates,
-            })),
-            remote,
-            told: told.map(Box::new),
-        },
+        caller,
         kind,
-        ahead: None,
+        ahead,
     })
 }
 

@@ -37,17 +37,24 @@ pub(crate) async fn detect(
     slot: &InboundSlot,
     tcp: &mut impl Readable,
     prefix: &mut Vec<u8>,
-    remote: SocketAddr,
-    leave: Option<&Leave>,
+    (remote, place): (SocketAddr, Place),
+    (leave, before): (Option<&Leave>, Option<Ahead>),
 ) -> Option<(Detected, Option<Ahead>)> {
-    let (protocol, mode, endpoint, place) = {
+    let (protocol, mode, endpoint) = {
         let plan = slot.plan.borrow();
-        let place = Place::Inbound(plan.bind, remote.ip());
-        (plan.protocol, plan.mutual_tls, plan.endpoint, place)
+        (plan.protocol, plan.mutual_tls, plan.endpoint)
     };
     let settings = worker.settings();
     let mut rest = Duration::ZERO;
     let mut ahead = None;
+    // What was opened before its ClientHello came is not opened twice.
+    let (before, leave) = match before {
+        Some(before) if leave.is_some() && prefix.is_empty() => (Some(before), leave),
+        before => {
+            ahead = before;
+            (None, leave)
+        }
+    };
     if prefix.is_empty() && leave.is_none() {
         // The application is not to know of it; whoever speaks first, it is not the server.
         let no_plaintext = slot.no_plaintext.borrow().clone();
@@ -64,8 +71,13 @@ pub(crate) async fn detect(
             rest = settings.detection_timeout;
         }
     } else if prefix.is_empty() {
-        let connected =
-            transport::connect(endpoint, worker.homeward(remote), settings.connect_timeout).await;
+        let connected = match before {
+            Some(before) => before,
+            None => {
+                let origin = worker.homeward(remote);
+                transport::connect(endpoint, origin, settings.connect_timeout).await
+            }
+        };
         let Ok(application) = &connected else {
             return Some((Detected::Silent, Some(connected)));
         };

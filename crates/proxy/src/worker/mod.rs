@@ -489,11 +489,13 @@ impl Worker {
         changed
     }
 
-    /// Counts requests by other limits from now on.
-    fn limit(&self, limits: Option<&Arc<RateLimits>>, limiters: &[LimiterPlan]) {
+    /// Counts requests by other limits from now on; says whether they are.
+    fn limit(&self, limits: Option<&Arc<RateLimits>>, limiters: &[LimiterPlan]) -> bool {
         let before = self.limiting.borrow().clone();
         let now = Limiting::follow(self, before.as_ref(), limits, limiters);
+        let changed = !Limiting::is_same(before.as_ref(), now.as_ref());
         *self.limiting.borrow_mut() = now;
+        changed
     }
 
     /// Whatever was let in is judged again before it moves on.

@@ -18,6 +18,7 @@ use super::callee::Callee;
 use super::changes::Changes;
 use super::inbound::Caller;
 use super::routes::{Asked, joined};
+use super::slots::InboundSlot;
 use crate::authorization::forwarded_for;
 use crate::http::{Amendment, Head, Manner, ResponseFlag, Told};
 use crate::moment;
@@ -79,6 +80,12 @@ impl Limiting {
             tables: same.map_or_else(|| tables().collect(), |same| Rc::clone(&same.tables)),
             callees: limiters.iter().map(callee).collect(),
         }))
+    }
+
+    /// Whether both count the same, whoever counts for several proxies.
+    pub(crate) fn is_same(one: Option<&Rc<Self>>, other: Option<&Rc<Self>>) -> bool {
+        let shared = |limiting: &Rc<Self>| Arc::as_ptr(&limiting.shared);
+        one.map(shared) == other.map(shared)
     }
 
     /// Closes connections that carry nothing.
@@ -286,6 +293,17 @@ pub(super) fn flag(denied: &Denied) -> ResponseFlag {
         500 => ResponseFlag::RateLimitService,
         _ => ResponseFlag::DownstreamProtocolError,
     }
+}
+
+/// Whether requests that come in here are counted by anybody.
+pub(super) fn is_counted(worker: &Worker, slot: &InboundSlot) -> bool {
+    let limiting = worker.limiting.borrow();
+    let Some(limiting) = limiting.as_ref() else {
+        return false;
+    };
+    let host = slot.host();
+    let mut resources = limiting.shared.resources.iter();
+    resources.any(|resource| resource.counts(host.as_deref()))
 }
 
 /// Whether a request that has leave may go on. Nothing is done where nothing is limited. At a waypoint, `host` is the service that

@@ -20,6 +20,9 @@ pub(crate) enum Place {
     /// To our application, by the address that was called and the caller's: a caller that waited for the server once has no
     /// sidecar, and what it does says nothing of those that have one, whose ClientHello may be late.
     Inbound(SocketAddr, IpAddr),
+    /// The same inside a connection that is encrypted already. Told apart from the above: a server that speaks first inside says
+    /// nothing of the ClientHello that comes before.
+    Inside(SocketAddr, IpAddr),
     /// From our application, by the address that was called.
     Outbound(SocketAddr),
     /// The same, of clients that begin with a word and without a line's end.

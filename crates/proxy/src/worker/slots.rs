@@ -61,6 +61,8 @@ pub(crate) struct InboundSlot {
 struct Own {
     policies: RefCell<Option<Authorization>>,
     tokens: Tokens,
+    /// The service that it is the destination of, if it is one's.
+    host: RefCell<Option<Arc<str>>>,
     /// Among those of destinations that are told of in another way than the rest.
     telemetry: Cell<Option<usize>>,
 }
@@ -227,7 +229,7 @@ impl Slots {
             self.doubt_servers(worker, plan.revocations.as_deref());
         }
         let limits = plan.rate_limits.as_ref().map(|Same(limits)| limits);
-        worker.limit(limits, &plan.limiters);
+        judge |= worker.limit(limits, &plan.limiters);
         judge |= worker.obey_policies(plan.authorization.as_ref());
         judge |= worker.ask_of(plan.authorizer.as_ref());
         judge |= worker.tokens.obey(plan.tokens.as_ref());
@@ -466,6 +468,8 @@ impl InboundSlot {
         if changed {
             own.policies.borrow_mut().clone_from(&door.authorization);
         }
+        let host = door.host.as_ref().map(|(host, _)| Arc::clone(host));
+        *own.host.borrow_mut() = host;
         own.telemetry.set(door.telemetry);
         own.tokens.obey(door.tokens.as_ref()) || changed
     }
@@ -497,6 +501,11 @@ impl InboundSlot {
         own.unwrap_or(&worker.tokens)
     }
 
+    /// The service of a waypoint's destination; none elsewhere.
+    pub(crate) fn host(&self) -> Option<Arc<str>> {
+        self.own.as_ref()?.host.borrow().clone()
+    }
+
     /// Gives back the memory of verified tokens that is its own.
     pub(crate) fn forget_tokens(&self) {
         if let Some(own) = &self.own {
@@ -517,7 +526,7 @@ impl InboundSlot {
         if refuses_plaintext(plan.mutual_tls) && !refuses_plaintext(before.mutual_tls) {
             self.no_plaintext.take().give();
         }
-        plan.mutual_tls != before.mutual_tls
+        plan.mutual_tls != before.mutual_tls || plan.protocol != before.protocol
     }
 }
 

@@ -85,6 +85,11 @@ impl Tokens {
         changed
     }
 
+    /// Whether there are rules about tokens.
+    pub(crate) fn is_ruled(&self) -> bool {
+        self.rules.borrow().is_some()
+    }
+
     /// Gives back the memory of verified tokens.
     pub(crate) fn forget(&self) {
         *self.cache.borrow_mut() = None;

@@ -19,6 +19,7 @@ use voile_http2::{Connection, Fields, Link};
 use voile_transport::{self as transport, Detected, Stream, TcpIo, alpn};
 use voile_xds::wire::Protocol;
 
+use super::authorization;
 use super::gateway::{GatewaySlot, Taker, ended, http, refuse};
 use super::gateway_tcp::bytes;
 use super::inbound::{self, Caller};
@@ -138,9 +139,14 @@ async fn inside(
     caller: Caller,
 ) -> Option<Conversation> {
     let protocol = taker.way.protocol();
+    let takes_bytes = taker
+        .door
+        .as_ref()
+        .is_none_or(|door| authorization::carries_bytes(&worker, &door.place));
     let (patience, silent) = {
         let settings = worker.settings.borrow();
-        match protocol.is_http() {
+        // Where nothing but requests is taken a silent client may still send one.
+        match !takes_bytes {
             true => (settings.idle_timeout, None),
             false => (settings.detection_timeout, Some(Detected::Opaque)),
         }

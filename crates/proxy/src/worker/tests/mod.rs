@@ -7,6 +7,7 @@ mod cut_answers;
 pub(crate) mod footprint;
 mod frames;
 mod grpc_errors;
+mod hostile_alpn;
 mod hostile_clients;
 mod hostile_downgrades;
 mod hostile_memory;
@@ -213,8 +214,17 @@ impl Stage {
         tcp: TcpStream,
         protocol: &[u8],
     ) -> Result<Stream, HandshakeError> {
+        self.shake_offering(tcp, &[protocol]).await
+    }
+
+    /// The same with any offer of protocols, or none.
+    pub(super) async fn shake_offering(
+        &self,
+        tcp: TcpStream,
+        protocols: &[&[u8]],
+    ) -> Result<Stream, HandshakeError> {
         let store = self.authority.store("shop", "client");
-        let config = mesh_client_config(&store, &[protocol]).expect("a configuration");
+        let config = mesh_client_config(&store, protocols).expect("a configuration");
         let name = ServerName::try_from("peer.invalid").expect("a name");
         connect_tls(config, name, tcp.into(), PATIENCE).await
     }
@@ -223,8 +233,7 @@ impl Stage {
 pub(super) fn tls(store: &Arc<CertificateStore>) -> Tls {
     let client = |name| mesh_client_config(store, &[name]).expect("a configuration");
     Tls {
-        server: mesh_server_config(store, &[alpn::HTTP11, alpn::HTTP2, alpn::TCP, alpn::HTTP10])
-            .expect("a configuration"),
+        server: mesh_server_config(store, &alpn::SERVER).expect("a configuration"),
         tunnel_server: mesh_server_config(store, &[alpn::PLAIN_HTTP2]).expect("a configuration"),
         tunnel_client: client(alpn::PLAIN_HTTP2),
         client_http: client(alpn::HTTP11),

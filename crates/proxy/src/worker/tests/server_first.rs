@@ -152,9 +152,6 @@ fn only_the_first_word_to_a_server_that_answers_words_waits() {
             // Whoever waited now would wait for longer than the test lasts. HTTP is HTTP all the same.
             let hour = Rc::new(patient(Duration::from_hours(1)));
             *stage.worker.settings.borrow_mut() = hour;
-            if mode == MutualTls::Strict {
-                asked(outbound, &application, b"fine").await;
-            }
             let mut client = TcpStream::connect(outbound).await.expect("connected");
             say(&mut client, b"GET /late HTTP/1.1\r\nHost: nobody\r\n\r\n").await;
             let (mut server, _) = application.accept().await.expect("called");
