@@ -119,7 +119,21 @@ pub(crate) fn travels(name: &str, value: &[u8]) -> bool {
         "te" => value == b"trailers",
         // Of one connection, without meaning on the next (RFC 9113 section 8.2.2).
         "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade" => false,
-        name => !IDENTITY_FIELDS.contains(&name),
+        name => !is_forged(name),
+    }
+}
+
+/// Whether a field claims what no peer may say, in any spelling that an application takes for it: CGI and WSGI read `_` as `-`.
+/// `voile_http1` does the same, and refuses what frames. Lengths are compared first: hardly a field has one of these.
+fn is_forged(name: &str) -> bool {
+    let is = |canonical: &str| loosely_equal(name.as_bytes(), canonical.as_bytes());
+    match name.len() {
+        14 => name != "content-length" && is("content-length"),
+        17 => is("transfer-encoding"),
+        // One sidecar's word to another over HTTP/1.1; over HTTP/2 REFUSED_STREAM says it.
+        19 => name == "x-voile-unprocessed",
+        21 | 23 | 24 => IDENTITY_FIELDS.iter().any(|field| is(field)),
+        _ => false,
     }
 }
 
@@ -154,4 +168,46 @@ pub(crate) fn is_idempotent(method: &str) -> bool {
         method,
         "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_spelling_of_an_identity_field_travels() {
+        for canonical in IDENTITY_FIELDS {
+            let dashes: Vec<usize> = canonical.match_indices('-').map(|(at, _)| at).collect();
+            for mask in 0..1 << dashes.len() {
+                let mut name = canonical.as_bytes().to_vec();
+                for (bit, at) in dashes.iter().enumerate() {
+                    if mask & (1 << bit) != 0 {
+                        name[*at] = b'_';
+                    }
+                }
+                let name = String::from_utf8(name).expect("ASCII");
+                assert!(!travels(&name, b"forged"), "{name}");
+                let mut fields = Fields::new();
+                fields.push(&name, b"forged");
+                fields.push(&name, b"twice");
+                clean(&mut fields);
+                assert_eq!(fields.iter().count(), 0, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn framing_in_another_spelling_does_not_travel_and_the_rest_does() {
+        for (name, goes_on) in [
+            ("content-length", true),
+            ("content_length", false),
+            ("transfer_encoding", false),
+            ("x-voile-unprocessed", false),
+            ("x-forwarded-client-cerz", true),
+            ("x_request_id", true),
+            ("x-forwarded-for", true),
+        ] {
+            assert_eq!(travels(name, b"1"), goes_on, "{name}");
+        }
+    }
 }

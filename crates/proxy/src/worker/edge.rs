@@ -12,6 +12,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use voile_http1::loosely_equal;
+
 use super::changes::Changes;
 use super::forwarded::FORWARDED_CERTIFICATE;
 use crate::authorization::forwarded_for;
@@ -20,7 +22,7 @@ use crate::http::Head;
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 const EXTERNAL_ADDRESS: &str = "x-envoy-external-address";
-/// What proxies tell each other.
+/// What proxies tell each other; as receivers read it that take `_` for `-`.
 const INTERNAL: &str = "x-envoy-";
 
 /// How a request came here.
@@ -81,8 +83,8 @@ pub(super) fn changes(head: &Head<'_>, arrived: Arrived) -> Changes {
 }
 
 fn is_internal(name: &str) -> bool {
-    let begins = name.get(..INTERNAL.len());
-    begins.is_some_and(|begins| begins.eq_ignore_ascii_case(INTERNAL))
+    let begins = name.as_bytes().get(..INTERNAL.len());
+    begins.is_some_and(|begins| loosely_equal(begins, INTERNAL.as_bytes()))
 }
 
 fn is_scheme(said: &[u8]) -> bool {
@@ -157,6 +159,8 @@ mod tests {
                     ),
                     ("x-envoy-peer-metadata", "forged"),
                     ("x-envoy-peer-metadata-id", "forged"),
+                    ("x_envoy_attempt_count", "forged"),
+                    ("x-envoy_upstream-rq-timeout-ms", "forged"),
                     ("X-Envoy-Internal", "true"),
                     ("x-envoy-max-retries", "1000"),
                     ("x-envoy-external-address", "10.0.0.1"),
