@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinHandle};
-use voile_telemetry::admin::{Answer, Question, serve};
+use voile_telemetry::admin::{Answer, Question, serve, serve_local};
 use voile_telemetry::logging::Level;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
 use voile_xds::wire::Workload;
@@ -69,7 +69,7 @@ pub(crate) fn start(told: &Rc<Told>, sockets: &Sockets) -> io::Result<Vec<AbortH
     };
     let (one, two, three) = (Rc::clone(told), Rc::clone(told), Rc::clone(told));
     let servers = [
-        tokio::task::spawn_local(serve(listen(&sockets.admin)?, move |question| {
+        tokio::task::spawn_local(serve_local(listen(&sockets.admin)?, move |question| {
             admin(Rc::clone(&one), question)
         })),
         tokio::task::spawn_local(serve(listen(&sockets.metrics)?, move |question| {

@@ -4,12 +4,15 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::header::{CONTENT_TYPE, HOST};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -120,8 +123,26 @@ impl Answer {
     }
 }
 
-/// Serves until dropped. Must run inside a `LocalSet`. Each question is answered by `handler`.
+/// Serves pages for anybody until dropped, for scrapers and probes. Must run inside a `LocalSet`. Each question is answered by
+/// `handler`; one that would change something on behalf of a page of another site is refused with 403.
 pub async fn serve<H, F>(listener: TcpListener, handler: H)
+where
+    H: Fn(Question) -> F + 'static,
+    F: Future<Output = Answer> + 'static,
+{
+    serve_named(listener, handler, false).await;
+}
+
+/// The same for pages that tell of what is secret to the machine: whoever asks by a name is refused, unless it is `localhost`.
+pub async fn serve_local<H, F>(listener: TcpListener, handler: H)
+where
+    H: Fn(Question) -> F + 'static,
+    F: Future<Output = Answer> + 'static,
+{
+    serve_named(listener, handler, true).await;
+}
+
+async fn serve_named<H, F>(listener: TcpListener, handler: H, local_names: bool)
 where
     H: Fn(Question) -> F + 'static,
     F: Future<Output = Answer> + 'static,
@@ -146,19 +167,20 @@ where
             oldest.abort();
         }
         let local = stream.local_addr().ok().map(|address| address.ip());
-        let connection = tokio::task::spawn_local(connection(stream, local, Rc::clone(&handler)));
+        let asked = (local, local_names);
+        let connection = tokio::task::spawn_local(connection(stream, asked, Rc::clone(&handler)));
         open.push_back(connection.abort_handle());
     }
 }
 
 /// One client's connection, until it ends.
-async fn connection<S, H, F>(stream: S, local: Option<IpAddr>, handler: Rc<H>)
+async fn connection<S, H, F>(stream: S, asked: (Option<IpAddr>, bool), handler: Rc<H>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Question) -> F,
     F: Future<Output = Answer>,
 {
-    let service = service_fn(move |request| answer(Rc::clone(&handler), local, request));
+    let service = service_fn(move |request| answer(Rc::clone(&handler), asked, request));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ADMIN_HEADER_TIMEOUT)
@@ -167,9 +189,63 @@ where
     let _ = served.await;
 }
 
+/// Why a page is not for whoever asks, if it is not. A browser asks on behalf of any page that its user reads: it says so in
+/// `Sec-Fetch-Site` and `Origin`, and a name that leads to our address (DNS rebinding) stands in `Host`. Whoever is no browser
+/// sends neither. What changes nothing may be asked for by any name: scrapers and probes use their own.
+fn refusal(request: &Parts, local_names: bool) -> Option<&'static str> {
+    let text = |name| {
+        request
+            .headers
+            .get(name)
+            .map(|value: &HeaderValue| value.to_str())
+    };
+    let changes = !matches!(request.method, Method::GET | Method::HEAD);
+    let hosts = request.headers.get_all(HOST).iter();
+    let host = request.uri.authority().map(Authority::as_str);
+    let mut hosts = hosts
+        .map(|host| host.to_str().unwrap_or_default())
+        .chain(host);
+    if (changes || local_names) && !hosts.all(is_local_name) {
+        return Some(
+            "asked by a name that is not ours (DNS rebinding); use an address or localhost",
+        );
+    }
+    if !changes {
+        return None;
+    }
+    match text("sec-fetch-site") {
+        None | Some(Ok("same-origin" | "none")) => {}
+        Some(_) => return Some("asked by a page of another site (Sec-Fetch-Site)"),
+    }
+    let origin = text("origin")?;
+    let host = text("host").and_then(Result::ok);
+    let origin = origin.unwrap_or_default();
+    let from = origin.split_once("://").map(|(_, authority)| authority);
+    match from.is_some() && from == host {
+        true => None,
+        false => Some("asked by a page of another origin (Origin)"),
+    }
+}
+
+/// Whether a `Host` is an address or this machine's own name, which nobody else can have lead here.
+fn is_local_name(host: &str) -> bool {
+    let bare = match host.rsplit_once(':') {
+        Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
+        _ => host,
+    };
+    let inner = bare
+        .strip_prefix('[')
+        .and_then(|bare| bare.strip_suffix(']'));
+    let is_address = inner.map_or_else(
+        || bare.parse::<Ipv4Addr>().is_ok(),
+        |inner| inner.parse::<Ipv6Addr>().is_ok(),
+    );
+    is_address || bare.eq_ignore_ascii_case("localhost")
+}
+
 async fn answer<H, F>(
     handler: Rc<H>,
-    local: Option<IpAddr>,
+    (local, local_names): (Option<IpAddr>, bool),
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible>
 where
@@ -177,6 +253,12 @@ where
     F: Future<Output = Answer>,
 {
     let (parts, body) = request.into_parts();
+    if let Some(why) = refusal(&parts, local_names) {
+        return Ok(response(Answer::text(
+            StatusCode::FORBIDDEN,
+            format!("{why}\n"),
+        )));
+    }
     let head_only = parts.method == Method::HEAD;
     let question = Question {
         method: if head_only { Method::GET } else { parts.method },
@@ -197,13 +279,15 @@ where
             format!("the request's body did not come within {ADMIN_HEADER_TIMEOUT:?}\n"),
         ),
     };
+    Ok(response(answer))
+}
+
+fn response(answer: Answer) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() = answer.status;
-    let content_type = http::HeaderValue::from_static(answer.content_type);
+    let content_type = HeaderValue::from_static(answer.content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, content_type);
-    Ok(response)
 }
 
 /// Whether `Accept` names OpenMetrics, and ranks nothing above it.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
-use voile_telemetry::admin::{Answer, Question, serve as serve_pages};
+use voile_telemetry::admin::{Answer, Question, serve as serve_pages, serve_local};
 use voile_telemetry::logging::Level;
 
 use super::Pages;
@@ -35,7 +35,7 @@ pub(super) fn serve(
     let log = control.borrow().log.clone();
     let admin = TcpListener::from_std(pages.admin)?;
     let (shared, ending) = (Rc::clone(control), Rc::clone(ending));
-    let admin = tokio::task::spawn_local(serve_pages(admin, move |question| {
+    let admin = tokio::task::spawn_local(serve_local(admin, move |question| {
         admin_page(
             Rc::clone(&shared),
             Rc::clone(&ending),

@@ -6,10 +6,12 @@ use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
-use voile_telemetry::admin::{ADMIN_HEADER_TIMEOUT, Answer, MAX_ADMIN_CONNECTIONS, serve};
+use voile_telemetry::admin::{
+    ADMIN_HEADER_TIMEOUT, Answer, MAX_ADMIN_CONNECTIONS, serve, serve_local,
+};
 
 /// A request whose body never comes.
-const SLOW: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nslow";
+const SLOW: &[u8] = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nslow";
 const PROBE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 /// Runs `client` against a page that says "fine". The clock stands still unless nobody has anything to do.
@@ -68,5 +70,55 @@ fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
         let answer = read_to_end(send(address, SLOW).await).await;
         assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
         assert!(answer.contains("did not come within 5s"), "{answer:?}");
+    });
+}
+
+/// What browsers send on behalf of a page of somebody else's, and names that somebody else has lead to our address.
+#[test]
+fn a_page_of_another_site_changes_nothing_and_reads_nothing_secret() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let mut addresses = Vec::new();
+        for local in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            addresses.push(listener.local_addr().expect("an address"));
+            let fine = |_| async { Answer::text(StatusCode::OK, "fine") };
+            match local {
+                true => drop(tokio::task::spawn_local(serve_local(listener, fine))),
+                false => drop(tokio::task::spawn_local(serve(listener, fine))),
+            }
+        }
+        // Method, fields; what pages for anybody answer, and what pages for the machine do.
+        for (method, fields, open, local) in [
+            ("POST", "Host: 127.0.0.1:15000", 200, 200),
+            ("POST", "Host: [::1]:15000", 200, 200),
+            ("PUT", "Host: localhost:15000", 200, 200),
+            ("POST", "Host: 10.0.0.9", 200, 200),
+            ("POST", "Host: 127.0.0.1:15000\r\nOrigin: http://127.0.0.1:15000", 200, 200),
+            ("POST", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: same-origin", 200, 200),
+            ("POST", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: none", 200, 200),
+            ("POST", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: cross-site", 403, 403),
+            ("POST", "Host: localhost:15000\r\nSec-Fetch-Site: same-site", 403, 403),
+            ("POST", "Host: 127.0.0.1:15000\r\nOrigin: http://evil.example", 403, 403),
+            ("POST", "Host: 127.0.0.1:15000\r\nOrigin: http://127.0.0.1:3000", 403, 403),
+            ("POST", "Host: 127.0.0.1:15000\r\nOrigin: null", 403, 403),
+            ("DELETE", "Host: 127.0.0.1\r\nOrigin: null", 403, 403),
+            ("POST", "Host: rebound.example:15000", 403, 403),
+            ("POST", "Host: localhost.evil.example", 403, 403),
+            ("POST", "Host: rebound.example\r\nOrigin: http://rebound.example", 403, 403),
+            ("GET", "Host: 127.0.0.1:15000\r\nSec-Fetch-Site: cross-site", 200, 200),
+            ("GET", "Host: rebound.example:15000", 200, 403),
+        ] {
+            for (address, wanted) in addresses.iter().zip([open, local]) {
+                let request =
+                    format!("{method} / HTTP/1.1\r\n{fields}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                let answer = read_to_end(send(*address, request.as_bytes()).await).await;
+                let status = format!("HTTP/1.1 {wanted} ");
+                assert!(answer.starts_with(&status), "{method} {fields}: {answer:?}");
+            }
+        }
     });
 }

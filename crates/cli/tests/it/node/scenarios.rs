@@ -37,7 +37,7 @@ fn is_refused(from: &Pod, to: (Ipv4Addr, u16)) -> bool {
 fn quit(mesh: &Mesh) {
     let ask = || {
         let mut page = TcpStream::connect(local(15000)).expect("its page");
-        let words = b"POST /quitquitquit HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+        let words = b"POST /quitquitquit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
         page.write_all(words).expect("said");
         page.read_exact(&mut [0; 12]).expect("answered");
     };
