@@ -96,9 +96,21 @@ pub(crate) struct Args {
     #[command(flatten)]
     keys: KeyArgs,
 
+    /// Whether keys of token issuers may be fetched from this machine (127.0.0.0/8, ::1): for issuers that run beside the control
+    /// plane. `voile up` allows it to its own, since its services are there.
+    #[arg(long, value_name = "allow|refuse", default_value = "refuse")]
+    jwks_loopback: JwksLoopback,
+
     /// off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+}
+
+/// Whether keys may be fetched from this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum JwksLoopback {
+    Allow,
+    Refuse,
 }
 
 /// How keys of token issuers are fetched.
@@ -123,7 +135,10 @@ impl KeyArgs {
     /// The same as words for a control plane that another process is.
     pub(super) fn words(&self) -> std::io::Result<Vec<(&'static str, String)>> {
         let refresh = format!("{}ms", self.jwks_refresh.as_millis());
-        let mut words = vec![("--jwks-refresh", refresh)];
+        let mut words = vec![
+            ("--jwks-refresh", refresh),
+            ("--jwks-loopback", "allow".to_owned()),
+        ];
         if let Some(file) = &self.jwks_ca {
             let file = std::path::absolute(file)?;
             words.push(("--jwks-ca", file.to_string_lossy().into_owned()));
@@ -193,6 +208,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             refresh: args.keys.jwks_refresh,
             authorities: args.keys.jwks_ca,
             blocked: args.keys.jwks_block,
+            loopback: args.jwks_loopback == JwksLoopback::Allow,
         },
     };
     voile_memory::frugal();

@@ -36,6 +36,8 @@ const MAX_ADDRESSES: usize = 4;
 pub(super) struct Outside {
     /// Ranges that nobody is asked at, besides those that never are.
     pub(super) blocked: Vec<AddressRange>,
+    /// Whether addresses of this machine may be asked.
+    pub(super) loopback: bool,
     /// Authorities believed besides the system's, as PEM.
     pub(super) authorities: Option<PathBuf>,
 }
@@ -103,7 +105,7 @@ async fn connect(outside: &Outside, place: &Place) -> Result<TcpStream, String> 
     };
     let mut last = format!("{} has no address", place.host);
     for address in addresses.into_iter().take(MAX_ADDRESSES) {
-        if let Some(why) = forbidden(address.ip(), &outside.blocked) {
+        if let Some(why) = forbidden(address.ip(), outside) {
             last = format!("{} is not asked: {why}", address.ip());
             continue;
         }

@@ -58,6 +58,8 @@ pub struct KeyOptions {
     pub authorities: Option<PathBuf>,
     /// Addresses that nobody is asked at.
     pub blocked: Vec<AddressRange>,
+    /// Whether this machine may be asked: for `voile up`, whose services are there.
+    pub loopback: bool,
 }
 
 impl Default for KeyOptions {
@@ -66,6 +68,7 @@ impl Default for KeyOptions {
             refresh: REFRESH,
             authorities: None,
             blocked: Vec::new(),
+            loopback: false,
         }
     }
 }
@@ -153,6 +156,7 @@ impl Keys {
             changed: Notify::new(),
             outside: Outside {
                 blocked: options.blocked.clone(),
+                loopback: options.loopback,
                 authorities: options.authorities.clone(),
             },
             refresh: options.refresh,

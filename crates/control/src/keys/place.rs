@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use voile_model::mesh::AddressRange;
 use voile_model::ranges::masked;
 
+use super::ask::Outside;
+
 /// The longest URL that is asked for, in bytes: a longer one is nobody's, and would fill logs.
 const MAX_URL_BYTES: usize = 2048;
 
@@ -118,31 +120,40 @@ impl std::fmt::Display for Place {
 }
 
 /// Why nobody is asked at an address; `None` where it may be.
-pub(super) fn forbidden(address: IpAddr, blocked: &[AddressRange]) -> Option<&'static str> {
+pub(super) fn forbidden(address: IpAddr, outside: &Outside) -> Option<&'static str> {
     let address = plain(address);
     let within = |range: &AddressRange| {
         range.address.is_ipv4() == address.is_ipv4()
             && masked(address, range.prefix) == masked(range.address, range.prefix)
     };
-    if blocked.iter().any(within) {
+    if outside.blocked.iter().any(within) {
         return Some("the operator blocked it");
     }
-    let never = match address {
-        IpAddr::V4(v4) => {
-            v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() || v4.is_link_local()
-        }
-        IpAddr::V6(v6) => {
-            v6.is_unspecified()
-                || v6.is_multicast()
-                || v6.is_unicast_link_local()
-                || v6 == CLOUD_METADATA
-        }
-    };
+    if address.is_loopback() && !outside.loopback {
+        return Some("it is this machine; `--jwks-loopback allow` lets it be asked");
+    }
+    let never = CLOUD_METADATA.contains(&address)
+        || match address {
+            IpAddr::V4(v4) => {
+                // "This network" (RFC 1122 section 3.2.1.3): a kernel may take any of it for the machine itself.
+                v4.octets()[0] == 0 || v4.is_multicast() || v4.is_broadcast() || v4.is_link_local()
+            }
+            IpAddr::V6(v6) => {
+                v6.is_unspecified() || v6.is_multicast() || v6.is_unicast_link_local()
+            }
+        };
     never.then_some("nobody's keys are there (clouds hand out credentials at such addresses)")
 }
 
-/// Where a cloud answers its machines over IPv6; its IPv4 address is link-local.
-const CLOUD_METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// Where clouds answer their machines, besides the link-local 169.254.169.254: over IPv6 those of Amazon and Google, then Alibaba's,
+/// Oracle's and Azure's.
+const CLOUD_METADATA: [IpAddr; 5] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+];
 
 /// The address that is meant by one that only carries another: IPv4-mapped, and NAT64's well-known prefix.
 fn plain(address: IpAddr) -> IpAddr {
@@ -213,13 +224,27 @@ mod tests {
 
     #[test]
     fn some_addresses_are_never_asked() {
-        let blocked = [AddressRange {
-            address: IpAddr::from([10, 0, 0, 0]),
-            prefix: 8,
-        }];
+        let outside = |loopback| Outside {
+            blocked: vec![AddressRange {
+                address: IpAddr::from([10, 0, 0, 0]),
+                prefix: 8,
+            }],
+            loopback,
+            authorities: None,
+        };
+        for address in [
+            "127.0.0.1",
+            "127.8.9.1",
+            "::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+        ] {
+            let parsed = address.parse().expect("an address");
+            assert!(forbidden(parsed, &outside(true)).is_none(), "{address}");
+            let why = forbidden(parsed, &outside(false)).expect("refused unless it is allowed");
+            assert!(why.contains("--jwks-loopback allow"), "{address}: {why}");
+        }
         for (address, may) in [
-            ("127.0.0.1", true),
-            ("::1", true),
             ("192.168.0.1", true),
             ("203.0.113.9", true),
             ("2001:db8::1", true),
@@ -229,7 +254,11 @@ mod tests {
             ("64:ff9b::a9fe:a9fe", false),
             ("fe80::1", false),
             ("fd00:ec2::254", false),
+            ("fd20:ce::254", false),
+            ("100.100.100.200", false),
+            ("168.63.129.16", false),
             ("0.0.0.0", false),
+            ("0.1.2.3", false),
             ("::", false),
             ("224.0.0.1", false),
             ("255.255.255.255", false),
@@ -238,7 +267,10 @@ mod tests {
             ("::ffff:10.1.2.3", false),
         ] {
             let parsed = address.parse().expect("an address");
-            assert_eq!(forbidden(parsed, &blocked).is_none(), may, "{address}");
+            for loopback in [false, true] {
+                let found = forbidden(parsed, &outside(loopback));
+                assert_eq!(found.is_none(), may, "{address}: {found:?}");
+            }
         }
     }
 }

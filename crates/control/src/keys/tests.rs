@@ -57,8 +57,16 @@ fn uri(at: SocketAddr, path: &str) -> Origin {
     Origin::Uri(format!("http://{at}{path}").into())
 }
 
+/// Servers of tests are on this machine.
+fn outside() -> Outside {
+    Outside {
+        loopback: true,
+        ..Outside::default()
+    }
+}
+
 async fn fetched(origin: &Origin, limit: Duration) -> Result<Arc<str>, String> {
-    fetch(&Outside::default(), origin, limit).await
+    fetch(&outside(), origin, limit).await
 }
 
 const SOON: Duration = Duration::from_millis(300);
@@ -191,7 +199,7 @@ async fn over_tls_a_server_is_believed_by_an_authority_of_ours_and_by_its_name()
     ] {
         let outside = Outside {
             authorities: authorities.clone(),
-            ..Outside::default()
+            ..outside()
         };
         let origin = Origin::Uri(format!("https://{host}:{}/keys", at.port()).into());
         let got = fetch(&outside, &origin, PATIENT).await;
@@ -252,7 +260,7 @@ async fn blocked_addresses_are_not_even_called() {
             address: at.ip(),
             prefix: 8,
         }],
-        authorities: None,
+        ..outside()
     };
     for host in [at.to_string(), format!("localhost:{}", at.port())] {
         let found = ask::get(&outside, &format!("http://{host}/"), PATIENT).await;
@@ -263,6 +271,28 @@ async fn blocked_addresses_are_not_even_called() {
         );
     }
     assert!(!called.load(Ordering::SeqCst));
+}
+
+/// By its address, by a name that leads to it, and by a redirect; nobody there hears of it.
+#[tokio::test]
+async fn this_machine_is_not_asked_unless_that_is_allowed() {
+    let called = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&called);
+    let at = serve(move |_, stream| {
+        heard.store(true, Ordering::SeqCst);
+        say(stream, "200 OK", KEYS);
+    });
+    for host in [
+        at.to_string(),
+        format!("localhost:{}", at.port()),
+        format!("[::ffff:127.0.0.1]:{}", at.port()),
+    ] {
+        let origin = Origin::Uri(format!("http://{host}/").into());
+        let found = fetch(&Outside::default(), &origin, PATIENT).await;
+        let why = found.expect_err("refused");
+        assert!(why.contains("--jwks-loopback allow"), "{host}: {why}");
+    }
+    assert!(!called.load(Ordering::SeqCst), "it was called");
 }
 
 #[tokio::test]
@@ -322,6 +352,7 @@ async fn good_keys_stay_while_their_server_is_down_and_over_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = KeyOptions {
         refresh: Duration::from_millis(20),
+        loopback: true,
         ..KeyOptions::default()
     };
     let mesh = mesh(&format!("http://{at}/keys"));
@@ -359,7 +390,11 @@ async fn good_keys_stay_while_their_server_is_down_and_over_a_restart() {
 async fn missing_keys_are_said_with_their_place_and_reason() {
     let at = serve(|_, stream| say(stream, "404 no", ""));
     let folder = tempfile::tempdir().expect("a folder");
-    let keys = Keys::new(folder.path(), &KeyOptions::default());
+    let options = KeyOptions {
+        loopback: true,
+        ..KeyOptions::default()
+    };
+    let keys = Keys::new(folder.path(), &options);
     keys.want(&mesh(&format!("http://{at}/keys")));
     assert!(keys.missing().is_empty(), "nobody was asked yet");
     let running = tokio::spawn(keys.clone().run());

@@ -143,7 +143,7 @@ impl Captured {
         let start = || {
             Process::start("control", |voile| {
                 voile
-                    .arg("control")
+                    .args(["control", "--jwks-loopback", "allow"])
                     .arg("--config")
                     .arg(folder.join("config"));
                 voile.arg("--state").arg(folder.join("state"));

@@ -351,7 +351,7 @@ pub(crate) fn start_control(
     let state = folder.join("state");
     let process = Process::start("control", |voile| {
         voile
-            .arg("control")
+            .args(["control", "--jwks-loopback", "allow"])
             .arg("--config")
             .arg(config)
             .arg("--state")
