@@ -7,11 +7,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use prost::Message;
+use rustix::fs::{FileType, Mode, chmod, lstat, stat};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     bind, connect, listen, recv, recvmsg, sendmsg, socket_with,
 };
+use rustix::process::geteuid;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use voile_proto::zds as wire;
@@ -35,18 +39,73 @@ fn strange(reason: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason.into())
 }
 
+/// Whether whoever is at the other end runs as our own user or as root: an agent gives away network namespaces, and a proxy takes
+/// its word for who a pod is.
+fn is_trusted(stream: &UnixStream) -> io::Result<()> {
+    let uid = socket_peercred(stream)?.uid;
+    match uid.is_root() || uid == geteuid() {
+        true => Ok(()),
+        false => {
+            let reason = format!("the other end is user {}, not ours", uid.as_raw());
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+        }
+    }
+}
+
+/// Refuses a folder in which others may replace what is ours.
+fn folder_is_ours(path: &Path) -> io::Result<()> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let folder = stat(parent.unwrap_or(Path::new(".")))?;
+    let mode = Mode::from_raw_mode(folder.st_mode);
+    let by_others = mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX);
+    let owned = folder.st_uid == 0 || folder.st_uid == geteuid().as_raw();
+    match owned && !by_others {
+        true => Ok(()),
+        false => {
+            let reason = "its folder is another user's, or others may write in it";
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+        }
+    }
+}
+
+/// Removes a socket that nobody listens at any more; anything else stays.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    let there = lstat(path)?;
+    let taken = |reason| io::Error::new(io::ErrorKind::AddrInUse, reason);
+    if FileType::from_raw_mode(there.st_mode) != FileType::Socket {
+        return Err(taken("the path is there and no socket"));
+    }
+    match connect(new_socket()?, address) {
+        Err(Errno::CONNREFUSED) => Ok(std::fs::remove_file(path)?),
+        _ => Err(taken("another agent listens there")),
+    }
+}
+
 /// Where an agent waits for proxies.
 #[derive(Debug)]
 pub struct Agents(UnixListener);
 
 impl Agents {
-    /// Listens there.
+    /// Listens there, for its own user and root alone. A socket that an agent before it left behind is replaced.
     ///
     /// # Errors
-    /// The path is taken, too long, or not permitted.
+    /// Another agent listens there, the path is something else than a socket, too long, or not permitted, or others may write in its
+    /// folder and could put a socket of theirs in its place.
     pub fn listen(path: &Path) -> io::Result<Self> {
+        folder_is_ours(path)?;
+        let address = SocketAddrUnix::new(path)?;
         let socket = new_socket()?;
-        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        match bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) => {
+                remove_stale(path, &address)?;
+                bind(&socket, &address)?;
+            }
+            bound => bound?,
+        }
+        // Nobody can connect before it listens, so there is no moment at which anybody may.
+        chmod(path, Mode::RUSR | Mode::WUSR)?;
         listen(&socket, BACKLOG)?;
         Ok(Self(UnixListener::from_std(socket.into())?))
     }
@@ -57,6 +116,7 @@ impl Agents {
     /// The socket is broken, or a caller said something else; another may be accepted after that.
     pub async fn accept(&self) -> io::Result<Channel> {
         let (stream, _) = self.0.accept().await?;
+        is_trusted(&stream)?;
         let channel = Channel(stream);
         let (bytes, _) = channel.receive().await?.ok_or_else(gone)?;
         let hello = wire::ZdsHello::decode(&*bytes).map_err(|error| strange(error.to_string()))?;
@@ -87,6 +147,7 @@ impl Channel {
         let socket = new_socket()?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         let channel = Self(UnixStream::from_std(socket.into())?);
+        is_trusted(&channel.0)?;
         let version = wire::Version::V1.into();
         let hello = wire::ZdsHello { version }.encode_to_vec();
         channel.send(&hello, None).await?;

@@ -66,9 +66,10 @@ impl Told {
         let request = wire::WorkloadRequest::decode(bytes);
         let request = request.map_err(|error| format!("not a message of the protocol: {error}"))?;
         let payload = request.payload.ok_or("a message that says nothing")?;
-        let named = |uid: String| match uid.is_empty() {
-            true => Err("a pod without a uid".to_owned()),
-            false => Ok(uid),
+        let named = |uid: String| match uid.as_str() {
+            "" => Err("a pod without a uid".to_owned()),
+            text if !is_name(text) => Err("a pod whose uid is no name".to_owned()),
+            _ => Ok(uid),
         };
         match (payload, inside) {
             (Payload::Add(add), Some(inside)) => Ok(Self::Add {
@@ -85,6 +86,15 @@ impl Told {
     }
 }
 
+/// Longest name of a pod, a namespace or an account, in bytes: Kubernetes' own bound (RFC 1123), also of a uid.
+const MAX_NAME_BYTES: usize = 253;
+
+/// Whether a text may name something: it stands in identities, logs and pages, where nothing else may be read into it.
+fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    text.len() <= MAX_NAME_BYTES && text.bytes().all(plain)
+}
+
 fn who(info: Option<wire::WorkloadInfo>) -> Result<Who, String> {
     let info = info.ok_or("a pod of which nothing is said (workload_info)")?;
     let fields = [
@@ -94,6 +104,9 @@ fn who(info: Option<wire::WorkloadInfo>) -> Result<Who, String> {
     ];
     if let Some((field, _)) = fields.iter().find(|(_, value)| value.is_empty()) {
         return Err(format!("a pod without workload_info.{field}"));
+    }
+    if let Some((field, _)) = fields.iter().find(|(_, value)| !is_name(value)) {
+        return Err(format!("a pod whose workload_info.{field} is no name"));
     }
     Ok(Who {
         name: info.name,
@@ -150,6 +163,24 @@ mod tests {
                 add("1", Some(("a", "b", ""))),
                 true,
                 Some("service_account"),
+            ),
+            (
+                "another's identity",
+                add("1", Some(("a", "b/sa/root", "c"))),
+                true,
+                Some("namespace is no name"),
+            ),
+            (
+                "a second line",
+                add("1", Some(("a\nb", "b", "c"))),
+                true,
+                Some("name is no name"),
+            ),
+            (
+                "a long uid",
+                add(&"u".repeat(254), whole),
+                true,
+                Some("uid is no name"),
             ),
             (
                 "no network",

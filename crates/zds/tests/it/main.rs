@@ -95,3 +95,82 @@ async fn a_word_that_is_too_long_is_answered_with_the_reason() {
     };
     tokio::join!(proxy, agent);
 }
+
+#[tokio::test]
+async fn a_socket_is_for_its_user_alone_and_a_stale_one_is_replaced() {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("zds");
+    let first = Agents::listen(&path).expect("listens");
+    let there = std::fs::symlink_metadata(&path).expect("it is there");
+    assert_eq!(there.mode() & 0o777, 0o600, "its user's alone");
+    let error = Agents::listen(&path).expect_err("one at a time");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{error}");
+    drop(first);
+    let _second = Agents::listen(&path).expect("what a dead one left is replaced");
+    assert!(
+        path.symlink_metadata()
+            .expect("it is there")
+            .file_type()
+            .is_socket()
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_socket_and_what_others_may_replace_is_left_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("zds");
+    std::fs::write(&path, "precious").expect("written");
+    let error = Agents::listen(&path).expect_err("a file");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse, "{error}");
+    assert_eq!(std::fs::read(&path).expect("it is there"), b"precious");
+    std::fs::remove_file(&path).expect("removed");
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), open).expect("opened");
+    let error = Agents::listen(&path).expect_err("anybody's folder");
+    assert_eq!(
+        error.kind(),
+        std::io::ErrorKind::PermissionDenied,
+        "{error}"
+    );
+}
+
+/// Another user is refused by both ends, whatever the file's mode says. Needs root, to become another user in a thread.
+#[test]
+fn another_user_is_refused_by_both_ends() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let all = || std::fs::Permissions::from_mode(0o777);
+    let path = folder.path().join("zds");
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .expect("a runtime")
+    };
+    runtime().block_on(async {
+        let agents = Agents::listen(&path).expect("listens");
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))
+            .expect("open to enter");
+        std::fs::set_permissions(&path, all()).expect("the mode does not help");
+        let to = path.clone();
+        let stranger = std::thread::spawn(move || {
+            let nobody = rustix::process::Uid::from_raw(65_534);
+            // Of this thread alone, which ends.
+            rustix::thread::set_thread_uid(nobody).expect("another user");
+            runtime().block_on(async { Channel::connect(&to).await.map(drop) })
+        });
+        let error = agents.accept().await.expect_err("another user");
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::PermissionDenied,
+            "{error}"
+        );
+        // Root's agent is one that anybody may believe.
+        stranger.join().expect("no panic").expect("root is trusted");
+    });
+}
