@@ -71,13 +71,7 @@ pub(crate) async fn detect(
             rest = settings.detection_timeout;
         }
     } else if prefix.is_empty() {
-        let connected = match before {
-            Some(before) => before,
-            None => {
-                let origin = worker.homeward(remote);
-                transport::connect(endpoint, origin, settings.connect_timeout).await
-            }
-        };
+        let connected = connect(worker, endpoint, remote, before).await;
         let Ok(application) = &connected else {
             return Some((Detected::Silent, Some(connected)));
         };
@@ -114,6 +108,20 @@ pub(crate) async fn detect(
     }
     let detected = transport::read_prefix(tcp, prefix, Some(rest)).await.ok()?;
     Some((detected, ahead))
+}
+
+/// The application's connection: the one that was opened before, or one that is opened now.
+async fn connect(
+    worker: &Worker,
+    endpoint: SocketAddr,
+    remote: SocketAddr,
+    before: Option<Ahead>,
+) -> Ahead {
+    if let Some(before) = before {
+        return before;
+    }
+    let limit = worker.settings().connect_timeout;
+    transport::connect(endpoint, worker.homeward(remote), limit).await
 }
 
 /// Waits without a buffer, and reads what came; 0 is the client's end.
