@@ -95,6 +95,10 @@ codes! {
     UNKNOWN_ISSUER = "V0342";
     /// A policy holds for a workload behind a node proxy and asks what only requests tell.
     NODE_PROXY_CANNOT_TELL = "V0343";
+    /// A RequestAuthentication or RateLimit holds for a port that declares no protocol: what is not HTTP is denied there.
+    REQUESTS_ONLY = "V0344";
+    /// A RequestAuthentication selects a workload with a port declared TCP or TLS: no token is verified there.
+    TOKENS_ON_TCP = "V0345";
     /// A RateLimit selects no workload.
     RATE_LIMIT_SELECTS_NOTHING = "V0350";
     /// A RateLimit holds for a workload before which no proxy stands to count.

@@ -9,7 +9,7 @@ mod waypoint;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort};
+use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort, token_rules};
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
     Action, Attribute, Denial, DryRun, Facts, Http, Outcome, PathNormalization, Policy, Reason,
@@ -301,8 +301,15 @@ fn one(
         question,
         &mut explanation,
     );
-    if explanation.allowed && !is_opaque(protocol) {
-        explanation.limits = limits::told(mesh, subject);
+    let limited = match is_opaque(protocol) {
+        true => Vec::new(),
+        false => limits::told(mesh, subject),
+    };
+    let holding = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
+    let ruled = !token_rules(holding).is_empty() || !limited.is_empty();
+    requests_alone(protocol, ruled, &mut explanation);
+    if explanation.allowed {
+        explanation.limits = limited;
     }
     explanation
 }
@@ -317,6 +324,14 @@ fn enforced_protocol(subject: &Subject<'_>, protocol: Protocol) -> Protocol {
 
 fn is_opaque(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::Tcp | Protocol::Tls)
+}
+
+/// Says of a port that declares nothing that it carries requests alone, where rules about requests hold.
+fn requests_alone(protocol: Protocol, ruled: bool, explanation: &mut Explanation) {
+    if protocol == Protocol::Auto && ruled {
+        let said = "what is not HTTP is denied on this port: it declares no protocol, and rules about requests hold there";
+        explanation.beside.push(said.to_owned());
+    }
 }
 
 /// What policies and a token come to.

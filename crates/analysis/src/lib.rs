@@ -23,6 +23,7 @@ mod ports;
 mod principals;
 mod rate_limits;
 mod request_authentication;
+mod requests_only;
 mod routes;
 mod services;
 mod sidecars;
@@ -47,6 +48,7 @@ pub fn analyze(mesh: &Mesh, now: SystemTime) -> Vec<Diagnostic> {
     listeners::check(mesh, subjects, &mut found);
     peer_authentication::check(mesh, subjects, &mut found);
     request_authentication::check(&view, &mut found);
+    requests_only::check(&view, &mut found);
     authorization::check(&view, &mut found);
     principals::check(&view, &mut found);
     mutual_tls::check(&view, now, &mut found);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use voile_model::mesh::gateway_api::Gateway;
-use voile_model::mesh::{Mesh, Service, ServicePort, Workload};
+use voile_model::mesh::{Mesh, Service, ServicePort, Workload, token_rules};
 use voile_model::{Identity, ResourceName};
 use voile_policy::Mode;
 
 use super::{
-    Decided, Explanation, Held, Question, ask, is_opaque, limits, refused_at_the_door, token,
+    Decided, Explanation, Held, Question, ask, is_opaque, limits, refused_at_the_door,
+    requests_alone, token,
 };
 
 /// The waypoint that takes a caller's connection to a service; else why nobody passes, and what would have to be otherwise.
@@ -79,6 +80,11 @@ pub(super) fn at(
     let own = mesh.workloads.values().find(is_its);
     let own = own.map(|own| &**own);
     let holding = mesh.request_authentication_at(gateway, Some(service), own);
+    let limited = match is_opaque(port.protocol) {
+        true => Vec::new(),
+        false => limits::told_at(mesh, (gateway, own), service),
+    };
+    let ruled = !token_rules(holding.iter().copied()).is_empty() || !limited.is_empty();
     let looked = match is_opaque(port.protocol) {
         true => token::unlooked(question),
         false => token::look_by(holding, question.path, question),
@@ -90,8 +96,9 @@ pub(super) fn at(
         question,
         &mut explanation,
     );
-    if explanation.allowed && !is_opaque(port.protocol) {
-        explanation.limits = limits::told_at(mesh, (gateway, own), service);
+    requests_alone(port.protocol, ruled, &mut explanation);
+    if explanation.allowed {
+        explanation.limits = limited;
     }
     explanation
 }
