@@ -160,7 +160,6 @@ mod tests {
                     ("x-envoy-peer-metadata", "forged"),
                     ("x-envoy-peer-metadata-id", "forged"),
                     ("x_envoy_attempt_count", "forged"),
-                    ("x-envoy_upstream-rq-timeout-ms", "forged"),
                     ("X-Envoy-Internal", "true"),
                     ("x-envoy-max-retries", "1000"),
                     ("x-envoy-external-address", "10.0.0.1"),
