@@ -152,12 +152,14 @@ fn declared_differently(services: &[&Arc<Service>], found: &mut Vec<Diagnostic>)
 
 /// Two services at one virtual address.
 fn virtual_addresses(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
-    let mut taken: BTreeMap<(IpAddr, Port), &Service> = BTreeMap::new();
+    let mut taken: BTreeMap<(IpAddr, Port, bool), &Service> = BTreeMap::new();
     for service in mesh.services.values() {
         for address in &service.addresses {
             for port in &service.ports {
-                let Some(first) = taken.get(&(*address, port.number)) else {
-                    taken.insert((*address, port.number), service);
+                // A port of UDP is another than the port of TCP with its number.
+                let place = (*address, port.number, port.protocol == Protocol::Udp);
+                let Some(first) = taken.get(&place) else {
+                    taken.insert(place, service);
                     continue;
                 };
                 // The hosts of one ServiceEntry share its addresses; opaque bytes cannot tell them apart.
