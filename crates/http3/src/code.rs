@@ -21,6 +21,8 @@ impl Code {
     pub const FRAME_ERROR: Self = Self(0x106);
     /// Work without wanting its results.
     pub const EXCESSIVE_LOAD: Self = Self(0x107);
+    /// A push, or a stream of the peer's farewell, by a number that was never allowed.
+    pub const ID_ERROR: Self = Self(0x108);
     /// Settings that may not be, or twice.
     pub const SETTINGS_ERROR: Self = Self(0x109);
     /// The first frame was another.

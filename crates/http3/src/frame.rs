@@ -84,6 +84,10 @@ pub struct Frames {
     control: bool,
     /// Of a control stream: settings came.
     settled: bool,
+    /// Of a control stream: the largest push ID that the peer allows.
+    max_push: Option<u64>,
+    /// Of a control stream: the last ID of the peer's farewell.
+    goaway: Option<u64>,
 }
 
 impl Frames {
@@ -95,6 +99,8 @@ impl Frames {
             limit,
             control: false,
             settled: false,
+            max_push: None,
+            goaway: None,
         }
     }
 
@@ -173,12 +179,39 @@ impl Frames {
                     if *left > 0 {
                         return Ok(None);
                     }
-                    let event = heard(*kind, kept)?;
+                    let (kind, kept) = (*kind, std::mem::take(kept));
                     self.state = BEGIN;
-                    if let Some(event) = event {
+                    if let Some(event) = self.heard(kind, &kept)? {
                         return Ok(Some(event));
                     }
                 }
+            }
+        }
+    }
+
+    /// What a frame of a control stream says.
+    fn heard(&mut self, kind: u64, kept: &[u8]) -> Result<Option<Event>, Code> {
+        if kind == kind::SETTINGS {
+            return settled(kept);
+        }
+        let (id, length) = integer::take(kept).ok_or(Code::FRAME_ERROR)?;
+        if length != kept.len() {
+            return Err(Code::FRAME_ERROR);
+        }
+        match kind {
+            // A farewell only ever comes nearer (RFC 9114 section 5.2).
+            kind::GOAWAY if self.goaway.is_some_and(|last| id > last) => Err(Code::ID_ERROR),
+            kind::GOAWAY => {
+                self.goaway = Some(id);
+                Ok(Some(Event::Goaway))
+            }
+            // Nothing is ever promised, so there is nothing to cancel (RFC 9114 section 7.2.3).
+            kind::CANCEL_PUSH => Err(Code::ID_ERROR),
+            // MAX_PUSH_ID, which never shrinks (RFC 9114 section 7.2.7).
+            _ if self.max_push.is_some_and(|last| id < last) => Err(Code::ID_ERROR),
+            _ => {
+                self.max_push = Some(id);
+                Ok(None)
             }
         }
     }
@@ -221,22 +254,8 @@ fn at_most(left: u64, there: usize) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(there)
 }
 
-/// What a frame of a control stream says.
-fn heard(kind: u64, mut rest: &[u8]) -> Result<Option<Event>, Code> {
-    let mut integer = || {
-        let (value, length) = integer::take(rest)?;
-        rest = &rest[length..];
-        Some(value)
-    };
-    if kind != kind::SETTINGS {
-        integer().ok_or(Code::FRAME_ERROR)?;
-        return match (rest.is_empty(), kind) {
-            (false, _) => Err(Code::FRAME_ERROR),
-            (true, kind::GOAWAY) => Ok(Some(Event::Goaway)),
-            // Nothing is ever pushed.
-            (true, _) => Ok(None),
-        };
-    }
+/// Checks settings.
+fn settled(mut rest: &[u8]) -> Result<Option<Event>, Code> {
     let mut seen = Vec::new();
     while !rest.is_empty() {
         let mut integer = || {
@@ -397,6 +416,13 @@ mod tests {
             (&[4, 1, 6], Err(Code::FRAME_ERROR)),
             (&[4, 0, 7, 2, 0, 0], Err(Code::FRAME_ERROR)),
             (&[4, 0, 7, 0], Err(Code::FRAME_ERROR)),
+            (&[4, 0, 3, 1, 0], Err(Code::ID_ERROR)),
+            (&[4, 0, 13, 1, 5, 3, 1, 3], Err(Code::ID_ERROR)),
+            (&[4, 0, 3, 0], Err(Code::FRAME_ERROR)),
+            (&[4, 0, 13, 1, 5, 13, 1, 5, 13, 1, 6], Ok(1)),
+            (&[4, 0, 13, 1, 5, 13, 1, 4], Err(Code::ID_ERROR)),
+            (&[4, 0, 7, 1, 8, 7, 1, 4, 7, 1, 4], Ok(4)),
+            (&[4, 0, 7, 1, 4, 7, 1, 8], Err(Code::ID_ERROR)),
             (&[4, 0x9f, 0, 0, 0], Err(Code::EXCESSIVE_LOAD)),
             (&[4, 0, 6, 0], Err(Code::FRAME_UNEXPECTED)),
         ] {

@@ -86,7 +86,16 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         leaving: false,
     };
     let serving = http2::serve_connection(&worker, role, theirs);
-    let (end, carried) = tokio::join!(serving, async move { carrier.carry().await });
+    let carrying = async move {
+        let carried = carrier.carry().await;
+        if let Err(code) = carried {
+            carrier.connection.close(quic(code), b"");
+        }
+        // The connection is closed before its critical streams are: a client that hears of them first takes that for
+        // another error (RFC 9114 section 6.2.1).
+        (carried, (carrier.control, carrier.streams))
+    };
+    let (end, (carried, _critical)) = tokio::join!(serving, carrying);
     let code = match (carried, end) {
         (Err(code), _) => code,
         (Ok(()), ConnectionEnd::Aborted) => Code::EXCESSIVE_LOAD,
@@ -107,7 +116,7 @@ struct Carrier {
     control: Option<SendStream>,
     /// The first stream that nobody has looked at.
     next: u64,
-    /// Requests that were given up before they were any.
+    /// Requests that were given up before they were any, or right afterwards.
     unseen: u64,
     /// The client was told that no more is taken.
     leaving: bool,
@@ -142,15 +151,17 @@ impl Carrier {
                 stream = self.connection.accept_uni() => {
                     let Ok(stream) = stream else { return Ok(()) };
                     let seen = Rc::clone(&self.seen);
-                    self.streams.spawn_local(streams::serve(stream, seen));
+                    let connection = self.connection.clone();
+                    self.streams.spawn_local(streams::serve(connection, stream, seen));
                 }
                 Some(done) = self.requests.join_next() => {
-                    self.unseen += u64::from(judged(done)? == request::Seen::Nothing);
+                    self.unseen += u64::from(judged(done)? == request::Seen::GivenUp);
                     if self.is_abused() {
                         return Err(Code::EXCESSIVE_LOAD);
                     }
                 }
                 Some(done) = self.streams.join_next() => judged(done)?,
+                () = stopped(self.control.as_ref()) => return Err(Code::CLOSED_CRITICAL_STREAM),
             }
         }
         if !self.leaving {
@@ -178,7 +189,8 @@ impl Carrier {
         let _ = tokio::time::timeout(patience.min(self.timeouts.linger), refusing).await;
     }
 
-    /// Whether the client makes streams without asking anything on them. Those that ask are the engine's to judge, by the same figure.
+    /// Whether the client makes requests without wanting their answers. The figure is HTTP/2's, which the engine applies as well; here
+    /// requests count that were answered in part already.
     fn is_abused(&self) -> bool {
         self.unseen >= MAX_PREMATURE_RESETS.into() && self.unseen > self.next / 2
     }
@@ -207,6 +219,20 @@ impl Carrier {
             let writing = control.write_all(&said);
             let _ = tokio::time::timeout(self.timeouts.linger, writing).await;
         }
+    }
+}
+
+/// Ready when the client wants our settings' stream no longer, which ends the connection (RFC 9114 section 6.2.1). It may
+/// be asked again and again.
+async fn stopped(control: Option<&SendStream>) {
+    match control {
+        Some(control) => {
+            // One that is gone with its connection is nobody's.
+            if !matches!(control.stopped().await, Ok(Some(_))) {
+                std::future::pending::<()>().await;
+            }
+        }
+        None => std::future::pending().await,
     }
 }
 

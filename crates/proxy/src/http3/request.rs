@@ -4,7 +4,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quinn::{ReadError, RecvStream, SendStream as QuicSend, StoppedError, VarInt, WriteError};
@@ -15,6 +15,7 @@ use voile_http3::{Code, Decoded, Event, Frames, data_head, decode, encode, head_
 
 use super::limits::{MAX_BLOCK, MAX_CHUNK};
 use super::quic;
+use crate::http2::limits::PREMATURE;
 
 /// Why a request goes no further.
 enum Over {
@@ -22,6 +23,8 @@ enum Over {
     Stream(Code),
     /// The connection does.
     Connection(Code),
+    /// The client wants no answer any more.
+    GivenUp,
     /// There is nobody to be told.
     Gone,
 }
@@ -40,8 +43,8 @@ const FILLER: &str = "x-voile-too-large";
 /// How much of a request there was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It was given up before it was one, so that the engine never heard of it.
-    Nothing,
+    /// It was given up before it was one, so that the engine never heard of it, or within [`PREMATURE`].
+    GivenUp,
     /// A head.
     Head,
 }
@@ -59,13 +62,22 @@ pub(super) async fn serve(
         stream: recv,
         frames: Frames::of_request(MAX_BLOCK),
         chunk: Bytes::new(),
-        seen: Seen::Nothing,
+        seen: Seen::GivenUp,
     };
+    let began = Instant::now();
     let code = match answer(&link, &mut send, &mut asked, patience).await {
         Ok(()) => Code::NO_ERROR,
         Err(Over::Stream(code)) => {
             // One that is closed already needs no more.
             let _ = send.reset(quic(code));
+            code
+        }
+        Err(Over::GivenUp) => {
+            let code = Code::REQUEST_CANCELLED;
+            let _ = send.reset(quic(code));
+            if began.elapsed() < PREMATURE {
+                asked.seen = Seen::GivenUp;
+            }
             code
         }
         Err(Over::Connection(code)) => return Err(code),
@@ -187,7 +199,7 @@ impl Asked {
 /// Why nothing more can be read.
 fn unread(error: &ReadError) -> Over {
     match error {
-        ReadError::Reset(_) => Over::Stream(Code::REQUEST_CANCELLED),
+        ReadError::Reset(_) => Over::GivenUp,
         _ => Over::Gone,
     }
 }
@@ -242,7 +254,7 @@ async fn download(
     macro_rules! wait {
         ($poll:expr) => {
             poll_fn(|cx| match stopped.as_mut().poll(cx) {
-                Poll::Ready(_) => Poll::Ready(Err(Over::Stream(Code::REQUEST_CANCELLED))),
+                Poll::Ready(_) => Poll::Ready(Err(Over::GivenUp)),
                 Poll::Pending => $poll(cx).map(Ok),
             })
             .await?
@@ -283,7 +295,7 @@ async fn head(send: &mut QuicSend, fields: &Fields) -> Result<(), Over> {
 async fn write(send: &mut QuicSend, parts: &mut [Bytes]) -> Result<(), Over> {
     let written = send.write_all_chunks(parts).await;
     written.map_err(|error| match error {
-        WriteError::Stopped(_) => Over::Stream(Code::REQUEST_CANCELLED),
+        WriteError::Stopped(_) => Over::GivenUp,
         _ => Over::Gone,
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use quinn::{ReadError, RecvStream};
+use quinn::{Connection, ReadError, RecvStream};
 use voile_http3::{Code, Frames, purpose, take_integer};
 
 use super::limits::MAX_CHUNK;
@@ -20,11 +20,23 @@ const NO_ROOM: u8 = 0x20;
 /// Longest integer.
 const LONGEST: usize = 8;
 
-/// Serves one to its end.
+/// Serves one to its end. What ends the connection does so before the stream is given up.
 ///
 /// # Errors
 /// What ends the connection.
-pub(super) async fn serve(mut stream: RecvStream, seen: Seen) -> Result<(), Code> {
+pub(super) async fn serve(
+    connection: Connection,
+    mut stream: RecvStream,
+    seen: Seen,
+) -> Result<(), Code> {
+    let served = read(&mut stream, seen).await;
+    if let Err(code) = served {
+        connection.close(quic(code), b"");
+    }
+    served
+}
+
+async fn read(stream: &mut RecvStream, seen: Seen) -> Result<(), Code> {
     let mut rest = Vec::new();
     let kind = loop {
         match take_integer(&rest) {
@@ -32,7 +44,7 @@ pub(super) async fn serve(mut stream: RecvStream, seen: Seen) -> Result<(), Code
                 rest.drain(..length);
                 break kind;
             }
-            None => match more(&mut stream, LONGEST).await? {
+            None => match more(stream, LONGEST).await? {
                 Some(chunk) => rest.extend_from_slice(&chunk),
                 // It said nothing.
                 None => return Ok(()),
@@ -63,7 +75,7 @@ pub(super) async fn serve(mut stream: RecvStream, seen: Seen) -> Result<(), Code
             // Whatever a client says of a table that is empty changes nothing.
             _ => {}
         }
-        chunk = more(&mut stream, MAX_CHUNK)
+        chunk = more(stream, MAX_CHUNK)
             .await?
             .ok_or(Code::CLOSED_CRITICAL_STREAM)?;
     }

@@ -316,14 +316,16 @@ fn what_nobody_reads_is_not_taken_from_the_server() {
 }
 
 /// What a client may not do, as bytes on streams, and the code by which its connection ends.
-async fn misbehaves(to: &Dialed, how: &str) {
+async fn misbehaves(to: &mut Dialed, how: &str) {
+    let stopped = to.control.stopped();
+    let (connection, control) = (&to.connection, &mut to.control);
     let uni = async |bytes: &[u8]| {
-        let mut stream = to.connection.open_uni().await.expect("a stream");
+        let mut stream = connection.open_uni().await.expect("a stream");
         stream.write_all(bytes).await.expect("sent");
         stream
     };
     let bi = async |bytes: &[u8]| {
-        let (mut send, recv) = to.connection.open_bi().await.expect("a stream");
+        let (mut send, recv) = connection.open_bi().await.expect("a stream");
         send.write_all(bytes).await.expect("sent");
         (send, recv)
     };
@@ -344,7 +346,7 @@ async fn misbehaves(to: &Dialed, how: &str) {
             let get = head("GET", "a.example", "/", &[]);
             let get = &get[..get.len() - usize::from(how == "streams given up")];
             for _ in 0..5000 {
-                let Ok((mut send, _recv)) = to.connection.open_bi().await else {
+                let Ok((mut send, _recv)) = connection.open_bi().await else {
                     break;
                 };
                 if send.write_all(get).await.is_err() {
@@ -355,9 +357,33 @@ async fn misbehaves(to: &Dialed, how: &str) {
                 let _ = send.reset(quic::code(Code::REQUEST_CANCELLED.0));
             }
         }
+        "a push cancelled" => control.write_all(&[3, 1, 0]).await.expect("sent"),
+        "settings that are not wanted" => {
+            let mut settings = connection.accept_uni().await.expect("a stream");
+            settings.stop(quic::code(0)).expect("open");
+        }
+        "answers not wanted" => {
+            let get = head("GET", "a.example", "/", &[]);
+            for _ in 0..3000 {
+                let Ok((mut send, mut recv)) = connection.open_bi().await else {
+                    break;
+                };
+                if send.write_all(&get).await.is_err() {
+                    break;
+                }
+                let _ = (
+                    send.finish(),
+                    recv.stop(quic::code(Code::REQUEST_CANCELLED.0)),
+                );
+                tokio::task::yield_now().await;
+            }
+        }
         other => panic!("{other}"),
     }
-    to.connection.closed().await;
+    connection.closed().await;
+    // A client that hears first that its settings are not wanted takes that for another error.
+    let stopped = stopped.await;
+    assert!(!matches!(stopped, Ok(Some(_))), "{how}: {stopped:?}");
 }
 
 #[test]
@@ -379,9 +405,12 @@ fn whoever_breaks_the_rules_loses_his_connection_and_nobody_else_does() {
             ("a frame that ends early", Code::FRAME_ERROR),
             ("requests given up", Code::EXCESSIVE_LOAD),
             ("streams given up", Code::EXCESSIVE_LOAD),
+            ("answers not wanted", Code::EXCESSIVE_LOAD),
+            ("a push cancelled", Code::ID_ERROR),
+            ("settings that are not wanted", Code::CLOSED_CRITICAL_STREAM),
         ] {
-            let to = as_anybody(&edge, "a.example").await.expect("a connection");
-            misbehaves(&to, how).await;
+            let mut to = as_anybody(&edge, "a.example").await.expect("a connection");
+            misbehaves(&mut to, how).await;
             let why = to.connection.close_reason();
             assert_eq!(ended(&to).await, Some(code), "{how}: {why:?}");
         }

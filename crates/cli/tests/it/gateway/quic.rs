@@ -25,7 +25,7 @@ const MOST: usize = 1 << 20;
 pub(crate) struct Dialed {
     pub(super) connection: Connection,
     endpoint: Endpoint,
-    _control: SendStream,
+    pub(super) control: SendStream,
 }
 
 /// What came of a request.
@@ -89,7 +89,7 @@ pub(crate) async fn dial(
     Ok(Dialed {
         connection,
         endpoint,
-        _control: control,
+        control,
     })
 }
 
