@@ -167,6 +167,6 @@ impl Wire {
             Pin::new(&mut self.stream).poll_shutdown(cx)
         });
         // Who is gone hears nothing.
-        let _ = tokio::time::timeout(voile_transport::LINGER_TIMEOUT, closing).await;
+        let _ = tokio::time::timeout(voile_transport::LINGER_QUIET, closing).await;
     }
 }

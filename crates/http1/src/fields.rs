@@ -1,7 +1,7 @@
 //! The field lines of a head as positions in the buffer they came in: nothing is copied, nothing is allocated.
 
 use crate::bytes::TOKEN;
-use crate::limits::{MAX_CONNECTION_OPTIONS, MAX_HEADERS};
+use crate::limits::{MAX_CONNECTION_OPTIONS, MAX_FORWARDED_HEADERS};
 use crate::reject::Reject;
 use crate::scan::Layout;
 
@@ -184,10 +184,10 @@ pub(crate) struct ConnectionOptions {
     pub(crate) upgrade: bool,
 }
 
-/// All field lines of one head. A fixed array: 100 entries are 1.4 kB and live in a reused index.
+/// All field lines of one head. A fixed array: 128 entries are 1.8 kB and live in a reused index.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields {
-    entries: [Field; MAX_HEADERS],
+    entries: [Field; MAX_FORWARDED_HEADERS],
     len: usize,
     /// A bit for each kind of field that is there.
     special: u16,
@@ -196,7 +196,7 @@ pub(crate) struct Fields {
 impl Default for Fields {
     fn default() -> Self {
         Self {
-            entries: [Field::default(); MAX_HEADERS],
+            entries: [Field::default(); MAX_FORWARDED_HEADERS],
             len: 0,
             special: 0,
         }

@@ -5,8 +5,16 @@
 /// Largest message head (start line, fields and the empty line), in bytes. Envoy's default; more is answered 431.
 pub const MAX_HEAD_BYTES: usize = 60 * 1024;
 
-/// Largest number of field lines in a head. Envoy's default; more is answered 431.
+/// Largest number of field lines in a client's head. Envoy's default; more is answered 431.
 pub const MAX_HEADERS: usize = 100;
+
+/// Field lines that proxies on the way may add (`x-forwarded-for`, `x-request-id`, a trace, identity, the routes' own): the
+/// next proxy does not count them against the client.
+pub const MAX_ADDED_HEADERS: usize = 28;
+
+/// Largest number of field lines in a head that the codec reads: a server's, or one that a proxy of the mesh passed on.
+/// What a client of another kind may send is for the caller to bound by [`MAX_HEADERS`].
+pub const MAX_FORWARDED_HEADERS: usize = MAX_HEADERS + MAX_ADDED_HEADERS;
 
 /// Longest request line, in bytes without its CRLF. RFC 9112 section 3 asks for at least 8000; more is answered 414.
 pub const MAX_REQUEST_LINE_BYTES: usize = 32 * 1024;

@@ -17,7 +17,7 @@ pub enum Reject {
     StatusLine,
     /// The head is larger than [`crate::MAX_HEAD_BYTES`].
     HeadTooLarge,
-    /// More field lines than [`crate::MAX_HEADERS`].
+    /// More field lines than [`crate::MAX_HEADERS`], or [`crate::MAX_FORWARDED_HEADERS`].
     TooManyHeaders,
     /// LF without CR before it.
     BareLf,

@@ -78,6 +78,11 @@ impl RequestIndex {
         self.head_len
     }
 
+    /// Field lines of the complete head; the caller holds a client to [`crate::MAX_HEADERS`].
+    pub fn field_count(&self) -> usize {
+        self.fields.all().len()
+    }
+
     /// Reads the head through this index. `bytes` must be the buffer it was parsed from.
     pub fn head<'a>(&'a self, bytes: &'a [u8]) -> RequestHead<'a> {
         RequestHead { bytes, index: self }

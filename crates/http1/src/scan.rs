@@ -2,7 +2,9 @@
 //!
 //! What it refuses depends on positions alone, never on how the bytes arrived; garbage is refused long before a head is complete.
 
-use crate::limits::{MAX_HEAD_BYTES, MAX_HEADERS, MAX_LEADING_EMPTY_LINES, MAX_REQUEST_LINE_BYTES};
+use crate::limits::{
+    MAX_FORWARDED_HEADERS, MAX_HEAD_BYTES, MAX_LEADING_EMPTY_LINES, MAX_REQUEST_LINE_BYTES,
+};
 use crate::reject::Reject;
 
 /// What kind of start line is expected.
@@ -94,7 +96,7 @@ impl HeadScanner {
                     return Ok(Some(layout));
                 }
                 Some(_) => {
-                    if self.lines == MAX_HEADERS {
+                    if self.lines == MAX_FORWARDED_HEADERS {
                         return Err(Reject::TooManyHeaders);
                     }
                     found(Line::Field(self.lines, at + 1))?;

@@ -27,7 +27,7 @@ mod within;
 
 pub use alert::refuse;
 pub use client_hello::{ClientHello, HelloError, message as client_hello};
-pub use close::{linger, reset};
+pub use close::{Lingering, linger, reset};
 pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{
     Detected, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, read_first,

@@ -15,11 +15,25 @@ pub const DETECTION_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long an opaque connection may carry nothing in either direction: Envoy's and Istio's default.
 pub const IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// How long a refused client is given to read its answer before the socket is closed under it.
-pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a client that was answered early may send nothing before the socket is closed under it.
+pub const LINGER_QUIET: Duration = Duration::from_secs(2);
 
-/// How many bytes a refused client may still send while we wait for it to close; more is not worth reading.
-pub const LINGER_BYTES: usize = 256 * 1024;
+/// How long such a client is listened to in all, however it sends: nginx's `lingering_time`.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes of such a client that are read and dropped: the body of a usual upload. A client that has sent more has had
+/// time to look for its answer.
+pub const LINGER_BYTES: usize = 64 * 1024 * 1024;
+
+/// Connections of one process that linger at a time. One more ends the oldest, which has had the most time.
+pub const MAX_LINGERING: usize = 1024;
+
+/// Memory that one lingering connection may hold, in bytes: its task and a TLS session. Buffers for what is dropped are
+/// held only while it is read.
+pub const MAX_LINGERING_CONNECTION: usize = 48 * 1024;
+
+/// Memory that all lingering connections of a process may hold together, in bytes.
+pub const MAX_LINGERING_BYTES: usize = MAX_LINGERING * MAX_LINGERING_CONNECTION;
 
 /// Bytes read at most to tell a protocol: one TLS record of the largest size with its header.
 pub const MAX_DETECTION_BYTES: usize = 16 * 1024 + 5;

@@ -17,6 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::buffers::{Buffer, Class};
+use crate::close::Lingering;
+use crate::limits::LINGER_QUIET;
 use crate::stream::Stream;
 
 /// Why a relay ended.
@@ -57,7 +59,8 @@ pub enum Opening {
 }
 
 /// Moves bytes between two streams until both directions end, one fails, nothing moves for `idle`, or `stop` is ready.
-/// A failed side makes the other end in a reset: a cut stream must not look finished.
+/// A failed side makes the other end in a reset: a cut stream must not look finished. An upstream that takes no more may
+/// have answered: the relay passes its last bytes on, and drops what the downstream still sends as a lingering server does.
 pub fn relay(
     downstream: Stream,
     upstream: Stream,
@@ -85,6 +88,7 @@ pub fn relay_watched(
         down: Direction::default(),
         last: Instant::now(),
         moved: 0,
+        refused: None,
     };
     async move {
         let mut timer = std::pin::pin!(tokio::time::sleep(idle));
@@ -124,6 +128,31 @@ struct Relay {
     down: Direction,
     last: Instant,
     moved: u64,
+    /// The upstream takes no more.
+    refused: Option<Box<Refused>>,
+}
+
+/// What the downstream sends for an upstream that takes no more.
+struct Refused {
+    error: io::Error,
+    lingering: Lingering,
+    /// The downstream has said all, or as much as is listened to.
+    over: bool,
+}
+
+impl Refused {
+    /// Drops what comes. Ready when nothing more is to be dropped.
+    fn poll(&mut self, cx: &mut Context<'_>, downstream: &mut Stream) -> Poll<io::Result<()>> {
+        while !self.over {
+            ready!(downstream.poll_readable(cx))?;
+            let mut buffer = Buffer::take(Class::default());
+            let mut read = ReadBuf::new(buffer.bytes_mut());
+            ready!(Pin::new(&mut *downstream).poll_read(cx, &mut read))?;
+            let count = read.filled().len();
+            self.over = count == 0 || self.lingering.dropped(count, std::time::Instant::now());
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 impl Relay {
@@ -133,8 +162,17 @@ impl Relay {
         downstream: &mut Stream,
         upstream: &mut Stream,
     ) -> Poll<RelayEnd> {
-        let up = self.up.poll(cx, downstream, upstream);
+        let up = self.poll_up(cx, downstream, upstream);
         let down = self.down.poll(cx, upstream, downstream);
+        if let (Some(refused), Poll::Ready(Ok(()))) = (&mut self.refused, &down) {
+            if upstream.is_cut() {
+                let error = std::mem::replace(&mut refused.error, io::ErrorKind::Other.into());
+                return Poll::Ready(RelayEnd::UpstreamFailed(error));
+            }
+            if refused.over || refused.lingering.is_displaced(cx) {
+                return Poll::Ready(RelayEnd::Finished);
+            }
+        }
         match (up, down) {
             (Poll::Ready(Err(Failed::Reading(e))), _)
             | (_, Poll::Ready(Err(Failed::Writing(e)))) => {
@@ -144,6 +182,30 @@ impl Relay {
             | (_, Poll::Ready(Err(Failed::Reading(e)))) => Poll::Ready(RelayEnd::UpstreamFailed(e)),
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(RelayEnd::Finished),
             _ => Poll::Pending,
+        }
+    }
+
+    fn poll_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        downstream: &mut Stream,
+        upstream: &mut Stream,
+    ) -> Poll<Result<(), Failed>> {
+        if self.refused.is_none() {
+            let error = match ready!(self.up.poll(cx, downstream, upstream)) {
+                Err(Failed::Writing(error)) => error,
+                other => return Poll::Ready(other),
+            };
+            self.up.state = State::Done;
+            self.refused = Some(Box::new(Refused {
+                error,
+                lingering: Lingering::begin(std::time::Instant::now(), LINGER_QUIET),
+                over: false,
+            }));
+        }
+        match &mut self.refused {
+            Some(refused) => refused.poll(cx, downstream).map_err(Failed::Reading),
+            None => Poll::Ready(Ok(())),
         }
     }
 
@@ -169,11 +231,23 @@ impl Relay {
             self.moved = moved;
             self.last = Instant::now();
         }
+        let lingers = match &self.refused {
+            Some(refused) if matches!(self.down.state, State::Done) => {
+                Some(Instant::from_std(refused.lingering.deadline()))
+            }
+            _ => None,
+        };
+        if let Some(deadline) = lingers.filter(|deadline| *deadline < timer.deadline()) {
+            timer.as_mut().reset(deadline);
+        }
         loop {
             ready!(timer.as_mut().poll(cx));
-            let deadline = self.last + idle;
+            let deadline = lingers.unwrap_or(self.last + idle);
             if Instant::now() >= deadline {
-                return Poll::Ready(RelayEnd::Idle);
+                return Poll::Ready(match lingers {
+                    Some(_) => RelayEnd::Finished,
+                    None => RelayEnd::Idle,
+                });
             }
             timer.as_mut().reset(deadline);
         }

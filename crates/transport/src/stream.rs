@@ -334,6 +334,13 @@ impl Stream {
         }
     }
 
+    /// Whether the peer broke a plain TCP connection off, as far as we were told. The kernel reports that once, and an end
+    /// of the stream from then on; other kinds of stream tell the two apart themselves.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Tcp(io) if io.end == End::Failed)
+    }
+
     /// Ready when the peer broke it off; one that only said all may still read.
     pub async fn failed(&self) {
         match self.io() {

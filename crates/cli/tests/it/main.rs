@@ -16,6 +16,7 @@ mod clock;
 mod credentials;
 mod custom;
 mod destination_rules;
+mod early_answers;
 mod envoy;
 mod example_edges;
 mod example_egress;

@@ -6,18 +6,19 @@
 //! ```
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use voile_http1::{Progress, Reject, Version};
-use voile_transport::News;
+use voile_http1::{MAX_HEADERS, Progress, Reject, Version};
+use voile_transport::{Lingering, News};
 
 use super::buffers::{Buffer, Buffers, Desk};
 use super::drain::Listening;
 use super::io::Io;
-use super::limits::{BUFFER_BYTES, LAST_WORD, MAX_LINGER_BYTES, MAX_PARKED_BYTES};
+use super::limits::{BUFFER_BYTES, LAST_WORD, MAX_PARKED_BYTES};
 use super::reply::Reply;
 use super::role::{Exchange, HttpRole, ResponseFlag};
 use super::timer::Timer;
@@ -183,6 +184,9 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             match work.desk.request.parse(work.input.filled()) {
                 Ok(Progress::Complete) => {
                     self.header_began = None;
+                    if work.desk.request.field_count() > MAX_HEADERS && !self.role.serves_proxy() {
+                        return Poll::Ready(Next::Rejected(Reject::TooManyHeaders));
+                    }
                     return Poll::Ready(Next::Request);
                 }
                 Ok(Progress::Partial) => {}
@@ -378,31 +382,63 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         (sent.min(head) as u64, sent.saturating_sub(head) as u64)
     }
 
-    /// Closes our side; `linger` then reads what still comes for a while, so that a reset does not overtake the answer.
+    /// Closes our side. `linger` then drops what the client still sends, within the transport's bounds, so that a reset
+    /// does not overtake the answer.
     async fn close(&mut self, linger: bool) {
+        self.rest();
+        if linger && self.stream.lingers() {
+            // Boxed: it is rare, and every idle connection would pay for its size.
+            return Box::pin(self.linger()).await;
+        }
         let limit = Instant::now() + self.worker.timeouts.linger;
-        let mut scratch = self.worker.buffers.take();
         let (stream, timer) = (&mut self.stream, &mut self.timer);
-        let (mut shut, mut discarded) = (false, 0);
         poll_fn(|cx| {
-            if !shut && Pin::new(&mut *stream).poll_shutdown(cx).is_ready() {
-                shut = true;
+            let shut = Pin::new(&mut *stream).poll_shutdown(cx).is_ready();
+            match shut || timer.passed(cx, limit) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
             }
-            if shut && !linger {
-                return Poll::Ready(());
-            }
-            while shut && discarded < MAX_LINGER_BYTES {
-                (scratch.start, scratch.end) = (0, 0);
-                match scratch.poll_read(cx, stream) {
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                    Poll::Ready(Ok(read)) => discarded += read,
-                    Poll::Pending => break,
-                }
-            }
-            let over = discarded >= MAX_LINGER_BYTES || timer.passed(cx, limit);
-            if over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        self.worker.buffers.give(scratch);
     }
+
+    async fn linger(&mut self) {
+        let mut lingering = Lingering::begin(Instant::now(), self.worker.timeouts.linger);
+        let buffers = &self.worker.buffers;
+        let (stream, timer) = (&mut self.stream, &mut self.timer);
+        let mut shut = false;
+        poll_fn(|cx| {
+            if !shut {
+                match Pin::new(&mut *stream).poll_shutdown(cx) {
+                    Poll::Ready(Ok(())) => shut = true,
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
+                }
+            }
+            while shut && let Poll::Ready(read) = poll_discard(cx, stream, buffers) {
+                match read {
+                    Ok(count @ 1..) if !lingering.dropped(count, Instant::now()) => {}
+                    _ => return Poll::Ready(()),
+                }
+            }
+            match lingering.is_displaced(cx) || timer.passed(cx, lingering.deadline()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+}
+
+/// Reads once for nothing. Holds a buffer only while it reads.
+fn poll_discard<S: Io>(
+    cx: &mut Context<'_>,
+    stream: &mut S,
+    buffers: &Buffers,
+) -> Poll<io::Result<usize>> {
+    std::task::ready!(stream.poll_readable(cx))?;
+    let mut scratch = buffers.take();
+    let read = scratch.poll_read(cx, stream);
+    buffers.give(scratch);
+    read
 }

@@ -47,6 +47,12 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         false
     }
 
+    /// Whether closing with unread bytes may destroy what was written. HTTP/2's streams are reset with NO_ERROR instead
+    /// (RFC 9113 section 8.1).
+    fn lingers(&self) -> bool {
+        true
+    }
+
     /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].
     fn written(&self) -> u64 {
         0

@@ -55,11 +55,12 @@ pub const MAX_IDLE_PER_KEY: usize = 128;
 /// Most idle upstream connections per pool, so that many keys do not eat all descriptors.
 pub const MAX_IDLE_PER_POOL: usize = 1024;
 
-/// Longest time spent reading what a client still sends after we answered and closed our side, so that the close does not
-/// destroy the answer on its way (RFC 9112 section 9.6).
-pub const LINGER: Duration = Duration::from_secs(2);
+/// Longest time that our last word may take to leave, and that a client that was answered early may send nothing before
+/// its connection closes (RFC 9112 section 9.6). The transport bounds the bytes, the time in all and the number of
+/// connections that linger.
+pub const LINGER: Duration = voile_transport::LINGER_QUIET;
 
-/// Most bytes read while lingering.
+/// Bytes of an HTTP/2 client that are read after the connection's last word.
 pub const MAX_LINGER_BYTES: usize = 256 * 1024;
 
 /// The durations of one worker. The defaults are the constants above; tests shorten them.

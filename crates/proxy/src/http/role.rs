@@ -110,6 +110,11 @@ pub trait HttpRole: Sized {
         false
     }
 
+    /// Whether a proxy passed the request on and may have added fields, which are not counted against the client.
+    fn serves_proxy(&self) -> bool {
+        self.serves_sidecar()
+    }
+
     /// Whether the client may be an application that a node proxy brought here. It does not understand what a sidecar does, so it
     /// is to hear of a connection's end by an answer, as long as it asks.
     fn may_serve_application(&self) -> bool {

@@ -13,6 +13,10 @@ use super::buffers::Buffer;
 use super::io::Io;
 use super::limits::MIN_READ_BYTES;
 
+/// Reads of a body in a row before the answer is looked for. The runtime lets a task do so much between two waits; an
+/// upload that takes all of it never sees that it was answered.
+const MAX_TURNS: u32 = 16;
+
 /// Why a request could not be sent whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UploadError {
@@ -153,6 +157,7 @@ impl Upload {
         client: &mut D,
         upstream: &mut U,
     ) -> Poll<Result<(), UploadError>> {
+        let mut turns = 0;
         loop {
             while self.head_sent < head.len() || self.sent_to < self.checked_to {
                 let body = &input.bytes()[self.sent_to..self.checked_to];
@@ -179,6 +184,11 @@ impl Upload {
                 return Poll::Pending;
             };
             taken?;
+            turns += 1;
+            if turns == MAX_TURNS {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 

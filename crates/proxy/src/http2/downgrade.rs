@@ -81,6 +81,11 @@ impl<R: HttpRole> HttpRole for Translated<R> {
         self.role.serves_sidecar()
     }
 
+    /// The engine reads a head that was written here.
+    fn serves_proxy(&self) -> bool {
+        true
+    }
+
     fn adds_to_own(&self) -> Option<Arc<Amendment>> {
         self.role.adds_to_own()
     }
@@ -428,8 +433,11 @@ impl Caller {
         let status = head.status();
         let (interim, framing) = (head.is_interim(), head.framing());
         let tunnel = head.opens_tunnel();
-        if status == SWITCHING_PROTOCOLS && !self.is_proven(&head) {
-            // Whoever answers did not read the handshake (RFC 6455 section 4.1).
+        // A server that does not switch has opened no tunnel, whatever it likes about the request; to the client of an
+        // extended CONNECT any 2xx would say so (RFC 8441 section 5). One that switches must have read the handshake
+        // (RFC 6455 section 4.1).
+        let stays = self.asked.upgrade && (200..300).contains(&status);
+        if stays || (status == SWITCHING_PROTOCOLS && !self.is_proven(&head)) {
             let refusal = Fields::response(502);
             self.complete = self.respond.send_response(refusal, true).is_ok();
             return Err(invalid());
@@ -529,6 +537,10 @@ impl Io for Caller {
 
     fn abort(&mut self) {
         self.cut(Reason::INTERNAL_ERROR);
+    }
+
+    fn lingers(&self) -> bool {
+        false
     }
 }
 

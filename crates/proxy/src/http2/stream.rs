@@ -206,6 +206,11 @@ impl Call {
         (details, reason, told): (&'static str, &str, Option<&Told>),
         tally: &mut Tally,
     ) {
+        // Success would tell the client of a tunnel that there is one (RFC 9110 section 9.3.6, RFC 8441 section 5).
+        let status = match status {
+            200..300 if self.is_tunnel => 502,
+            status => status,
+        };
         let added = role.adds_to_own();
         let added = added.as_deref().map_or(&[][..], std::slice::from_ref);
         let sent = reply::send(

@@ -449,6 +449,11 @@ impl HttpRole for GatewayRole {
         self.door.is_none() && forwarded::is_stale(&self.worker, &self.caller)
     }
 
+    /// Whoever shows a certificate of the mesh is a proxy's: a waypoint's caller, or one from another network.
+    fn serves_proxy(&self) -> bool {
+        self.door.is_some()
+    }
+
     fn adds_to_own(&self) -> Option<Arc<Amendment>> {
         self.offers_http3()
     }

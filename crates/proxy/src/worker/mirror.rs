@@ -165,6 +165,11 @@ impl HttpRole for Shadow {
     type Ticket = InFlight;
     type Question = Infallible;
 
+    /// The head that is copied has been through this proxy.
+    fn serves_proxy(&self) -> bool {
+        true
+    }
+
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let Some(to) = self.service.choose(&self.worker, Wish::default()) else {
             let flag = ResponseFlag::NoHealthyUpstream;

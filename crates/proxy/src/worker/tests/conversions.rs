@@ -332,6 +332,42 @@ fn a_websocket_crosses_from_http1_over_http2_streams() {
     });
 }
 
+#[test]
+fn a_server_that_answers_a_handshake_without_switching_opens_no_tunnel() {
+    play(|| async {
+        let listener = listen().await;
+        let application = listener.local_addr().expect("an address");
+        tokio::task::spawn_local(async move {
+            for answer in [
+                "200 OK\r\ncontent-length: 2\r\n\r\nhi",
+                "204 No Content\r\n\r\n",
+                "404 Not Found\r\ncontent-length: 0\r\n\r\n",
+            ] {
+                let (mut stream, _) = listener.accept().await.expect("a caller");
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.expect("a head"));
+                }
+                say(&mut stream, format!("HTTP/1.1 {answer}").as_bytes()).await;
+                stream.shutdown().await.expect("closed");
+            }
+        });
+        let stage = Stage::new(Settings::default());
+        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let mut client = client_with_settings(address).await;
+        for expected in [502, 502, 404] {
+            let request = Request::builder()
+                .method(Method::CONNECT)
+                .uri("http://server/chat")
+                .header("sec-websocket-version", "13")
+                .extension(h2::ext::Protocol::from_static("websocket"));
+            let request = request.body(()).expect("a request");
+            let (response, _send) = client.send_request(request, false).expect("sent");
+            assert_eq!(response.await.expect("an answer").status(), expected);
+        }
+    });
+}
+
 /// A client that knows the server's settings already.
 pub(super) async fn client_with_settings(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
     let client = client(address).await;
