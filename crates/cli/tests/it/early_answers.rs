@@ -1,16 +1,18 @@
 //! Answers that come before the request's body is over reach clients that write all of it before they read: from the
-//! application and from the proxies, through sidecars and gateways, over TCP and TLS.
+//! application and from the proxies, through sidecars and gateways, over TCP and TLS; and what lingers for that is bounded.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+
+use voile_transport::{LINGER_QUIET, LINGER_TIMEOUT, MAX_LINGERING, MAX_LINGERING_BYTES};
 
 use crate::authorization::{policy, set};
 use crate::gateway::http3::client;
 use crate::gateway::tls::{PORT, https};
 use crate::gateway::{Edge, TO_SERVER, http_server, routes, servers};
 use crate::mesh::certificates::Keys;
-use crate::mesh::{HTTP_PORT, Mesh, application, wait_until};
+use crate::mesh::{HTTP_PORT, Mesh, application, memory, wait_until};
 
 /// Bytes of an upload.
 const BODY: usize = 8 * 1024 * 1024;
@@ -148,6 +150,68 @@ fn through_a_gateway_an_uploader_reads_the_early_answer() {
     };
     all_are_answered("the application, over TLS", ("/here", "", 413), encrypted);
     all_are_answered("the gateway, over TLS", ("/nowhere", "", 404), encrypted);
+}
+
+/// Descriptors that a process has open.
+fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("it runs")
+        .count()
+}
+
+/// A bound for everything that a test's own process has open at once.
+const DRIPPING: usize = MAX_LINGERING + 300;
+
+#[test]
+fn uploaders_that_never_end_hold_no_more_than_is_allowed_and_nobody_else_up() {
+    let edge = Edge::start(
+        "",
+        &(servers(&http_server("a.example")) + &routes("a.example", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    wait_until("a route", || edge.status("a.example", "/") == 200);
+    let pid = edge.gateway_pid();
+    let (before, resident) = (descriptors(pid), memory(pid, "VmRSS:"));
+    // Nobody is told what host this is, so that every one is refused.
+    let head = b"POST / HTTP/1.1\r\nhost: other.example\r\ncontent-length: 1000000000\r\n\r\n";
+    let began = Instant::now();
+    let mut uploaders = Vec::new();
+    for _ in 0..DRIPPING {
+        let mut stream = connect(edge.at(HTTP_PORT));
+        stream.write_all(head).expect("room");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer[9..], b"404");
+        stream.set_nonblocking(true).expect("open");
+        uploaders.push(stream);
+    }
+    wait_until("the oldest are gone", || {
+        drip(&mut uploaders);
+        descriptors(pid) <= before + MAX_LINGERING + 8
+    });
+    let held = descriptors(pid) - before;
+    let grown = memory(pid, "VmRSS:").saturating_sub(resident);
+    println!("{DRIPPING} uploaders: {held} descriptors, {grown} bytes more");
+    assert!(held + 64 > MAX_LINGERING.min(DRIPPING), "{held} linger");
+    assert!(grown < MAX_LINGERING_BYTES as u64, "{grown} bytes");
+    assert_eq!(edge.status("a.example", "/"), 200);
+    // They send a byte now and then, and are let go nevertheless.
+    let limit = LINGER_TIMEOUT + LINGER_QUIET + Duration::from_secs(30);
+    while descriptors(pid) > before + 8 {
+        assert!(began.elapsed() < limit, "{} are left", descriptors(pid));
+        drip(&mut uploaders);
+        assert_eq!(edge.status("a.example", "/"), 200);
+    }
+    assert!(began.elapsed() > LINGER_QUIET, "they were waited for");
+    println!("all gone after {:?}", began.elapsed());
+}
+
+/// A byte of each.
+fn drip(uploaders: &mut Vec<TcpStream>) {
+    uploaders.retain_mut(|stream| match stream.write(b"x") {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    });
 }
 
 /// Fields that a client's head may have, by the reference page.

@@ -117,6 +117,10 @@ impl Edge {
         }
     }
 
+    pub(crate) fn gateway_pid(&self) -> u32 {
+        self.gateway.pid()
+    }
+
     /// Where it listens.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         self.mesh.address(POD, port)
