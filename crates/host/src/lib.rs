@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod child;
+pub mod confinement;
 pub mod device;
 pub mod enclosure;
 pub mod interrupt;

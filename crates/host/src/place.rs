@@ -10,23 +10,17 @@ use std::path::Path;
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, UnshareFlags, capabilities,
-    configure_capability_in_ambient_set, move_into_link_name_space,
-    remove_capability_from_bounding_set, set_capabilities, unshare_unsafe,
+    configure_capability_in_ambient_set, move_into_link_name_space, set_capabilities,
+    unshare_unsafe,
 };
 
+use crate::confinement::Confinement;
 use crate::netns::Namespace;
-
-/// What an application is not given: to change the network and its rules, to mark packets, to enter other namespaces.
-const WITHHELD: [CapabilitySet; 3] = [
-    CapabilitySet::NET_ADMIN,
-    CapabilitySet::NET_RAW,
-    CapabilitySet::SYS_ADMIN,
-];
 
 /// What a process may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
-    /// As an application in a container: nothing that would let it leave its pod's network or mark its packets.
+    /// As an application in a container: none at all, and no way to gain any.
     Application,
     /// As a sidecar: it marks its packets.
     Sidecar,
@@ -40,6 +34,7 @@ pub struct Place {
     network: Namespace,
     privileges: Privileges,
     files: Vec<(CString, CString)>,
+    confinement: Option<Confinement>,
 }
 
 impl Place {
@@ -50,6 +45,7 @@ impl Place {
             network,
             privileges,
             files: Vec::new(),
+            confinement: None,
         }
     }
 
@@ -69,10 +65,35 @@ impl Place {
         Ok(self)
     }
 
+    /// Hides from an application what is not its own.
+    #[must_use]
+    pub fn confined(self, confinement: Confinement) -> Self {
+        Self {
+            confinement: Some(confinement),
+            ..self
+        }
+    }
+
+    /// Where the process starts, as it sees it.
+    #[must_use]
+    pub fn starting_in(mut self, folder: &Path) -> Self {
+        // A path with a NUL in it is no folder; the process is refused it before this.
+        self.confinement = self
+            .confinement
+            .map(|confinement| confinement.clone().folder(folder).unwrap_or(confinement));
+        self
+    }
+
+    /// What hides things there.
+    #[must_use]
+    pub fn confinement(&self) -> Option<&Confinement> {
+        self.confinement.as_ref()
+    }
+
     /// Moves the calling process there. Between fork and exec: system calls only, no allocation.
     pub(crate) fn enter(&self) -> io::Result<()> {
         move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))?;
-        if !self.files.is_empty() {
+        if !self.files.is_empty() || self.confinement.is_some() {
             self.mount()?;
         }
         match self.privileges {
@@ -80,13 +101,10 @@ impl Place {
             Privileges::NodeProxy => {
                 keep_capabilities(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN)
             }
-            Privileges::Application => {
-                for capability in WITHHELD {
-                    // Without the right to change the set there is nothing to be kept from either: exec drops all.
-                    let _ = remove_capability_from_bounding_set(capability);
-                }
-                Ok(())
-            }
+            Privileges::Application => match &self.confinement {
+                Some(confinement) => confinement.drop_privileges(),
+                None => Confinement::default().drop_privileges(),
+            },
         }
     }
 
@@ -101,7 +119,10 @@ impl Place {
         for (content, target) in &self.files {
             mount_bind(content.as_c_str(), target.as_c_str())?;
         }
-        Ok(())
+        match &self.confinement {
+            Some(confinement) => confinement.hide(),
+            None => Ok(()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use voile_model::Mesh;
-use voile_model::mesh::{Container, EnvValue, MeshConfig, Probes, Question, Restart};
+use voile_model::mesh::{Container, EnvFrom, EnvValue, MeshConfig, Probes, Question, Restart};
 
 use crate::block::ControlPlace;
 use crate::expand::PodPlan;
@@ -306,6 +306,9 @@ fn environment(
     ] {
         variables.insert(name.to_owned(), value);
     }
+    for from in &container.env_from {
+        variables.extend(variables_from(mesh, pod, from, &container.name)?);
+    }
     for (name, value) in &container.env {
         let value = match value {
             EnvValue::Text(text) => Some(expand(text, &variables)),
@@ -367,6 +370,40 @@ fn found(
             container.name
         )),
         value => Ok(value),
+    }
+}
+
+/// The keys of a whole ConfigMap or Secret; a value that is no text has no variable.
+fn variables_from(
+    mesh: &Mesh,
+    pod: &PodPlan,
+    from: &EnvFrom,
+    container: &str,
+) -> Result<Vec<(String, String)>, String> {
+    let name = voile_model::ResourceName::new(pod.name.namespace.clone(), from.name.clone());
+    let named = |key: &str| format!("{}{key}", from.prefix);
+    let found = if from.secret {
+        mesh.secrets.get(&name).map(|secret| {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+            let data = secret.data.iter();
+            data.filter_map(|(key, bytes)| Some((named(key), text(bytes)?)))
+                .collect()
+        })
+    } else {
+        mesh.config_maps.get(&name).map(|map| {
+            let data = map.data.iter();
+            data.map(|(key, value)| (named(key), value.to_string()))
+                .collect()
+        })
+    };
+    match found {
+        None if !from.optional => {
+            let kind = if from.secret { "Secret" } else { "ConfigMap" };
+            Err(format!(
+                "envFrom of container `{container}`: the {kind} `{name}` is not there"
+            ))
+        }
+        found => Ok(found.unwrap_or_default()),
     }
 }
 

@@ -19,7 +19,10 @@ use crate::addresses::{AddressError, Addresses, Layout};
 use crate::rollout::{Roster, essence, pod_name};
 use crate::variables::{PortView, ServiceView};
 
-pub use problems::{NO_CALLERS, NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
+pub use problems::{
+    NO_CALLERS, NO_COMMAND, NO_INGRESS, NO_PRIVILEGES, NOT_SERVED, POD_NAME, SHARED_BIND,
+    UNREACHABLE,
+};
 use problems::{check, no_ingress};
 
 /// Marks one pod among the replicas of a Deployment, so that a Sidecar can be meant for it alone.

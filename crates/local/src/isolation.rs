@@ -12,7 +12,7 @@ use crate::addresses::Layout;
 use crate::block::{Block, ControlPlace};
 use crate::pod_network::{MeshNetwork, check};
 use crate::run_folder::RunFolder;
-use crate::runner::{Options, UpError, Words, run};
+use crate::runner::{Dataplane, Options, UpError, Words, run};
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Ground {
 /// Runs the mesh in the isolation that is wanted, until `signals` say so; returns the exit code. Must be called while the
 /// process has one thread; `signals` is called where the mesh runs, before anything is started.
 pub fn start(
-    options: Options,
+    mut options: Options,
     wanted: Wanted,
     signals: impl FnOnce() -> io::Result<Words>,
 ) -> Result<u8, UpError> {
@@ -105,6 +105,12 @@ pub fn start(
                 "as asked for"
             };
             say(&format!("isolation netns ({why})"));
+            if options.by_labels && has_ambient_pods(&options.folder) {
+                options.dataplane = Dataplane::Mixed;
+                say(
+                    "data plane mixed (a pod is ambient by istio.io/dataplane-mode; --dataplane chooses another)",
+                );
+            }
             run(options, Some(inside), folder, &signals()?)
         }
         Err(error) if wanted == Wanted::Auto => {
@@ -117,6 +123,18 @@ pub fn start(
 
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "voile up: {text}");
+}
+
+/// Whether a pod of the folder is to be served by a node proxy.
+fn has_ambient_pods(folder: &Path) -> bool {
+    let Ok(sources) = voile_model::files::read_directory(folder) else {
+        return false;
+    };
+    let (mesh, _) = voile_model::check(&sources, None);
+    let deployments = mesh.deployments.values().map(|one| &one.template);
+    let pods = mesh.pods.values().map(|one| &one.template);
+    let mut templates = deployments.chain(pods);
+    templates.any(|template| template.ambient && !template.has_sidecar)
 }
 
 /// What the folder calls that does not run in it: from a namespace of its own a mesh reaches nothing else.

@@ -13,6 +13,7 @@
 pub mod addresses;
 pub mod application;
 pub mod block;
+mod contained;
 mod datagrams;
 pub mod documents;
 mod egress;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use voile_host::child::{Exit, LineSink, Output, Spec, Supervised};
+use voile_host::confinement::Confinement;
 use voile_host::place::Place;
 use voile_model::mesh::Restart;
 
@@ -98,9 +99,26 @@ impl Recipe {
             spec = spec.folder(folder);
         }
         if let Some(place) = &self.place {
-            spec = spec.place(place.clone());
+            let place = place.clone();
+            spec = spec.place(match &self.folder {
+                Some(folder) => place.starting_in(folder),
+                None => place,
+            });
         }
         spec
+    }
+
+    /// Another user cannot write where our own home is; its container may have said where its home is.
+    #[must_use]
+    pub fn with_a_home(mut self) -> Self {
+        let confinement = self.place.as_ref().and_then(Place::confinement);
+        if confinement
+            .and_then(Confinement::user)
+            .is_some_and(|user| user.uid != 0)
+        {
+            self.env.insert(0, ("HOME".to_owned(), "/tmp".to_owned()));
+        }
+        self
     }
 
     /// The same, there.
@@ -235,7 +253,21 @@ impl Process {
                 }
                 None
             }
-            Err(error) => Some(self.ended(now, &error.to_string(), Exit::Code(127))),
+            Err(error) => {
+                let mut how = error.to_string();
+                let place = self.recipe.place.as_ref();
+                if let Some(user) = place
+                    .and_then(Place::confinement)
+                    .and_then(Confinement::user)
+                {
+                    let hint = format!(
+                        " (it runs as user {}, to whom folders such as /root are closed; securityContext.runAsUser: 0 runs it as root)",
+                        user.uid
+                    );
+                    how.push_str(if user.uid == 0 { "" } else { &hint });
+                }
+                Some(self.ended(now, &how, Exit::Code(127)))
+            }
         }
     }
 
@@ -301,6 +333,15 @@ impl Process {
         // Both streams append, so that neither overwrites the other; the first start begins a new file.
         if first {
             let _ = fs::remove_file(&recipe.log);
+        }
+        // An application that opens /dev/stdout again opens the log.
+        let confinement = recipe.place.as_ref().and_then(Place::confinement);
+        if let Some(user) = confinement.and_then(Confinement::user) {
+            let _ = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&recipe.log);
+            let _ = std::os::unix::fs::chown(&recipe.log, Some(user.uid), Some(user.gid));
         }
         spec.stdout(Output::Append(recipe.log.clone()))
             .stderr(Output::Append(recipe.log.clone()))

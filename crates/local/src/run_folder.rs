@@ -2,10 +2,10 @@
 //!
 //! A run that was killed cannot clean up. Its folder is recognised by a lock nobody holds any more, and the next run sweeps it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -41,6 +41,9 @@ impl RunFolder {
             }
             let lock = lock(&path, true).map_err(at(&path))?;
             let folder = Self { path, _lock: lock };
+            let empty = folder.empty();
+            DirBuilder::new().create(&empty).map_err(at(&empty))?;
+            fs::set_permissions(&empty, Permissions::from_mode(0o755)).map_err(at(&empty))?;
             for inner in ["config", HANDOVER, "logs", "resolvers", "tokens"] {
                 let inner = folder.path.join(inner);
                 DirBuilder::new()
@@ -59,6 +62,11 @@ impl RunFolder {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A folder that is and stays empty, and that everybody may read.
+    pub fn empty(&self) -> PathBuf {
+        self.path.join("empty")
     }
 
     /// The folder of generated configuration.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use voile_host::enclosure::{EnclosureError, Inside};
 use voile_host::place::Place;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
@@ -28,6 +29,7 @@ use voile_watch::FolderWatch;
 use crate::addresses::{AddressError, Addresses};
 use crate::application::{Surroundings, container, control, pod_id, sidecar};
 use crate::block::NoBlock;
+use crate::contained::confinement;
 use crate::documents::render;
 use crate::expand::{Plan, PodPlan};
 use crate::isolation::Ground;
@@ -77,6 +79,8 @@ pub struct Options {
     pub egress: bool,
     /// Who serves the pods.
     pub dataplane: Dataplane,
+    /// Nobody has said so: a node proxy is added where the folder has ambient pods and namespaces can be had.
+    pub by_labels: bool,
 }
 
 /// Who serves pods. A node proxy needs namespaces.
@@ -155,6 +159,12 @@ pub(crate) fn run(
     run_folder: RunFolder,
     words: &Words,
 ) -> Result<u8, UpError> {
+    // A core dump of a proxy holds its keys.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none).map_err(io::Error::from)?;
     let stop = &words.stop;
     let replace = Arc::clone(&words.replace);
     let mut runner = Runner::prepare(options, inside, run_folder, replace)?;
@@ -577,10 +587,6 @@ impl Runner {
             }
             None => None,
         };
-        let place = match &network {
-            Some(network) => Some(self.application_place(network, &plan)?),
-            None => None,
-        };
         let proxy = plan.sidecar.as_ref().map(|_| {
             let control = self.ground.control_planes(self.options.control_planes);
             let recipe = sidecar(&around, &plan, &control, network.is_some());
@@ -591,7 +597,13 @@ impl Runner {
         for one in plan.template.applications() {
             match container(&around, &self.mesh, &plan, one) {
                 Ok(recipe) => {
-                    let recipe = recipe.at(place.clone());
+                    let place = network.as_ref().map(|network| {
+                        let place = self.application_place(network, &plan)?;
+                        let confinement = confinement(&around, &plan, &one.security)?;
+                        Ok::<_, io::Error>(place.confined(confinement))
+                    });
+                    let place = place.transpose()?;
+                    let recipe = recipe.at(place).with_a_home();
                     // From within it goes past the sidecar, from outside through it.
                     let within = plan.sidecar.is_none() || plan.template.rewrites_probes;
                     let namespace = network.as_ref().filter(|_| within);

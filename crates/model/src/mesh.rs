@@ -72,9 +72,9 @@ pub use sidecar::{
 pub use telemetry::Telemetry;
 pub use traffic::{ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic};
 pub use workload::{
-    ClientCertificateDetails, Container, ContainerPort, Deployment, EnvValue,
-    ForwardClientCertificate, Forwards, Pod, PodPhase, PodTemplate, Restart, Share, Strategy,
-    TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
+    ClientCertificateDetails, Container, ContainerPort, Deployment, EnvFrom, EnvValue,
+    ForwardClientCertificate, Forwards, Pod, PodPhase, PodTemplate, Restart, SecurityContext,
+    Share, Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
 };
 pub use workload_group::{HealthProbe, WorkloadGroup};
 

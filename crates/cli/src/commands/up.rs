@@ -59,8 +59,9 @@ pub(crate) struct Args {
     /// of connections (see `voile proxy --role node`); or `mixed`, sidecars where they are injected and a node proxy for pods that
     /// are ambient (`istio.io/dataplane-mode: ambient` of the pod or its namespace). An edit moves a Deployment from one to the
     /// other, pod by pod. `node` and `mixed` need `--isolation netns`; nobody answers DNS in the node proxy's pods.
-    #[arg(long, value_enum, value_name = "WHO", default_value_t = Dataplane::Sidecar)]
-    dataplane: Dataplane,
+    /// Without this option the labels of the folder decide: `mixed` where a pod is ambient, else `sidecar`.
+    #[arg(long, value_enum, value_name = "WHO")]
+    dataplane: Option<Dataplane>,
 
     /// How long the sidecars' tokens are good for, at least 10s and at most 24h; they are written anew after half of it.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
@@ -128,12 +129,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
     let dataplane = match args.dataplane {
-        Dataplane::Sidecar => voile_local::Dataplane::Sidecars,
-        Dataplane::Node => voile_local::Dataplane::Node,
-        Dataplane::Mixed => voile_local::Dataplane::Mixed,
+        None | Some(Dataplane::Sidecar) => voile_local::Dataplane::Sidecars,
+        Some(Dataplane::Node) => voile_local::Dataplane::Node,
+        Some(Dataplane::Mixed) => voile_local::Dataplane::Mixed,
     };
     if dataplane.has_node() && args.isolation != Isolation::Netns {
-        let word = args.dataplane.to_possible_value();
+        let word = args.dataplane.and_then(|word| word.to_possible_value());
         let word = word.as_ref().map_or("", |word| word.get_name());
         let why = "the node proxy enters its pods' networks";
         return Err(format!("--dataplane {word} needs --isolation netns: {why}").into());
@@ -150,6 +151,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         control: args.keys.words()?,
         egress: args.egress == Egress::Host,
         dataplane,
+        by_labels: args.dataplane.is_none(),
     };
     let wanted = match args.isolation {
         Isolation::Auto => voile_local::Wanted::Auto,

@@ -73,6 +73,7 @@ mod traffic;
 mod truth;
 mod unlucky;
 mod up;
+mod up_contained;
 mod up_files;
 mod up_keys;
 mod up_netns;

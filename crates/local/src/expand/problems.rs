@@ -22,6 +22,12 @@ pub const UNREACHABLE: &str = "V0605";
 /// A pod counts on its callers' addresses, which nothing can keep in loopback isolation.
 pub const NO_CALLERS: &str = "V0606";
 
+/// A container asks for privileges that no application gets here.
+pub const NO_PRIVILEGES: &str = "V0607";
+
+/// A pod is ambient and there is no node proxy.
+pub const NOT_SERVED: &str = "V0608";
+
 pub(super) fn no_ingress(
     source: &Source,
     template: &PodTemplate,
@@ -51,6 +57,19 @@ pub(super) fn check(
     problems: &mut Vec<Diagnostic>,
 ) {
     for container in pod.template.applications() {
+        if !container.security.privileges.is_empty() {
+            let message = format!(
+                "the container `{}` asks for privileges that `voile up` gives to no application: {}",
+                container.name,
+                container.security.privileges.join(", ")
+            );
+            let problem = Diagnostic::warning(NO_PRIVILEGES, container.source.clone(), message)
+                .field("securityContext")
+                .help("the application runs without them; low ports and ping need none");
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
         if container.command.is_empty() {
             let message = format!(
                 "the container `{}` has no command, and `voile up` cannot run its image",

@@ -11,7 +11,7 @@ use voile_watch::{FolderWatch, WatchError};
 
 use super::{Dataplane, Runner, UpError, same};
 use crate::addresses::{Addresses, Layout};
-use crate::expand::{Plan, expand};
+use crate::expand::{NOT_SERVED, Plan, PodPlan, expand};
 use crate::rollout::{Roster, Scene};
 
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
@@ -34,9 +34,30 @@ pub(super) fn understand(
     roster.step(scene);
     let mut plan = expand(&mesh, roster, addresses)?;
     plan.by_node = dataplane.has_node();
+    if !plan.by_node {
+        let unserved = unserved(&plan);
+        plan.problems.extend(unserved);
+    }
     problems.extend(plan.problems.iter().cloned());
     Diagnostic::sort(&mut problems);
     Ok((mesh, plan, problems))
+}
+
+/// Ambient pods that no node proxy serves: nothing would enforce a policy before them.
+fn unserved(plan: &Plan) -> Vec<Diagnostic> {
+    let ambient = plan.pods.iter().filter(|pod| pod.is_ambient());
+    let problem = |pod: &PodPlan| {
+        let message = format!(
+            "`{}` is ambient (istio.io/dataplane-mode), and no node proxy serves it: no policy would be enforced before it",
+            pod.workload()
+        );
+        Diagnostic::error(NOT_SERVED, pod.source.clone(), message).help(
+            "run it with --isolation netns --dataplane mixed, give it a sidecar (istio-injection: enabled), or remove the label",
+        )
+    };
+    let mut problems: Vec<Diagnostic> = ambient.map(problem).collect();
+    problems.dedup();
+    problems
 }
 
 /// Who would have a sidecar is served by the node proxy in its place; gateways stay what they are.

@@ -8,6 +8,7 @@ use voile_host::child::{Exit, Output, Spec, Supervised};
 use voile_host::enclosure::Inside;
 
 use super::{Runner, STEP, UpError};
+use crate::expand::PodPlan;
 use crate::observer::Observation;
 use crate::process::Process;
 
@@ -40,7 +41,11 @@ impl Runner {
                 // The one line that programs read. It is there when they hear that all is ready.
                 let _ = writeln!(io::stdout(), "{service}\t{url}");
             }
-            self.say(&format!("ready after {:.1} s", waited.as_secs_f64()));
+            self.say(&format!(
+                "ready after {:.1} s{}",
+                waited.as_secs_f64(),
+                self.unprotected()
+            ));
             return Ok(());
         };
         let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
@@ -64,6 +69,28 @@ impl Runner {
             self.waiting_for = what;
         }
         Ok(())
+    }
+
+    /// What "ready" does not mean: there are no pods, or some have no proxy, so that nothing enforces a policy before them.
+    fn unprotected(&self) -> String {
+        if self.plan.pods.is_empty() {
+            return "; the folder has no pods: add a Deployment or a Pod".to_owned();
+        }
+        let served =
+            |pod: &PodPlan| pod.sidecar.is_some() || (self.plan.by_node && pod.is_ambient());
+        let pods = self.plan.pods.iter().filter(|pod| !served(pod));
+        let names: Vec<String> = pods.map(|pod| pod.name.to_string()).collect();
+        let Some(first) = names.first() else {
+            return String::new();
+        };
+        let others = match names.len() {
+            1 => String::new(),
+            more => format!(" and {} more", more - 1),
+        };
+        format!(
+            "; {first}{others} without a proxy: no policy is enforced before it \
+             (label its namespace istio-injection: enabled or istio.io/dataplane-mode: ambient)"
+        )
     }
 
     pub(super) fn once_ready(&mut self, command: &str, stop: &Receiver<()>) -> Result<u8, UpError> {

@@ -10,8 +10,8 @@ use super::listeners::{Family, Open};
 use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
 use crate::mesh::{
     CaptureScope, Container, Deployment, Location, PodTemplate, Probes, Protocol, Resolution,
-    Restart, Service, ServiceAccount, ServiceOrigin, ServicePort, Strategy, TEMPLATES, TargetPort,
-    Topology, Transport, Visibility,
+    Restart, SecurityContext, Service, ServiceAccount, ServiceOrigin, ServicePort, Strategy,
+    TEMPLATES, TargetPort, Topology, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
 
@@ -167,10 +167,12 @@ pub(super) fn deployment(gateway: &Gateway, template: &str) -> Deployment {
         image: Some("auto".into()),
         command: Vec::new(),
         args: Vec::new(),
+        env_from: Vec::new(),
         env: Vec::new(),
         working_dir: None,
         ports: Vec::new(),
         probes: Probes::default(),
+        security: SecurityContext::default(),
         source: gateway.source.clone(),
     };
     Deployment {

@@ -9,8 +9,8 @@ use crate::codes;
 use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
 use crate::mesh::workload::TUNNEL;
 use crate::mesh::{
-    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
-    Strategy, WorkloadType,
+    Container, ContainerPort, Deployment, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate, Restart,
+    SecurityContext, Share, Strategy, WorkloadType,
 };
 use crate::names::Labels;
 use crate::text::clip;
@@ -236,7 +236,7 @@ fn template(
     let containers: Vec<Container> = spec
         .containers
         .iter()
-        .filter_map(|c| container(c, report))
+        .filter_map(|c| container(c, &spec.security, report))
         .collect();
     names_once(&spec.containers, report);
     let policies = [
@@ -337,7 +337,61 @@ fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) 
     }
 }
 
-fn container(written: &written::Container, report: &Report) -> Option<Container> {
+/// Users and groups are numbers; a container's own are stronger than its Pod's.
+fn security(
+    own: &written::SecurityContext,
+    pod: &written::SecurityContext,
+    report: &Report,
+) -> SecurityContext {
+    let number = |own: &Option<Spanned<i64>>, pod: &Option<Spanned<i64>>| {
+        let number = own.as_ref().or(pod.as_ref())?;
+        let value = u32::try_from(number.value).ok();
+        if value.is_none() {
+            let message = format!("{} is no user or group", number.value);
+            report.error(codes::BAD_VALUE, &number.at, message, "0 or more");
+        }
+        value
+    };
+    let added = own.added_capabilities.iter();
+    let privileged = own.privileged.then(|| "privileged".into());
+    SecurityContext {
+        user: number(&own.user, &pod.user),
+        group: number(&own.group, &pod.group),
+        privileges: added
+            .map(|text| text.value.clone())
+            .chain(privileged)
+            .collect(),
+    }
+}
+
+fn env_from(written: &written::EnvFrom, report: &Report) -> Option<EnvFrom> {
+    let (reference, secret) = match (&written.config_map, &written.secret) {
+        (Some(reference), None) => (reference, false),
+        (None, Some(reference)) => (reference, true),
+        _ => {
+            let message = "a source of variables is one ConfigMap or one Secret";
+            let help = "keep `configMapRef` or `secretRef`";
+            report.error(codes::CONTRADICTION, &written.at, message, help);
+            return None;
+        }
+    };
+    let prefix = written.prefix.as_ref();
+    Some(EnvFrom {
+        prefix: prefix.map_or_else(|| "".into(), |text| text.value.clone()),
+        secret,
+        name: report
+            .required(reference.0.as_ref(), &written.at, "name")?
+            .value
+            .clone(),
+        optional: reference.1,
+    })
+}
+
+fn container(
+    written: &written::Container,
+    pod: &written::SecurityContext,
+    report: &Report,
+) -> Option<Container> {
     let values_of = |texts: &[crate::written::Text]| {
         texts
             .iter()
@@ -384,10 +438,16 @@ fn container(written: &written::Container, report: &Report) -> Option<Container>
         image: written.image.as_ref().map(|image| image.value.clone()),
         command: values_of(&written.command),
         args: values_of(&written.args),
+        env_from: written
+            .env_from
+            .iter()
+            .filter_map(|from| env_from(from, report))
+            .collect(),
         env,
         working_dir: written.working_dir.as_ref().map(|dir| dir.value.clone()),
         ports,
         probes,
+        security: security(&written.security, pod, report),
         source: report.source(&written.at),
     })
 }

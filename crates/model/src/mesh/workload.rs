@@ -407,6 +407,8 @@ pub struct Container {
     pub command: Vec<Arc<str>>,
     /// More arguments.
     pub args: Vec<Arc<str>>,
+    /// Whole ConfigMaps and Secrets whose keys are variables; those of `env` are stronger.
+    pub env_from: Vec<EnvFrom>,
     /// Environment, in the order written (a later one may name an earlier one as `$(NAME)`).
     pub env: Vec<(Arc<str>, EnvValue)>,
     /// Working directory.
@@ -415,8 +417,34 @@ pub struct Container {
     pub ports: Vec<ContainerPort>,
     /// Who asks whether it has started, is ready and lives.
     pub probes: Probes,
+    /// What it runs as, by its own `securityContext` and its Pod's.
+    pub security: SecurityContext,
     /// Where it was written.
     pub source: Source,
+}
+
+/// What an application runs as.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecurityContext {
+    /// `runAsUser`.
+    pub user: Option<u32>,
+    /// `runAsGroup`.
+    pub group: Option<u32>,
+    /// Privileges beyond those of an application that it asks for: `capabilities.add`, `privileged`.
+    pub privileges: Vec<Arc<str>>,
+}
+
+/// A ConfigMap or Secret of the Pod's namespace whose keys are variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvFrom {
+    /// Stands before each name.
+    pub prefix: Arc<str>,
+    /// Whether it is a Secret; else a ConfigMap.
+    pub secret: bool,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whether it may be missing.
+    pub optional: bool,
 }
 
 /// Value of an environment variable.

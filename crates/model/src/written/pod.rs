@@ -14,6 +14,16 @@ pub(crate) struct PodSpec {
     pub(crate) termination_grace_seconds: Option<Spanned<i64>>,
     pub(crate) restart_policy: Option<Text>,
     pub(crate) node: Option<Text>,
+    pub(crate) security: SecurityContext,
+}
+
+/// `securityContext` of a Pod or of a container: what an application runs as.
+#[derive(Debug, Default)]
+pub(crate) struct SecurityContext {
+    pub(crate) user: Option<Spanned<i64>>,
+    pub(crate) group: Option<Spanned<i64>>,
+    pub(crate) added_capabilities: Vec<Text>,
+    pub(crate) privileged: bool,
 }
 
 /// `status` of a Pod.
@@ -33,11 +43,13 @@ pub(crate) struct Container {
     pub(crate) command: Vec<Text>,
     pub(crate) args: Vec<Text>,
     pub(crate) env: Vec<EnvVar>,
+    pub(crate) env_from: Vec<EnvFrom>,
     pub(crate) working_dir: Option<Text>,
     pub(crate) ports: Vec<ContainerPort>,
     pub(crate) startup_probe: Option<Probe>,
     pub(crate) readiness_probe: Option<Probe>,
     pub(crate) liveness_probe: Option<Probe>,
+    pub(crate) security: SecurityContext,
 }
 
 /// One of `env`.
@@ -49,6 +61,15 @@ pub(crate) struct EnvVar {
     pub(crate) field: Option<Text>,
     pub(crate) config_map_key: Option<KeyRef>,
     pub(crate) secret_key: Option<KeyRef>,
+}
+
+/// One of `envFrom`.
+#[derive(Debug)]
+pub(crate) struct EnvFrom {
+    pub(crate) at: At,
+    pub(crate) prefix: Option<Text>,
+    pub(crate) config_map: Option<(Option<Text>, bool)>,
+    pub(crate) secret: Option<(Option<Text>, bool)>,
 }
 
 /// A key of another resource.
@@ -95,7 +116,7 @@ pub(crate) struct Template {
     pub(crate) spec: PodSpec,
 }
 
-const IGNORED_IN_POD: [&str; 34] = [
+const IGNORED_IN_POD: [&str; 33] = [
     "activeDeadlineSeconds",
     "affinity",
     "automountServiceAccountToken",
@@ -123,7 +144,6 @@ const IGNORED_IN_POD: [&str; 34] = [
     "runtimeClassName",
     "schedulerName",
     "schedulingGates",
-    "securityContext",
     "serviceAccount",
     "setHostnameAsFQDN",
     "shareProcessNamespace",
@@ -132,13 +152,12 @@ const IGNORED_IN_POD: [&str; 34] = [
     "topologySpreadConstraints",
 ];
 
-const IGNORED_IN_CONTAINER: [&str; 11] = [
+const IGNORED_IN_CONTAINER: [&str; 10] = [
     "imagePullPolicy",
     "lifecycle",
     "resizePolicy",
     "resources",
     "restartPolicy",
-    "securityContext",
     "stdin",
     "stdinOnce",
     "terminationMessagePath",
@@ -158,6 +177,7 @@ impl PodSpec {
             termination_grace_seconds: spec.integer("terminationGracePeriodSeconds"),
             restart_policy: spec.text("restartPolicy"),
             node: spec.text("nodeName"),
+            security: SecurityContext::read(&mut spec),
         };
         spec.ignore(&IGNORED_IN_POD);
         spec.ignore(&["initContainers", "volumes"]);
@@ -190,17 +210,34 @@ impl Container {
             command: fields.texts("command"),
             args: fields.texts("args"),
             env: fields.list("env", EnvVar::read),
+            env_from: fields.list("envFrom", EnvFrom::read),
             working_dir: fields.text("workingDir"),
             ports: fields.list("ports", ContainerPort::read),
             startup_probe: Probe::read(&mut fields, "startupProbe"),
             readiness_probe: Probe::read(&mut fields, "readinessProbe"),
             liveness_probe: Probe::read(&mut fields, "livenessProbe"),
+            security: SecurityContext::read(&mut fields),
         };
         fields.ignore(&IGNORED_IN_CONTAINER);
         fields.ignore(&["volumeDevices", "volumeMounts"]);
-        fields.not_yet(&["envFrom"]);
         fields.finish();
         Some(container)
+    }
+}
+
+impl SecurityContext {
+    /// Its other fields are a container runtime's business.
+    fn read(parent: &mut Fields<'_>) -> Self {
+        let Some(mut fields) = parent.inner("securityContext") else {
+            return Self::default();
+        };
+        let capabilities = fields.inner("capabilities");
+        Self {
+            user: fields.integer("runAsUser"),
+            group: fields.integer("runAsGroup"),
+            privileged: fields.boolean("privileged").is_some_and(|is| is.value),
+            added_capabilities: capabilities.map_or_else(Vec::new, |mut all| all.texts("add")),
+        }
     }
 }
 
@@ -229,6 +266,27 @@ impl EnvVar {
         }
         fields.finish();
         Some(env)
+    }
+}
+
+impl EnvFrom {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let reference = |fields: &mut Fields<'_>, field: &'static str| {
+            let mut inner = fields.inner(field)?;
+            let name = inner.text("name");
+            let optional = inner.boolean("optional").is_some_and(|o| o.value);
+            inner.finish();
+            Some((name, optional))
+        };
+        let from = Self {
+            at: cursor.at.clone(),
+            prefix: fields.text("prefix"),
+            config_map: reference(&mut fields, "configMapRef"),
+            secret: reference(&mut fields, "secretRef"),
+        };
+        fields.finish();
+        Some(from)
     }
 }
 

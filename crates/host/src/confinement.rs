@@ -1,0 +1,270 @@
+//! What an application of a pod sees and may do: a user of its own, no capabilities, no way to gain any, and none of the
+//! folders that hold keys. The mesh's runner prepares it; the child enters it between fork and exec.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
+use rustix::thread::{
+    CapabilitySet, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid,
+};
+
+/// Paths that stay visible below folders that are closed to other users: the working folder and this program, and a few.
+const MAX_SHOWN: usize = 8;
+/// Permission of everybody to look into a folder and to pass through it.
+const OTHERS_READ: u32 = 0o5;
+/// Permission of everybody to pass through a folder.
+const OTHERS_PASS: u32 = 0o1;
+const TMPFS: &CStr = c"mode=0755,size=1m";
+
+/// A user and a group by number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// A path that stays visible though a folder above it is covered.
+#[derive(Debug, Clone)]
+struct Shown {
+    path: CString,
+    is_folder: bool,
+    /// The folders from below the covered one down to `path`.
+    parents: Vec<CString>,
+    /// The folder itself is closed to other users: an overlay with this option opens it for reading.
+    overlay: Option<CString>,
+    /// Whether a folder above it is covered.
+    below_cover: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Confinement {
+    user: Option<User>,
+    covered: Vec<CString>,
+    closed: Vec<CString>,
+    shown: Vec<Shown>,
+    folder: Option<CString>,
+}
+
+impl Confinement {
+    /// As the user that we are, or as another one, for whom root is needed.
+    #[must_use]
+    pub fn new(user: Option<User>) -> Self {
+        Self {
+            user,
+            ..Self::default()
+        }
+    }
+
+    /// Whom the application runs as, if not as the user that we are.
+    #[must_use]
+    pub fn user(&self) -> Option<User> {
+        self.user
+    }
+
+    /// Covers a folder by an empty one.
+    ///
+    /// # Errors
+    /// The path has a NUL in it.
+    pub fn cover(mut self, folder: &Path) -> io::Result<Self> {
+        self.covered.push(text(folder)?);
+        Ok(self)
+    }
+
+    /// Keeps `path` readable for another user, whatever folders above it are closed to others: those are covered, and
+    /// hold nothing else. `empty` is an empty folder that everybody may read.
+    ///
+    /// # Errors
+    /// The path is not there, has a NUL in it, or is one too many.
+    pub fn show(mut self, path: &Path, empty: &Path) -> io::Result<Self> {
+        let other = self.user.is_some_and(|user| user.uid != 0);
+        if !other || self.shown.len() == MAX_SHOWN {
+            return Ok(self);
+        }
+        let metadata = fs::metadata(path)?;
+        let closed = closed_ancestor(path)?;
+        let unreadable = metadata.is_dir() && metadata.mode() & OTHERS_READ != OTHERS_READ;
+        let overlay = unreadable.then(|| {
+            let escaped = |path: &Path| {
+                path.to_string_lossy()
+                    .replace('\\', "\\\\")
+                    .replace(':', "\\:")
+            };
+            CString::new(format!("lowerdir={}:{}", escaped(empty), escaped(path)))
+        });
+        if closed.is_none() && overlay.is_none() {
+            return Ok(self);
+        }
+        let above = closed.as_deref();
+        let parents = path.ancestors().skip(1);
+        let parents = parents.take_while(|parent| above.is_some_and(|above| *parent != above));
+        let mut parents: Vec<CString> = match above {
+            Some(_) => parents.map(text).collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
+        parents.reverse();
+        if let Some(above) = above {
+            let above = text(above)?;
+            if !self.closed.contains(&above) {
+                self.closed.push(above);
+            }
+        }
+        self.shown.push(Shown {
+            path: text(path)?,
+            is_folder: metadata.is_dir(),
+            parents,
+            overlay: overlay.transpose()?,
+            below_cover: closed.is_some(),
+        });
+        Ok(self)
+    }
+
+    /// Where the application starts, as it sees it.
+    ///
+    /// # Errors
+    /// The path has a NUL in it.
+    pub fn folder(mut self, folder: &Path) -> io::Result<Self> {
+        self.folder = Some(text(folder)?);
+        Ok(self)
+    }
+
+    /// Hides what is not the application's, in a mount namespace of its own. Between fork and exec: system calls only.
+    pub(crate) fn hide(&self) -> io::Result<()> {
+        for shown in &self.shown {
+            if let Some(option) = &shown.overlay {
+                let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+                mount(
+                    c"overlay",
+                    &*shown.path,
+                    c"overlay",
+                    flags,
+                    option.as_c_str(),
+                )?;
+            }
+        }
+        let mut trees: [Option<OwnedFd>; MAX_SHOWN] = Default::default();
+        for (shown, tree) in self.shown.iter().zip(&mut trees) {
+            if shown.below_cover {
+                let flags = OpenTreeFlags::OPEN_TREE_CLONE
+                    | OpenTreeFlags::OPEN_TREE_CLOEXEC
+                    | OpenTreeFlags::AT_RECURSIVE;
+                *tree = Some(open_tree(CWD, &*shown.path, flags)?);
+            }
+        }
+        for folder in &self.covered {
+            cover(folder)?;
+        }
+        for folder in &self.closed {
+            cover(folder)?;
+        }
+        for (shown, tree) in self.shown.iter().zip(&trees) {
+            let Some(tree) = tree else { continue };
+            for parent in &shown.parents {
+                existing(rustix::fs::mkdir(&**parent, Mode::from_raw_mode(0o755)))?;
+            }
+            if shown.is_folder {
+                existing(rustix::fs::mkdir(&*shown.path, Mode::from_raw_mode(0o755)))?;
+            } else {
+                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+                let mode = Mode::from_raw_mode(0o644);
+                existing(rustix::fs::open(&*shown.path, flags, mode).map(drop))?;
+            }
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            move_mount(tree, c"", CWD, &*shown.path, flags)?;
+        }
+        // Processes of others are not listed, nor is anything of theirs. Where the kernel does not allow a new one the
+        // old one stays, and their files are closed to another user all the same.
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let _ = mount(c"proc", c"/proc", c"proc", flags, c"hidepid=2");
+        if let Some(folder) = &self.folder {
+            rustix::process::chdir(&**folder)?;
+        }
+        Ok(())
+    }
+
+    /// Gives up every privilege for good. Between fork and exec: system calls only.
+    pub(crate) fn drop_privileges(&self) -> io::Result<()> {
+        // Without the right to change the set there is nothing to be kept from either: exec drops all.
+        for bit in 0..u64::BITS {
+            let capability = CapabilitySet::from_bits_retain(1 << bit);
+            if remove_capability_from_bounding_set(capability) == Err(Errno::INVAL) {
+                break;
+            }
+        }
+        let _ = clear_ambient_capability_set();
+        if let Some(user) = self.user {
+            set_thread_groups(&[])?;
+            set_thread_gid(Gid::from_raw(user.gid))?;
+            set_thread_uid(Uid::from_raw(user.uid))?;
+        }
+        let mut sets = capabilities(None)?;
+        sets.inheritable = CapabilitySet::empty();
+        sets.effective = CapabilitySet::empty();
+        sets.permitted = CapabilitySet::empty();
+        set_capabilities(None, sets)?;
+        Ok(set_no_new_privs(true)?)
+    }
+}
+
+fn text(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
+/// Covers a folder, if it is there.
+fn cover(folder: &CStr) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    match mount(c"tmpfs", folder, c"tmpfs", flags, TMPFS) {
+        Err(Errno::NOENT) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+fn existing(made: Result<(), Errno>) -> io::Result<()> {
+    match made {
+        Err(Errno::EXIST) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// The topmost folder above `path` that other users may not pass.
+fn closed_ancestor(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut found = None;
+    for parent in path
+        .ancestors()
+        .skip(1)
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        if fs::metadata(parent)?.mode() & OTHERS_PASS == 0 {
+            found = Some(parent.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Whether root here can become this user: a container may know a few users only.
+#[must_use]
+pub fn is_mapped(uid: u32) -> bool {
+    let Ok(map) = fs::read_to_string("/proc/self/uid_map") else {
+        return false;
+    };
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first + count).contains(&u64::from(uid))
+    })
+}

@@ -1,0 +1,50 @@
+//! What an application of a pod in a namespace is kept from: other users' files, the mesh's keys, other processes. Root
+//! gives each pod a user of its own; without root all run as the user who started the mesh.
+
+use std::io;
+
+use voile_host::confinement::{Confinement, User, is_mapped};
+use voile_model::mesh::SecurityContext;
+
+use crate::application::Surroundings;
+use crate::expand::PodPlan;
+
+/// The first user of pods: beyond people, services, and the ranges that containers are given.
+const FIRST_USER: u32 = 1_900_000_000;
+/// The first where only 65,536 users are known, as in a container.
+const FIRST_USER_OF_FEW: u32 = 30_000;
+/// How many there are of either: a pod's is told by the lower half of its address.
+const USERS: u32 = 30_000;
+
+/// What is hidden from this container, and whom it runs as.
+pub(crate) fn confinement(
+    around: &Surroundings<'_>,
+    pod: &PodPlan,
+    wanted: &SecurityContext,
+) -> io::Result<Confinement> {
+    let user = rustix::process::geteuid()
+        .is_root()
+        .then(|| user(pod, wanted));
+    let mut confinement = Confinement::new(user.flatten());
+    for path in [around.run.path(), around.state] {
+        // Who keeps the keys beside the working folder would hide that, too. Their mode closes them.
+        if !around.folder.starts_with(path) {
+            confinement = confinement.cover(path)?;
+        }
+    }
+    let empty = around.run.empty();
+    for path in [around.folder, around.voile] {
+        confinement = confinement.show(path, &empty)?;
+    }
+    Ok(confinement)
+}
+
+fn user(pod: &PodPlan, wanted: &SecurityContext) -> Option<User> {
+    let [_, _, high, low] = pod.address.octets();
+    let number = u32::from(u16::from_be_bytes([high, low])) % USERS;
+    let own = [FIRST_USER + number, FIRST_USER_OF_FEW + number];
+    let own = own.into_iter().find(|uid| is_mapped(*uid));
+    let uid = wanted.user.filter(|uid| is_mapped(*uid)).or(own)?;
+    let gid = wanted.group.filter(|gid| is_mapped(*gid)).unwrap_or(uid);
+    Some(User { uid, gid })
+}
