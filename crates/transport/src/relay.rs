@@ -162,16 +162,24 @@ impl Relay {
         downstream: &mut Stream,
         upstream: &mut Stream,
     ) -> Poll<RelayEnd> {
-        let up = self.poll_up(cx, downstream, upstream);
+        let mut up = match self.refused {
+            None => self.up.poll(cx, downstream, upstream),
+            Some(_) => self.poll_refused(cx, downstream),
+        };
+        if let Poll::Ready(Err(Failed::Writing(error))) = up {
+            self.up.state = State::Done;
+            self.refused = Some(Box::new(Refused {
+                error,
+                lingering: Lingering::begin(std::time::Instant::now(), LINGER_QUIET),
+                over: false,
+            }));
+            up = self.poll_refused(cx, downstream);
+        }
         let down = self.down.poll(cx, upstream, downstream);
-        if let (Some(refused), Poll::Ready(Ok(()))) = (&mut self.refused, &down) {
-            if upstream.is_cut() {
-                let error = std::mem::replace(&mut refused.error, io::ErrorKind::Other.into());
-                return Poll::Ready(RelayEnd::UpstreamFailed(error));
-            }
-            if refused.over || refused.lingering.is_displaced(cx) {
-                return Poll::Ready(RelayEnd::Finished);
-            }
+        if self.refused.is_some()
+            && let Some(end) = self.refused_end(cx, upstream, &down)
+        {
+            return Poll::Ready(end);
         }
         match (up, down) {
             (Poll::Ready(Err(Failed::Reading(e))), _)
@@ -185,28 +193,33 @@ impl Relay {
         }
     }
 
-    fn poll_up(
+    /// Drops what the downstream sends for an upstream that takes no more.
+    fn poll_refused(
         &mut self,
         cx: &mut Context<'_>,
         downstream: &mut Stream,
-        upstream: &mut Stream,
     ) -> Poll<Result<(), Failed>> {
-        if self.refused.is_none() {
-            let error = match ready!(self.up.poll(cx, downstream, upstream)) {
-                Err(Failed::Writing(error)) => error,
-                other => return Poll::Ready(other),
-            };
-            self.up.state = State::Done;
-            self.refused = Some(Box::new(Refused {
-                error,
-                lingering: Lingering::begin(std::time::Instant::now(), LINGER_QUIET),
-                over: false,
-            }));
-        }
         match &mut self.refused {
             Some(refused) => refused.poll(cx, downstream).map_err(Failed::Reading),
             None => Poll::Ready(Ok(())),
         }
+    }
+
+    /// How the relay ends once the last bytes of an upstream that takes no more were passed on.
+    fn refused_end(
+        &mut self,
+        cx: &Context<'_>,
+        upstream: &Stream,
+        down: &Poll<Result<(), Failed>>,
+    ) -> Option<RelayEnd> {
+        let (Some(refused), Poll::Ready(Ok(()))) = (&mut self.refused, down) else {
+            return None;
+        };
+        if upstream.is_cut() {
+            let error = std::mem::replace(&mut refused.error, io::ErrorKind::Other.into());
+            return Some(RelayEnd::UpstreamFailed(error));
+        }
+        (refused.over || refused.lingering.is_displaced(cx)).then_some(RelayEnd::Finished)
     }
 
     /// Who spoke first, while that can still be told.
@@ -231,26 +244,38 @@ impl Relay {
             self.moved = moved;
             self.last = Instant::now();
         }
-        let lingers = match &self.refused {
-            Some(refused) if matches!(self.down.state, State::Done) => {
-                Some(Instant::from_std(refused.lingering.deadline()))
-            }
-            _ => None,
-        };
-        if let Some(deadline) = lingers.filter(|deadline| *deadline < timer.deadline()) {
-            timer.as_mut().reset(deadline);
+        if let Some(refused) = &self.refused
+            && matches!(self.down.state, State::Done)
+        {
+            let deadline = Instant::from_std(refused.lingering.deadline());
+            return poll_lingering(cx, timer, deadline);
         }
         loop {
             ready!(timer.as_mut().poll(cx));
-            let deadline = lingers.unwrap_or(self.last + idle);
+            let deadline = self.last + idle;
             if Instant::now() >= deadline {
-                return Poll::Ready(match lingers {
-                    Some(_) => RelayEnd::Finished,
-                    None => RelayEnd::Idle,
-                });
+                return Poll::Ready(RelayEnd::Idle);
             }
             timer.as_mut().reset(deadline);
         }
+    }
+}
+
+/// Ends the relay when nothing was dropped until `deadline`.
+fn poll_lingering(
+    cx: &mut Context<'_>,
+    mut timer: Pin<&mut Sleep>,
+    deadline: Instant,
+) -> Poll<RelayEnd> {
+    if deadline < timer.deadline() {
+        timer.as_mut().reset(deadline);
+    }
+    loop {
+        ready!(timer.as_mut().poll(cx));
+        if Instant::now() >= deadline {
+            return Poll::Ready(RelayEnd::Finished);
+        }
+        timer.as_mut().reset(deadline);
     }
 }
 
