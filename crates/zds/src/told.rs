@@ -68,7 +68,7 @@ impl Told {
         let payload = request.payload.ok_or("a message that says nothing")?;
         let named = |uid: String| match uid.as_str() {
             "" => Err("a pod without a uid".to_owned()),
-            text if !is_name(text) => Err("a pod whose uid is no name".to_owned()),
+            text if !is_uid(text) => Err("a pod whose uid is no printable text".to_owned()),
             _ => Ok(uid),
         };
         match (payload, inside) {
@@ -93,6 +93,11 @@ const MAX_NAME_BYTES: usize = 253;
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
     text.len() <= MAX_NAME_BYTES && text.bytes().all(plain)
+}
+
+/// Whether a text may be a uid: opaque to the node proxy, which prints it.
+fn is_uid(text: &str) -> bool {
+    text.len() <= MAX_NAME_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn who(info: Option<wire::WorkloadInfo>) -> Result<Who, String> {
@@ -180,7 +185,7 @@ mod tests {
                 "a long uid",
                 add(&"u".repeat(254), whole),
                 true,
-                Some("uid is no name"),
+                Some("uid is no printable text"),
             ),
             (
                 "no network",

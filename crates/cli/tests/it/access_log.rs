@@ -180,8 +180,9 @@ fn the_level_of_the_log_changes_while_it_runs_and_nonsense_changes_nothing() {
     let mesh = Mesh::start("STRICT");
     let admin = mesh.server_admin();
     let put = |level: &str| {
-        let request =
-            format!("PUT /logging?level={level} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "PUT /logging?level={level} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        );
         exchange(admin, request.as_bytes())
             .expect("an answer")
             .status

@@ -225,8 +225,9 @@ fn a_client_reads_which_rule_denied_only_at_level_debug() {
     };
     assert_eq!(told("/b"), None);
     let level = |level: &str| {
-        let ask =
-            format!("PUT /logging?level={level} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let ask = format!(
+            "PUT /logging?level={level} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        );
         let answer = exchange(mesh.server_admin(), ask.as_bytes()).expect("an answer");
         assert_eq!(answer.status, 200);
     };

@@ -216,7 +216,7 @@ fn certificates_are_renewed_when_they_are_asked_to_without_a_failed_request() {
     renewed_without_harm(&mesh, || {
         for admin in [mesh.client_admin(), mesh.server_admin()] {
             let mut page = TcpStream::connect(admin).expect("its admin page");
-            let order = "POST /certs/renew HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            let order = "POST /certs/renew HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             page.write_all(order.as_bytes()).expect("sent");
             let mut answer = String::new();
             page.read_to_string(&mut answer).expect("answered");
