@@ -133,8 +133,7 @@ fn later(up: &Up, wish: u16) -> SocketAddr {
 #[test]
 fn the_ambient_example_answers_as_its_page_says_and_follows_its_edits() {
     // Without flags: the labels ask for a node proxy.
-    let Some((up, published)) = start_with(|folder| example("ambient", folder), None, &[])
-    else {
+    let Some((up, published)) = start_with(|folder| example("ambient", folder), None, &[]) else {
         return;
     };
     let (reader, browser) = (published["library/reader"], published["library/browser"]);

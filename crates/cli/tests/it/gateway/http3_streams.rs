@@ -160,7 +160,7 @@ fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
         say(&mut send, "one").await;
         assert!(heard.next().await.is_some() && heard.next().await.is_some());
         edge.gateway.terminate();
-        told_to_leave(&to).await;
+        let _control = told_to_leave(&to).await;
         assert!(as_anybody(&edge, "a.example").await.is_err());
         let refused = get_at(&to, "a.example", "/unknown").await;
         assert!(refused.is_err(), "{refused:?}");
@@ -173,8 +173,9 @@ fn a_gateway_that_leaves_says_so_finishes_what_it_has_and_takes_no_more() {
     assert!(edge.gateway.wait().success());
 }
 
-/// Hears that the gateway goes.
-async fn told_to_leave(to: &Dialed) {
+/// Hears that the gateway goes. The stream is the caller's to keep: a client that drops it stops a critical stream, which
+/// ends the connection (RFC 9114 section 6.2.1).
+async fn told_to_leave(to: &Dialed) -> Listening {
     let mut control = to.connection.accept_uni().await.expect("its settings");
     let mut kind = [0];
     control.read_exact(&mut kind).await.expect("a kind");
@@ -186,6 +187,7 @@ async fn told_to_leave(to: &Dialed) {
     };
     assert_eq!(said.next().await, Some(Event::Settings));
     assert_eq!(said.next().await, Some(Event::Goaway));
+    said
 }
 
 #[test]
@@ -196,7 +198,7 @@ fn who_has_nothing_under_way_is_told_before_the_connection_closes_and_asks_elsew
         let answer = get_at(&to, "a.example", "/").await.expect("an answer");
         assert_eq!(answer.status, 200);
         edge.gateway.terminate();
-        told_to_leave(&to).await;
+        let _control = told_to_leave(&to).await;
         let refused = get_at(&to, "a.example", "/").await;
         let rejected = format!("error {}", Code::REQUEST_REJECTED.0);
         assert!(
