@@ -1,5 +1,6 @@
 //! What an application of a pod sees and may do: a user of its own, no capabilities, no way to gain any, and none of the
-//! folders that hold keys. The mesh's runner prepares it; the child enters it between fork and exec.
+//! folders that hold keys. The mesh's runner prepares it; the child enters it between fork and exec. The user that the pod
+//! asks for (`runAsUser`) is what the application sees in a user namespace; the host's user of that number is never used.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -12,9 +13,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::{
-    CapabilitySet, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid,
+    CapabilitySet, UnshareFlags, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_gid,
+    set_thread_groups, set_thread_uid, unshare_unsafe,
 };
 
 /// Paths that stay visible below folders that are closed to other users: the working folder and this program, and a few.
@@ -23,6 +29,9 @@ const MAX_SHOWN: usize = 8;
 const OTHERS_READ: u32 = 0o5;
 /// Permission of everybody to pass through a folder.
 const OTHERS_PASS: u32 = 0o1;
+/// Most processes and threads of one user, so of one pod: a fork bomb ends at it. Sixteen such pods fit into the kernel's
+/// smallest default of process numbers (32,768).
+pub const MAX_PROCESSES: u64 = 2_048;
 const TMPFS: &CStr = c"mode=0755,size=1m";
 
 /// A user and a group by number.
@@ -32,6 +41,13 @@ pub struct User {
     pub uid: u32,
     /// The group.
     pub gid: u32,
+}
+
+/// The maps of a user namespace: what the application sees as its user and group.
+#[derive(Debug, Clone)]
+struct UserMap {
+    users: CString,
+    groups: CString,
 }
 
 /// A path that stays visible though a folder above it is covered.
@@ -51,6 +67,7 @@ struct Shown {
 #[derive(Debug, Clone, Default)]
 pub struct Confinement {
     user: Option<User>,
+    map: Option<UserMap>,
     covered: Vec<CString>,
     closed: Vec<CString>,
     shown: Vec<Shown>,
@@ -65,6 +82,19 @@ impl Confinement {
             user,
             ..Self::default()
         }
+    }
+
+    /// The application sees itself as this user, whoever it is on the host. Without a user of its own it stays as it is.
+    #[must_use]
+    pub fn seen_as(mut self, seen: User) -> Self {
+        if let Some(user) = self.user.filter(|user| *user != seen) {
+            let map = |inside: u32, outside: u32| CString::new(format!("{inside} {outside} 1"));
+            // Numbers have no NUL in them.
+            if let (Ok(users), Ok(groups)) = (map(seen.uid, user.uid), map(seen.gid, user.gid)) {
+                self.map = Some(UserMap { users, groups });
+            }
+        }
+        self
     }
 
     /// Whom the application runs as, if not as the user that we are.
@@ -88,8 +118,7 @@ impl Confinement {
     /// # Errors
     /// The path is not there, has a NUL in it, or is one too many.
     pub fn show(mut self, path: &Path, empty: &Path) -> io::Result<Self> {
-        let other = self.user.is_some_and(|user| user.uid != 0);
-        if !other || self.shown.len() == MAX_SHOWN {
+        if self.user.is_none() || self.shown.len() == MAX_SHOWN {
             return Ok(self);
         }
         let metadata = fs::metadata(path)?;
@@ -186,7 +215,9 @@ impl Confinement {
         // Processes of others are not listed, nor is anything of theirs. Where the kernel does not allow a new one the
         // old one stays, and their files are closed to another user all the same.
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        let _ = mount(c"proc", c"/proc", c"proc", flags, c"hidepid=2");
+        let hidden = |option: &CStr| mount(c"proc", c"/proc", c"proc", flags, option);
+        // Kernels before 5.8 know the weaker word only, which shows everything to the group 0.
+        let _ = hidden(c"hidepid=ptraceable").or_else(|_| hidden(c"hidepid=2"));
         if let Some(folder) = &self.folder {
             rustix::process::chdir(&**folder)?;
         }
@@ -195,25 +226,65 @@ impl Confinement {
 
     /// Gives up every privilege for good. Between fork and exec: system calls only.
     pub(crate) fn drop_privileges(&self) -> io::Result<()> {
-        // Without the right to change the set there is nothing to be kept from either: exec drops all.
-        for bit in 0..u64::BITS {
-            let capability = CapabilitySet::from_bits_retain(1 << bit);
-            if remove_capability_from_bounding_set(capability) == Err(Errno::INVAL) {
-                break;
-            }
-        }
-        let _ = clear_ambient_capability_set();
+        empty_bounding_set();
         if let Some(user) = self.user {
+            let most = Rlimit {
+                current: Some(MAX_PROCESSES),
+                maximum: Some(MAX_PROCESSES),
+            };
+            setrlimit(Resource::Nproc, most)?;
             set_thread_groups(&[])?;
             set_thread_gid(Gid::from_raw(user.gid))?;
             set_thread_uid(Uid::from_raw(user.uid))?;
+            // The kernel forgets it when the user changes.
+            set_parent_process_death_signal(Some(Signal::KILL))?;
         }
+        if let Some(map) = &self.map {
+            map.enter()?;
+            // A new user namespace begins with a full set.
+            empty_bounding_set();
+        }
+        let _ = clear_ambient_capability_set();
         let mut sets = capabilities(None)?;
         sets.inheritable = CapabilitySet::empty();
         sets.effective = CapabilitySet::empty();
         sets.permitted = CapabilitySet::empty();
         set_capabilities(None, sets)?;
         Ok(set_no_new_privs(true)?)
+    }
+}
+
+impl UserMap {
+    /// Moves the calling process into a user namespace with these maps. Between fork and exec: system calls only.
+    #[expect(unsafe_code, reason = "a user namespace for one child")]
+    fn enter(&self) -> io::Result<()> {
+        // Files of its own in /proc are root's after a change of user, until it may be looked into again.
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        // SAFETY: NEWUSER unshares no memory and no descriptors; the child has one thread.
+        unsafe { unshare_unsafe(UnshareFlags::NEWUSER) }?;
+        write_whole(c"/proc/self/setgroups", c"deny")?;
+        write_whole(c"/proc/self/uid_map", &self.users)?;
+        write_whole(c"/proc/self/gid_map", &self.groups)
+    }
+}
+
+fn write_whole(path: &CStr, text: &CStr) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let written = rustix::io::write(&file, text.to_bytes())?;
+    match written == text.to_bytes().len() {
+        true => Ok(()),
+        false => Err(Errno::IO.into()),
+    }
+}
+
+/// No program that is executed later gets a capability, whatever its file says.
+fn empty_bounding_set() {
+    // Without the right to change the set there is nothing to be kept from either: exec drops all.
+    for bit in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if remove_capability_from_bounding_set(capability) == Err(Errno::INVAL) {
+            break;
+        }
     }
 }
 

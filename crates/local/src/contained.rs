@@ -22,10 +22,15 @@ pub(crate) fn confinement(
     pod: &PodPlan,
     wanted: &SecurityContext,
 ) -> io::Result<Confinement> {
-    let user = rustix::process::geteuid()
-        .is_root()
-        .then(|| user(pod, wanted));
-    let mut confinement = Confinement::new(user.flatten());
+    let user = rustix::process::geteuid().is_root().then(|| user(pod));
+    let user = user.flatten();
+    let mut confinement = Confinement::new(user);
+    if let Some(own) = user {
+        confinement = confinement.seen_as(User {
+            uid: wanted.user.unwrap_or(own.uid),
+            gid: wanted.group.unwrap_or(own.gid),
+        });
+    }
     for path in [around.run.path(), around.state] {
         // Who keeps the keys beside the working folder would hide that, too. Their mode closes them.
         if !around.folder.starts_with(path) {
@@ -39,12 +44,11 @@ pub(crate) fn confinement(
     Ok(confinement)
 }
 
-fn user(pod: &PodPlan, wanted: &SecurityContext) -> Option<User> {
+/// The pod's user on the host: never one that the pod names, who may be a person's, a service's or another pod's.
+fn user(pod: &PodPlan) -> Option<User> {
     let [_, _, high, low] = pod.address.octets();
     let number = u32::from(u16::from_be_bytes([high, low])) % USERS;
     let own = [FIRST_USER + number, FIRST_USER_OF_FEW + number];
-    let own = own.into_iter().find(|uid| is_mapped(*uid));
-    let uid = wanted.user.filter(|uid| is_mapped(*uid)).or(own)?;
-    let gid = wanted.group.filter(|gid| is_mapped(*gid)).unwrap_or(uid);
-    Some(User { uid, gid })
+    let uid = own.into_iter().find(|uid| is_mapped(*uid))?;
+    Some(User { uid, gid: uid })
 }

@@ -112,10 +112,7 @@ impl Recipe {
     #[must_use]
     pub fn with_a_home(mut self) -> Self {
         let confinement = self.place.as_ref().and_then(Place::confinement);
-        if confinement
-            .and_then(Confinement::user)
-            .is_some_and(|user| user.uid != 0)
-        {
+        if confinement.and_then(Confinement::user).is_some() {
             self.env.insert(0, ("HOME".to_owned(), "/tmp".to_owned()));
         }
         self
@@ -261,10 +258,10 @@ impl Process {
                     .and_then(Confinement::user)
                 {
                     let hint = format!(
-                        " (it runs as user {}, to whom folders such as /root are closed; securityContext.runAsUser: 0 runs it as root)",
+                        " (it runs as user {}, to whom folders such as /root are closed: its programs and files must be in the mesh's folder, or where every user may read them)",
                         user.uid
                     );
-                    how.push_str(if user.uid == 0 { "" } else { &hint });
+                    how.push_str(&hint);
                 }
                 Some(self.ended(now, &how, Exit::Code(127)))
             }

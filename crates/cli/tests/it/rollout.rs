@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,12 +56,12 @@ spec:
     - |
       until [ -e go ]; do sleep 0.05; done
       $VOILE load http://$WEB_SERVICE_HOST:$WEB_SERVICE_PORT/ --duration 120s \
-        --method POST --payload-size 100 --timeout 20s --json {load} > result-{name} 2> said-{name} &
+        --method POST --payload-size 100 --timeout 20s --json {load} > out/result-{name} 2> out/said-{name} &
       load=$!
       until [ -e enough ]; do sleep 0.05; done
       kill -TERM $load
       wait $load
-      mv result-{name} done-{name}
+      mv out/result-{name} out/done-{name}
       exec sleep 1000
 "#
     )
@@ -101,7 +102,7 @@ spec: {restartPolicy: Never, containers: [{name: app, command: [sh, -c, "echo la
 apiVersion: v1
 kind: Pod
 metadata: {name: stubborn, namespace: roll, labels: {app: stubborn, sidecar.istio.io/inject: "true"}}
-spec: {restartPolicy: OnFailure, containers: [{name: app, command: [sh, -c, "[ -e tried ] || { touch tried; exit 4; }"]}]}
+spec: {restartPolicy: OnFailure, containers: [{name: app, command: [sh, -c, "[ -e out/tried ] || { touch out/tried; exit 4; }"]}]}
 "#;
 
 /// Opaque bytes to the same pod, where the kernel redirects them.
@@ -112,7 +113,15 @@ metadata: {name: raw, namespace: roll}
 spec: {clusterIP: 10.96.0.77, selector: {app: web}, ports: [{name: tcp, port: 9000}]}
 "#;
 
+/// Where applications may write whoever they run as: the mesh's folder itself is its author's.
+pub(crate) fn make_outbox(folder: &Path) {
+    let outbox = folder.join("out");
+    fs::create_dir(&outbox).expect("made");
+    fs::set_permissions(&outbox, fs::Permissions::from_mode(0o777)).expect("opened");
+}
+
 fn write(folder: &Path, text: &str) {
+    make_outbox(folder);
     fs::write(folder.join("roll.yaml"), text).expect("written");
 }
 
@@ -128,11 +137,11 @@ fn said(up: &Up, text: &str) -> bool {
 fn no_request_failed(up: &Up) {
     touch(up, "enough");
     wait_until("the generator has ended", || {
-        up.file("done-client").exists()
+        up.file("out/done-client").exists()
     });
-    let result = fs::read(up.file("done-client")).expect("its result");
+    let result = fs::read(up.file("out/done-client")).expect("its result");
     let result: serde_json::Value = serde_json::from_slice(&result).unwrap_or_else(|error| {
-        let said = fs::read_to_string(up.file("said-client"));
+        let said = fs::read_to_string(up.file("out/said-client"));
         panic!("the generator prints JSON: {error}, {said:?}")
     });
     assert_eq!(lost(&result), [], "{result:#}");
@@ -147,7 +156,7 @@ fn no_request_failed(up: &Up) {
 
 fn replace_pod_and_sidecars(up: &Up) {
     touch(up, "go");
-    wait_until("the load runs", || up.file("result-client").exists());
+    wait_until("the load runs", || up.file("out/result-client").exists());
     up.edit("roll.yaml", r#"value: "1""#, r#"value: "2""#);
     wait_until("the old pod goes", || said(up, "roll/web-0 goes"));
     let order = up.text("err");

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::mesh::load::lost;
 use crate::mesh::wait_until;
-use crate::rollout::caller;
+use crate::rollout::{caller, make_outbox};
 use crate::up::Up;
 use crate::up_netns::{ask_inside, is_root, sidecars, start_with};
 
@@ -50,7 +50,7 @@ fn begin(up: &Up, clients: &[&str]) {
     fs::write(up.file("go"), "").expect("written");
     for client in clients {
         wait_until("the load runs", || {
-            up.file(&format!("result-{client}")).exists()
+            up.file(&format!("out/result-{client}")).exists()
         });
     }
 }
@@ -59,7 +59,7 @@ fn begin(up: &Up, clients: &[&str]) {
 fn no_request_failed(up: &Up, clients: &[&str]) {
     fs::write(up.file("enough"), "").expect("written");
     for client in clients {
-        let done = up.file(&format!("done-{client}"));
+        let done = up.file(&format!("out/done-{client}"));
         wait_until("the generator has ended", || done.exists());
         let printed = fs::read(done).expect("its result");
         let result: serde_json::Value = serde_json::from_slice(&printed).expect("JSON");
@@ -91,6 +91,7 @@ const CLIENTS: [&str; 2] = ["beside", "ambient"];
 /// The server with the one label, called by both, moves to the other. What the ambient client's load is told besides is `more`.
 fn moves(from: &str, to: &str, more: &str) -> Option<Up> {
     let fill = |folder: &Path| {
+        make_outbox(folder);
         let web = WEB.replace(SIDECAR, from);
         let clients = [
             client("beside", SIDECAR, ""),
@@ -196,6 +197,7 @@ fn a_workload_moves_back_from_the_node_proxy_to_a_sidecar_under_load_and_loses_n
 #[test]
 fn a_pod_of_the_node_proxy_and_the_node_proxy_are_replaced_under_load_and_lose_no_request() {
     let fill = |folder: &Path| {
+        make_outbox(folder);
         let text = [WEB, &client("ambient", AMBIENT, "--no-keepalive")].concat();
         fs::write(folder.join("move.yaml"), text).expect("written");
     };
@@ -216,6 +218,7 @@ fn a_pod_of_the_node_proxy_and_the_node_proxy_are_replaced_under_load_and_lose_n
 #[test]
 fn a_pod_that_goes_is_served_until_its_application_has_ended() {
     let fill = |folder: &Path| {
+        make_outbox(folder);
         // Its connections stay with the pod that they have.
         let text = [WEB, &client("ambient", AMBIENT, "")].concat();
         fs::write(folder.join("move.yaml"), text).expect("written");
