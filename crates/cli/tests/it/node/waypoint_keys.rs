@@ -11,7 +11,8 @@ use crate::tokens::ISSUER;
 
 #[test]
 fn keys_of_a_waypoints_rules_are_fetched_and_fetched_again_and_missing_ones_let_nobody_in() {
-    let often = ["--jwks-refresh", "100ms"];
+    // The key server of this test listens on the control plane's own machine.
+    let often = ["--jwks-refresh", "100ms", "--jwks-loopback", "allow"];
     let Some((mesh, _node, [client, ..])) = started_by(SECOND_SERVICE, &often) else {
         return;
     };
