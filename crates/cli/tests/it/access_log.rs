@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, read_to_end, wait_until};
 
 /// Turns the access log on and waits until both sidecars obey.
-fn log_to(mesh: &Mesh, encoding: &str, target: &str) {
+pub(crate) fn log_to(mesh: &Mesh, encoding: &str, target: &str) {
     let config = format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  mesh: |\n    accessLogFile: {target}\n    accessLogEncoding: {encoding}\n"
     );
@@ -23,12 +23,12 @@ fn log_to(mesh: &Mesh, encoding: &str, target: &str) {
     }
 }
 
-fn file(mesh: &Mesh) -> PathBuf {
+pub(crate) fn file(mesh: &Mesh) -> PathBuf {
     mesh.config().with_file_name("access.log")
 }
 
 /// The lines of the log, once `count` of them satisfy `which`.
-fn lines(mesh: &Mesh, count: usize, which: impl Fn(&str) -> bool) -> Vec<String> {
+pub(crate) fn lines(mesh: &Mesh, count: usize, which: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     wait_until("the lines are written", || {
         let text = std::fs::read_to_string(file(mesh)).unwrap_or_default();

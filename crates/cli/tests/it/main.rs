@@ -38,6 +38,7 @@ mod handover_protocols;
 mod health_checks;
 mod hooks;
 mod hostile;
+mod hostile_alpn;
 mod hostile_requests;
 mod hostile_sources;
 mod http2;

@@ -12,14 +12,14 @@ use crate::http2::{call, connect, play, serve};
 use crate::mesh::{Answer, Mesh, application, exchange, read_answer, series, wait_until};
 
 /// A RateLimit of the server's with these rules, in flow style.
-fn limits(rules: &str) -> String {
+pub(crate) fn limits(rules: &str) -> String {
     format!(
         "apiVersion: voile.dev/v1\nkind: RateLimit\nmetadata: {{name: calls, namespace: shop}}\n\
          spec:\n  selector: {{matchLabels: {{app: server}}}}\n  rules: [{rules}]\n"
     )
 }
 
-fn write(mesh: &Mesh, text: &str) {
+pub(crate) fn write(mesh: &Mesh, text: &str) {
     let new = mesh.config().join("limits.new");
     std::fs::write(&new, text).expect("written");
     std::fs::rename(&new, mesh.config().join("limits.yaml")).expect("renamed");

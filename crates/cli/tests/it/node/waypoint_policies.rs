@@ -427,3 +427,58 @@ fn a_request_under_way_through_a_waypoint_is_cut_when_a_policy_forbids_it() {
         "{told}"
     );
 }
+
+/// A service of the same application whose port says nothing of its protocol.
+const UNDECLARED: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: any, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
+    spec:\n  clusterIP: 10.96.0.13\n  selector: {app: server}\n  ports: [{name: any, port: 80, targetPort: 8080}]\n";
+const ANY: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 13);
+
+#[test]
+fn bytes_to_an_undeclared_port_behind_a_waypoint_are_denied_where_something_holds_for_requests() {
+    let Some((mesh, _node, [client, ..])) = started_with(UNDECLARED) else {
+        return;
+    };
+    let inside = &client.inside;
+    // The application says its name, and then what it hears.
+    let echoes = || {
+        let (_, mut stream) = answers(inside, (ANY, 80))?;
+        stream.write_all(b"\x01 no request\n").ok()?;
+        let mut back = [0; 13];
+        stream.read_exact(&mut back).ok()?;
+        Some(stream)
+    };
+    // Whoever speaks first is not heard either.
+    let is_refused = |said: &[u8]| {
+        let mut stream = connect(inside, (ANY, 80));
+        // Whoever refuses may be gone before all was said.
+        let _ = stream.write_all(said);
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        heard.is_empty()
+    };
+    let at_any = "{group: \"\", kind: Service, name: any}";
+    let issuer = Issuer::new(ISSUER, "one");
+    for (file, text) in [
+        ("tokens.yaml", believes(at_any, &rule(&issuer, ""))),
+        ("few.yaml", limits(at_any)),
+    ] {
+        let mut open = None;
+        wait_until("bytes are relayed", || {
+            open = echoes();
+            open.is_some()
+        });
+        let mut open = open.expect("relayed");
+        mesh.write(file, &text);
+        let ended = open.read(&mut [0]);
+        assert!(
+            matches!(&ended, Ok(0))
+                || ended
+                    .as_ref()
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset),
+            "{file}: what was open is cut: {ended:?}"
+        );
+        wait_until("bytes are refused", || is_refused(b"\x01 no request\n"));
+        assert!(is_refused(b"SSH-2.0-x\r\n"), "{file}");
+        mesh.remove(file);
+    }
+}
