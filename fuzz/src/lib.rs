@@ -5,8 +5,10 @@ mod authorization;
 mod chunked;
 mod detection;
 mod dns;
+mod hbone;
 mod http1;
 mod http2;
+mod http3;
 mod identity;
 mod logs;
 mod proxy_header;
@@ -15,6 +17,7 @@ mod resources;
 mod revocation;
 mod trace;
 mod wire;
+mod zds;
 
 /// A property: takes any bytes, panics when something that must hold does not.
 pub type Property = fn(&[u8]);
@@ -26,6 +29,10 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("chunked", chunked::any_split),
     ("http2_frames", http2::any_split),
     ("http2_hpack", http2::hpack),
+    ("http3_frames", http3::frames),
+    ("http3_qpack", http3::qpack),
+    ("hbone_connect", hbone::head_of_connect),
+    ("zds_message", zds::message),
     ("detection", detection::decided_once),
     ("client_hello", detection::client_hello),
     ("proxy_header", proxy_header::decided_once),

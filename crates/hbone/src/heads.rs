@@ -71,7 +71,10 @@ pub enum NoTunnel {
 #[must_use]
 pub fn named(head: &Fields) -> Option<(String, u16)> {
     let (host, port) = head.authority()?.rsplit_once(':')?;
-    Some((host.to_ascii_lowercase(), port.parse().ok()?))
+    // `parse` alone takes a sign, too.
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|_| is_number)?;
+    Some((host.to_ascii_lowercase(), port))
 }
 
 /// Whom a request wants to reach, at a workload that was called at `local` and whose proxy has these ports.

@@ -39,7 +39,8 @@ pub enum Told {
 
 impl Told {
     /// The bytes and the descriptor that travel.
-    pub(crate) fn encode(&self) -> (Vec<u8>, Option<BorrowedFd<'_>>) {
+    #[must_use]
+    pub fn encode(&self) -> (Vec<u8>, Option<BorrowedFd<'_>>) {
         let (payload, inside) = match self {
             Self::Add { uid, who, inside } => {
                 let workload_info = Some(wire::WorkloadInfo {
@@ -62,7 +63,10 @@ impl Told {
     }
 
     /// Checks what came.
-    pub(crate) fn decode(bytes: &[u8], inside: Option<OwnedFd>) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// In few words, why it is no message of an agent's.
+    pub fn decode(bytes: &[u8], inside: Option<OwnedFd>) -> Result<Self, String> {
         let request = wire::WorkloadRequest::decode(bytes);
         let request = request.map_err(|error| format!("not a message of the protocol: {error}"))?;
         let payload = request.payload.ok_or("a message that says nothing")?;
