@@ -130,7 +130,7 @@ where
     H: Fn(Question) -> F + 'static,
     F: Future<Output = Answer> + 'static,
 {
-    serve_named(listener, handler, false).await;
+    serve_private(listener, handler, |_| false).await;
 }
 
 /// The same for pages that tell of what is secret to the machine: whoever asks by a name is refused, unless it is `localhost`.
@@ -139,10 +139,11 @@ where
     H: Fn(Question) -> F + 'static,
     F: Future<Output = Answer> + 'static,
 {
-    serve_named(listener, handler, true).await;
+    serve_private(listener, handler, |_| true).await;
 }
 
-async fn serve_named<H, F>(listener: TcpListener, handler: H, local_names: bool)
+/// The same for pages of which those are secret to the machine whose paths `is_private` chooses.
+pub async fn serve_private<H, F>(listener: TcpListener, handler: H, is_private: fn(&str) -> bool)
 where
     H: Fn(Question) -> F + 'static,
     F: Future<Output = Answer> + 'static,
@@ -167,14 +168,17 @@ where
             oldest.abort();
         }
         let local = stream.local_addr().ok().map(|address| address.ip());
-        let asked = (local, local_names);
+        let asked = (local, is_private);
         let connection = tokio::task::spawn_local(connection(stream, asked, Rc::clone(&handler)));
         open.push_back(connection.abort_handle());
     }
 }
 
+/// The address at which is asked, and which paths are secret to the machine.
+type Asked = (Option<IpAddr>, fn(&str) -> bool);
+
 /// One client's connection, until it ends.
-async fn connection<S, H, F>(stream: S, asked: (Option<IpAddr>, bool), handler: Rc<H>)
+async fn connection<S, H, F>(stream: S, asked: Asked, handler: Rc<H>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Question) -> F,
@@ -191,8 +195,8 @@ where
 
 /// Why a page is not for whoever asks, if it is not. A browser asks on behalf of any page that its user reads: it says so in
 /// `Sec-Fetch-Site` and `Origin`, and a name that leads to our address (DNS rebinding) stands in `Host`. Whoever is no browser
-/// sends neither. What changes nothing may be asked for by any name: scrapers and probes use their own.
-fn refusal(request: &Parts, local_names: bool) -> Option<&'static str> {
+/// sends neither. What changes nothing and is not private may be asked for by any name: scrapers and probes use their own.
+fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
     let text = |name| {
         request
             .headers
@@ -205,7 +209,7 @@ fn refusal(request: &Parts, local_names: bool) -> Option<&'static str> {
     let mut hosts = hosts
         .map(|host| host.to_str().unwrap_or_default())
         .chain(host);
-    if (changes || local_names) && !hosts.all(is_local_name) {
+    if (changes || is_private) && !hosts.all(is_local_name) {
         return Some(
             "asked by a name that is not ours (DNS rebinding); use an address or localhost",
         );
@@ -245,7 +249,7 @@ fn is_local_name(host: &str) -> bool {
 
 async fn answer<H, F>(
     handler: Rc<H>,
-    (local, local_names): (Option<IpAddr>, bool),
+    (local, is_private): Asked,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible>
 where
@@ -253,7 +257,7 @@ where
     F: Future<Output = Answer>,
 {
     let (parts, body) = request.into_parts();
-    if let Some(why) = refusal(&parts, local_names) {
+    if let Some(why) = refusal(&parts, is_private(parts.uri.path())) {
         return Ok(response(Answer::text(
             StatusCode::FORBIDDEN,
             format!("{why}\n"),

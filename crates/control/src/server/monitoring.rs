@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
-use voile_telemetry::admin::{Answer, Question, serve};
+use voile_telemetry::admin::{Answer, Question, serve_private};
 
 use crate::error::ControlError;
 use crate::status::Status;
@@ -70,7 +70,8 @@ pub(super) fn start(listener: TcpListener, known: Known) -> Result<Monitoring, C
             let pages = async move {
                 match TcpListener::from_std(listener) {
                     Ok(listener) => {
-                        serve(listener, move |question| answer(known.clone(), question)).await;
+                        let pages = move |question| answer(known.clone(), question);
+                        serve_private(listener, pages, is_private).await;
                     }
                     Err(error) => tracing::error!(%error, "monitoring"),
                 }
@@ -87,6 +88,12 @@ pub(super) fn start(listener: TcpListener, known: Known) -> Result<Monitoring, C
         stop: Some(stop),
         thread: Some(thread),
     })
+}
+
+/// Whether a page tells of the mesh: a browser that a name led here (DNS rebinding) must not read it. Scrapers and probes of a cluster
+/// ask by names for the rest.
+fn is_private(path: &str) -> bool {
+    !matches!(path, "/ready" | "/healthz/ready" | "/metrics")
 }
 
 async fn answer(known: Known, question: Question) -> Answer {

@@ -262,12 +262,17 @@ impl Mesh {
 
     /// GET from the monitoring address; the whole answer as text.
     pub(crate) async fn get(&self, path: &str) -> String {
-        let (address, path) = (self.addresses.monitoring, path.to_owned());
+        self.get_by(path, "127.0.0.1").await
+    }
+
+    /// The same by a name.
+    pub(crate) async fn get_by(&self, path: &str, host: &str) -> String {
+        let (address, path, host) = (self.addresses.monitoring, path.to_owned(), host.to_owned());
         let ask = move || {
             let mut stream = std::net::TcpStream::connect(address)?;
             write!(
                 stream,
-                "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+                "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
             )?;
             let mut text = String::new();
             stream.read_to_string(&mut text)?;

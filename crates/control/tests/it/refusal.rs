@@ -26,6 +26,36 @@ async fn a_token_that_is_not_ours_is_refused() {
     }
 }
 
+/// A browser that a name leads to the monitoring address (DNS rebinding) reads nothing of the mesh. Scrapers and probes go on to use names.
+#[tokio::test]
+async fn pages_about_the_mesh_are_not_read_by_a_name_that_leads_here() {
+    let mesh = Mesh::start(SHOP).await;
+    for path in [
+        "/debug/status",
+        "/debug/workloads",
+        "/debug/config?proxy=1",
+        "/debug/events",
+        "/help",
+        "/nothing",
+    ] {
+        let answer = mesh.get_by(path, "rebound.example:15014").await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{path}: {answer}");
+    }
+    for (path, host) in [
+        ("/metrics", "istiod.istio-system.svc:15014"),
+        ("/ready", "istiod.istio-system.svc:15014"),
+        ("/debug/status", "127.0.0.1:15014"),
+        ("/debug/status", "localhost:15014"),
+        ("/debug/status", "[::1]:15014"),
+    ] {
+        let answer = mesh.get_by(path, host).await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200 "),
+            "{host}{path}: {answer}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_control_plane_of_another_mesh_is_not_trusted() {
     let mesh = Mesh::start(SHOP).await;
