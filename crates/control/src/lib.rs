@@ -35,6 +35,8 @@ pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use options::{FAREWELL, Options, WORKLOAD_GRACE};
 pub use rest::{Report, Reporter};
-pub use server::{Addresses, Control, UNPROVEN_BYTES};
+pub use server::{
+    Addresses, Control, RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES,
+};
 pub use snapshot::{Caller, MeshSnapshot};
 pub use ztunnel::NodeAccount;

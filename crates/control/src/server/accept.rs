@@ -20,9 +20,9 @@ use voile_identity::Authority;
 use voile_identity::authority::SERVER_TTL;
 use voile_identity::tls::{control_server_config, peer_identity};
 
-use super::budget::{MEMBERS, NEWCOMERS, WAITING};
+use super::budget::{MEMBERS, NEWCOMERS, RESTING, WAITING};
 use super::greeting::{GREETING_ROOM, Greeting};
-use super::newcomers::{Guarded, Lane, Probation};
+use super::newcomers::{Guarded, Lane, Probation, Resting};
 use super::over;
 use super::places::Source;
 use super::socket::Socket;
@@ -122,6 +122,8 @@ struct Entry {
     waiting: Lane,
     newcomers: Lane,
     members: Lane,
+    /// Of proven callers.
+    resting: Lane,
     /// To look at first bytes in.
     room: RefCell<Vec<u8>>,
     own: RefCell<OwnCertificate>,
@@ -160,6 +162,7 @@ async fn accept(
         waiting: Lane::new(&WAITING),
         newcomers: Lane::new(&NEWCOMERS),
         members: Lane::new(&MEMBERS),
+        resting: Lane::new(&RESTING),
         room: RefCell::new(vec![0; GREETING_ROOM]),
         own: RefCell::new(listening.own),
         status: listening.status,
@@ -211,7 +214,10 @@ async fn in_plaintext_until_dropped(
             if let Some((stream, probation)) = entry.greeted(Greeting::Http2, stream, from).await {
                 let mut socket = Socket::from(stream);
                 if socket.detach().is_ok() {
-                    let _ = accepted.send(Guarded::new(socket, probation)).await;
+                    let resting = entry.resting(from.ip().into());
+                    let _ = accepted
+                        .send(Guarded::new(socket, probation, resting))
+                        .await;
                 }
             }
         });
@@ -293,18 +299,23 @@ impl Entry {
         mut probation: Probation,
     ) -> Option<OverTls> {
         // A certificate that is shown at all is one of the mesh: the handshake saw to that.
-        let probation = match peer_identity(stream.get_ref().1) {
+        let (source, probation) = match peer_identity(stream.get_ref().1) {
             Ok(identity) => {
                 let member = Source::Member(identity.to_string().into(), from.ip().to_canonical());
                 tokio::select! {
-                    member = self.members.place(member) => member?,
+                    place = self.members.place(member.clone()) => (member, place?),
                     _ = &mut probation => return None,
                 }
             }
-            Err(_) => probation,
+            Err(_) => (from.ip().into(), probation),
         };
         stream.get_mut().0.detach().ok()?;
-        Some(Guarded::new(stream, probation))
+        Some(Guarded::new(stream, probation, self.resting(source)))
+    }
+
+    fn resting(&self, source: Source) -> Resting {
+        let lane = self.resting.clone();
+        Resting { lane, source }
     }
 
     fn refused(&self, from: SocketAddr, reason: &str) {

@@ -1,4 +1,5 @@
-//! What those cost at most who have not proven who they are: the limits of a connection, of each lane, and their product.
+//! What callers cost at most before they have proven who they are, and what a proven one costs whose connections follow no stream: the
+//! limits of a connection, of each lane, and their products.
 
 use std::time::Duration;
 
@@ -38,6 +39,21 @@ pub(super) const MEMBERS: Limits = Limits {
     deadline: Duration::from_secs(15),
 };
 
+/// Connections of proven callers that follow no discovery stream. Those that do are counted by their identity
+/// (`voile_xds::server::STREAMS_PER_IDENTITY`). An honest caller has one or two of these, and comes again when one is closed.
+pub(super) const MAX_RESTING: usize = 256;
+/// Of those, the connections of one identity (without a certificate: of one address) from one address.
+pub(super) const MAX_RESTING_PER_CALLER: usize = 32;
+/// See [`MAX_RESTING`].
+pub(super) const RESTING: Limits = Limits {
+    places: MAX_RESTING,
+    per_source: MAX_RESTING_PER_CALLER,
+    // Whoever asks nothing loses nothing.
+    min_stay: Duration::ZERO,
+    // An agent that renews certificates leaves its connection open for the next time, which is hours away.
+    deadline: Duration::from_mins(10),
+};
+
 /// Largest question, in bytes: a certificate's is a few kilobytes, and its service takes less than this.
 pub(super) const MAX_QUESTION: usize = 64 * 1024;
 /// How long a question's body may take, whoever asks.
@@ -69,6 +85,36 @@ pub(super) const NEWCOMER_HTTP2: Config = Config {
     max_window_changes: 16,
 };
 
+/// Calls at once of whoever has proven itself. A proxy has one stream, and now and then asks for a certificate.
+pub(super) const MAX_CALLS: u32 = 16;
+/// HTTP/2 as it is spoken with whoever has proven itself.
+pub(super) const PROVEN_HTTP2: Config = Config {
+    // A reconnect names all that is held; what comes is taken at once.
+    stream_window: 256 * 1024,
+    connection_window: 1024 * 1024,
+    // Tokens are a few kilobytes.
+    max_header_list: 64 * 1024,
+    // The largest head, cut four times as small as it need be.
+    max_continuations: 16,
+    max_peer_streams: MAX_CALLS,
+    // We ask nothing.
+    initial_streams: 0,
+    max_remembered_resets: MAX_CALLS as usize,
+    // Rapid reset (CVE-2023-44487) and what came after it: an honest caller does neither.
+    max_unseen_resets: 32,
+    max_provoked_resets: 64,
+    forgiving_streams: 16,
+    // Heads and trailers are some hundred bytes: whoever has so many of them to read reads nothing.
+    max_unsent: 256 * 1024,
+    max_empty_frames: 100,
+    // Nobody answers us.
+    max_interim: 1,
+    // Tokens again: sixteen of the largest are one caller too many.
+    max_heads: 256 * 1024,
+    // gRPC changes it a dozen times as it learns of the path.
+    max_window_changes: 1000,
+};
+
 /// Bytes waiting to be written beyond which nothing is read: who does not read is not listened to.
 pub(super) const MAX_UNWRITTEN: usize = 64 * 1024;
 /// Room to read into, in bytes: one TLS record.
@@ -93,6 +139,19 @@ pub(super) const NEWCOMER_BYTES: usize =
 pub const UNPROVEN_BYTES: usize =
     MAX_WAITING * WAITING_BYTES + (MAX_NEWCOMERS + MAX_MEMBERS) * NEWCOMER_BYTES;
 
+/// What a proven caller's connection without a stream costs at most, in bytes: TLS, heads, bodies that were not yet read, questions
+/// that were, and answers that are not read.
+const RESTING_CONNECTION_BYTES: usize = WAITING_BYTES
+    + TLS_BYTES
+    + PROVEN_HTTP2.max_heads
+    + PROVEN_HTTP2.connection_window as usize
+    + MAX_CALLS as usize * MAX_QUESTION
+    + PROVEN_HTTP2.max_unsent;
+/// What all connections of one credential that follow no stream cost at most, in bytes, from one address.
+pub const RESTING_BYTES_PER_CALLER: usize = MAX_RESTING_PER_CALLER * RESTING_CONNECTION_BYTES;
+/// And those of all credentials together.
+pub const RESTING_BYTES_OF_ALL: usize = MAX_RESTING * RESTING_CONNECTION_BYTES;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +162,13 @@ mod tests {
         let (one, all) = (NEWCOMER_BYTES / 1024, UNPROVEN_BYTES / MIB);
         assert!(one <= 400, "{one} KiB for each");
         assert!(all <= 80, "{all} MiB for all");
+    }
+
+    #[test]
+    fn connections_of_a_credential_that_follow_no_stream_cost_little() {
+        const MIB: usize = 1024 * 1024;
+        let (one, all) = (RESTING_BYTES_PER_CALLER / MIB, RESTING_BYTES_OF_ALL / MIB);
+        assert!(one <= 90, "{one} MiB for one credential");
+        assert!(all <= 700, "{all} MiB for all");
     }
 }

@@ -43,6 +43,11 @@ impl Call {
         }
     }
 
+    /// Whether it is a discovery stream.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self, Self::Following(_))
+    }
+
     /// The control plane ends: whether the call does, too. Questions are answered first.
     pub(super) fn leave(&mut self) -> bool {
         let Self::Following(following) = self else {

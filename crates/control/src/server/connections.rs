@@ -14,12 +14,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::server::Connected;
-use voile_http2::{Config, Connection as Http2, Link, Pool, Reason};
+use voile_http2::{Connection as Http2, Link, Pool, Reason};
 use voile_memory::give_back;
 
-use super::budget::{MAX_NEWCOMER_SAYS, MAX_REFUSALS, MAX_UNWRITTEN, NEWCOMER_HTTP2, ROOM};
+use super::budget::{
+    MAX_NEWCOMER_SAYS, MAX_REFUSALS, MAX_UNWRITTEN, NEWCOMER_HTTP2, PROVEN_HTTP2, ROOM,
+};
 use super::calls::{Call, begin};
-use super::newcomers::{Entrance, Guarded};
+use super::newcomers::{Entrance, Guarded, Probation};
 use super::over;
 use super::routes::{Discovery, GrpcService, Routes};
 
@@ -37,34 +39,6 @@ const KEPT_ROOM: usize = 64 * 1024;
 const MANY: u32 = 100;
 /// How long after the first of them, so that a storm is over.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(5);
-
-/// Of whoever has proven itself; [`NEWCOMER_HTTP2`] is for others. A proxy has one stream, and now and then asks for a certificate.
-const MAX_CALLS: u32 = 16;
-const LIMITS: Config = Config {
-    // A reconnect names all that is held; what comes is taken at once.
-    stream_window: 256 * 1024,
-    connection_window: 1024 * 1024,
-    // Tokens are a few kilobytes.
-    max_header_list: 64 * 1024,
-    // The largest head, cut four times as small as it need be.
-    max_continuations: 16,
-    max_peer_streams: MAX_CALLS,
-    // We ask nothing.
-    initial_streams: 0,
-    max_remembered_resets: MAX_CALLS as usize,
-    // Rapid reset (CVE-2023-44487) and what came after it: an honest caller does neither.
-    max_unseen_resets: 32,
-    max_provoked_resets: 64,
-    forgiving_streams: 16,
-    // Heads and trailers are some hundred bytes: whoever has so many of them to read reads nothing.
-    max_unsent: 256 * 1024,
-    max_empty_frames: 100,
-    // Nobody answers us.
-    max_interim: 1,
-    max_heads: 1024 * 1024,
-    // gRPC changes it a dozen times as it learns of the path.
-    max_window_changes: 1000,
-};
 
 /// What the connections of a thread share.
 pub(super) struct Shared<D, C> {
@@ -151,6 +125,8 @@ struct Connection<S, D, C> {
     unflushed: bool,
     /// Of a newcomer: what it may still say, and have refused. None once a call of it has succeeded.
     allowance: Option<Allowance>,
+    /// Of a proven caller that follows no stream: its place among those.
+    resting: Option<Probation>,
 }
 
 struct Allowance {
@@ -176,6 +152,7 @@ where
                 bytes: MAX_NEWCOMER_SAYS,
                 refusals: MAX_REFUSALS,
             }),
+            resting: None,
         }
     }
 
@@ -218,6 +195,10 @@ where
             self.accept();
             self.answer(context);
             self.widen();
+            if self.rest(context).is_ready() {
+                self.calls.clear();
+                self.link.borrow().abort(Reason::NO_ERROR);
+            }
             match self.write(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
@@ -299,8 +280,27 @@ where
     fn widen(&mut self) {
         if self.allowance.is_some() && self.entrance.standing.is_settled() {
             self.allowance = None;
-            self.link.borrow().widen(&LIMITS);
+            self.link.borrow().widen(&PROVEN_HTTP2);
         }
+    }
+
+    /// Holds a place while no discovery stream accounts for the connection, or a question is asked beside one. Ready when others of the
+    /// same caller, or of a caller with fewer, took it.
+    fn rest(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+        if self.link.borrow().is_over() {
+            return Poll::Pending;
+        }
+        let streams = self.calls.iter().filter(|call| call.is_stream()).count();
+        let is_counted = self.allowance.is_some() || (streams > 0 && streams == self.calls.len());
+        if is_counted {
+            self.resting = None;
+            return Poll::Pending;
+        }
+        let place = self.resting.get_or_insert_with(|| {
+            let resting = &self.entrance.resting;
+            resting.lane.place_now(resting.source.clone())
+        });
+        Pin::new(place).poll(context)
     }
 
     /// Lets every call say what it has to say now.

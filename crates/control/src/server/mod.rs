@@ -42,7 +42,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
 use crate::ztunnel::Staff;
-pub use budget::UNPROVEN_BYTES;
+pub use budget::{RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES};
 
 use accept::{Listening, OwnCertificate};
 use authenticate::Present;

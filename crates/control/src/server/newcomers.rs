@@ -267,22 +267,31 @@ impl Future for Probation {
     }
 }
 
+/// Where a connection of a proven caller holds a place while it follows no discovery stream, and in whose share.
+#[derive(Debug, Clone)]
+pub(super) struct Resting {
+    pub(super) lane: Lane,
+    pub(super) source: Source,
+}
+
 /// A connection that is cut when its probation ends badly.
 #[derive(Debug)]
 pub(super) struct Guarded<S> {
     stream: S,
     standing: Arc<Standing>,
     probation: Option<Probation>,
+    resting: Resting,
 }
 
 impl<S> Guarded<S> {
     /// Its place may have been given on another thread.
-    pub(super) fn new(stream: S, mut probation: Probation) -> Self {
+    pub(super) fn new(stream: S, mut probation: Probation, resting: Resting) -> Self {
         probation.timer = None;
         Self {
             stream,
             standing: Arc::clone(&probation.standing),
             probation: Some(probation),
+            resting,
         }
     }
 }
@@ -339,6 +348,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 #[derive(Debug, Clone)]
 pub(super) struct Entrance {
     pub(super) standing: Arc<Standing>,
+    pub(super) resting: Resting,
     pub(super) tcp: TcpConnectInfo,
     pub(super) tls: Option<TlsConnectInfo<TcpConnectInfo>>,
 }
@@ -349,6 +359,7 @@ impl Connected for Guarded<Socket> {
     fn connect_info(&self) -> Entrance {
         Entrance {
             standing: Arc::clone(&self.standing),
+            resting: self.resting.clone(),
             tcp: self.stream.connect_info(),
             tls: None,
         }
@@ -361,6 +372,7 @@ impl Connected for Guarded<Box<TlsStream<Socket>>> {
     fn connect_info(&self) -> Entrance {
         Entrance {
             standing: Arc::clone(&self.standing),
+            resting: self.resting.clone(),
             tcp: self.stream.get_ref().0.connect_info(),
             tls: Some(self.stream.connect_info()),
         }
@@ -387,6 +399,13 @@ mod tests {
         IpAddr::from([127, 0, 0, number]).into()
     }
 
+    fn resting(lane: &Lane) -> Resting {
+        Resting {
+            lane: lane.clone(),
+            source: source(1),
+        }
+    }
+
     /// A lane that gives out places, and is awaited nowhere else.
     fn lane() -> Lane {
         let lane = Lane::new(&LIMITS);
@@ -405,9 +424,10 @@ mod tests {
     async fn a_newcomer_has_its_time_and_one_that_is_known_has_no_end() {
         let lane = lane();
         let (_far, near) = duplex(64);
-        let mut stranger = Guarded::new(near, lane.place(source(1)).await.expect("a place"));
+        let stranger = lane.place(source(1)).await.expect("a place");
+        let mut stranger = Guarded::new(near, stranger, resting(&lane));
         let (far, near) = duplex(64);
-        let mut known = Guarded::new(near, lane.place_now(source(1)));
+        let mut known = Guarded::new(near, lane.place_now(source(1)), resting(&lane));
         known.standing.settle();
         assert_eq!(lane.len(), 1, "who is known holds no place");
         let begin = Instant::now();

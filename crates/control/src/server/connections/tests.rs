@@ -8,12 +8,14 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::LocalSet;
 use tonic::Status;
 use tonic::body::Body;
-use voile_http2::{Fields, RecvStream, ResponseFuture, SendStream};
+use voile_http2::{Config, Fields, RecvStream, ResponseFuture, SendStream};
 use voile_xds::server::Served;
 
 use super::*;
-use crate::server::budget::{MAX_NEWCOMER_SAYS, MAX_QUESTION, MAX_REFUSALS, NEWCOMERS};
-use crate::server::newcomers::Lane;
+use crate::server::budget::{
+    MAX_NEWCOMER_SAYS, MAX_QUESTION, MAX_REFUSALS, MAX_RESTING_PER_CALLER, NEWCOMERS, RESTING,
+};
+use crate::server::newcomers::{Lane, Resting};
 use crate::server::places::Source;
 use crate::server::routes::Answered;
 use crate::server::socket::Socket;
@@ -81,9 +83,14 @@ impl GrpcService for Counting {
 
 /// The server's end of this.
 async fn connection(far: TcpStream) -> Connection<Socket, Talkative, Counting> {
+    connection_in(far, Lane::new(&RESTING))
+}
+
+/// The same, with a place in that lane while it follows no stream.
+fn connection_in(far: TcpStream, lane: Lane) -> Connection<Socket, Talkative, Counting> {
     let source = Source::from(far.peer_addr().expect("its address").ip());
-    let place = Lane::new(&NEWCOMERS).place_now(source);
-    let stream = Guarded::new(Socket::from(far), place);
+    let place = Lane::new(&NEWCOMERS).place_now(source.clone());
+    let stream = Guarded::new(Socket::from(far), place, Resting { lane, source });
     let entrance = stream.connect_info();
     let shared = Shared::new(Routes {
         discovery: Talkative,
@@ -109,11 +116,16 @@ impl Peer {
 
     /// The same, of a connection that may last so long, and what ends its server.
     async fn of(longest: Duration) -> (Self, watch::Sender<()>) {
+        Self::of_lane(longest, Lane::new(&RESTING)).await
+    }
+
+    /// The same, with a place in that lane while it follows no stream.
+    async fn of_lane(longest: Duration, lane: Lane) -> (Self, watch::Sender<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
         let socket = TcpStream::connect(address).await.expect("a listener");
         let (far, _) = listener.accept().await.expect("a connection");
-        let connection = connection(far).await;
+        let connection = connection_in(far, lane);
         let (end, ending) = watch::channel(());
         spawn_local(connection.serve(longest, ending));
         // Windows of 65,535 bytes, which are never given back.
@@ -121,7 +133,7 @@ impl Peer {
             stream_window: 65_535,
             connection_window: 65_535,
             initial_streams: 10,
-            ..LIMITS
+            ..PROVEN_HTTP2
         };
         let peer = Self {
             socket,
@@ -174,6 +186,16 @@ impl Peer {
             self.socket.write_all(&said).await.expect("a server");
             self.link.borrow().wrote(said.len());
         }
+    }
+
+    /// Asks a question that is answered.
+    async fn ask(&mut self) {
+        let (mut response, mut say) = self.call(CERTIFY, true);
+        say.send_copy(b"a question", true).expect("a call");
+        assert_eq!(self.head(&mut response).await.status(), 200);
+        let mut body = response.into_body();
+        let answer = self.until(|context| body.poll_data(context)).await;
+        assert_eq!(&answer.expect("an answer").expect("data")[..], b"10");
     }
 
     /// Lets the server have its turn, and takes what has come.
@@ -409,6 +431,52 @@ async fn a_newcomer_says_no_more_than_it_may_and_is_refused_only_so_often() {
             .await
             .expect("it is read");
         peer.over().await;
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+/// Whoever has proven itself once does not keep as many connections as it likes: the oldest of those that follow no stream go.
+#[tokio::test]
+async fn connections_of_one_caller_without_a_stream_are_counted() {
+    const TOO_MANY: usize = 4;
+    let test = async {
+        let lane = Lane::new(&RESTING);
+        let (mut following, _end) = Peer::of_lane(DEADLINE, lane.clone()).await;
+        let (mut response, mut say) = following.call(STREAM, true);
+        assert_eq!(following.head(&mut response).await.status(), 200);
+        let mut body = response.into_body();
+        let mut resting = Vec::new();
+        for number in 0..MAX_RESTING_PER_CALLER + TOO_MANY {
+            let (mut peer, end) = Peer::of_lane(DEADLINE, lane.clone()).await;
+            match number % 2 {
+                0 => peer.ask().await,
+                _ => {
+                    let (mut response, mut say) = peer.call(STREAM, true);
+                    assert_eq!(peer.head(&mut response).await.status(), 200);
+                    say.send_copy(b"", true).expect("a stream");
+                    peer.end(&mut response.into_body()).await;
+                }
+            }
+            resting.push((peer, end));
+        }
+        for (peer, _) in &mut resting[..TOO_MANY] {
+            peer.over().await;
+        }
+        let gone = async {
+            while lane.len() > MAX_RESTING_PER_CALLER {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, gone)
+            .await
+            .expect("they give their places back");
+        for (peer, _) in &mut resting[TOO_MANY..] {
+            peer.ask().await;
+        }
+        say.send_copy(b"hello", false).expect("a stream");
+        let answer = following.until(|context| body.poll_data(context)).await;
+        assert_eq!(answer.expect("an answer").expect("data").len(), ANSWER);
+        assert_eq!(lane.len(), MAX_RESTING_PER_CALLER, "none for a stream");
     };
     LocalSet::new().run_until(test).await;
 }
