@@ -95,7 +95,8 @@ pub fn relay_watched(
         let mut stop = std::pin::pin!(stop);
         let end = std::future::poll_fn(|cx| {
             let end = relay.poll(cx, &mut downstream, &mut upstream);
-            if let Some(opening) = relay.opening(begun)
+            if opened.is_some()
+                && let Some(opening) = relay.opening(begun)
                 && let Some(opened) = opened.take()
             {
                 opened(opening);
@@ -141,6 +142,29 @@ struct Refused {
 }
 
 impl Refused {
+    /// Passes on the last bytes of the upstream, and drops what the downstream sends.
+    fn turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        down: &mut Direction,
+        downstream: &mut Stream,
+        upstream: &mut Stream,
+    ) -> Poll<RelayEnd> {
+        let up = self.poll(cx, downstream).map_err(Failed::Reading);
+        let down = down.poll(cx, upstream, downstream);
+        if !matches!(down, Poll::Ready(Ok(()))) {
+            return ended(up, down);
+        }
+        if upstream.is_cut() {
+            let error = std::mem::replace(&mut self.error, io::ErrorKind::Other.into());
+            return Poll::Ready(RelayEnd::UpstreamFailed(error));
+        }
+        match self.over || self.lingering.is_displaced(cx) {
+            true => Poll::Ready(RelayEnd::Finished),
+            false => ended(up, down),
+        }
+    }
+
     /// Drops what comes. Ready when nothing more is to be dropped.
     fn poll(&mut self, cx: &mut Context<'_>, downstream: &mut Stream) -> Poll<io::Result<()>> {
         while !self.over {
@@ -162,64 +186,25 @@ impl Relay {
         downstream: &mut Stream,
         upstream: &mut Stream,
     ) -> Poll<RelayEnd> {
-        let mut up = match self.refused {
-            None => self.up.poll(cx, downstream, upstream),
-            Some(_) => self.poll_refused(cx, downstream),
-        };
+        // The usual turn, whose cost is bounded by a test of instructions, asks for a refusal once.
+        if let Some(refused) = &mut self.refused {
+            return refused.turn(cx, &mut self.down, downstream, upstream);
+        }
+        let up = self.up.poll(cx, downstream, upstream);
         if let Poll::Ready(Err(Failed::Writing(error))) = up {
             self.up.state = State::Done;
-            self.refused = Some(Box::new(Refused {
+            let refused = self.refused.insert(Box::new(Refused {
                 error,
                 lingering: Lingering::begin(std::time::Instant::now(), LINGER_QUIET),
                 over: false,
             }));
-            up = self.poll_refused(cx, downstream);
+            return refused.turn(cx, &mut self.down, downstream, upstream);
         }
         let down = self.down.poll(cx, upstream, downstream);
-        if self.refused.is_some()
-            && let Some(end) = self.refused_end(cx, upstream, &down)
-        {
-            return Poll::Ready(end);
+        match (&up, &down) {
+            (Poll::Pending, Poll::Pending) => Poll::Pending,
+            _ => ended(up, down),
         }
-        match (up, down) {
-            (Poll::Ready(Err(Failed::Reading(e))), _)
-            | (_, Poll::Ready(Err(Failed::Writing(e)))) => {
-                Poll::Ready(RelayEnd::DownstreamFailed(e))
-            }
-            (Poll::Ready(Err(Failed::Writing(e))), _)
-            | (_, Poll::Ready(Err(Failed::Reading(e)))) => Poll::Ready(RelayEnd::UpstreamFailed(e)),
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(RelayEnd::Finished),
-            _ => Poll::Pending,
-        }
-    }
-
-    /// Drops what the downstream sends for an upstream that takes no more.
-    fn poll_refused(
-        &mut self,
-        cx: &mut Context<'_>,
-        downstream: &mut Stream,
-    ) -> Poll<Result<(), Failed>> {
-        match &mut self.refused {
-            Some(refused) => refused.poll(cx, downstream).map_err(Failed::Reading),
-            None => Poll::Ready(Ok(())),
-        }
-    }
-
-    /// How the relay ends once the last bytes of an upstream that takes no more were passed on.
-    fn refused_end(
-        &mut self,
-        cx: &Context<'_>,
-        upstream: &Stream,
-        down: &Poll<Result<(), Failed>>,
-    ) -> Option<RelayEnd> {
-        let (Some(refused), Poll::Ready(Ok(()))) = (&mut self.refused, down) else {
-            return None;
-        };
-        if upstream.is_cut() {
-            let error = std::mem::replace(&mut refused.error, io::ErrorKind::Other.into());
-            return Some(RelayEnd::UpstreamFailed(error));
-        }
-        (refused.over || refused.lingering.is_displaced(cx)).then_some(RelayEnd::Finished)
     }
 
     /// Who spoke first, while that can still be told.
@@ -258,6 +243,20 @@ impl Relay {
             }
             timer.as_mut().reset(deadline);
         }
+    }
+}
+
+/// Whether the relay ends, as its directions stand.
+fn ended(up: Poll<Result<(), Failed>>, down: Poll<Result<(), Failed>>) -> Poll<RelayEnd> {
+    match (up, down) {
+        (Poll::Ready(Err(Failed::Reading(e))), _) | (_, Poll::Ready(Err(Failed::Writing(e)))) => {
+            Poll::Ready(RelayEnd::DownstreamFailed(e))
+        }
+        (Poll::Ready(Err(Failed::Writing(e))), _) | (_, Poll::Ready(Err(Failed::Reading(e)))) => {
+            Poll::Ready(RelayEnd::UpstreamFailed(e))
+        }
+        (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(RelayEnd::Finished),
+        _ => Poll::Pending,
     }
 }
 

@@ -252,6 +252,13 @@ impl ServerTls {
         true
     }
 
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.give_unread(buf) {
+            true => Poll::Ready(Ok(())),
+            false => Pin::new(&mut self.tls).poll_read(cx, buf),
+        }
+    }
+
     /// Whether plaintext, or the end of it, waits here: a session that does not want to read holds one of them.
     fn holds(&self) -> bool {
         self.unread.is_some() || !self.tls.get_ref().1.wants_read()
@@ -540,13 +547,12 @@ impl AsyncRead for Stream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if let Self::ServerTls(io) = this
-            && io.give_unread(buf)
-        {
-            return Poll::Ready(Ok(()));
+        match self.get_mut() {
+            Self::Tcp(io) => Pin::new(io).poll_read(cx, buf),
+            Self::ServerTls(io) => io.poll_read(cx, buf),
+            Self::ClientTls(io) => Pin::new(io).poll_read(cx, buf),
+            Self::Tunnel(io) => Pin::new(io).poll_read(cx, buf),
         }
-        each!(this, io => Pin::new(io).poll_read(cx, buf))
     }
 }
 
