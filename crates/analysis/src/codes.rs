@@ -99,6 +99,14 @@ codes! {
     REQUESTS_ONLY = "V0344";
     /// A RequestAuthentication selects a workload with a port declared TCP or TLS: no token is verified there.
     TOKENS_ON_TCP = "V0345";
+    /// A container runs as the user that is the proxy's.
+    PROXY_USER = "V0346";
+    /// A container waits for the proxy to be injected in its place (`image: auto`), and nobody injects it.
+    PROXY_NOT_INJECTED = "V0347";
+    /// A policy's selector selects Pods of a Gateway of Gateway API, where Istio obeys `targetRefs`.
+    SELECTOR_OF_GATEWAY = "V0348";
+    /// A Sidecar is for workloads that have a node proxy and no sidecar: nobody obeys it.
+    SIDECAR_OF_NOBODY = "V0349";
     /// A RateLimit selects no workload.
     RATE_LIMIT_SELECTS_NOTHING = "V0350";
     /// A RateLimit holds for a workload before which no proxy stands to count.
@@ -191,6 +199,14 @@ codes! {
     ROUTED_HOST_WITHOUT_SERVICE = "V0433";
     /// Something of a Gateway, a listener or a route of Gateway API that is not done here, or that contradicts another.
     GATEWAY_API_REFUSED = "V0434";
+    /// A port of an ExternalName Service on which clients name no host: nothing of the mesh holds for it.
+    EXTERNAL_NAME_PORT = "V0435";
+    /// A VirtualService names a Gateway that Istio makes for itself.
+    INTERNAL_GATEWAY = "V0436";
+    /// A gateway leads to a host whose subsets another VirtualService chooses for callers in the mesh alone.
+    SUBSETS_NOT_AT_GATEWAY = "V0437";
+    /// Gateways of the same workloads show one certificate.
+    SHARED_CERTIFICATE = "V0438";
     /// A VirtualService without hosts to which no other hands over: no request takes its routes.
     DELEGATE_OF_NOBODY = "V0440";
     /// A gateway's certificate that clients refuse: expired, not yet valid, for other hosts, or with a broken chain.

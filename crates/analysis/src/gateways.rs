@@ -73,6 +73,7 @@ pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic
         }
     }
     conflicts(&ours, found);
+    shared_certificates(&ours, found);
 }
 
 /// The Secrets that gateways serve with, each with the hosts of those servers.
@@ -184,6 +185,49 @@ fn lacks(secret: &Secret) -> Option<&'static str> {
         true => None,
         false if has("tls.crt") => Some("tls.key"),
         false => Some("tls.crt"),
+    }
+}
+
+/// Gateways of the same workloads that show one certificate: a browser that knows the one asks it for hosts of the other.
+fn shared_certificates(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) {
+    let mut showing: BTreeMap<_, Vec<&Gateway>> = BTreeMap::new();
+    let each = gateways.iter().flat_map(|gateway| {
+        let servers = gateway.servers.iter();
+        let credentials = servers.flat_map(|server| &server.credentials);
+        credentials.map(move |(namespace, name, _)| ((namespace, name), gateway))
+    });
+    for (certificate, gateway) in each {
+        showing.entry(certificate).or_default().push(gateway);
+    }
+    for ((_, certificate), gateways) in &showing {
+        let mut told = BTreeSet::new();
+        for gateway in gateways {
+            let Some(selector) = &gateway.selector else {
+                continue;
+            };
+            let meets = |other: &Gateway| {
+                other
+                    .selector
+                    .as_ref()
+                    .is_some_and(|one| selector.selects(one))
+            };
+            let other = gateways
+                .iter()
+                .find(|other| other.name != gateway.name && meets(other));
+            let (Some(other), true) = (other, told.insert(&gateway.name)) else {
+                continue;
+            };
+            let said = format!(
+                "Gateway {} shows the certificate `{certificate}`, and so does {} in {}: a client that asks for a host of the other on its connection is answered 421 and comes again (404 in Istio)",
+                gateway.name, other.name, other.source
+            );
+            let source = gateway.source.clone();
+            found.push(
+                Diagnostic::note(codes::SHARED_CERTIFICATE, source, said)
+                    .field("spec.servers.tls.credentialName")
+                    .help("serve the hosts of a certificate by one Gateway"),
+            );
+        }
     }
 }
 

@@ -44,18 +44,6 @@ fn selects(policy: &PeerAuthentication, subject: &Subject<'_>) -> bool {
 
 fn ports(policy: &PeerAuthentication, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
     let Some(selector) = &policy.selector else {
-        for (port, entry) in &policy.port_modes {
-            let message = format!(
-                "the mode of port {port} is NOT ENFORCED: portLevelMtls without a selector is ignored"
-            );
-            let help = "add spec.selector with the labels of the workloads whose port it is";
-            let diagnostic = Diagnostic::error(
-                codes::PORT_LEVEL_WITHOUT_SELECTOR,
-                entry.source.clone(),
-                message,
-            );
-            found.push(diagnostic.field("spec.portLevelMtls").help(help));
-        }
         return;
     };
     let selected: Vec<&Subject<'_>> = subjects

@@ -17,6 +17,7 @@ use crate::view::View;
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     for service in view.mesh.services.values() {
         undeclared(view, service, found);
+        external_name(service, found);
         unanswered(view, service, found);
     }
     for subject in &view.subjects {
@@ -45,6 +46,24 @@ fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
         found.push(diagnostic.field("spec.ports.name").help(
             "call the port `http`, `grpc`, `tcp` or `NAME-…` with one of these, or set appProtocol",
         ));
+    }
+}
+
+/// A port of an ExternalName Service by which nobody can tell that the Service is meant: it has no address of its own.
+fn external_name(service: &Service, found: &mut Vec<Diagnostic>) {
+    if !matches!(service.resolution, Resolution::Alias(_)) {
+        return;
+    }
+    let nameless = |port: &&ServicePort| matches!(port.protocol, Protocol::Auto | Protocol::Tcp);
+    for port in service.ports.iter().filter(nameless) {
+        let said = format!(
+            "port {} of {} is not declared HTTP or TLS: clients name no host on it, and an ExternalName has no address, so nothing of the mesh holds for it",
+            port.number, service.key
+        );
+        let source = port.source.clone();
+        let diagnostic = Diagnostic::warning(codes::EXTERNAL_NAME_PORT, source, said);
+        let help = "call the port `http`, `tls` or `NAME-…` with one of these";
+        found.push(diagnostic.field("spec.ports.name").help(help));
     }
 }
 

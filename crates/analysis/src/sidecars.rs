@@ -32,11 +32,45 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
                 .help(help),
             );
         }
+        without_sidecars(mesh, sidecar, subjects, found);
         for host in sidecar.egress.iter().flat_map(|listener| &listener.hosts) {
             egress_host(mesh, sidecar, host, found);
         }
     }
     several(mesh, subjects, found);
+}
+
+/// A Sidecar for workloads behind a node proxy, which does not look at it.
+fn without_sidecars(
+    mesh: &Mesh,
+    sidecar: &Sidecar,
+    subjects: &[Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    let namespace = &sidecar.name.namespace;
+    if *namespace == mesh.config.root_namespace {
+        return;
+    }
+    let all = sidecar.selector.is_none();
+    let near = subjects.iter().filter(|one| one.namespace == namespace);
+    let own: Vec<_> = near.filter(|one| all || selects(sidecar, one)).collect();
+    let declared = mesh.namespaces.get(namespace);
+    let label = |key| declared.and_then(|one| one.labels.get(key));
+    let injected = label("istio-injection").is_some() || label("istio.io/rev").is_some();
+    let ambient = all && label("istio.io/dataplane-mode") == Some("ambient") && !injected;
+    if own.iter().any(|one| one.has_sidecar) || !(ambient || own.iter().any(|one| one.ambient)) {
+        return;
+    }
+    let message = format!(
+        "Sidecar {} is for workloads that have a node proxy and no sidecar: nobody obeys it",
+        sidecar.name
+    );
+    let help = "remove it, or give the workloads sidecars";
+    found.push(
+        Diagnostic::warning(codes::SIDECAR_OF_NOBODY, sidecar.source.clone(), message)
+            .field("spec.workloadSelector")
+            .help(help),
+    );
 }
 
 fn selects(sidecar: &Sidecar, subject: &Subject<'_>) -> bool {

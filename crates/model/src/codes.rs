@@ -61,4 +61,13 @@ codes! {
     NOT_OBEYED = "V0119";
     /// A label or annotation in a group of Istio that Istio does not have.
     UNKNOWN_METADATA = "V0120";
+    /// An annotation of Istio has a value that Istio does not take.
+    BAD_METADATA = "V0121";
+    /// An annotation that Istio has deprecated.
+    DEPRECATED_METADATA = "V0122";
+    /// An annotation that is alpha in Istio.
+    ALPHA_METADATA = "V0123";
 }
+
+/// `portLevelMtls` without a selector. The table of `voile-analysis` has it, among its neighbours.
+pub const PORT_LEVEL_WITHOUT_SELECTOR: &str = "V0305";

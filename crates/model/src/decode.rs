@@ -200,7 +200,18 @@ impl<'a> Cursor<'a> {
     pub fn text_map(&self) -> crate::written::TextMap {
         self.entries()
             .into_iter()
-            .filter_map(|(key, value)| Some((key, value.text()?)))
+            .filter_map(|(key, value)| {
+                // Kubernetes' decoder leaves the text of a null empty; that of protocol buffers refuses it.
+                let empty = value.node.is_null() && !self.report.is_protobuf();
+                let value = match empty {
+                    true => Spanned {
+                        value: "".into(),
+                        at: value.at,
+                    },
+                    false => value.text()?,
+                };
+                Some((key, value))
+            })
             .collect()
     }
 

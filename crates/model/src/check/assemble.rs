@@ -12,7 +12,7 @@ use super::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
 use super::{Checked, ResourceId, Resources, Stored, slices};
 use crate::attach::attach;
 use crate::codes;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Severity};
 use crate::mesh::network::NETWORK;
 use crate::mesh::{
     AuthorizationPolicy, Deployment, Endpoint, Exports, Mesh, Pod, PodPhase, PodTemplate,
@@ -171,12 +171,13 @@ pub(super) fn second_round(
     mesh: &mut Mesh,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    let mut clash = |what: &dyn Display, taken: &Source| {
+    let mut clash = |what: &dyn Display, taken: &Source, severity: Severity| {
         let message = format!("{id} is not in force: {what} is already declared in {taken}");
-        diagnostics.push(
-            Diagnostic::error(codes::CLASH, stored.source.clone(), message)
-                .help("give one of them another name"),
-        );
+        diagnostics.push(Diagnostic {
+            severity,
+            ..Diagnostic::error(codes::CLASH, stored.source.clone(), message)
+                .help("give one of them another name")
+        });
     };
     match &stored.checked {
         Checked::ServiceAccount(account) => drop(
@@ -190,9 +191,17 @@ pub(super) fn second_round(
                     mesh.services.insert(service.key.clone(), service);
                     continue;
                 };
-                if !add_ports(first, &service) {
-                    clash(&format!("the service {}", service.key), &first.source);
+                if add_ports(first, &service) {
+                    continue;
                 }
+                // Istio takes both ServiceEntries, and obeys one.
+                let entries = [&**first, &service].map(|one| one.origin);
+                let severity = match entries == [ServiceOrigin::ServiceEntry; 2] {
+                    true => Severity::Warning,
+                    false => Severity::Error,
+                };
+                let what = format!("the service {}", service.key);
+                clash(&what, &first.source, severity);
             }
             for workload in workloads {
                 let workload = at_home(mesh, workload);
@@ -370,10 +379,13 @@ impl Mesh {
 fn add_workload(
     workload: Arc<Workload>,
     all: &mut BTreeMap<WorkloadKey, Arc<Workload>>,
-    clash: &mut impl FnMut(&dyn Display, &Source),
+    clash: &mut impl FnMut(&dyn Display, &Source, Severity),
 ) {
     match all.get(&workload.key) {
-        Some(first) => clash(&format!("the workload {}", workload.key), &first.source),
+        Some(first) => {
+            let what = format!("the workload {}", workload.key);
+            clash(&what, &first.source, Severity::Error);
+        }
         None => drop(all.insert(workload.key.clone(), workload)),
     }
 }

@@ -408,7 +408,12 @@ impl Checking<'_> {
                     key.value.split('[').next().unwrap_or_default(),
                     CONDITION_KEYS,
                 );
-                self.report.error(codes::BAD_VALUE, &key.at, why, help);
+                // Istio has it.
+                let code = match key.value.starts_with(read::EXPERIMENTAL) {
+                    true => codes::NOT_YET,
+                    false => codes::BAD_VALUE,
+                };
+                self.report.error(code, &key.at, why, help);
                 None
             }
             Err(ConditionError::Value(index, why)) => {

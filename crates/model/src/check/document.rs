@@ -131,7 +131,7 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
     let spec = values::join(&cursor.at.path, "spec");
     let outcome = match &node.value {
         yaml::Value::Map(_) => match cursor.fields() {
-            Some(fields) => document(file, fields, &source, read, &report),
+            Some(fields) => document(file, (node, fields), &source, read, &report),
             None => Outcome::Nothing,
         },
         yaml::Value::List(_) => no_resource("a list", &cursor.at, &report),
@@ -212,13 +212,13 @@ fn hold(
 /// Reads what may be a resource or a list of them.
 fn document(
     file: &Arc<str>,
-    mut fields: Fields<'_>,
+    (node, mut fields): (&Node, Fields<'_>),
     source: &Source,
     read: &mut Read,
     report: &Report,
 ) -> Outcome {
     let parts = ["kind", "apiVersion", "metadata"].map(|name| fields.has(name));
-    if let Some(why) = why_no_resource(&fields, parts) {
+    if let Some(why) = why_no_resource(&fields, node, parts) {
         no_resource(why, fields.at(), report);
         // One that has lost its kind still has a name.
         return match parts[2] {
@@ -230,6 +230,9 @@ fn document(
         .plain("kind")
         .and_then(|kind| kind.strip_suffix("List"))
         .is_some_and(|of| of.is_empty() || fields.has("items"));
+    if !is_list && is_foreign(&fields, node, report) {
+        return Outcome::Nothing;
+    }
     let header = Header::read(&mut fields);
     if is_list {
         read_list(file, &mut fields, read);
@@ -242,9 +245,13 @@ fn document(
 /// Why a mapping is no resource at all: nothing says that it is one of ours.
 fn why_no_resource(
     fields: &Fields<'_>,
+    node: &Node,
     [kind, version, metadata]: [bool; 3],
 ) -> Option<&'static str> {
     let version_text = fields.plain("apiVersion");
+    if is_patch(node) {
+        return Some("a patch");
+    }
     if kind {
         let name = fields.plain("kind")?;
         let stranger = !version && kinds::known(None, name).is_none() && !name.ends_with("List");
@@ -257,7 +264,50 @@ fn why_no_resource(
         "" => text == "v1" && metadata,
         group => kinds::is_ours(group),
     });
-    (!ours && (!version || version_text.is_some())).then_some("a mapping without `kind`")
+    // Some number the versions of their own files.
+    let numbered = version && version_text.is_none() && !metadata;
+    (!ours && (!version || version_text.is_some()) || numbered)
+        .then_some("a mapping without `kind`")
+}
+
+/// Whether a directive of strategic merge patches is anywhere in it. How deep is bounded by the depth of a document.
+fn is_patch(node: &Node) -> bool {
+    match &node.value {
+        yaml::Value::Map(entries) => {
+            let mut entries = entries.iter();
+            entries.any(|(key, node)| &*key.text == "$patch" || is_patch(node))
+        }
+        yaml::Value::List(items) => items.iter().any(is_patch),
+        yaml::Value::Scalar(_) => false,
+    }
+}
+
+/// Whether a resource is of a group that is none of ours, which is told. Nothing else of it is read: it need not be shaped as ours are.
+fn is_foreign(fields: &Fields<'_>, node: &Node, report: &Report) -> bool {
+    let (Some(version), Some(kind)) = (fields.plain("apiVersion"), fields.plain("kind")) else {
+        return false;
+    };
+    let group = kinds::group(version);
+    let is_ours = kinds::is_ours(group)
+        || kinds::known(Some(version), kind).is_some()
+        || misspelt(Some(group), kind).is_some();
+    if is_ours {
+        return false;
+    }
+    let named = node
+        .get("metadata")
+        .and_then(|metadata| metadata.get("name"));
+    let name = match named.map(|name| &name.value) {
+        Some(yaml::Value::Scalar(name)) => format!(" `{}`", clip(&name.text)),
+        _ => String::new(),
+    };
+    let message = format!(
+        "{}{name} is of the group {}, which means nothing to the mesh; ignored",
+        clip(kind),
+        clip(group)
+    );
+    report.note(codes::NO_MEANING, fields.at(), message, "");
+    true
 }
 
 fn no_resource(what: &str, at: &At, report: &Report) -> Outcome {
@@ -538,14 +588,6 @@ fn stranger(
     report: &Report,
 ) -> Outcome {
     match group {
-        Some(group) if !kinds::is_ours(group) => {
-            let message = format!(
-                "{kind}{name} is of the group {}, which means nothing to the mesh; ignored",
-                clip(group)
-            );
-            report.note(codes::NO_MEANING, at, message, "");
-            Outcome::Nothing
-        }
         Some(group)
             if group.ends_with(".istio.io") && KINDS.iter().all(|one| one.group() != group) =>
         {

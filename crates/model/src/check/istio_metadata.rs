@@ -183,8 +183,114 @@ const WITHOUT_EFFECT: [(&str, &str); 48] = [
     ),
 ];
 
-/// Names those of `keys` that are Istio's and have no effect, and those that Istio does not have.
-pub(super) fn check(keys: &TextMap, report: &Report) {
+/// Annotations that Istio has deprecated, with what it takes instead. Those without effect are named anyway.
+const DEPRECATED: [(&str, &str); 1] = [(
+    "sidecar.istio.io/inject",
+    "write it as a label, which Istio's injector looks at first",
+)];
+
+/// Annotations that are obeyed here and alpha in Istio. Not those that Istio's tools and injectors write themselves.
+const ALPHA: [&str; 14] = [
+    "ambient.istio.io/waypoint-inbound-binding",
+    "gateway.istio.io/service-account",
+    "istio.io/autoRegistrationGroup",
+    "istio.io/dry-run",
+    "networking.istio.io/exportTo",
+    "networking.istio.io/traffic-distribution",
+    "sidecar.istio.io/interceptionMode",
+    "sidecar.istio.io/rewriteAppHTTPProbers",
+    "traffic.sidecar.istio.io/excludeInboundPorts",
+    "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+    "traffic.sidecar.istio.io/excludeOutboundPorts",
+    "traffic.sidecar.istio.io/includeInboundPorts",
+    "traffic.sidecar.istio.io/includeOutboundIPRanges",
+    "traffic.sidecar.istio.io/includeOutboundPorts",
+];
+
+/// Says whether Istio takes a value, and what it takes.
+type Takes = (fn(&str) -> bool, &'static str);
+
+const NUMBER: Takes = (|text| text.parse::<u32>().is_ok(), "a number of 0 or more");
+const QUANTITY: Takes = (is_quantity, "a quantity such as 100m, 2 or 128Mi");
+
+/// Annotations without effect here whose values Istio checks: it injects no Pod that has a wrong one. `capture` and `pod` check those
+/// that are obeyed.
+const VALUES: [(&str, Takes); 9] = [
+    (
+        "prometheus.istio.io/merge-metrics",
+        (is_boolean, "true or false"),
+    ),
+    ("readiness.status.sidecar.istio.io/failureThreshold", NUMBER),
+    (
+        "readiness.status.sidecar.istio.io/initialDelaySeconds",
+        NUMBER,
+    ),
+    ("readiness.status.sidecar.istio.io/periodSeconds", NUMBER),
+    ("sidecar.istio.io/proxyCPU", QUANTITY),
+    ("sidecar.istio.io/proxyCPULimit", QUANTITY),
+    ("sidecar.istio.io/proxyMemory", QUANTITY),
+    ("sidecar.istio.io/proxyMemoryLimit", QUANTITY),
+    (
+        "status.sidecar.istio.io/port",
+        (|text| text.trim().parse::<u16>().is_ok(), "a port"),
+    ),
+];
+
+/// The words that Go's `strconv.ParseBool` takes.
+fn is_boolean(text: &str) -> bool {
+    let words = [
+        "1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False",
+    ];
+    words.contains(&text)
+}
+
+/// A decimal number with a suffix of Kubernetes.
+fn is_quantity(text: &str) -> bool {
+    let digits = text.trim_start_matches(['+', '-']);
+    let end = digits.find(|one: char| !one.is_ascii_digit() && one != '.');
+    let (number, suffix) = digits.split_at(end.unwrap_or(digits.len()));
+    let suffixes = [
+        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+    ];
+    let exponent = suffix.strip_prefix(['e', 'E']);
+    let is_exponent = exponent.is_some_and(|power| power.parse::<i8>().is_ok());
+    number.parse::<f64>().is_ok() && (suffixes.contains(&suffix) || is_exponent)
+}
+
+/// Names the labels and annotations that are Istio's and have no effect, and those that Istio does not have; the annotations with
+/// values that Istio does not take, and those that it has deprecated or calls alpha.
+pub(super) fn check(labels: &TextMap, annotations: &TextMap, report: &Report) {
+    known(labels, report);
+    known(annotations, report);
+    let is_label = |name: &str| labels.iter().any(|(label, _)| &*label.value == name);
+    for (key, value) in annotations {
+        let name = &*key.value;
+        let mut values = VALUES.iter();
+        if let Some((_, (takes, what))) = values.find(|(known, _)| *known == name)
+            && !takes(&value.value)
+        {
+            let message = format!(
+                "`{}` is no value of `{name}`: Istio injects no Pod that has it",
+                clip(&value.value)
+            );
+            let help = format!("write {what}");
+            report.warning(codes::BAD_METADATA, &value.at, message, help);
+        }
+        let mut deprecated = DEPRECATED.iter();
+        if let Some((_, instead)) = deprecated.find(|(known, _)| *known == name)
+            && !is_label(name)
+        {
+            let message = format!("Istio has deprecated the annotation `{name}`");
+            report.note(codes::DEPRECATED_METADATA, &key.at, message, *instead);
+        }
+        if ALPHA.contains(&name) {
+            let message = format!("the annotation `{name}` is alpha in Istio: it may change there");
+            report.note(codes::ALPHA_METADATA, &key.at, message, "");
+        }
+    }
+}
+
+fn known(keys: &TextMap, report: &Report) {
     for (key, _) in keys {
         let name = &*key.value;
         let Some((group, _)) = name.split_once('/') else {

@@ -166,6 +166,8 @@ pub(super) const UNREAD: &[(&str, &str, Unread)] = &[
     ("apps", "ControllerRevision", Unread::NoMeaning),
     ("", "Binding", Unread::NoMeaning),
     ("", "ComponentStatus", Unread::NoMeaning),
+    // A kubeconfig.
+    ("", "Config", Unread::NoMeaning),
     ("", "Event", Unread::NoMeaning),
     ("", "LimitRange", Unread::NoMeaning),
     ("", "PersistentVolume", Unread::NoMeaning),
@@ -174,6 +176,11 @@ pub(super) const UNREAD: &[(&str, &str, Unread)] = &[
     ("", "ResourceQuota", Unread::NoMeaning),
     ("networking.k8s.io", "IngressClass", Unread::NoMeaning),
     ("networking.k8s.io", "ServiceCIDR", Unread::NoMeaning),
+    (
+        "gateway.networking.k8s.io",
+        "ConformanceReport",
+        Unread::NoMeaning,
+    ),
     ("install.istio.io", "IstioOperator", Unread::Installation),
 ];
 
@@ -190,9 +197,17 @@ pub(super) const SECURITY_KINDS: [&str; 3] = [
 /// How many letters of a group may be wrong for it to be taken for a slip in one of ours.
 const SLIPS: usize = 2;
 
-/// The group of an apiVersion; empty is the core's.
+/// The group of an apiVersion; empty is the core's. What is neither a group nor a version of the core (`builtin`) stands for itself.
 pub(super) fn group(api_version: &str) -> &str {
-    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+    let is_version = |text: &str| {
+        let digits = text.strip_prefix('v');
+        digits.is_some_and(|digits| digits.starts_with(|one: char| one.is_ascii_digit()))
+    };
+    match api_version.rsplit_once('/') {
+        Some((group, _)) => group,
+        None if is_version(api_version) || api_version.is_empty() => "",
+        None => api_version,
+    }
 }
 
 impl Kind {

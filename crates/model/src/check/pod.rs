@@ -276,13 +276,15 @@ fn names_once(containers: &[written::Container], report: &Report) {
         names.map(|name| (name.value.clone(), &name.at)),
         report,
     );
-    let ports = containers.iter().flat_map(|c| &c.ports);
-    let ports = ports.filter_map(|port| port.name.as_ref());
-    values::unique(
-        "container port",
-        ports.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
+    // Kubernetes takes a name in several containers, and the first of them for it.
+    for container in containers {
+        let names = container.ports.iter().filter_map(|port| port.name.as_ref());
+        values::unique(
+            "container port",
+            names.map(|name| (name.value.clone(), &name.at)),
+            report,
+        );
+    }
 }
 
 /// Words to a sidecar that stand on the Deployment itself, where nobody hears them.

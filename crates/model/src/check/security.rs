@@ -8,7 +8,8 @@ use crate::codes;
 use crate::decode::{Fields, Report};
 use crate::mesh::{MutualTlsMode, PeerAuthentication, PortMode};
 use crate::names::Port;
-use crate::written::{Text, security as written};
+use crate::text::clip;
+use crate::written::{Selector, Text, security as written};
 
 const MODES: [(&str, Option<MutualTlsMode>); 4] = [
     ("UNSET", None),
@@ -66,6 +67,18 @@ pub(super) fn peer_authentication(
     {
         let help = "write a port and its mode, or remove it";
         report.error(codes::BAD_VALUE, at, "`portLevelMtls` is empty", help);
+    }
+    let names_labels = |selector: &Selector| !selector.labels.is_empty();
+    let selects = written.selector.as_ref().is_some_and(names_labels);
+    if !selects && !report.failed_where(|field| field.contains(".selector")) {
+        for (key, _) in &written.ports {
+            let message = format!(
+                "the mode of port {} is NOT ENFORCED: Istio refuses portLevelMtls without a selector",
+                clip(&key.value)
+            );
+            let help = "add spec.selector with the labels of the workloads whose port it is";
+            report.error(codes::PORT_LEVEL_WITHOUT_SELECTOR, &key.at, message, help);
+        }
     }
     PeerAuthentication {
         name: meta.name,

@@ -2,7 +2,7 @@
 //!
 //! | kind | what is denied |
 //! |---|---|
-//! | PeerAuthentication | plaintext where it says a mode: for its workloads, or for the ports it names |
+//! | PeerAuthentication | plaintext where it says a mode: for its workloads, or for the ports of them that it names |
 //! | AuthorizationPolicy ALLOW | what no other ALLOW policy allows to its workloads; what its own rules allow passes if they are readable |
 //! | DENY, CUSTOM | what its rules match; if they cannot be read, every request to its workloads |
 //! | AUDIT, dry run | nothing |
@@ -42,9 +42,12 @@ pub(super) fn is_unnamed(id: &ResourceId) -> bool {
 pub(super) fn held(checked: Checked, spec: &str, report: &Report) -> Option<Checked> {
     Some(match checked {
         Checked::PeerAuthentication(policy) => {
-            let mode = format!("{spec}.mtls");
-            let unread = report.failed_where(|field| is_below(field, &mode));
-            Checked::PeerAuthentication(strict(Arc::unwrap_or_clone(policy), unread).into())
+            let unread = |part: &str| {
+                let part = format!("{spec}.{part}");
+                report.failed_where(|field| is_below(field, &part))
+            };
+            let unread = (unread("mtls"), unread("selector"));
+            Checked::PeerAuthentication(strict(Arc::unwrap_or_clone(policy), unread)?.into())
         }
         Checked::AuthorizationPolicy(policy) => {
             let policy = denying(Arc::unwrap_or_clone(policy), spec, report)?;
@@ -65,17 +68,24 @@ fn is_below(field: &str, parent: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-fn strict(mut policy: PeerAuthentication, mode_unread: bool) -> PeerAuthentication {
+fn strict(
+    mut policy: PeerAuthentication,
+    (mode_unread, selector_unread): (bool, bool),
+) -> Option<PeerAuthentication> {
     let says_mode = mode_unread || policy.mode.is_some();
     let of_ports_alone = !says_mode && !policy.port_modes.is_empty();
-    if of_ports_alone {
+    if of_ports_alone && policy.selector.is_none() && !selector_unread {
+        // Ports without a selector decide about nothing.
+        return None;
+    }
+    if of_ports_alone && policy.selector.is_some() {
         let shut = |mode: &mut PortMode| mode.mode = Some(MutualTlsMode::Strict);
         policy.port_modes.values_mut().for_each(shut);
     } else {
         policy.mode = Some(MutualTlsMode::Strict);
         policy.port_modes.clear();
     }
-    policy
+    Some(policy)
 }
 
 fn denying(

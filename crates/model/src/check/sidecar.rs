@@ -110,9 +110,9 @@ fn egress(written: &written::Egress, report: &Report) -> Option<EgressListener> 
         report.required(None::<()>, &written.at, "hosts");
     }
     if written.port.is_none() && (written.bind.is_some() || capture_mode == CaptureMode::None) {
-        let message = "a listener that is connected to needs a port";
+        let message = "`bind` and captureMode: NONE of a listener without `port` are not yet supported, and would not be in force";
         report.error(
-            codes::CONTRADICTION,
+            codes::NOT_YET,
             &written.at,
             message,
             "give it `port`, or remove `bind` and captureMode: NONE",

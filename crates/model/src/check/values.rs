@@ -101,9 +101,7 @@ pub(super) fn join(parent: &str, name: &str) -> Arc<str> {
 
 /// Labels and annotations of metadata.
 pub(super) fn labels_and_annotations(metadata: &Metadata, report: &Report) -> (Labels, Labels) {
-    for keys in [&metadata.labels, &metadata.annotations] {
-        super::istio_metadata::check(keys, report);
-    }
+    super::istio_metadata::check(&metadata.labels, &metadata.annotations, report);
     let annotations = metadata
         .annotations
         .iter()
@@ -232,14 +230,14 @@ pub(super) fn is_certificate_name(text: &str) -> bool {
 /// The longest path that a kernel takes.
 const MAX_PATH_BYTES: usize = 4095;
 
-/// A file of a proxy's own machine.
+/// A file of a proxy's own machine; a path that is not absolute begins where the proxy runs, as in Istio.
 pub(super) fn file(text: &Text, report: &Report) -> Option<Arc<str>> {
-    let absolute = |path: &str| {
-        let whole = path.len() <= MAX_PATH_BYTES && !path.contains('\0');
-        (whole && path.starts_with('/')).then(|| path.into())
+    let path = |path: &str| {
+        let fits = (1..=MAX_PATH_BYTES).contains(&path.len());
+        (fits && !path.chars().any(char::is_control)).then(|| path.into())
     };
-    let help = "an absolute path on the machine of the proxy, such as /etc/certs/tls.crt";
-    report.parsed(text, "a file", absolute, help)
+    let help = "a path on the machine of the proxy, such as /etc/certs/tls.crt";
+    report.parsed(text, "a file", path, help)
 }
 
 pub(super) fn ip(text: &Text, report: &Report) -> Option<IpAddr> {
@@ -328,6 +326,12 @@ pub(super) fn istio_protocol(text: Option<&Text>, report: &Report) -> Protocol {
         return Protocol::Auto;
     };
     protocol_word(&text.value).unwrap_or_else(|| {
+        if text.value.eq_ignore_ascii_case("HTTP_PROXY") {
+            let message = "the protocol HTTP_PROXY is not yet supported, and would not be in force";
+            let help = "remove this port, or wait for a later version";
+            report.error(codes::NOT_YET, &text.at, message, help);
+            return Protocol::Auto;
+        }
         report.bad(text, "", crate::text::suggest(&text.value, WORDS));
         Protocol::Auto
     })

@@ -17,9 +17,9 @@ use crate::decode::{At, Cursor, Fields, Report};
 use crate::mesh::intent::Intent;
 use crate::mesh::{
     CLAIMS, Criterion, Delegate, HttpMatch, HttpRoute, MESH, RetryPolicy, RouteDestination,
-    Subject, TextMatch, VirtualService, WeightedDestination,
+    Subject, TextMatch, VirtualService, WeightedDestination, gateway_name,
 };
-use crate::names::{Namespace, ResourceName};
+use crate::names::ResourceName;
 use crate::text::clip;
 use crate::written::Text;
 use crate::written::config::RetrySettings;
@@ -135,16 +135,10 @@ fn gateways(written: &[Text], meta: &Meta, report: &Report) -> Vec<NamedGateway>
         if &*text.value == MESH {
             return Some((None, source));
         }
-        let (namespace, name) = match text.value.split_once('/') {
-            None => (meta.name.namespace.clone(), &*text.value),
-            Some((".", name)) => (meta.name.namespace.clone(), name),
-            Some((namespace, name)) => {
-                let read = |_: &str| Namespace::new(namespace);
-                let help = "write `mesh`, NAME or NAMESPACE/NAME";
-                (report.parsed(text, "a gateway", read, help)?, name)
-            }
-        };
-        Some((Some(ResourceName::new(namespace, name)), source))
+        let read = |text: &str| gateway_name(text, &meta.name.namespace);
+        let help = "write `mesh`, NAME or NAMESPACE/NAME";
+        let name = report.parsed(text, "a gateway", read, help)?;
+        Some((Some(name), source))
     };
     written.iter().filter_map(read).collect()
 }

@@ -52,10 +52,10 @@ pub(super) fn read(
     }
     let template = report.required(written.template.as_ref(), &written.at, "template")?;
     if let Some(address) = &template.address {
-        report.error(
-            codes::CONTRADICTION,
+        report.warning(
+            codes::NOT_OBEYED,
             &address.at,
-            "a template has no address: each member brings its own",
+            "the `address` of a template has no effect: each member brings its own",
             "remove it, or write a WorkloadEntry",
         );
     }

@@ -15,6 +15,12 @@ use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
 pub fn gateway_name(text: &str, own: &Namespace) -> Option<ResourceName> {
     match text.split_once('/') {
         None if text == MESH => None,
+        // An old way to name one of another namespace: NAME.NAMESPACE, and whatever follows.
+        None if text.contains('.') => {
+            let (name, rest) = text.split_once('.')?;
+            let namespace = rest.split('.').next()?;
+            Some(ResourceName::new(Namespace::new(namespace)?, name))
+        }
         None | Some((".", _)) => {
             let name = text.strip_prefix("./").unwrap_or(text);
             Some(ResourceName::new(own.clone(), name))

@@ -255,7 +255,8 @@ impl Sidecar {
             egress: spec.list("egress", Egress::read),
             outbound_mode,
         };
-        spec.not_yet(&["inboundConnectionPool"]);
+        let unbounded = "the application says how many connections it takes";
+        spec.without_effect(&[("inboundConnectionPool", unbounded)]);
         spec.finish();
         sidecar
     }
@@ -271,7 +272,9 @@ impl Ingress {
             capture_mode: fields.text("captureMode"),
             default_endpoint: fields.text("defaultEndpoint"),
         };
-        fields.not_yet(&["tls", "connectionPool"]);
+        fields.not_yet(&["tls"]);
+        let unbounded = "the application says how many connections it takes";
+        fields.without_effect(&[("connectionPool", unbounded)]);
         fields.finish();
         Some(ingress)
     }

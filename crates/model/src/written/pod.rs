@@ -261,7 +261,10 @@ impl EnvVar {
             }
             env.config_map_key = KeyRef::read(&mut from, "configMapKeyRef");
             env.secret_key = KeyRef::read(&mut from, "secretKeyRef");
-            from.not_yet(&["resourceFieldRef", "fileKeyRef"]);
+            from.without_effect(&[
+                ("resourceFieldRef", "the variable is empty"),
+                ("fileKeyRef", "the variable is empty"),
+            ]);
             from.finish();
         }
         fields.finish();

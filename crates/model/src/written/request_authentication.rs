@@ -81,6 +81,12 @@ impl TokenRule {
             space_delimited_claims: fields.texts("spaceDelimitedClaims"),
             timeout: fields.text("timeout"),
         };
+        fields.not_obeyed(
+            "presence",
+            &["OPTIONAL"],
+            "requests without a token pass",
+            "write an AuthorizationPolicy that denies `notRequestPrincipals: [\"*\"]`; everything else of this resource is in force",
+        );
         fields.finish();
         Some(read)
     }

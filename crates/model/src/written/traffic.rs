@@ -358,7 +358,10 @@ impl Tcp {
             idle_timeout: fields.text("idleTimeout"),
             keep_alive,
         };
-        fields.not_yet(&["maxConnectionDuration"]);
+        fields.without_effect(&[(
+            "maxConnectionDuration",
+            "connections stay as long as they are used",
+        )]);
         fields.finish();
         tcp
     }
@@ -375,7 +378,13 @@ impl Http {
             max_retries: fields.integer("maxRetries"),
             idle_timeout: fields.text("idleTimeout"),
         };
-        fields.not_yet(&["maxConcurrentStreams", "http2KeepAlive"]);
+        fields.without_effect(&[
+            (
+                "maxConcurrentStreams",
+                "the server says how many streams a connection may have",
+            ),
+            ("http2KeepAlive", "connections at rest are not asked"),
+        ]);
         fields.finish();
         http
     }

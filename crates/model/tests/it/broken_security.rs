@@ -62,7 +62,7 @@ const OF_POLICIES: &[Case] = &[
     ),
     ("DENY\n  rules", "DENY\n  ruls", "app=web DENY all"),
     ("namespaces: [b]", "namespases: [b]", "app=web DENY all"),
-    ("namespaces: [b]", "namespaces: ['B c']", "app=web DENY all"),
+    ("namespaces: [b]", "namespaces: ['b/c']", "app=web DENY all"),
     ("paths: [/x]", "paths: 5", "app=web DENY all"),
     ("key: source.ip", "key: source.pi", "app=web DENY all"),
     (
@@ -151,6 +151,28 @@ const OF_PEERS: &[Case] = &[
         "mtls: {mode: PERMISSIVE}\n  portLevelMtls: {8080",
         "portLevelMtls: {http",
         "app=web STRICT",
+    ),
+    // Ports without a selector: Istio refuses them, and they decide about nothing.
+    (
+        "  selector: {matchLabels: {app: web}}\n",
+        "",
+        "everything STRICT",
+    ),
+    (
+        "  selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}\n",
+        "",
+        "",
+    ),
+    (
+        "selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}",
+        "selector: {}",
+        "",
+    ),
+    // Whom it is for cannot be told.
+    (
+        "selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}",
+        "selector: {matchLabls: {app: web}}",
+        "everything STRICT",
     ),
 ];
 

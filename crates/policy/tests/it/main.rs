@@ -27,7 +27,6 @@ port over workload                  | shop/w app=web STRICT 80=DISABLE          
 a port not named inherits           | shop/w app=web STRICT 80=DISABLE                 | 81 | STRICT     | w
 an unset port inherits              | shop/w app=web STRICT 80=UNSET                   | 80 | STRICT     | w
 another port of a silent workload   | root/m STRICT; shop/w app=web 80=DISABLE         | 81 | STRICT     | m
-a port without selector is ignored  | shop/n 80=STRICT                                 | 80 | PERMISSIVE | -
 a selector in the root is ignored   | root/m app=web STRICT                            | 80 | PERMISSIVE | -
 the oldest of a namespace           | shop/young@02 STRICT; shop/old@01 DISABLE        | 80 | DISABLE    | old
 the oldest of a workload            | shop/y@02 app=web STRICT; shop/o@01 app=web DISABLE | 80 | DISABLE | o

@@ -35,7 +35,8 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
     }
     let filters = reading.of_rule(&mut fields);
     let backends = backends(&mut fields, &reading);
-    fields.not_yet(&["sessionPersistence", "timeouts", "retry"]);
+    fields.not_yet(&["timeouts", "retry"]);
+    fields.without_effect(&[("sessionPersistence", "each request goes to any endpoint")]);
     fields.finish();
     let mirrors = filters.mirrors.clone();
     Some(Rule {

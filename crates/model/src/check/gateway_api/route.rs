@@ -74,7 +74,8 @@ pub(super) fn read<T>(
     let at = spec.at().clone();
     let rules = spec.list("rules", |cursor| rule(cursor, &own, report));
     at_most(rules.len(), MAX_RULES, "rules", &at, report);
-    spec.not_yet(&["useDefaultGateways"]);
+    let named = "a route is for the Gateways that `parentRefs` names";
+    spec.without_effect(&[("useDefaultGateways", named)]);
     spec.finish();
     let route = Route {
         kind,
@@ -132,7 +133,7 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
     let retries = fields
         .inner("retry")
         .map(|retry| self::retry(retry, report));
-    fields.not_yet(&["sessionPersistence"]);
+    fields.without_effect(&[("sessionPersistence", "each request goes to any endpoint")]);
     fields.finish();
     if filters.redirect.is_some() && !backends.is_empty() {
         let message = "a rule either redirects requests or sends them to backends";

@@ -50,14 +50,11 @@ pub fn string(value: &str) -> Result<StringMatch, String> {
     Ok(StringMatch::parse(text(value)?))
 }
 
-/// A namespace, with `*` for any letters.
+/// A namespace, with `*` for any letters. Istio takes names that no namespace can have; they match nobody.
 pub fn namespace(value: &str) -> Result<Arc<str>, String> {
-    let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'*');
-    match text(value)?.bytes().all(letter) {
-        true => Ok(value.into()),
-        false => {
-            Err("a namespace has lower-case letters, digits and `-`; `*` stands for any".to_owned())
-        }
+    match text(value)?.contains('/') {
+        false => Ok(value.into()),
+        true => Err("the name of a namespace has no `/`".to_owned()),
     }
 }
 
@@ -254,13 +251,16 @@ fn bracketed(key: &str) -> Result<(&str, Vec<Arc<str>>), String> {
     Ok((head, path))
 }
 
+/// Begins the conditions about what filters of Envoy say.
+pub const EXPERIMENTAL: &str = "experimental.envoy.filters.";
+
 fn unknown_key(key: &str) -> String {
     match key {
         "destination.namespace" => "`destination.namespace` is said by the policy's own namespace".to_owned(),
         "destination.name" | "destination.user" => format!("`{key}` went away with v1alpha1"),
         _ if key.starts_with("destination.labels") => "`destination.labels` is said by the selector".to_owned(),
-        _ if key.starts_with("experimental.") => {
-            "`experimental.envoy.filters` looks into another proxy's filters, which Voile does not have".to_owned()
+        _ if key.starts_with(EXPERIMENTAL) => {
+            "`experimental.envoy.filters` is not supported: it looks into another proxy's filters, which Voile does not have".to_owned()
         }
         _ => format!("there is no condition `{}`", crate::text::clip(key)),
     }

@@ -1,0 +1,60 @@
+//! Pods and Deployments beside their proxy: do they run as the proxy's user, and does anybody inject the proxy that they wait for?
+
+use voile_model::Diagnostic;
+use voile_model::mesh::PodTemplate;
+
+use crate::codes;
+use crate::subject::Subject;
+
+/// The user that Istio's proxies run as: what it calls is not captured, so that the proxy's own calls go out.
+const PROXY_USER: u32 = 1337;
+/// The container that the injector makes the proxy of.
+const PROXY_CONTAINER: &str = "istio-proxy";
+/// The image that the injector replaces by the proxy's.
+const INJECTED_IMAGE: &str = "auto";
+
+/// Checks all Pods and Deployments.
+pub(crate) fn check(subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for subject in subjects {
+        if let Some(template) = subject.template {
+            user(subject, template, found);
+            image(subject, template, found);
+        }
+    }
+}
+
+fn user(subject: &Subject<'_>, template: &PodTemplate, found: &mut Vec<Diagnostic>) {
+    let mut containers = template.containers.iter();
+    let Some(container) = containers
+        .find(|one| &*one.name != PROXY_CONTAINER && one.security.user == Some(PROXY_USER))
+    else {
+        return;
+    };
+    let said = format!(
+        "container {} of {} runs as user {PROXY_USER}, which is the proxy's: in Istio its connections go round the proxy",
+        container.name, subject.name
+    );
+    let source = container.source.clone();
+    found.push(
+        Diagnostic::warning(codes::PROXY_USER, source, said)
+            .field("securityContext.runAsUser")
+            .help("run it as another user"),
+    );
+}
+
+fn image(subject: &Subject<'_>, template: &PodTemplate, found: &mut Vec<Diagnostic>) {
+    let mut containers = template.containers.iter();
+    let waiting = containers
+        .find(|one| &*one.name == PROXY_CONTAINER && one.image.as_deref() == Some(INJECTED_IMAGE));
+    let Some(container) = waiting.filter(|_| !subject.has_sidecar) else {
+        return;
+    };
+    let said = format!(
+        "container {PROXY_CONTAINER} of {} has the image `{INJECTED_IMAGE}`, and nobody injects the proxy in its place",
+        subject.name
+    );
+    let help = "label the Pods sidecar.istio.io/inject: \"true\", or their namespace istio-injection: enabled";
+    let source = container.source.clone();
+    let diagnostic = Diagnostic::warning(codes::PROXY_NOT_INJECTED, source, said);
+    found.push(diagnostic.field("image").help(help));
+}
