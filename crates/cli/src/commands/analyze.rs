@@ -1,17 +1,19 @@
-//! `voile analyze`: reads folders as the control plane would, and prints every problem. Data on stdout, talk on stderr.
+//! `voile analyze`: reads folders as the control plane would, or single files, and prints every problem. Data on stdout, talk on stderr.
 
 mod sarif;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use voile_model::ignored::Ignored;
-use voile_model::{Diagnostic, Severity, SourceFile, codes};
+use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
 
 /// What to read, and how to print.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped) as one mesh.\n\
+    after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped), and the files that are \
+    named, as one mesh.\n\
     Problems go to stdout, sorted by place; a summary goes to stderr. `voile explain-code V0123` says what a code means.\n\n\
     error    not in force, or not what is written   \n\
     warning  in force, and probably not what was meant\n\
@@ -22,9 +24,9 @@ use voile_model::{Diagnostic, Severity, SourceFile, codes};
     warning` (or note) 1 with these too."
 )]
 pub(crate) struct Args {
-    /// Folders of YAML, taken together as one mesh
-    #[arg(required = true, value_name = "DIR")]
-    directories: Vec<PathBuf>,
+    /// Folders of YAML and single files, taken together as one mesh
+    #[arg(required = true, value_name = "DIR|FILE")]
+    paths: Vec<PathBuf>,
     /// How problems are printed: text for people, json (one array of objects), or sarif (2.1.0, for code hosts and editors)
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -68,14 +70,11 @@ impl Level {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let mut files: Vec<SourceFile> = Vec::new();
-    for directory in &args.directories {
-        match voile_model::files::read_directory(directory) {
+    for path in &args.paths {
+        match read(path) {
             Ok(read) => files.extend(read),
             Err(error) => {
-                eprintln!(
-                    "voile analyze: cannot read the folder {}: {error}",
-                    directory.display()
-                );
+                eprintln!("voile analyze: cannot read {}: {error}", path.display());
                 return ExitCode::from(2);
             }
         }
@@ -130,6 +129,19 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
     eprintln!("{summary}");
     ExitCode::from(u8::from(told.iter().any(|one| args.fail_on.takes(one))))
+}
+
+/// The files below a folder, or the one file that is named, whatever its name ends with.
+fn read(path: &Path) -> io::Result<Vec<SourceFile>> {
+    if !path.metadata()?.is_dir() {
+        return Ok(vec![files::read_file(path)]);
+    }
+    let read = files::read_directory(path)?;
+    if read.is_empty() {
+        let path = path.display();
+        eprintln!("voile analyze: there is no .yaml, .yml or .json file below {path}");
+    }
+    Ok(read)
 }
 
 /// `1 file`, `2 files`.

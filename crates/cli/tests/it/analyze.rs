@@ -41,7 +41,48 @@ fn analyze_tells_good_from_bad_and_from_missing_by_its_exit_code() {
 
     let (code, stdout, stderr) = analyze(&[], &folder.path().join("none"));
     assert_eq!((code, stdout.as_str()), (Some(2), ""));
-    assert!(stderr.contains("cannot read the folder"), "{stderr}");
+    assert!(stderr.contains("cannot read"), "{stderr}");
+}
+
+#[test]
+fn analyze_reads_single_files_whatever_they_are_called_and_says_where_nothing_is_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = |name: &str, text: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("written");
+        path
+    };
+    // File, exit code, what is said on stdout and on stderr.
+    let latin = b"kind: Namespace # \xe9\n";
+    let cases: [(_, &[u8], i32, &str, &str); 5] = [
+        ("good.yaml", GOOD.as_bytes(), 0, "", "1 file, "),
+        (
+            "good.yaml.tmpl",
+            GOOD.as_bytes(),
+            0,
+            "",
+            "0 errors, 0 warnings",
+        ),
+        (
+            "bad",
+            BAD.as_bytes(),
+            1,
+            "bad:3:12: error[V0101]",
+            "2 errors",
+        ),
+        (".hidden.yaml", BAD.as_bytes(), 1, "V0101", "2 errors"),
+        ("latin.yaml", latin, 1, "V0001", "1 error"),
+    ];
+    for (name, text, expected, on_stdout, on_stderr) in cases {
+        let (code, stdout, stderr) = analyze(&[], &file(name, text));
+        assert_eq!(code, Some(expected), "{name}: {stdout}{stderr}");
+        assert!(stdout.contains(on_stdout), "{name}: {stdout}");
+        assert!(stderr.contains(on_stderr), "{name}: {stderr}");
+    }
+    let empty = tempfile::tempdir().expect("a temporary folder");
+    let (code, _, stderr) = analyze(&[], empty.path());
+    assert_eq!(code, Some(0));
+    assert!(stderr.contains("there is no .yaml"), "{stderr}");
 }
 
 #[test]
