@@ -240,7 +240,7 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
     let mode = fields.text("mode");
     let modes = [("Terminate", false), ("Passthrough", true)];
     let mode = mode.and_then(|text| report.one_of(&text, &modes));
-    let certificates = fields.list("certificateRefs", |cursor| {
+    let mut certificates = fields.list("certificateRefs", |cursor| {
         let mut fields = cursor.fields()?;
         let read = reference(&mut fields, SECRET, own, report);
         fields.finish();
@@ -254,10 +254,10 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
     fields.finish();
     let passthrough = mode.unwrap_or(false);
     if passthrough && !certificates.is_empty() {
-        let message =
-            "TLS that is passed through ends behind the gateway, which shows no certificate";
-        let help = "remove `certificateRefs`, or write `mode: Terminate`";
-        report.error(codes::CONTRADICTION, &at, message, help);
+        let message = "`certificateRefs` has no effect: TLS that is passed through ends behind the gateway, which shows no certificate";
+        let help = "remove it, or write `mode: Terminate`";
+        report.warning(codes::NOT_OBEYED, &at, message, help);
+        certificates.clear();
     }
     ListenerTls {
         source: report.source(&at),

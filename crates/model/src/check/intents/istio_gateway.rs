@@ -134,7 +134,7 @@ fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Serve
     let hosts = hosts.collect();
     let mut credentials = Vec::new();
     let tls = fields.inner("tls");
-    let tls = tls.and_then(|tls| server_tls(tls, &mut credentials, report));
+    let mut tls = tls.and_then(|tls| server_tls(tls, &mut credentials, report));
     let name = fields.text("name").map(|name| name.value);
     let bind = fields.text("bind").filter(|text| !text.value.is_empty());
     let bind = bind.and_then(|text| bound(&text, report));
@@ -144,6 +144,11 @@ fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Serve
     let files = tls.as_ref().is_some_and(|tls| tls.files.is_some());
     let nameless = credentials.is_empty() && !files;
     encryption(&protocol, tls.as_ref(), nameless, &at, report);
+    // As Istio, which warns too.
+    if let Some(tls) = tls.as_mut().filter(|tls| passes_through(tls.mode)) {
+        credentials.clear();
+        tls.files = None;
+    }
     let name = name.or(port_name);
     Some(Server {
         source: report.source(&at),
@@ -189,6 +194,12 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
     Some((report.port(&number?)?, said, name))
 }
 
+/// Whether TLS ends behind the gateway.
+fn passes_through(mode: ServerTlsMode) -> bool {
+    use ServerTlsMode::{AutoPassthrough, Passthrough};
+    matches!(mode, Passthrough | AutoPassthrough)
+}
+
 /// Whether what is said of TLS goes with the protocol.
 fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, report: &Report) {
     let encrypted = ENCRYPTED.contains(&protocol);
@@ -205,9 +216,10 @@ fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, 
             let help = "write protocol: HTTPS, or remove `tls`";
             report.error(codes::CONTRADICTION, at, message, help);
         }
-        Some(tls) if OPAQUE.contains(&protocol) && tls.https_redirect => {
-            let message = format!("a server of {protocol} has no requests to redirect");
-            report.error(codes::CONTRADICTION, at, message, "remove `httpsRedirect`");
+        Some(tls) if protocol == "TLS" && tls.https_redirect => {
+            let message =
+                "`httpsRedirect` has no effect: a server of TLS has no requests to redirect";
+            report.warning(codes::NOT_OBEYED, at, message, "remove it");
         }
         Some(_) if protocol == "TCP" => {
             let message = "a server of TCP is in plaintext";
@@ -218,6 +230,14 @@ fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, 
             let message = format!("a server of {protocol} needs a certificate");
             let help = "name its Secret in tls.credentialName, or its files in tls.serverCertificate and tls.privateKey";
             report.error(codes::MISSING, at, message, help);
+        }
+        Some(tls) if encrypted && passes_through(tls.mode) && !nameless => {
+            let message = format!(
+                "the certificate of this server has no effect: tls.mode {} shows none",
+                word(tls.mode)
+            );
+            let help = "remove what names it, or write SIMPLE or MUTUAL";
+            report.warning(codes::NOT_OBEYED, at, message, help);
         }
         Some(tls) if encrypted && !ends_here(tls.mode) && !nameless => {
             let message = format!(
@@ -331,9 +351,17 @@ fn server_files(
     let fields = ["serverCertificate", "privateKey", "caCertificates"];
     let written = fields.map(|field| tls.text(field).filter(|text| !text.value.is_empty()));
     if let (true, Some(text)) = (credential, written.iter().flatten().next()) {
-        let message = "a certificate is named twice";
         let help = "keep `credentialName`, or the files in `serverCertificate`, `privateKey` and `caCertificates`";
-        report.error(codes::CONTRADICTION, &text.at, message, help);
+        match &written {
+            [Some(_), Some(_), _] => {
+                let message = "a certificate is named twice";
+                report.error(codes::CONTRADICTION, &text.at, message, help);
+            }
+            _ => {
+                let message = "files beside `credentialName` have no effect: its Secret has them";
+                report.warning(codes::NOT_OBEYED, &text.at, message, help);
+            }
+        }
         return None;
     }
     let [certificate, key, authorities] = written;
