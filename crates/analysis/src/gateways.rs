@@ -53,11 +53,24 @@ pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic
             );
         }
         let namespaces: BTreeSet<_> = selected.iter().map(|one| one.namespace).collect();
+        // Where no workload is known yet, its Secrets are looked at where they are.
+        let root = &view.mesh.config.root_namespace;
+        let likely = [&gateway.name.namespace, root].into_iter();
+        let likely: BTreeSet<_> = likely.filter(|_| namespaces.is_empty()).collect();
         for server in &gateway.servers {
             reached(gateway, server, &selected, found);
             for (namespace, name, at) in &server.credentials {
                 let own = namespace.as_ref();
-                for namespace in own.into_iter().chain(namespaces.iter().copied()) {
+                let there = |namespace: &&Namespace| {
+                    let id = ResourceName::new((*namespace).clone(), &**name);
+                    view.mesh.secrets.contains_key(&id)
+                };
+                let likely = likely
+                    .iter()
+                    .copied()
+                    .filter(|one| own.is_none() && there(one));
+                let looked_at = namespaces.iter().copied().chain(likely);
+                for namespace in own.into_iter().chain(looked_at) {
                     if let Some(id) = credential(view.mesh, namespace, name, at, found) {
                         let hosts = server.hosts.iter().map(|host| &host.host);
                         named.entry(id).or_default().extend(hosts);

@@ -31,11 +31,15 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 
 /// A port of which nobody says what is spoken, before a proxy that has to find out.
 fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+    if service.selector.is_none() && view.behind(service).is_empty() {
+        return;
+    }
     let silent =
         |port: &&ServicePort| port.protocol == Protocol::Auto && port.transport == Transport::Tcp;
     for port in service.ports.iter().filter(silent) {
         let behind = view.behind(service);
-        if !behind.iter().any(|subject| subject.has_sidecar) {
+        // Where nobody is known, somebody with a sidecar may come.
+        if !behind.is_empty() && !behind.iter().any(|subject| subject.has_sidecar) {
             return;
         }
         let said = format!(

@@ -6,14 +6,16 @@ mod shadows;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::intent::Gateway;
 use voile_model::mesh::{
     HttpMatch, HttpRoute, Protocol, RequestAuthentication, RouteDestination, Service, Transport,
     VirtualService,
 };
-use voile_model::{Diagnostic, Hostname, ResourceName, Source};
+use voile_model::{Diagnostic, Hostname, Labels, ResourceName, Source};
 
 use crate::codes;
+use crate::services::shown;
 use crate::view::{Found, View};
 
 /// In the names of the Gateways that Istio makes of those of Gateway API.
@@ -292,15 +294,16 @@ impl Checking<'_> {
             let Some(selector) = selector.and_then(|gateway| gateway.selector.as_ref()) else {
                 continue;
             };
-            let unverified = self
-                .view
-                .selected_anywhere(selector)
-                .into_iter()
-                .find(|one| {
-                    let mesh = self.view.mesh;
-                    let holding = mesh.request_authentication_for_labels(one.namespace, one.labels);
-                    !holding.iter().any(|one| verifying(one))
-                });
+            let selected = self.view.selected_anywhere(selector);
+            if selected.is_empty() {
+                self.claims_of_nobody(route, selector);
+                continue;
+            }
+            let unverified = selected.into_iter().find(|one| {
+                let mesh = self.view.mesh;
+                let holding = mesh.request_authentication_for_labels(one.namespace, one.labels);
+                !holding.iter().any(|one| verifying(one))
+            });
             if let Some(subject) = unverified {
                 let said = format!(
                     "requests are routed by what a token says, and {} verifies none",
@@ -309,6 +312,27 @@ impl Checking<'_> {
                 let help = "write a RequestAuthentication for the gateway's workloads";
                 self.warn(codes::CLAIMS_WITHOUT_TOKENS, &route.source, said, help);
             }
+        }
+    }
+
+    /// The same where no workload of the gateway is known yet.
+    fn claims_of_nobody(&mut self, route: &HttpRoute, gateway: &Labels) {
+        let mut all = self.view.mesh.request_authentications.iter();
+        let meant = all.any(|one| {
+            let meant = match &one.target {
+                PolicyTarget::Workloads(selector) => selector.selects(gateway),
+                PolicyTarget::Everything => true,
+                PolicyTarget::References(_) => false,
+            };
+            meant && !one.rules.is_empty()
+        });
+        if !meant {
+            let said = format!(
+                "requests are routed by what a token says, and no RequestAuthentication is for the gateway's workloads ({})",
+                shown(gateway)
+            );
+            let help = "write a RequestAuthentication for the gateway's workloads";
+            self.warn(codes::CLAIMS_WITHOUT_TOKENS, &route.source, said, help);
         }
     }
 
