@@ -73,11 +73,12 @@ const NOT_NOMINABLE: [&[u8]; 10] = [
     b"x-real-ip",
 ];
 
-/// Equality as a careless receiver sees it: case ignored, `_` taken for `-` (CGI and WSGI do).
+/// Equality as a careless receiver sees it: case ignored, and `_` taken for `-` (CGI and WSGI do), or any other sign (some servers write
+/// `_` in CGI's names for all that is neither letter nor digit).
 pub fn loosely_equal(name: &[u8], canonical: &[u8]) -> bool {
     name.len() == canonical.len()
         && name.iter().zip(canonical).all(|(&have, &want)| {
-            have.eq_ignore_ascii_case(&want) || (have == b'_' && want == b'-')
+            have.eq_ignore_ascii_case(&want) || (want == b'-' && !have.is_ascii_alphanumeric())
         })
 }
 

@@ -41,6 +41,8 @@ pub enum Reject {
     Expectation,
     /// `CONNECT` with a body, which it cannot have.
     Connect,
+    /// A 2xx to `CONNECT` that is framed as an answer to any request is: its server goes on to read requests.
+    FramedTunnel,
     /// 101 without having been asked, or to something else.
     UnexpectedUpgrade,
 }
@@ -80,6 +82,7 @@ impl Reject {
             Self::ConnectionOption => "invalid_connection_option",
             Self::Expectation => "unknown_expectation",
             Self::Connect => "connect_with_body",
+            Self::FramedTunnel => "connect_answered_as_a_request",
             Self::UnexpectedUpgrade => "unexpected_switching_protocols",
         }
     }

@@ -61,11 +61,15 @@ impl ResponseIndex {
             200..300 => asked.connect,
             _ => false,
         };
-        // Whatever a tunnel's answer declares is ignored (RFC 9110 section 9.3.6).
-        let declared = match self.tunnel && self.status != 101 {
+        // No forward proxy frames its yes (RFC 9110 section 9.3.6). A server that answers `CONNECT` as it answers any request does,
+        // and would read as requests, unseen by policy, what its client sends through the tunnel.
+        let declared = match self.tunnel && self.status == 101 {
             true => None,
             false => framing::declared(&self.fields, bytes, self.version)?,
         };
+        if self.tunnel && (declared.is_some() || matches!(self.status, 204 | 205)) {
+            return Err(Reject::FramedTunnel);
+        }
         self.framing = match (self.status, declared) {
             _ if self.tunnel => Framing::None,
             (101, _) if !asked.upgrade => return Err(Reject::UnexpectedUpgrade),

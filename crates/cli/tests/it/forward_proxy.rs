@@ -5,7 +5,7 @@ use std::io::{BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use crate::mesh::{Mesh, application, exchange, read_to_end, series, wait_until};
+use crate::mesh::{HTTP_PORT, Mesh, application, exchange, read_to_end, series, wait_until};
 
 /// A forward proxy: reaches `allowed` and nobody else; answers other methods with their head.
 fn forward_proxy(listener: TcpListener, allowed: SocketAddr) {
@@ -32,7 +32,7 @@ fn forward_proxy(listener: TcpListener, allowed: SocketAddr) {
             return;
         }
         let mut server = TcpStream::connect(allowed).expect("the target listens");
-        let granted = b"HTTP/1.1 200 Connection established\r\nContent-Length: 0\r\n\r\n";
+        let granted = b"HTTP/1.1 200 Connection established\r\n\r\n";
         client.write_all(granted).expect("granted");
         let (mut back, mut to) = (server.try_clone().expect("open"), client);
         let down = std::thread::spawn(move || {
@@ -155,6 +155,22 @@ fn a_refused_connect_ends_the_connection_and_what_came_early_is_no_request() {
     }
     let seen = series(&mesh.server_metrics(), "istio_requests_total", &[]);
     assert_eq!(seen, Some(1.0), "only the refused one came so far");
+}
+
+/// An application that answers CONNECT as it answers any request is no forward proxy: it would read what its client sends through the
+/// tunnel as requests, past policy and with forged fields.
+#[test]
+fn an_application_that_answers_connect_as_any_request_opens_no_tunnel() {
+    let mesh = Mesh::start("PERMISSIVE");
+    application::reflect(mesh.http_app());
+    let behind = "GET /behind HTTP/1.1\r\nHost: server\r\nX-Forwarded-Client-Cert: forged\r\n\r\n";
+    for to in [mesh.http(), mesh.inbound(HTTP_PORT)] {
+        let request = format!("{}{behind}", connect("other.test:443"));
+        let answer = read_to_end(to, request.as_bytes()).expect("closed");
+        let answer = String::from_utf8(answer).expect("text");
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert!(!answer.contains("/behind"), "{answer}");
+    }
 }
 
 #[test]

@@ -178,11 +178,12 @@ mod tests {
     fn no_spelling_of_an_identity_field_travels() {
         for canonical in IDENTITY_FIELDS {
             let dashes: Vec<usize> = canonical.match_indices('-').map(|(at, _)| at).collect();
-            for mask in 0..1 << dashes.len() {
+            let spellings = (0..1 << dashes.len()).flat_map(|mask| [(mask, b'_'), (mask, b'.')]);
+            for (mask, sign) in spellings {
                 let mut name = canonical.as_bytes().to_vec();
                 for (bit, at) in dashes.iter().enumerate() {
                     if mask & (1 << bit) != 0 {
-                        name[*at] = b'_';
+                        name[*at] = sign;
                     }
                 }
                 let name = String::from_utf8(name).expect("ASCII");

@@ -46,7 +46,7 @@ async fn old_tunnel(mut stream: TcpStream) {
     for absent in ["content-length", "transfer-encoding", "upgrade"] {
         assert!(!head.contains(absent), "{head}");
     }
-    let opened = b"HTTP/1.1 200 Connection established\r\nContent-Length: 0\r\nX-One: 1\r\n\r\n";
+    let opened = b"HTTP/1.1 200 Connection established\r\nX-One: 1\r\n\r\n";
     say(&mut stream, opened).await;
     let (mut from, mut to) = stream.split();
     tokio::io::copy(&mut from, &mut to).await.expect("copied");
