@@ -62,13 +62,34 @@ const TUNNEL: &[u8] = b"CONNECT";
 /// Whether what was taken for opaque is a request all the same, where HTTP is expected.
 #[must_use]
 pub fn begins_connect(bytes: &[u8]) -> bool {
-    bytes
-        .strip_prefix(TUNNEL)
-        .is_some_and(|rest| rest.starts_with(b" "))
+    let rest = without_blank(bytes, LINES).strip_prefix(TUNNEL);
+    rest.is_some_and(|rest| rest.first().is_some_and(|byte| BLANK.contains(byte)))
 }
 
-/// Longest method of our own making that is still taken for one (the registry's longest has 17 letters).
-const MAX_METHOD: usize = 24;
+/// Whether this may still become a request of a method that everybody knows: whoever says so much of one is waited for.
+#[must_use]
+pub fn may_become_request(bytes: &[u8]) -> bool {
+    let line = without_blank(bytes, LINES);
+    let method = line.iter().take_while(|byte| is_token(**byte)).count();
+    let (method, rest) = line.split_at(method);
+    let mut known = METHODS.iter().copied().chain([TUNNEL, b"PRI"]);
+    !method.is_empty()
+        && detect(bytes).is_none()
+        && known.any(|known| match rest.is_empty() {
+            true => known.starts_with(method),
+            false => known == method,
+        })
+}
+
+/// Between the parts of a request line.
+const BLANK: &[u8] = b" \t";
+/// Before a request line: servers skip empty lines (RFC 9112 section 2.2), and some any blank.
+const LINES: &[u8] = b" \t\r\n";
+
+fn without_blank<'a>(bytes: &'a [u8], blank: &[u8]) -> &'a [u8] {
+    let count = bytes.iter().take_while(|byte| blank.contains(byte)).count();
+    &bytes[count..]
+}
 
 /// Decides what `bytes` begin, or `None` while they could still become several things.
 #[must_use]
@@ -104,49 +125,43 @@ pub fn is_word(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
 }
 
-/// `METHOD SP target SP HTTP/1.` with as little patience as is safe.
+/// `METHOD target HTTP/` with as little patience as is safe, and as any server may read it: what a careless one takes for a request goes to
+/// the HTTP engine, which refuses it where it is none.
 fn request_line(bytes: &[u8]) -> Option<Detected> {
-    let method = bytes
-        .iter()
-        .take(MAX_METHOD + 1)
-        .take_while(|b| is_token(**b))
-        .count();
-    if method == 0 || method > MAX_METHOD {
-        return Some(Detected::Opaque);
-    }
-    let after = bytes.get(method)?;
-    if *after != b' ' {
-        return Some(Detected::Opaque);
-    }
-    if &bytes[..method] == TUNNEL {
-        return Some(Detected::Opaque);
-    }
-    let target = &bytes[method + 1..];
-    let known = METHODS.contains(&&bytes[..method]);
-    match target.first() {
-        None => return None,
-        Some(b' ') => return Some(Detected::Opaque),
-        Some(b'/') if known => return Some(Detected::Http1),
+    let more = match bytes.len() >= MAX_DETECTION_BYTES {
+        true => Some(Detected::Opaque),
+        false => None,
+    };
+    let line = without_blank(bytes, LINES);
+    let method = line.iter().take_while(|byte| is_token(**byte)).count();
+    let (method, rest) = line.split_at(method);
+    let target = without_blank(rest, BLANK);
+    match rest.first() {
+        None => return more,
+        Some(byte) if method.is_empty() || !BLANK.contains(byte) => return Some(Detected::Opaque),
+        Some(_) if method == TUNNEL => return Some(Detected::Opaque),
         Some(_) => {}
     }
-    let Some(end) = target.iter().position(|b| !(0x21..=0x7e).contains(b)) else {
-        return if bytes.len() >= MAX_DETECTION_BYTES {
-            Some(Detected::Opaque)
-        } else {
-            None
-        };
+    if target.first() == Some(&b'/') && METHODS.contains(&method) {
+        return Some(Detected::Http1);
+    }
+    let Some(end) = target
+        .iter()
+        .position(|byte| *byte <= b' ' || *byte == 0x7f)
+    else {
+        return more;
     };
-    if target[end] != b' ' {
+    let (target, rest) = target.split_at(end);
+    let version = without_blank(rest, BLANK);
+    if target.is_empty() || rest.len() == version.len() {
         return Some(Detected::Opaque);
     }
-    let version = &target[end + 1..];
-    const VERSION: &[u8] = b"HTTP/1.";
-    if version.starts_with(VERSION) {
-        Some(Detected::Http1)
-    } else if VERSION.starts_with(version) {
-        None
-    } else {
-        Some(Detected::Opaque)
+    const VERSION: &[u8] = b"HTTP/";
+    let same = version.len().min(VERSION.len());
+    match version[..same].eq_ignore_ascii_case(&VERSION[..same]) {
+        false => Some(Detected::Opaque),
+        true if same == VERSION.len() => Some(Detected::Http1),
+        true => more,
     }
 }
 

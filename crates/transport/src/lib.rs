@@ -30,8 +30,8 @@ pub use client_hello::{ClientHello, HelloError, message as client_hello};
 pub use close::{Lingering, linger, reset};
 pub use connect::{ConnectError, KeepAlive, connect, open, prepare};
 pub use detect::{
-    Detected, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, read_first,
-    read_http, read_opening, read_prefix, readable,
+    Detected, Readable, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, may_become_request,
+    read_first, read_http, read_opening, read_prefix, readable,
 };
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;

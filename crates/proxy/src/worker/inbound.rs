@@ -376,6 +376,10 @@ fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> 
         Detected::Opaque if protocol.is_http2() && !transport::begins_connect(prefix) => {
             return None;
         }
+        // A request for a tunnel is one: a server that grants none reads on, and policy must see what it reads.
+        Detected::Opaque if protocol == Protocol::Auto && transport::begins_connect(prefix) => {
+            Kind::Http
+        }
         // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
         _ if protocol.is_http() => Kind::Http,
         _ => Kind::Opaque,

@@ -106,6 +106,10 @@ pub(crate) async fn detect(
     if mode == MutualTls::Permissive && prefix.first() == Some(&TLS_HANDSHAKE_RECORD) {
         rest = TLS_HANDSHAKE_TIMEOUT;
     }
+    if protocol == Protocol::Auto && transport::may_become_request(prefix) {
+        // Half a word of a request does not lead past what holds for requests.
+        rest = settings.header_timeout;
+    }
     let detected = transport::read_prefix(tcp, prefix, Some(rest)).await.ok()?;
     Some((detected, ahead))
 }

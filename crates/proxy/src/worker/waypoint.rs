@@ -159,8 +159,13 @@ async fn inside(
                 detected = hear(&mut tunnel, &mut heard, patience) => detected.or(silent)?,
                 () = taker.idle_unwelcome() => return None,
             };
+            let is_connect = transport::begins_connect(&heard);
             tunnel.unread(heard);
-            detected
+            match is_connect {
+                // A server that grants no tunnel reads on, and policy must see what it reads.
+                true => Detected::Http1,
+                false => detected,
+            }
         }
     };
     let stream = Stream::Tunnel(Box::new(tunnel));

@@ -1,6 +1,6 @@
 //! Telling protocols apart, at every place where the network may have cut the bytes.
 
-use voile_transport::{ClientHello, Detected, detect};
+use voile_transport::{ClientHello, Detected, begins_connect, detect, may_become_request};
 
 fn vector8(bytes: &[u8]) -> Vec<u8> {
     [
@@ -81,7 +81,7 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Detected)> {
         ]
         .concat(),
     );
-    vec![
+    let mut all = vec![
         (
             "mesh",
             record(&mesh),
@@ -104,6 +104,14 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Detected)> {
             record(&unknown),
             hello(None, &[b"h2"]),
         ),
+    ];
+    all.extend(requests());
+    all
+}
+
+/// Requests, as servers read them: careless ones, too, whose reading the HTTP engine refuses where it is none.
+fn requests() -> Vec<(&'static str, Vec<u8>, Detected)> {
+    vec![
         ("get", b"GET / HTTP/1.1\r\n".to_vec(), Detected::Http1),
         ("old http", b"GET /x HTTP/1.0\r\n".to_vec(), Detected::Http1),
         ("tunnel", b"CONNECT a:1 HTTP".to_vec(), Detected::Opaque),
@@ -121,6 +129,37 @@ fn accepted() -> Vec<(&'static str, Vec<u8>, Detected)> {
         (
             "options",
             b"OPTIONS * HTTP/1.1\r\n".to_vec(),
+            Detected::Http1,
+        ),
+        (
+            "empty lines first",
+            b"\r\n\nGET / HTTP/1.1\r\n".to_vec(),
+            Detected::Http1,
+        ),
+        (
+            "space first",
+            b" GET / HTTP/1.1\r\n".to_vec(),
+            Detected::Http1,
+        ),
+        (
+            "two spaces",
+            b"FETCH  /  HTTP/1.1\r\n".to_vec(),
+            Detected::Http1,
+        ),
+        ("tabs", b"FETCH\t/\tHTTP/1.1\r\n".to_vec(), Detected::Http1),
+        (
+            "another version",
+            b"FETCH / http/9".to_vec(),
+            Detected::Http1,
+        ),
+        (
+            "no ASCII",
+            b"FETCH /\xc3\xa9 HTTP/1.1".to_vec(),
+            Detected::Http1,
+        ),
+        (
+            "long method",
+            [b"A".repeat(300), b" / HTTP/1.1".to_vec()].concat(),
             Detected::Http1,
         ),
         (
@@ -155,16 +194,19 @@ fn bytes_after_the_decision_change_nothing() {
 
 #[test]
 fn what_is_neither_is_opaque_at_once() {
-    let long_method = [b"A".repeat(25), b" / HTTP/1.1".to_vec()].concat();
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("ssh", b"SSH-2.0-OpenSSH\r\n".to_vec()),
         ("redis", b"*1\r\n$4\r\nPING\r\n".to_vec()),
         ("mysql", vec![0x4a, 0, 0, 0, 10]),
-        ("space first", b" GET / HTTP/1.1\r\n".to_vec()),
-        ("two spaces", b"FETCH  / HTTP/1.1\r\n".to_vec()),
         ("smtp", b"HELO example.org\r\n".to_vec()),
-        ("wrong version", b"FETCH / HTTP/9".to_vec()),
-        ("long method", long_method),
+        (
+            "another protocol's request",
+            b"OPTIONS rtsp://a RTSP/1.0\r\n".to_vec(),
+        ),
+        (
+            "no blank before the version",
+            b"FETCH /\x01HTTP/1.1\r\n".to_vec(),
+        ),
         ("line without version", b"FETCH /\r\n".to_vec()),
         ("not a ClientHello", record(&[2, 0, 0, 1, 0])),
         ("tls alert", vec![21, 3, 3, 0, 2]),
@@ -176,6 +218,36 @@ fn what_is_neither_is_opaque_at_once() {
     ];
     for (name, bytes) in cases {
         assert_eq!(detect(&bytes), Some(Detected::Opaque), "{name}");
+    }
+}
+
+#[test]
+fn whoever_says_half_of_a_known_request_is_known_to_say_it() {
+    for (bytes, may) in [
+        (&b"G"[..], true),
+        (b"GET", true),
+        (b"GET ", true),
+        (b"\r\nGET http://a", true),
+        (b"CONN", true),
+        (b"PRI * HTTP/2.0\r\n", true),
+        (b"", false),
+        (b"\r\n", false),
+        (b"get", false),
+        (b"GETS", false),
+        (b"GE ", false),
+        (b"hello", false),
+        (b"GET /", false),
+        (b"PING\r\n", false),
+    ] {
+        assert_eq!(may_become_request(bytes), may, "{}", bytes.escape_ascii());
+    }
+    for (bytes, does) in [
+        (&b"CONNECT a:1 HTTP/1.1\r\n"[..], true),
+        (b"\r\n CONNECT\ta:1", true),
+        (b"CONNECT", false),
+        (b"CONNECTED a", false),
+    ] {
+        assert_eq!(begins_connect(bytes), does, "{}", bytes.escape_ascii());
     }
 }
 

@@ -295,3 +295,46 @@ fn a_server_that_speaks_first_inside_mutual_tls_is_heard() {
         }
     });
 }
+
+/// Whoever says half a word of a request and waits, or spells it as only careless servers read it, or asks for a tunnel first, is not
+/// carried as bytes to an application that reads requests.
+#[test]
+fn half_a_request_and_careless_spellings_do_not_lead_past_the_engine() {
+    const REST: &str = " / HTTP/1.1\r\nhost: a\r\nx-forwarded-client-cert: forged\r\n\r\n";
+    /// Longer than detection waits.
+    const PAUSE: Duration = Duration::from_millis(50);
+    play_for(Duration::from_secs(60), || async {
+        for (first, rest) in [
+            ("GE", "T"),
+            ("GET", ""),
+            ("", "\r\n\r\nGET"),
+            ("", "\nGET"),
+            ("", " GET"),
+            ("", "GET\t"),
+            ("", "GET "),
+            ("", "A-METHOD-OF-THE-CLIENTS-OWN-MAKING"),
+            ("", "CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\nGET"),
+            ("CONN", "ECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\nGET"),
+        ] {
+            let stage = Stage::new(Settings {
+                detection_timeout: Duration::from_millis(5),
+                ..Settings::default()
+            });
+            let application = listen().await;
+            let endpoint = application.local_addr().expect("an address");
+            let inbound = stage
+                .inbound(Protocol::Auto, MutualTls::Permissive, endpoint)
+                .await;
+            let mut client = TcpStream::connect(inbound).await.expect("connected");
+            client.write_all(first.as_bytes()).await.expect("said");
+            if !first.is_empty() {
+                let early = tokio::time::timeout(PAUSE, client.read_u8()).await;
+                assert!(early.is_err(), "half a word is answered: {early:?}");
+            }
+            // Whoever refuses may be gone before all was said.
+            let _ = client.write_all(format!("{rest}{REST}").as_bytes()).await;
+            let found = verdict(&mut client, &application, Said::Http1).await;
+            assert_ne!(found, Relayed, "{first:?}, then {rest:?}");
+        }
+    });
+}
