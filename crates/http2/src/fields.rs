@@ -241,6 +241,11 @@ impl Fields {
         lines.filter(|(name, _)| !name.starts_with(':'))
     }
 
+    /// Field lines, with pseudo-header fields.
+    pub fn line_count(&self) -> usize {
+        self.lines.len()
+    }
+
     /// Bytes of the fields as HTTP/1.1 writes them, without pseudo-header fields.
     pub fn lines_size(&self) -> usize {
         let lines = self.lines.iter();

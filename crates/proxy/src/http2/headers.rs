@@ -1,7 +1,7 @@
 //! What travels on of a head, and what does not: the HTTP/2 side of what `voile_http1`'s forwarding does for HTTP/1.1.
 //! `voile_http2` has already refused connection-specific fields, upper case and misplaced pseudo-header fields.
 
-use voile_http1::loosely_equal;
+use voile_http1::{MAX_FORWARDED_HEADERS, MAX_HEADERS, loosely_equal};
 use voile_http2::Fields;
 
 use super::websocket::is_plain_connect;
@@ -18,12 +18,26 @@ pub(crate) const IDENTITY_FIELDS: [&str; 3] = [
 /// The authority of a request that names none, where the role knows none either.
 pub(crate) const NO_AUTHORITY: &str = "localhost";
 
-/// Why a request is refused before anybody decides on it: a status, and one word for the log and the client.
-pub(crate) fn check_request(head: &Fields) -> Result<(), (u16, &'static str)> {
+/// Why a request is refused before anybody decides on it: a status, and one word for the log and the client. A proxy of the
+/// mesh may have added fields.
+pub(crate) fn check_request(head: &Fields, from_proxy: bool) -> Result<(), (u16, &'static str)> {
     if head.is_cut() {
         return Err((431, "head_too_large")); // HTTP/1.1's word for it.
     }
+    let most = match from_proxy {
+        true => MAX_FORWARDED_HEADERS,
+        false => MAX_HEADERS,
+    };
+    if head.line_count() > most && field_count(head) > most {
+        return Err((431, "too_many_headers")); // The same.
+    }
     check_fields(head).map_err(|details| (400, details))
+}
+
+/// Fields as HTTP/1.1 would have them: cookies may come in pieces, which are one (RFC 9113 section 8.2.3).
+fn field_count(head: &Fields) -> usize {
+    let others = head.iter().filter(|(name, _)| *name != "cookie");
+    others.count() + usize::from(head.contains("cookie"))
 }
 
 fn check_fields(head: &Fields) -> Result<(), &'static str> {

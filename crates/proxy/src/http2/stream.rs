@@ -76,7 +76,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
     let head = Head::Http2(&parts);
     let mut call = Call::new(respond, started, &parts);
     let mut tally = Tally::default();
-    let ticket = if let Err((status, details)) = headers::check_request(&parts) {
+    let ticket = if let Err((status, details)) = headers::check_request(&parts, role.serves_proxy())
+    {
         let flag = ResponseFlag::DownstreamProtocolError;
         call.answer(&*role, status, flag, (details, details), &mut tally);
         None

@@ -317,6 +317,20 @@ fn what_nobody_reads_is_not_taken_from_the_server() {
     });
 }
 
+#[test]
+fn as_many_fields_pass_over_http3_as_over_tcp() {
+    let edge = simple();
+    quic::run(async {
+        let to = as_anybody(&edge, "a.example").await.expect("a connection");
+        for (count, status) in [(100, 200), (101, 431)] {
+            let names: Vec<_> = (0..count).map(|number| format!("x-{number}")).collect();
+            let own: Vec<_> = names.iter().map(|name| (name.as_str(), "v")).collect();
+            let asked = to.ask(&head("GET", "a.example", "/", &own), None).await;
+            assert_eq!(asked.expect("an answer").status, status, "{count}");
+        }
+    });
+}
+
 /// What a client may not do, as bytes on streams, and the code by which its connection ends.
 async fn misbehaves(to: &mut Dialed, how: &str) {
     let stopped = to.control.stopped();
