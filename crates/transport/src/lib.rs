@@ -44,6 +44,6 @@ pub use redirected::{
     APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_be_transparent, may_mark,
     original_destination,
 };
-pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched};
+pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched, yield_turn};
 pub use stream::{Carried, News, ServerTls, Stream, TcpIo};
 pub use within::{Within, connect_tls_within};

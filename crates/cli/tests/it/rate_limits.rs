@@ -58,7 +58,7 @@ fn field<'a>(answer: &'a Answer, name: &str) -> &'a str {
 }
 
 /// A rule that shows by its path that what came with it is in force.
-fn probe(name: &str) -> String {
+pub(crate) fn probe(name: &str) -> String {
     format!(
         "{{name: {name}, match: [{{uri: {{exact: /{name}}}}}], limits: [{{requests: 1, per: 1h}}]}}"
     )

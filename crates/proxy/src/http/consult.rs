@@ -81,7 +81,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 }
             }
         }
-        let upload = upload.ok();
+        let mut upload = upload.ok();
         tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
         let local = Local {
             told: refusal.told.as_deref(),
@@ -89,8 +89,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             unprocessed: refusal.flag.is_overload(),
             ..Local::new(refusal.status, refusal.flag, refusal.details)
         };
-        let end = upload.filter(Upload::received).map(|upload| upload.end());
-        (self.answer(facts, local, end, tally).await, refusal.ticket)
+        let after = self.answer(facts, local, upload.as_mut(), tally).await;
+        (after, refusal.ticket)
     }
 
     /// Nobody was asked, or nobody waits for the answer.
@@ -102,7 +102,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         tally: &mut Tally,
     ) -> After {
         use ResponseFlag as Flag;
-        tally.request_body = upload.map_or(0, |upload| upload.body_bytes);
+        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        let mut rest = None;
         let local = match why {
             Interrupted::ClientGone => {
                 tally.flag = Flag::DownstreamConnectionTermination;
@@ -112,10 +113,13 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             Interrupted::Body(error) => {
                 Local::new(400, Flag::DownstreamProtocolError, error.reason())
             }
-            Interrupted::TooLarge => Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE),
+            Interrupted::TooLarge => {
+                rest = upload;
+                Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE)
+            }
             Interrupted::Idle => Local::new(408, Flag::StreamIdleTimeout, "stream_idle_timeout"),
         };
-        self.answer(facts, local, None, tally).await
+        self.answer(facts, local, rest, tally).await
     }
 
     /// Has the role ask, and decide.

@@ -59,8 +59,8 @@ pub(super) struct Tally {
     attempts: u32,
     /// Where the forwarded head's own lines end, once a second attempt added one.
     head_end: usize,
-    /// When the upstream connection went back to the pool, so that the clock is read once for both.
-    ended: Option<Instant>,
+    /// When the answer was over, if the clock was read then.
+    pub(super) ended: Option<Instant>,
     /// Of a gRPC call that we answered ourselves.
     grpc: Option<Grpc>,
 }
@@ -209,7 +209,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let framing = head.framing();
         let body_at = input.start + desk.request.head_len();
         let mut tally = Tally::default();
-        let upload = Upload::new(framing, body_at, input);
+        let may_be_left_out = head.expects_continue() || !self.stream.lingers();
+        let upload = Upload::new(framing, body_at, input, may_be_left_out);
         let (after, ticket) = match (upload, self.role.route(&Head::Http1(head))) {
             (Ok(mut upload), Ok(mut route)) => {
                 desk.to_upstream.clear();
@@ -276,20 +277,21 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         head.header("content-type").is_some_and(is_grpc)
     }
 
-    /// Replies ourselves. `end` is where the next request begins, if this one was received whole.
+    /// Replies ourselves. The connection is kept if the request was received whole, or nearly so.
     pub(super) async fn answer(
         &mut self,
         facts: Facts,
         local: Local<'_>,
-        end: Option<usize>,
+        upload: Option<&mut Upload>,
         tally: &mut Tally,
     ) -> After {
-        let end = end.filter(|_| facts.keep_alive && !self.is_last());
+        let kept = facts.keep_alive && !self.is_last();
+        let upload = upload.filter(|upload| kept && upload.ends_soon());
         let reply = Reply {
             status: local.status,
             reason: local.reason,
             told: local.told,
-            persist: end.is_some(),
+            persist: upload.is_some(),
             client: facts.version,
             head_only: facts.asked.head,
             unprocessed: local.unprocessed && self.role.serves_sidecar(),
@@ -304,8 +306,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         tally.flag = local.flag;
         tally.details = local.details;
         (tally.response_head, tally.response_body) = self.reply(&reply).await;
-        match end {
-            Some(end) => After::Keep { end },
+        match upload {
+            Some(upload) => self.keep_client(upload, tally).await,
             None => After::Close { linger: true },
         }
     }
@@ -528,7 +530,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         &mut self,
         facts: Facts,
         failure: &ConnectFailure,
-        upload: &Upload,
+        upload: &mut Upload,
         tally: &mut Tally,
     ) -> After {
         let local = Local {
@@ -537,8 +539,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             ..Local::new(failure.status, failure.flag, failure.details)
         };
         tally.request_body = upload.body_bytes;
-        let end = upload.received().then(|| upload.end());
-        self.answer(facts, local, end, tally).await
+        self.answer(facts, local, Some(upload), tally).await
     }
 
     async fn open(
@@ -571,11 +572,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// The time for an answer was over before anybody was reached.
-    async fn expired(&mut self, facts: Facts, upload: &Upload, tally: &mut Tally) -> After {
+    async fn expired(&mut self, facts: Facts, upload: &mut Upload, tally: &mut Tally) -> After {
         tally.request_body = upload.body_bytes;
         let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
-        let end = upload.received().then(|| upload.end());
-        self.answer(facts, local, end, tally).await
+        self.answer(facts, local, Some(upload), tally).await
     }
 
     /// Whether the response is the connection's last.
@@ -661,8 +661,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let local = match landing {
             Landing::Done => {
                 tally.details = "via_upstream";
-                return match download.persist && upload.received() {
-                    true => After::Keep { end: upload.end() },
+                return match download.persist && upload.ends_soon() {
+                    true => self.keep_client(upload, tally).await,
                     false => After::Close {
                         linger: !upload.received() || facts.asked.connect,
                     },
@@ -719,8 +719,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 After::Cut
             };
         }
-        self.answer(facts, local, upload.received().then(|| upload.end()), tally)
-            .await
+        // Nobody waits once more for a client that sends too slowly.
+        let rest = (landing != Landing::Idle).then_some(upload);
+        self.answer(facts, local, rest, tally).await
     }
 
     /// After 101, or 2xx to CONNECT: bytes both ways until both sides ended. Recorded here, since the buffers move into the directions.

@@ -87,9 +87,9 @@ impl<U: Io> Flight<'_, U> {
         if let Some(landing) = self.poll_upload(cx, client, &desk.to_upstream) {
             return Poll::Ready(landing);
         }
-        // An answer before the request is complete ends the connection after it: nobody knows how much more will come.
+        // An answer before the request is complete ends the connection after it, unless little more will come.
         let terms = Terms {
-            persist: self.terms.persist && self.upload.received(),
+            persist: self.terms.persist && self.upload.ends_soon(),
             ..self.terms
         };
         let download = self.download.poll(

@@ -60,6 +60,11 @@ pub const MAX_IDLE_PER_POOL: usize = 1024;
 /// connections that linger.
 pub const LINGER: Duration = voile_transport::LINGER_QUIET;
 
+/// Bytes that a request's body may lack when its answer is written, for its connection to be kept: they are read and dropped,
+/// within [`LINGER`] in all, and the next request is looked for behind them. Clients that write head and body apart, as most do,
+/// are answered before the body is there. No memory: one buffer, which the exchange has.
+pub const MAX_REMAINDER: u64 = 64 * 1024;
+
 /// Bytes of an HTTP/2 client that are read after the connection's last word.
 pub const MAX_LINGER_BYTES: usize = 256 * 1024;
 

@@ -15,6 +15,7 @@ mod head;
 pub mod io;
 pub mod limits;
 pub(crate) mod pool;
+mod remainder;
 mod reply;
 pub mod role;
 pub(crate) mod timer;

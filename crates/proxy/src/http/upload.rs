@@ -6,12 +6,12 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 use voile_http1::{Body, BodyError, Framing};
-use voile_transport::News;
+use voile_transport::{News, yield_turn};
 
 use super::ask::Names;
 use super::buffers::Buffer;
 use super::io::Io;
-use super::limits::MIN_READ_BYTES;
+use super::limits::{MAX_REMAINDER, MIN_READ_BYTES};
 
 /// Reads of a body in a row before the answer is looked for. The runtime lets a task do so much between two waits; an
 /// upload that takes all of it never sees that it was answered.
@@ -46,11 +46,19 @@ pub(crate) struct Upload {
     pub(crate) started: bool,
     pub(crate) finished: bool,
     pub(crate) broken: bool,
+    /// The client may leave the body out, since it asked first (`Expect`), or is no connection of its own. Then nobody waits
+    /// for the remainder after an answer.
+    may_be_left_out: bool,
 }
 
 impl Upload {
     /// A request whose head ends at `body_at`; takes the body bytes at hand.
-    pub(crate) fn new(framing: Framing, body_at: usize, input: &Buffer) -> Result<Self, BodyError> {
+    pub(crate) fn new(
+        framing: Framing,
+        body_at: usize,
+        input: &Buffer,
+        may_be_left_out: bool,
+    ) -> Result<Self, BodyError> {
         let mut body = Body::new(framing);
         let at_hand = body.accept(&input.bytes()[body_at..input.end])?;
         Ok(Self {
@@ -64,6 +72,7 @@ impl Upload {
             started: false,
             finished: false,
             broken: false,
+            may_be_left_out,
         })
     }
 
@@ -87,6 +96,29 @@ impl Upload {
     /// Whether the whole body was received.
     pub(crate) fn received(&self) -> bool {
         self.body.is_done()
+    }
+
+    /// Whether the next request can be found behind an answer that comes now: the body was received, or so little of it
+    /// is missing that reading it costs less than a new connection. How much is missing of chunks nobody knows.
+    pub(crate) fn ends_soon(&self) -> bool {
+        match self.body {
+            Body::Length(left) if !self.may_be_left_out => left <= MAX_REMAINDER,
+            _ => self.received(),
+        }
+    }
+
+    /// Reads the remainder and drops it.
+    pub(crate) fn poll_remainder<D: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut Buffer,
+        client: &mut D,
+    ) -> Poll<Result<(), UploadError>> {
+        while !self.body.is_done() {
+            self.make_room(input);
+            ready!(self.poll_take(cx, input, client))?;
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Where the next request begins, once the whole body was received.
@@ -186,13 +218,13 @@ impl Upload {
             taken?;
             turns += 1;
             if turns == MAX_TURNS {
-                cx.waker().wake_by_ref();
+                yield_turn(cx);
                 return Poll::Pending;
             }
         }
     }
 
-    /// Everything received was sent: reads go behind it while there is room, then over it.
+    /// Everything received was sent, or goes nowhere: reads go behind it while there is room, then over it.
     fn make_room(&mut self, input: &mut Buffer) {
         if input.room() >= MIN_READ_BYTES {
             return;

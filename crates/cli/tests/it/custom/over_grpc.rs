@@ -5,6 +5,7 @@ use std::net::TcpStream;
 
 use super::authorizer::{Authorizer, http};
 use super::{all_requests, ask, free, in_force, path, policy, provider, set, status, text};
+use crate::early_answers;
 use crate::mesh::{
     GRPC_PORT, HTTP_PORT, Mesh, application, exchange, read_answer, series, wait_until,
 };
@@ -301,6 +302,8 @@ fn a_body_that_is_too_long_to_be_shown_is_refused() {
     assert_eq!(post(10), 200);
     assert_eq!(post(11), 413);
     assert_eq!(post(100_000), 413);
+    let connect = || early_answers::connect(mesh.http());
+    early_answers::all_are_answered("too long to be shown", ("/post", "", 413), connect);
 }
 
 #[test]

@@ -8,15 +8,22 @@ use crate::http::limits;
 use crate::worker::Overload;
 use crate::worker::captured::MAX_PARKED;
 
+fn page() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/proxy.md");
+    std::fs::read_to_string(path).expect("the page is there")
+}
+
+fn kibi(bytes: usize) -> usize {
+    bytes / 1024
+}
+
 #[test]
 fn the_page_on_the_proxy_tells_reasons_and_limits() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/proxy.md");
-    let page = std::fs::read_to_string(path).expect("the page is there");
+    let page = page();
     for why in Overload::ALL {
         let row = format!("| `{}` | {} | ", why.name(), why.flag().code());
         assert!(page.contains(&row), "{row}");
     }
-    let kibi = |bytes: usize| bytes / 1024;
     for row in [
         format!(
             "| request head | {} KiB, {} fields, {} KiB for its first line |",
@@ -68,6 +75,35 @@ fn the_page_on_the_proxy_tells_reasons_and_limits() {
             limits::MAX_IDLE_PER_POOL
         ),
         format!("| captured connections that wait for word | {MAX_PARKED} a worker |"),
+    ] {
+        assert!(page.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn the_page_on_the_proxy_tells_the_bounds_of_early_answers_and_of_added_fields() {
+    let page = page();
+    for row in [
+        format!(
+            "| client that was answered before its body was over | {} MiB, {} s without a byte and {} s in all:",
+            kibi(voile_transport::LINGER_BYTES) / 1024,
+            limits::LINGER.as_secs(),
+            voile_transport::LINGER_TIMEOUT.as_secs()
+        ),
+        format!(
+            "| body that is missing when its answer is written, for the connection to be kept | {} KiB of a body",
+            limits::MAX_REMAINDER / 1024
+        ),
+        format!(
+            "| connections of a process that linger so | {} (at most {} MiB) |",
+            voile_transport::MAX_LINGERING,
+            kibi(voile_transport::MAX_LINGERING_BYTES) / 1024
+        ),
+        format!(
+            "| fields that proxies on the way add | {}; the mesh's next proxy takes {} in all |",
+            head::MAX_ADDED_HEADERS,
+            head::MAX_FORWARDED_HEADERS
+        ),
     ] {
         assert!(page.contains(&row), "{row}");
     }

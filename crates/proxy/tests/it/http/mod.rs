@@ -3,6 +3,7 @@
 mod allocations;
 mod basics;
 mod connect;
+mod early;
 mod failures;
 mod flow;
 mod framing;
