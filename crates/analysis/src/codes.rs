@@ -211,6 +211,8 @@ codes! {
     DELEGATE_OF_NOBODY = "V0440";
     /// A gateway's certificate that clients refuse: expired, not yet valid, for other hosts, or with a broken chain.
     REFUSED_CERTIFICATE = "V0441";
+    /// A Gateway is for a gateway of Istio's installation that nobody wrote: `voile up` starts one (a note).
+    DEFAULT_GATEWAY_STARTED = "V0442";
     /// A workload is on another network, to which no Gateway leads.
     NETWORK_WITHOUT_GATEWAY = "V0450";
     /// A Gateway between networks lacks what callers need to find and verify it, and is not in force.

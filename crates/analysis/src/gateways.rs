@@ -18,8 +18,30 @@ use crate::view::View;
 /// End of the name of a Secret that holds authorities only.
 const OF_AUTHORITIES: &str = "-cacert";
 
+/// What makes a gateway of Pods.
+const WRITE_ONE: &str = "give the gateway's Deployment these labels; one is a gateway with `metadata.annotations: {inject.istio.io/templates: gateway}`, \
+     `metadata.labels: {sidecar.istio.io/inject: \"true\"}` and `spec.containers: [{name: istio-proxy, image: auto}]` in its template";
+
+/// Gateways of Istio's installation that are made for Gateways.
+fn started(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
+    for (name, gateways) in mesh.default_gateways() {
+        for gateway in gateways {
+            let said = format!(
+                "Gateway {} is for {name} of Istio's installation, which nobody wrote: `voile up` starts it; a cluster must have it",
+                gateway.name
+            );
+            let source = gateway.source.clone();
+            found.push(
+                Diagnostic::note(codes::DEFAULT_GATEWAY_STARTED, source, said)
+                    .field("spec.selector"),
+            );
+        }
+    }
+}
+
 /// Checks all Gateways of Istio's API, and what is shown by those of either.
 pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
+    started(view.mesh, found);
     let ours: Vec<_> = view.mesh.intents.gateways.iter().collect();
     let mut named = of_listeners(view.mesh);
     for gateway in &ours {
@@ -32,10 +54,7 @@ pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic
         if selected.is_empty() {
             let selector = shown(selector);
             let (why, help) = match any {
-                None => (
-                    "no workload".to_owned(),
-                    "give the gateway's Deployment these labels",
-                ),
+                None => ("no workload".to_owned(), WRITE_ONE),
                 Some(other) => (
                     format!("{other}, which is no gateway"),
                     "give the gateway's Pods a sidecar and the annotation `inject.istio.io/templates: gateway`",

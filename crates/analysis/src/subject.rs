@@ -87,7 +87,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
         .filter(|deployment| deployment.replicas > 0)
         .map(|d| {
             of_template(
-                "Deployment",
+                &d.kind.to_string(),
                 &d.name.to_string(),
                 &d.name.namespace,
                 &d.template,

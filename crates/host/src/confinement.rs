@@ -226,6 +226,7 @@ impl Confinement {
 
     /// Gives up every privilege for good. Between fork and exec: system calls only.
     pub(crate) fn drop_privileges(&self) -> io::Result<()> {
+        close_inherited()?;
         empty_bounding_set();
         if let Some(user) = self.user {
             let most = Rlimit {
@@ -239,6 +240,7 @@ impl Confinement {
             // The kernel forgets it when the user changes.
             set_parent_process_death_signal(Some(Signal::KILL))?;
         }
+        leave_keyring()?;
         if let Some(map) = &self.map {
             map.enter()?;
             // A new user namespace begins with a full set.
@@ -275,6 +277,46 @@ fn write_whole(path: &CStr, text: &CStr) -> io::Result<()> {
         true => Ok(()),
         false => Err(Errno::IO.into()),
     }
+}
+
+/// Descriptors that whoever started the mesh left open are not the application's.
+#[expect(unsafe_code, reason = "neither std nor rustix has close_range")]
+fn close_inherited() -> io::Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: it marks descriptors, and touches no memory.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        // Kernels before 5.11.
+        _ if matches!(errno(), libc::ENOSYS | libc::EINVAL) => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A session keyring of its own: whoever has the one of the mesh's user may read the keys in it, whatever user it is.
+#[expect(unsafe_code, reason = "neither std nor rustix has keyctl")]
+fn leave_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name the kernel reads no memory of ours.
+    let done = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, anonymous) };
+    match done {
+        0.. => Ok(()),
+        // A kernel without keys, or a container that forbids the call to the application, too.
+        _ if matches!(errno(), libc::ENOSYS | libc::EPERM) => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// No program that is executed later gets a capability, whatever its file says.

@@ -13,6 +13,7 @@ use crate::expand::PodPlan;
 use crate::node;
 use crate::pod_network::outside_resolver;
 use crate::process::Recipe;
+use crate::rollout::COMPLETION_INDEX;
 use crate::run_folder::RunFolder;
 use crate::variables::{expand, of_services};
 
@@ -305,6 +306,9 @@ fn environment(
         ("VOILE", around.voile.to_string_lossy().into_owned()),
     ] {
         variables.insert(name.to_owned(), value);
+    }
+    if let Some(index) = pod.template.labels.get(COMPLETION_INDEX) {
+        variables.insert("JOB_COMPLETION_INDEX".to_owned(), index.to_owned());
     }
     for from in &container.env_from {
         variables.extend(variables_from(mesh, pod, from, &container.name)?);

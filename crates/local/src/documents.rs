@@ -120,9 +120,10 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Va
         "labels": labels,
         "annotations": annotations,
     });
-    if let Some(deployment) = &pod.deployment {
+    if let Some(owner) = &pod.controller {
         metadata["ownerReferences"] = json!([{
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": &**deployment, "uid": &**deployment, "controller": true,
+            "apiVersion": owner.kind.api_version(), "kind": owner.kind.to_string(),
+            "name": &*owner.name, "uid": &*owner.name, "controller": true,
         }]);
     }
     let containers = containers(template);

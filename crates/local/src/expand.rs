@@ -1,4 +1,4 @@
-//! From a folder's mesh to what runs on this machine: Deployments times replicas become pods with addresses, and every
+//! From a folder's mesh to what runs on this machine: controllers times replicas become pods with addresses, and every
 //! pod learns where its sidecar listens for each service it may see. Pure: the same folder makes the same plan.
 
 mod captured;
@@ -9,8 +9,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use voile_model::mesh::{
-    CaptureMode, EgressHost, EgressListener, EgressNamespace, EndpointHost, IngressListener,
-    PodTemplate, Resolution, Service, ServiceOrigin, ServicePort, Sidecar, TargetPort, Transport,
+    CaptureMode, ControllerKind, EgressHost, EgressListener, EgressNamespace, EndpointHost,
+    IngressListener, PodTemplate, Resolution, Service, ServiceOrigin, ServicePort, Sidecar,
+    TargetPort, Transport,
 };
 use voile_model::names::is_dns_label;
 use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source};
@@ -48,8 +49,8 @@ pub struct Plan {
 pub struct PodPlan {
     /// Its name.
     pub name: ResourceName,
-    /// The Deployment it is a replica of; `None` for a bare Pod.
-    pub deployment: Option<Arc<str>>,
+    /// The Deployment, or other controller, it is a replica of; `None` for a bare Pod.
+    pub controller: Option<Controller>,
     /// Where the Deployment or Pod was written.
     pub source: Source,
     /// Its address.
@@ -66,6 +67,17 @@ pub struct PodPlan {
     pub sidecar: Option<SidecarPlan>,
     /// Where its applications should listen, for readiness.
     pub endpoints: Vec<(Ipv4Addr, u16)>,
+}
+
+/// What a pod is a replica of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    /// Its key among all of a mesh.
+    pub key: ResourceName,
+    /// What it is.
+    pub kind: ControllerKind,
+    /// Its name.
+    pub name: Arc<str>,
 }
 
 /// What a generated Sidecar takes over from the user's.
@@ -134,9 +146,10 @@ impl PodPlan {
         self.sidecar.is_some() && !self.template.is_gateway()
     }
 
-    /// What the view groups by: the Deployment, or the pod itself.
+    /// What the view groups by: the Deployment or other controller, or the pod itself.
     pub fn workload(&self) -> &str {
-        self.deployment.as_deref().unwrap_or(&self.name.name)
+        let controller = self.controller.as_ref();
+        controller.map_or(&self.name.name, |one| &one.name)
     }
 }
 
@@ -170,7 +183,7 @@ pub fn expand(
 
 struct Candidate<'a> {
     name: ResourceName,
-    deployment: Option<Arc<str>>,
+    controller: Option<Controller>,
     source: &'a Source,
     template: &'a PodTemplate,
 }
@@ -181,11 +194,15 @@ fn candidates<'a>(
     problems: &mut Vec<Diagnostic>,
 ) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate<'a>> = Vec::new();
-    for deployment in mesh.deployments.values() {
-        for replica in roster.replicas(&deployment.name) {
+    for (key, deployment) in &mesh.deployments {
+        for replica in roster.replicas(key) {
             found.push(Candidate {
                 name: pod_name(&deployment.name, replica.number),
-                deployment: Some(deployment.name.name.clone()),
+                controller: Some(Controller {
+                    key: key.clone(),
+                    kind: deployment.kind,
+                    name: deployment.name.name.clone(),
+                }),
                 source: &deployment.source,
                 template: &replica.template,
             });
@@ -196,7 +213,7 @@ fn candidates<'a>(
         let name = format!("{}-0", pod.name.name);
         found.push(Candidate {
             name: ResourceName::new(pod.name.namespace.clone(), name),
-            deployment: None,
+            controller: None,
             source: &pod.source,
             template: &pod.template,
         });
@@ -238,7 +255,7 @@ fn pod(
 ) -> Result<PodPlan, AddressError> {
     let Candidate {
         name,
-        deployment,
+        controller,
         source,
         template,
     } = candidate;
@@ -278,7 +295,7 @@ fn pod(
     let behind: BTreeSet<_> = served.into_values().collect();
     Ok(PodPlan {
         name,
-        deployment,
+        controller,
         source: source.clone(),
         address,
         template: settled(mesh, template),
@@ -298,14 +315,14 @@ fn gateway(
 ) -> Result<PodPlan, AddressError> {
     let Candidate {
         name,
-        deployment,
+        controller,
         source,
         template,
     } = candidate;
     let behind: BTreeSet<_> = served_ports(mesh, &name, template).into_values().collect();
     Ok(PodPlan {
         address: addresses.pod(&name.to_string())?,
-        deployment,
+        controller,
         source: source.clone(),
         template: settled(mesh, template),
         services: Vec::new(),

@@ -34,9 +34,10 @@ pub fn pause(restart: u32) -> Duration {
 }
 
 /// Whether a process that ended like this is started again.
-fn starts_again(policy: Restart, exit: Exit) -> bool {
+fn starts_again(policy: Restart, exit: Exit, restarts: u32) -> bool {
     match policy {
         Restart::Always => true,
+        Restart::Times(most) => !exit.is_success() && restarts < most,
         Restart::OnFailure => !exit.is_success(),
         Restart::Never => false,
     }
@@ -205,7 +206,7 @@ impl Process {
         if now.duration_since(self.started) >= FORGIVEN_AFTER {
             self.ends = 0;
         }
-        if self.over || !starts_again(self.recipe.restart, exit) {
+        if self.over || !starts_again(self.recipe.restart, exit, self.restarts) {
             self.finished = Some(exit);
             let mut text = format!("{} {exit}", self.name());
             if !exit.is_success() && !self.over {
@@ -554,11 +555,13 @@ mod tests {
     #[test]
     fn the_policy_says_who_is_started_again() {
         for (policy, good, bad) in [
+            (Restart::Times(3), false, true),
+            (Restart::Times(2), false, false),
             (Restart::Always, true, true),
             (Restart::OnFailure, false, true),
             (Restart::Never, false, false),
         ] {
-            let again = |exit| starts_again(policy, exit);
+            let again = |exit| starts_again(policy, exit, 2);
             let all = (
                 again(Exit::Code(0)),
                 again(Exit::Code(1)),

@@ -1,10 +1,11 @@
-//! Which pods of a Deployment there are while it follows its template: new ones come before old ones go, within the bounds of
-//! its strategy, as Kubernetes does it. Pure: readiness comes in, a list of pods goes out.
+//! Which pods of a controller there are while it follows its template, as Kubernetes does it: a Deployment's new ones come before
+//! old ones go, within the bounds of its strategy; those of StatefulSets, DaemonSets and Jobs keep their numbers. Pure: readiness
+//! comes in, a list of pods goes out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use voile_model::mesh::{Deployment, PodTemplate, Strategy};
+use voile_model::mesh::{ControllerKind, Deployment, Numbering, PodTemplate, Strategy};
 use voile_model::{Labels, Mesh, ResourceName, Source};
 
 /// Annotations with these beginnings are the sidecar's: they take effect while it runs, and no pod is replaced for them.
@@ -39,6 +40,8 @@ pub trait Scene {
     fn leaving(&self, deployment: &ResourceName) -> BTreeSet<u32>;
     /// Whether old and new pods of this Deployment can run side by side.
     fn fits_twice(&self, deployment: &ResourceName) -> bool;
+    /// Whether the applications of a pod have ended for good.
+    fn is_over(&self, pod: &ResourceName) -> bool;
 }
 
 /// At the beginning: nothing runs.
@@ -55,9 +58,12 @@ impl Scene for Beginning {
     fn fits_twice(&self, _: &ResourceName) -> bool {
         true
     }
+    fn is_over(&self, _: &ResourceName) -> bool {
+        false
+    }
 }
 
-/// The pods of all Deployments.
+/// The pods of all controllers, by `Deployment::key`.
 #[derive(Debug, Clone, Default)]
 pub struct Roster {
     groups: BTreeMap<ResourceName, Group>,
@@ -68,6 +74,39 @@ struct Group {
     wanted: Arc<Deployment>,
     essence: PodTemplate,
     replicas: Vec<Replica>,
+}
+
+/// Labels that Kubernetes gives to the pods of a StatefulSet and of a Job.
+const STATEFUL_POD: &str = "statefulset.kubernetes.io/pod-name";
+const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+const JOB_NAMES: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
+/// The same, of a Job whose pods have numbers of their own; the variable JOB_COMPLETION_INDEX says it, too.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The template of one pod, with the labels by which Kubernetes tells it from the others.
+fn template_of(wanted: &Deployment, number: u32) -> PodTemplate {
+    let mut template = wanted.template.clone();
+    let index = || Arc::<str>::from(number.to_string());
+    let added: Vec<(&str, Arc<str>)> = match wanted.kind {
+        ControllerKind::Deployment | ControllerKind::DaemonSet => return template,
+        ControllerKind::StatefulSet => {
+            let name = pod_name(&wanted.name, number).name;
+            vec![(STATEFUL_POD, name), (POD_INDEX, index())]
+        }
+        ControllerKind::Job { indexed } => {
+            let name = &wanted.name.name;
+            let names = JOB_NAMES.map(|label| (label, name.clone()));
+            let index = indexed.then(|| (COMPLETION_INDEX, index()));
+            names.into_iter().chain(index).collect()
+        }
+    };
+    let own = template.labels.iter();
+    let own = own.map(|(key, value)| (key.clone(), value.clone()));
+    let added = added
+        .into_iter()
+        .map(|(key, value)| (Arc::<str>::from(key), value));
+    template.labels = own.chain(added).collect();
+    template
 }
 
 /// The pod's name.
@@ -100,7 +139,7 @@ pub fn essence(template: &PodTemplate) -> PodTemplate {
 }
 
 impl Roster {
-    /// Every Deployment's pods are to become these. Nothing comes or goes yet, but for Deployments that are no more.
+    /// Every controller's pods are to become these. Nothing comes or goes yet, but for controllers that are no more.
     pub fn want(&mut self, mesh: &Mesh) {
         self.groups
             .retain(|name, _| mesh.deployments.contains_key(name));
@@ -114,7 +153,7 @@ impl Roster {
             for replica in &mut group.replicas {
                 if replica.essence == essence {
                     // Written elsewhere, or with other words for its sidecar.
-                    replica.template = deployment.template.clone();
+                    replica.template = template_of(deployment, replica.number);
                 }
             }
             (group.wanted, group.essence) = (deployment.clone(), essence);
@@ -128,9 +167,21 @@ impl Roster {
             .map_or(&[], |group| &group.replicas)
     }
 
-    /// Whether every Deployment has the pods it wants, and no others.
+    /// Whether every controller has the pods it wants, and no others.
     pub fn is_settled(&self) -> bool {
         self.groups.values().all(Group::is_settled)
+    }
+
+    /// A controller whose pods come in order and are not all there yet: nobody is ready before they are.
+    pub fn comes_in_order(&self) -> Option<&ResourceName> {
+        let coming = |group: &&Group| match group.wanted.strategy {
+            Strategy::Numbered(numbering) => {
+                numbering.in_order && group.replicas.len() < group.wanted.replicas as usize
+            }
+            Strategy::Recreate | Strategy::RollingUpdate { .. } => false,
+        };
+        let group = self.groups.values().find(coming)?;
+        Some(&group.wanted.name)
     }
 
     /// One step: pods that may go now go, pods that may come now come. Says whether anything changed.
@@ -147,17 +198,28 @@ impl Roster {
 
 impl Group {
     fn is_settled(&self) -> bool {
+        let kept_below = match self.wanted.strategy {
+            Strategy::Numbered(numbering) => numbering.kept_below,
+            Strategy::Recreate | Strategy::RollingUpdate { .. } => 0,
+        };
         self.replicas.len() == self.wanted.replicas as usize
-            && self.replicas.iter().all(|replica| self.is_new(replica))
+            && self
+                .replicas
+                .iter()
+                .all(|replica| self.is_new(replica) || replica.number < kept_below)
     }
 
     fn is_new(&self, replica: &Replica) -> bool {
         replica.essence == self.essence
     }
 
-    fn step(&mut self, name: &ResourceName, scene: &impl Scene) -> bool {
+    fn step(&mut self, key: &ResourceName, scene: &impl Scene) -> bool {
+        if let Strategy::Numbered(numbering) = self.wanted.strategy {
+            return self.step_numbered(key, numbering, scene);
+        }
+        let name = &self.wanted.name;
         let before: BTreeSet<u32> = self.numbers().collect();
-        let leaving = scene.leaving(name);
+        let leaving = scene.leaving(key);
         let wanted = self.wanted.replicas as usize;
         let how_far = |replica: &Replica| scene.progress(&pod_name(name, replica.number));
         let (mut new, old): (Vec<Replica>, Vec<Replica>) = std::mem::take(&mut self.replicas)
@@ -166,7 +228,7 @@ impl Group {
         // Too many: first those that do not serve, then the latest.
         new.sort_by_key(|replica| (std::cmp::Reverse(how_far(replica)), replica.number));
         new.truncate(wanted);
-        let twice = self.wanted.strategy != Strategy::Recreate && scene.fits_twice(name);
+        let twice = self.wanted.strategy != Strategy::Recreate && scene.fits_twice(key);
         let (surge, unavailable) = match (twice, self.wanted.strategy.bounds(self.wanted.replicas))
         {
             (true, (surge, unavailable)) => (surge as usize, unavailable as usize),
@@ -193,6 +255,64 @@ impl Group {
         }));
         self.replicas.sort_by_key(|replica| replica.number);
         self.numbers().collect::<BTreeSet<u32>>() != before
+    }
+
+    /// Pods keep their numbers: too many go, an old one becomes a new one in its place, and missing ones come.
+    fn step_numbered(
+        &mut self,
+        key: &ResourceName,
+        numbering: Numbering,
+        scene: &impl Scene,
+    ) -> bool {
+        let wanted = self.wanted.clone();
+        let first = numbering.first;
+        let numbers = first..first.saturating_add(wanted.replicas);
+        let before = self.replicas.len();
+        self.replicas
+            .retain(|replica| numbers.contains(&replica.number));
+        let mut changed = self.replicas.len() != before;
+        let leaving = scene.leaving(key);
+        let serves = |replica: &Replica| {
+            scene.progress(&pod_name(&wanted.name, replica.number)) > Progress::Unready
+        };
+        // The last first; each waits until those after it serve.
+        for replica in self.replicas.iter_mut().rev() {
+            if replica.essence != self.essence && replica.number >= numbering.kept_below {
+                if numbering.in_turn && !leaving.is_empty() {
+                    break;
+                }
+                replica.template = template_of(&wanted, replica.number);
+                replica.essence = self.essence.clone();
+                changed = true;
+                if numbering.in_turn {
+                    break;
+                }
+            } else if numbering.in_turn && !serves(replica) {
+                break;
+            }
+        }
+        let is_over = |replica: &&Replica| scene.is_over(&pod_name(&wanted.name, replica.number));
+        let over = self.replicas.iter().filter(is_over).count();
+        let mut running = self.replicas.len() - over;
+        for number in numbers {
+            if self.replicas.iter().any(|replica| replica.number == number) {
+                continue;
+            }
+            let mut before = self.replicas.iter().filter(|one| one.number < number);
+            let waits = numbering.in_order && !before.all(serves);
+            if waits || running >= numbering.at_once as usize || leaving.contains(&number) {
+                break;
+            }
+            self.replicas.push(Replica {
+                number,
+                template: template_of(&wanted, number),
+                essence: self.essence.clone(),
+            });
+            self.replicas.sort_by_key(|replica| replica.number);
+            running += 1;
+            changed = true;
+        }
+        changed
     }
 
     fn numbers(&self) -> impl Iterator<Item = u32> {
@@ -230,7 +350,7 @@ fn staying(
 mod tests {
     use super::*;
 
-    /// What is said of pods in a test: their numbers, then `*` known, `+` ready, nothing: unready.
+    /// What is said of pods in a test: their numbers, then `*` known, `+` ready, `x` over, nothing: unready.
     struct Said<'a> {
         pods: &'a str,
         leaving: &'a [u32],
@@ -255,6 +375,11 @@ mod tests {
         }
         fn fits_twice(&self, _: &ResourceName) -> bool {
             self.twice
+        }
+        fn is_over(&self, pod: &ResourceName) -> bool {
+            let number = pod.name.rsplit('-').next().unwrap_or_default();
+            let over = format!("{number}x");
+            self.pods.split(' ').any(|pod| pod == over)
         }
     }
 
@@ -422,5 +547,131 @@ spec:
         roster.want(&fewer);
         roster.step(&Beginning);
         assert_eq!(shown(&roster, &fewer), "0:old");
+    }
+
+    fn numbered(kind: &str, version: &str, more: &str) -> Mesh {
+        let text = format!(
+            r#"
+apiVersion: {api}
+kind: {kind}
+metadata: {{name: web, namespace: shop}}
+spec:
+  {more}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec: {{{restart} containers: [{{name: app, command: [{version}], ports: [{{containerPort: 80}}]}}]}}
+"#,
+            api = if kind == "Job" { "batch/v1" } else { "apps/v1" },
+            restart = if kind == "Job" {
+                "restartPolicy: Never,"
+            } else {
+                ""
+            },
+        );
+        let files = [voile_model::SourceFile::new("web.yaml", text)];
+        let (mesh, problems) = voile_model::check(&files, None);
+        assert!(problems.is_empty(), "{problems:?}");
+        mesh
+    }
+
+    /// Nothing at first; then after each word about the world what is there.
+    fn check_numbered(roster: &mut Roster, mesh: &Mesh, steps: &[(&str, &[u32], &str)]) {
+        roster.want(mesh);
+        for (number, (pods, leaving, expected)) in steps.iter().enumerate() {
+            let (pods, leaving) = (*pods, *leaving);
+            let twice = true;
+            roster.step(&Said {
+                pods,
+                leaving,
+                twice,
+            });
+            let key = mesh.deployments.keys().next().expect("one");
+            let shown: Vec<_> = roster
+                .replicas(key)
+                .iter()
+                .map(|one| format!("{}:{}", one.number, one.template.containers[0].command[0]))
+                .collect();
+            assert_eq!(shown.join(" "), *expected, "step {number}: {pods}");
+        }
+        assert!(roster.is_settled());
+    }
+
+    #[test]
+    fn pods_of_a_stateful_set_come_in_order_and_are_replaced_from_the_last() {
+        let selector = "selector: {matchLabels: {app: web}}\n  replicas: 3";
+        let mut roster = Roster::default();
+        let old = numbered("StatefulSet", "old", selector);
+        check_numbered(
+            &mut roster,
+            &old,
+            &[
+                ("", &[], "0:old"),
+                ("0", &[], "0:old"),
+                ("0+", &[], "0:old 1:old"),
+                ("0+ 1", &[], "0:old 1:old"),
+                ("0+ 1+", &[], "0:old 1:old 2:old"),
+            ],
+        );
+        let key = old.deployments.keys().next().expect("one");
+        let pod = &roster.replicas(key)[2].template;
+        assert_eq!(pod.labels.get(STATEFUL_POD), Some("web-2"));
+        assert_eq!(pod.labels.get(POD_INDEX), Some("2"));
+        let new = numbered("StatefulSet", "new", selector);
+        check_numbered(
+            &mut roster,
+            &new,
+            &[
+                ("0+ 1+ 2+", &[], "0:old 1:old 2:new"),
+                ("0+ 1+", &[2], "0:old 1:old 2:new"),
+                ("0+ 1+ 2", &[], "0:old 1:old 2:new"),
+                ("0+ 1+ 2+", &[], "0:old 1:new 2:new"),
+                ("0+ 1+ 2+", &[], "0:new 1:new 2:new"),
+            ],
+        );
+        let some = format!("{selector}\n  updateStrategy: {{rollingUpdate: {{partition: 2}}}}");
+        let newer = numbered("StatefulSet", "newer", &some);
+        check_numbered(
+            &mut roster,
+            &newer,
+            &[("0+ 1+ 2+", &[], "0:new 1:new 2:newer")],
+        );
+        let fewer = "selector: {matchLabels: {app: web}}\n  replicas: 1\n  ordinals: {start: 1}";
+        let fewer = numbered("StatefulSet", "new", fewer);
+        check_numbered(&mut roster, &fewer, &[("0+ 1+ 2+", &[], "1:new")]);
+    }
+
+    #[test]
+    fn a_job_runs_so_many_at_a_time_and_none_again_that_is_over() {
+        let job = numbered(
+            "Job",
+            "do",
+            "completions: 3\n  parallelism: 2\n  completionMode: Indexed",
+        );
+        let mut roster = Roster::default();
+        check_numbered(
+            &mut roster,
+            &job,
+            &[
+                ("", &[], "0:do 1:do"),
+                ("0 1", &[], "0:do 1:do"),
+                ("0 1x", &[], "0:do 1:do 2:do"),
+                ("0x 1x 2x", &[], "0:do 1:do 2:do"),
+            ],
+        );
+        let key = job.deployments.keys().next().expect("one");
+        let pod = &roster.replicas(key)[2].template;
+        assert_eq!(pod.labels.get(COMPLETION_INDEX), Some("2"));
+        assert_eq!(pod.labels.get("job-name"), Some("web"));
+        assert_eq!(pod.restart, voile_model::mesh::Restart::Times(6));
+    }
+
+    #[test]
+    fn a_daemon_set_has_one_pod_whose_successor_has_its_name() {
+        let selector = "selector: {matchLabels: {app: web}}";
+        let mut roster = Roster::default();
+        let old = numbered("DaemonSet", "old", selector);
+        check_numbered(&mut roster, &old, &[("", &[], "0:old")]);
+        let new = numbered("DaemonSet", "new", selector);
+        check_numbered(&mut roster, &new, &[("0+", &[], "0:new")]);
     }
 }

@@ -11,6 +11,7 @@
 
 mod backend_tls;
 mod connections;
+mod default_gateways;
 mod deployment;
 mod listeners;
 mod lower;
@@ -27,13 +28,16 @@ use crate::mesh::{Mesh, Service, ServiceOrigin};
 use crate::names::{Labels, Namespace};
 use crate::source::Source;
 pub(crate) use backend_tls::shut;
+pub(crate) use default_gateways::GENERATED;
 use listeners::Open;
 
 /// Label that a cluster gives to each namespace: its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// Puts what is attached into a mesh, and says what is not. Nothing is done where nothing of Gateway API is written.
+/// Puts what is attached into a mesh, and says what is not. Nothing is done where no Gateway is written.
 pub(crate) fn attach(mesh: &mut Mesh) {
+    let further = default_gateways::further(mesh);
+    add_further(mesh, further);
     if mesh.gateway_api.is_empty() {
         return;
     }
@@ -49,9 +53,17 @@ pub(crate) fn attach(mesh: &mut Mesh) {
     let spoken = backend_tls::spoken(&policies);
     mesh.gateways.extend(made.gateways);
     mesh.virtual_services.extend(made.virtual_services);
+    add_further(mesh, further);
+    mesh.gateway_api.said = said.into();
+    backend_tls::lay(mesh, spoken);
+}
+
+/// What is written is stronger than what is made.
+fn add_further(mesh: &mut Mesh, further: deployment::Further) {
     for deployment in further.deployments {
-        let name = deployment.name.clone();
-        mesh.deployments.entry(name).or_insert(deployment);
+        mesh.deployments
+            .entry(deployment.key())
+            .or_insert(deployment);
     }
     for service in further.services {
         mesh.services.entry(service.key.clone()).or_insert(service);
@@ -60,8 +72,6 @@ pub(crate) fn attach(mesh: &mut Mesh) {
         let name = account.name.clone();
         mesh.service_accounts.entry(name).or_insert(account);
     }
-    mesh.gateway_api.said = said.into();
-    backend_tls::lay(mesh, spoken);
 }
 
 /// What is looked at.

@@ -10,6 +10,7 @@ mod authorization;
 mod capture;
 mod checker;
 mod config;
+mod controller;
 mod destination;
 mod document;
 mod endpoint_slice;

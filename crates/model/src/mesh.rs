@@ -72,9 +72,9 @@ pub use sidecar::{
 pub use telemetry::Telemetry;
 pub use traffic::{ConnectionPool, LoadBalancer, OutlierDetection, PortTraffic};
 pub use workload::{
-    ClientCertificateDetails, Container, ContainerPort, Deployment, EnvFrom, EnvValue,
-    ForwardClientCertificate, Forwards, Pod, PodPhase, PodTemplate, Restart, SecurityContext,
-    Share, Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
+    ClientCertificateDetails, Container, ContainerPort, ControllerKind, Deployment, EnvFrom,
+    EnvValue, ForwardClientCertificate, Forwards, Numbering, Pod, PodPhase, PodTemplate, Restart,
+    SecurityContext, Share, Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
 };
 pub use workload_group::{HealthProbe, WorkloadGroup};
 
@@ -99,7 +99,7 @@ pub struct Mesh {
     pub endpoint_slices: EndpointSlices,
     /// Pods as declared, with or without an address.
     pub pods: BTreeMap<ResourceName, Arc<Pod>>,
-    /// Deployments.
+    /// Deployments and other controllers of Pods, by `Deployment::key`.
     pub deployments: BTreeMap<ResourceName, Arc<Deployment>>,
     /// Sidecar resources.
     pub sidecars: BTreeMap<ResourceName, Arc<Sidecar>>,

@@ -3,6 +3,7 @@
 
 pub(crate) mod authorization;
 pub(crate) mod config;
+pub(crate) mod controller;
 pub(crate) mod destination;
 pub(crate) mod endpoints;
 pub(crate) mod header;

@@ -77,6 +77,7 @@ mod up;
 mod up_contained;
 mod up_files;
 mod up_keys;
+mod up_kinds;
 mod up_netns;
 mod up_netns_traffic;
 mod ztunnel;

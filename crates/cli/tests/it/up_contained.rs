@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::mesh::{get, wait_until};
@@ -108,6 +109,9 @@ spec:
 /// What the application said, by its first word; `None` where there are no namespaces.
 fn attempts(security: &str, closed: bool) -> Option<BTreeMap<String, Vec<String>>> {
     let state = tempfile::tempdir().expect("a folder");
+    // Whoever starts the mesh may have left something open.
+    let (left_open, _) = UnixStream::pair().expect("sockets");
+    rustix::io::fcntl_setfd(&left_open, rustix::io::FdFlags::empty()).expect("inherited");
     let text = state.path().join("state").to_string_lossy().into_owned();
     let fill = |folder: &Path| {
         hostile(folder, security);

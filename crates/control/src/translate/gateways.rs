@@ -38,7 +38,8 @@ pub(super) fn gateway(
     for gateway in mesh.gateways_for(&workload.key.namespace, &workload.labels) {
         for server in &gateway.servers {
             if let Some(address) = server.bind.or(own) {
-                let listens = server.listens.unwrap_or(server.port);
+                let behind = || mesh.port_behind(workload, server.port);
+                let listens = server.listens.or_else(behind).unwrap_or(server.port);
                 let bind = SocketAddr::new(address, listens.get());
                 let (_, servers) = listeners.entry(bind).or_insert((server.port, Vec::new()));
                 servers.push((gateway, server));

@@ -17,7 +17,7 @@ pub(super) fn pod(
 ) -> Result<PodPlan, AddressError> {
     let Candidate {
         name,
-        deployment,
+        controller,
         source,
         template,
     } = candidate;
@@ -63,7 +63,7 @@ pub(super) fn pod(
     let behind: BTreeSet<_> = served.into_values().collect();
     Ok(PodPlan {
         name,
-        deployment,
+        controller,
         source: source.clone(),
         address,
         template: settled(mesh, template),

@@ -13,6 +13,10 @@ use crate::expand::{Plan, Publication, endpoints_of};
 use crate::pod_network::MeshNetwork;
 use crate::relay::{Relay, RelayThread};
 
+/// Below this a port needs a privilege; it is then published so much higher.
+const PRIVILEGED: u16 = 1024;
+const HIGHER: u16 = 8000;
+
 /// A published port.
 enum Port {
     /// Of TCP, and whether HTTP is spoken there.
@@ -144,7 +148,19 @@ impl Reach {
         match open(wish) {
             Ok(port) => Ok(port),
             Err(error) => {
-                let port = open((Ipv4Addr::LOCALHOST, 0).into())?;
+                // Whoever may not have port 80 finds it at 8080, if that is free.
+                let low = publication.wish < PRIVILEGED;
+                let second = low.then_some(publication.wish + HIGHER).into_iter();
+                let mut places = second
+                    .chain([0])
+                    .map(|port| open((Ipv4Addr::LOCALHOST, port).into()));
+                let port = match places.next() {
+                    Some(Ok(port)) => port,
+                    first => places
+                        .next()
+                        .or(first)
+                        .unwrap_or(Err(error.kind().into()))?,
+                };
                 let service = &publication.service;
                 notes.push(format!(
                     "{service} cannot be published on {wish} ({error}); on {} instead",

@@ -74,6 +74,11 @@ impl Scene for Now<'_> {
         }
     }
 
+    fn is_over(&self, pod: &ResourceName) -> bool {
+        let pod = self.runner.pods.get(pod);
+        pod.is_some_and(crate::pod_run::PodRun::is_over)
+    }
+
     fn leaving(&self, deployment: &ResourceName) -> BTreeSet<u32> {
         let leaving = self.runner.leaving.iter().map(|leaving| &leaving.pod.plan);
         leaving
@@ -95,7 +100,9 @@ impl Scene for Now<'_> {
 }
 
 fn is_of(pod: &PodPlan, deployment: &ResourceName) -> bool {
-    pod.deployment.as_ref() == Some(&deployment.name) && pod.name.namespace == deployment.namespace
+    pod.controller
+        .as_ref()
+        .is_some_and(|one| one.key == *deployment)
 }
 
 /// Whether another like it could listen beside it.

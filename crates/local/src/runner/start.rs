@@ -16,6 +16,8 @@ use crate::process::Process;
 const START_DEADLINE: Duration = Duration::from_secs(90);
 /// How often the control plane or a sidecar may end before the first readiness; more is not bad luck.
 const START_RESTARTS: u32 = 3;
+/// What a folder without pods waits for: it is watched, so one may still come.
+const NO_PODS: &str = "a pod: the folder has no Deployment, StatefulSet, DaemonSet, Job or Pod that runs here; add one";
 /// Lines of a log that are shown when the start fails.
 const LOG_LINES: usize = 8;
 
@@ -30,7 +32,12 @@ impl Runner {
         } else {
             vec!["control to be ready".to_owned()]
         };
+        if self.control_was_ready && self.plan.pods.is_empty() {
+            missing.push(NO_PODS.to_owned());
+        }
         if missing.is_empty() {
+            let coming = self.roster.comes_in_order();
+            missing.extend(coming.map(|name| format!("the further pods of {name}")));
             missing.extend(self.uninformed());
             missing.extend(self.unserved());
         }
@@ -46,6 +53,7 @@ impl Runner {
                 waited.as_secs_f64(),
                 self.unprotected()
             ));
+            self.name_default_gateways();
             return Ok(());
         };
         let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
@@ -71,11 +79,35 @@ impl Runner {
         Ok(())
     }
 
-    /// What "ready" does not mean: there are no pods, or some have no proxy, so that nothing enforces a policy before them.
-    fn unprotected(&self) -> String {
-        if self.plan.pods.is_empty() {
-            return "; the folder has no pods: add a Deployment or a Pod".to_owned();
+    /// Gateways that are started because Gateways ask for those of Istio's installation, and how to call them.
+    fn name_default_gateways(&self) {
+        let urls = self.reach.published();
+        for (name, gateways) in self.mesh.default_gateways() {
+            let all: Vec<String> = gateways.iter().map(|one| one.name.to_string()).collect();
+            self.say(&format!(
+                "{name} is started for the selector of Gateway {}",
+                all.join(", ")
+            ));
+            let own = format!("{name}:");
+            for (service, url) in &urls {
+                if *service != name.to_string() && !service.starts_with(&own) {
+                    continue;
+                }
+                let hosts = gateways.iter().flat_map(|one| &one.servers);
+                let mut hosts = hosts.flat_map(|server| &server.hosts);
+                let host = hosts.find(|one| !one.host.is_wildcard());
+                let header =
+                    host.map_or_else(String::new, |one| format!("-H 'Host: {}' ", one.host));
+                self.say(&match url.starts_with("http://") {
+                    true => format!("  {service}: try curl {header}{url}/"),
+                    false => format!("  {service}: {url}"),
+                });
+            }
         }
+    }
+
+    /// What "ready" does not mean: some pods have no proxy, so that nothing enforces a policy before them.
+    fn unprotected(&self) -> String {
         let served =
             |pod: &PodPlan| pod.sidecar.is_some() || (self.plan.by_node && pod.is_ambient());
         let pods = self.plan.pods.iter().filter(|pod| !served(pod));

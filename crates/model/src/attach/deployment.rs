@@ -9,11 +9,12 @@ use super::World;
 use super::listeners::{Family, Open};
 use crate::mesh::gateway_api::{GATEWAY_CLASS, GATEWAY_NAME, Gateway};
 use crate::mesh::{
-    CaptureScope, Container, Deployment, Location, PodTemplate, Probes, Protocol, Resolution,
-    Restart, SecurityContext, Service, ServiceAccount, ServiceOrigin, ServicePort, Strategy,
-    TEMPLATES, TargetPort, Topology, Transport, Visibility,
+    CaptureScope, Container, ControllerKind, Deployment, Location, PodTemplate, Probes, Protocol,
+    Resolution, Restart, SecurityContext, Service, ServiceAccount, ServiceOrigin, ServicePort,
+    Strategy, TEMPLATES, TargetPort, Topology, Transport, Visibility,
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
+use crate::source::Source;
 
 /// Below this a process needs a privilege to listen; a gateway that is started here listens so much higher (80 at 8080, 443 at 8443).
 const PRIVILEGED: u16 = 1024;
@@ -90,7 +91,7 @@ fn behind(world: &World<'_>, gateway: &Gateway, template: &PodTemplate, port: Po
 }
 
 /// A port for which no privilege is needed, and that no listener has.
-fn unprivileged(port: Port, taken: &BTreeSet<Port>) -> Port {
+pub(super) fn unprivileged(port: Port, taken: &BTreeSet<Port>) -> Port {
     if port.get() >= PRIVILEGED {
         return port;
     }
@@ -156,10 +157,28 @@ fn labels(gateway: &Gateway) -> Labels {
     own.chain(ours).collect()
 }
 
-/// A proxy by a template of the injector's, and nothing else.
+/// A Gateway's proxy by a template of the injector's, and nothing else.
 pub(super) fn deployment(gateway: &Gateway, template: &str) -> Deployment {
-    let name = name(gateway);
-    let own = gateway.annotations.iter();
+    let labels = (selector(gateway), labels(gateway));
+    let annotations = gateway.annotations.clone();
+    proxy(
+        name(gateway),
+        &gateway.source,
+        labels,
+        annotations,
+        template,
+    )
+}
+
+/// A proxy by a template of the injector's, with the labels that select it and those that it has.
+pub(super) fn proxy(
+    name: ResourceName,
+    source: &Source,
+    (selector, labels): (Labels, Labels),
+    annotations: Labels,
+    template: &str,
+) -> Deployment {
+    let own = annotations.iter();
     let own = own.map(|(key, value)| (key.clone(), value.clone()));
     let annotations = own.chain([(TEMPLATES.into(), template.into())]);
     let proxy = Container {
@@ -173,14 +192,15 @@ pub(super) fn deployment(gateway: &Gateway, template: &str) -> Deployment {
         ports: Vec::new(),
         probes: Probes::default(),
         security: SecurityContext::default(),
-        source: gateway.source.clone(),
+        source: source.clone(),
     };
     Deployment {
-        source: gateway.source.clone(),
+        source: source.clone(),
+        kind: ControllerKind::Deployment,
         replicas: 1,
-        selector: selector(gateway),
+        selector,
         template: PodTemplate {
-            labels: labels(gateway),
+            labels,
             annotations: annotations.collect(),
             service_account: name.name.clone(),
             service_account_source: None,

@@ -302,8 +302,7 @@ fn add_deployment(deployment: &Deployment, mesh: &mut Mesh) {
         template,
         ..Deployment::clone(deployment)
     };
-    mesh.deployments
-        .insert(deployment.name.clone(), deployment.into());
+    mesh.deployments.insert(deployment.key(), deployment.into());
 }
 
 /// What stands by itself: nothing else of its name is in force.

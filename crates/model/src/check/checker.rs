@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::known::KnownFiles;
 use super::{Checked, Read, ResourceId, Stored, assemble, intents, last_good, shut, slices};
+use crate::attach::GENERATED;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::gateway_api::GATEWAY_NAME;
@@ -168,6 +169,9 @@ impl Checker {
         if !mesh.gateway_api.is_empty() && patch.concerns_gateway_api() {
             return None;
         }
+        if mesh.may_have_default_gateways() && patch.concerns_gateways() {
+            return None;
+        }
         let changes = patch.apply(mesh);
         // A clash: only the whole can tell who came first.
         self.plain = changes.is_some();
@@ -275,6 +279,16 @@ impl Patch {
             _ => false,
         };
         all.into_iter().any(concerned)
+    }
+
+    /// Whether something came or went that may be a gateway by its labels.
+    fn concerns_gateways(&self) -> bool {
+        let mut all = self.removed.iter().chain(&self.added);
+        all.any(|(_, stored)| match &stored.checked {
+            Checked::Services(..) | Checked::Workload(_) | Checked::Deployment(_) => true,
+            Checked::Pod(pod) => pod.template.annotations.get(GENERATED).is_none(),
+            _ => false,
+        })
     }
 
     /// Does it to a mesh of the same resources. None when two resources claim one name: the mesh is spoiled then.
@@ -415,7 +429,7 @@ impl Changes {
             Checked::ServiceAccount(account) => {
                 drop(mesh.service_accounts.remove(&account.name));
             }
-            Checked::Deployment(one) => drop(mesh.deployments.remove(&one.name)),
+            Checked::Deployment(one) => drop(mesh.deployments.remove(&one.key())),
             Checked::ConfigMap(map) => {
                 mesh.config_maps.remove(&map.name);
                 self.everything = true;

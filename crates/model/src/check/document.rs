@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::kinds::{self, GATEWAY, KINDS, Kind, SECURITY, SECURITY_KINDS, Scope, UNREAD, Unread};
 use super::values::{self, Called, Meta};
 use super::{
-    Checked, Lost, Read, ResourceId, Stored, authorization, config, destination, endpoint_slice,
-    health_check, intents, kubernetes, networking, pod, rate_limit, request_authentication,
-    security, service_entry, shut, sidecar, telemetry, virtual_service, workload_group,
+    Checked, Lost, Read, ResourceId, Stored, authorization, config, controller, destination,
+    endpoint_slice, health_check, intents, kubernetes, networking, pod, rate_limit,
+    request_authentication, security, service_entry, shut, sidecar, telemetry, virtual_service,
+    workload_group,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -478,8 +479,11 @@ fn checked(
             authorization::authorization_policy(meta, fields, report).into(),
         )),
         "ConfigMap" => config::config_map(meta, fields, report),
+        "DaemonSet" => {
+            controller::daemon_set(meta, fields, report).map(|d| Checked::Deployment(d.into()))
+        }
         "Deployment" => {
-            pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
+            controller::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
         }
         "DestinationRule" => {
             destination::destination_rule((meta, annotations), fields, intents, report)
@@ -492,6 +496,10 @@ fn checked(
         )),
         GATEWAY => {
             intents::gateway(meta, fields, intents, report).map(|one| Checked::Gateway(one.into()))
+        }
+        "Job" => controller::job(meta, fields, report).map(|d| Checked::Deployment(d.into())),
+        "StatefulSet" => {
+            controller::stateful_set(meta, fields, report).map(|d| Checked::Deployment(d.into()))
         }
         "IPAddress" => {
             kubernetes::ip_address(meta, fields, report).map(|a| Checked::IpAddress(a.into()))
@@ -549,6 +557,12 @@ fn unread(header: &Header, group: Option<&str>, kind: &str, at: &At, report: &Re
             let message = format!("{kind}{name} is not yet supported, and is not in force");
             let help = "remove it, or wait for a later version";
             report.error(codes::NOT_YET, at, message, help);
+        }
+        Unread::NotRun => {
+            let message =
+                format!("{kind}{name} is not run here: only a cluster starts its Jobs; ignored");
+            let help = "write a Job to run one here";
+            report.note(codes::NO_MEANING, at, message, help);
         }
         Unread::Elsewhere => {
             let message = format!(

@@ -64,6 +64,7 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind("BackendTLSPolicy", BACKEND_TLS),
     kind("ConfigMap", CORE),
+    kind("DaemonSet", &["apps/v1"]),
     kind("Deployment", &["apps/v1"]),
     kind("DestinationRule", NETWORKING),
     kind("EndpointSlice", &["discovery.k8s.io/v1"]),
@@ -80,6 +81,7 @@ pub(super) const KINDS: &[Kind] = &[
     kind("GRPCRoute", GATEWAY_API),
     kind("HealthCheck", &["voile.dev/v1"]),
     kind("HTTPRoute", GATEWAY_API),
+    kind("Job", &["batch/v1"]),
     Kind {
         name: "IPAddress",
         id: "IPAddress",
@@ -110,6 +112,7 @@ pub(super) const KINDS: &[Kind] = &[
     kind("ServiceAccount", CORE),
     kind("ServiceEntry", NETWORKING),
     kind("Sidecar", NETWORKING),
+    kind("StatefulSet", &["apps/v1"]),
     kind("TCPRoute", TCP_ROUTE),
     kind(
         "Telemetry",
@@ -126,6 +129,8 @@ pub(super) const KINDS: &[Kind] = &[
 pub(super) enum Unread {
     /// Later work adds it.
     NotYet,
+    /// Its Pods run on a cluster only.
+    NotRun,
     /// It forbids something, and others than the mesh enforce it.
     Elsewhere,
     /// It says how Istio is installed.
@@ -153,14 +158,11 @@ pub(super) const UNREAD: &[(&str, &str, Unread)] = &[
         Unread::NotYet,
     ),
     ("gateway.networking.x-k8s.io", "XMesh", Unread::NotYet),
-    ("batch", "CronJob", Unread::NotYet),
-    ("apps", "DaemonSet", Unread::NotYet),
+    ("batch", "CronJob", Unread::NotRun),
     ("networking.k8s.io", "Ingress", Unread::NotYet),
-    ("batch", "Job", Unread::NotYet),
     ("", "Node", Unread::NotYet),
     ("apps", "ReplicaSet", Unread::NotYet),
     ("", "ReplicationController", Unread::NotYet),
-    ("apps", "StatefulSet", Unread::NotYet),
     ("networking.istio.io", "EnvoyFilter", Unread::Refused),
     ("extensions.istio.io", "WasmPlugin", Unread::Refused),
     ("apps", "ControllerRevision", Unread::NoMeaning),

@@ -1,4 +1,4 @@
-//! Checks of Pod and Deployment.
+//! Checks of Pods and of the templates of Pods.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
+use crate::decode::{At, Fields, Report, Spanned};
 use crate::mesh::workload::TUNNEL;
 use crate::mesh::{
-    Container, ContainerPort, Deployment, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate, Restart,
-    SecurityContext, Share, Strategy, WorkloadType,
+    Container, ContainerPort, EnvFrom, EnvValue, Pod, PodPhase, PodTemplate, Restart,
+    SecurityContext, WorkloadType,
 };
 use crate::names::Labels;
 use crate::text::clip;
@@ -24,8 +24,6 @@ pub(super) const REDIRECTION: &str = "ambient.istio.io/redirection";
 pub(super) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Annotation that says whether probes go round the sidecar.
 const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
-/// Most Pods of one Deployment on one machine: each is processes and an address.
-const MAX_REPLICAS: i64 = 10_000;
 
 pub(super) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Pod> {
     let spec = written::PodSpec::read(fields);
@@ -97,109 +95,7 @@ fn scheduled_by(job: &str) -> Option<&str> {
         .then_some(cron_job)
 }
 
-pub(super) fn deployment(
-    meta: Meta,
-    fields: &mut Fields<'_>,
-    report: &Report,
-) -> Option<Deployment> {
-    let written = report.required(written::Deployment::read(fields), &meta.at, "spec")?;
-    let replicas = written.replicas.as_ref().map_or(Some(1), |number| {
-        let valid = (0..=MAX_REPLICAS).contains(&number.value);
-        if !valid {
-            let message = format!("{} replicas are not allowed", number.value);
-            report.error(
-                codes::BAD_VALUE,
-                &number.at,
-                message,
-                format!("a number from 0 to {MAX_REPLICAS}"),
-            );
-        }
-        u32::try_from(number.value).ok().filter(|_| valid)
-    });
-    let selector = report
-        .required(written.selector.as_ref(), &written.at, "selector")
-        .map(|labels| values::labels(labels, report));
-    let pods = report.required(written.template.as_ref(), &written.at, "template")?;
-    let (labels, annotations) = values::labels_and_annotations(&pods.metadata, report);
-    misplaced(&meta, report);
-    let selector = selector?;
-    if selector.is_empty() || !selector.selects(&labels) {
-        let at = pods.metadata.at.as_ref().unwrap_or(&pods.at);
-        let message = "the selector does not select the Pods of the template";
-        report.error(
-            codes::CONTRADICTION,
-            at,
-            message,
-            "give the template every label of spec.selector.matchLabels",
-        );
-    }
-    let template = template(labels, annotations, &pods.spec, &pods.at, report)?;
-    if let (Some(text), true) = (
-        &pods.spec.restart_policy,
-        template.restart != Restart::Always,
-    ) {
-        report.error(
-            codes::BAD_VALUE,
-            &text.at,
-            format!(
-                "a Deployment's Pods cannot have restartPolicy {}",
-                text.value
-            ),
-            "Always; a Pod may have the others",
-        );
-        return None;
-    }
-    let strategy = match &written.strategy {
-        None => Strategy::DEFAULT,
-        Some(written) => strategy(written, report)?,
-    };
-    Some(Deployment {
-        name: meta.name,
-        source: meta.source,
-        replicas: replicas?,
-        selector,
-        template,
-        strategy,
-    })
-}
-
-/// A word that is not understood is reported, and nothing is guessed in its place.
-fn strategy(written: &written::Strategy, report: &Report) -> Option<Strategy> {
-    let share = |value: &Option<Spanned<IntegerOrText>>| match value {
-        None => Some(Share::Percent(25)),
-        Some(spanned) => {
-            let share = match &spanned.value {
-                IntegerOrText::Integer(count) => u32::try_from(*count).ok().map(Share::Count),
-                IntegerOrText::Text(text) => text
-                    .strip_suffix('%')
-                    .and_then(|number| number.parse().ok())
-                    .map(Share::Percent),
-            };
-            if share.is_none() {
-                report.error(
-                    codes::BAD_VALUE,
-                    &spanned.at,
-                    "this is neither a number nor a percentage",
-                    "a number such as 1, or a percentage such as 25%",
-                );
-            }
-            share
-        }
-    };
-    let kinds = [("RollingUpdate", false), ("Recreate", true)];
-    let kind = written.kind.as_ref();
-    let recreate = kind.map_or(Some(false), |text| report.one_of(text, &kinds));
-    let (surge, unavailable) = (share(&written.max_surge), share(&written.max_unavailable));
-    Some(match recreate? {
-        true => Strategy::Recreate,
-        false => Strategy::RollingUpdate {
-            surge: surge?,
-            unavailable: unavailable?,
-        },
-    })
-}
-
-fn template(
+pub(super) fn template(
     labels: Labels,
     annotations: Labels,
     spec: &written::PodSpec,
@@ -284,21 +180,6 @@ fn names_once(containers: &[written::Container], report: &Report) {
             names.map(|name| (name.value.clone(), &name.at)),
             report,
         );
-    }
-}
-
-/// Words to a sidecar that stand on the Deployment itself, where nobody hears them.
-fn misplaced(meta: &Meta, report: &Report) {
-    const OF_PODS: [&str; 3] = [
-        "sidecar.istio.io/",
-        "traffic.sidecar.istio.io/",
-        "proxy.istio.io/",
-    ];
-    let all = meta.labels.iter().chain(meta.annotations.iter());
-    for (key, _) in all.filter(|(key, _)| OF_PODS.iter().any(|prefix| key.starts_with(prefix))) {
-        let message = format!("`{}` is heard on Pods, not on a Deployment", clip(key));
-        let help = "write it under spec.template.metadata";
-        report.warning(codes::MISPLACED, &meta.at, message, help);
     }
 }
 

@@ -89,6 +89,18 @@ impl Mesh {
         ports.find(leads).map(|port| port.number)
     }
 
+    /// The port of a gateway's workload to which a Service before it leads what comes to this port: there it listens, as in Istio.
+    #[must_use]
+    pub fn port_behind(&self, workload: &Workload, port: Port) -> Option<Port> {
+        let services = self.services_of(workload);
+        let ports = services.iter().flat_map(|one| &one.service.ports);
+        let mut ports = ports.filter(|one| one.transport == Transport::Tcp && one.number == port);
+        ports.find_map(|one| match &one.target {
+            TargetPort::Number(number) => Some(*number),
+            TargetPort::Named(name) => workload.named_ports.get(name).copied(),
+        })
+    }
+
     /// The services that requests may be sent to which come in at a workload of these labels.
     #[must_use]
     pub fn led_to_from_outside(&self, client: &Namespace, labels: &Labels) -> Vec<Arc<Service>> {

@@ -1,6 +1,7 @@
 //! Workloads (what runs and answers), and the Pods and Deployments they come from.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -249,13 +250,15 @@ pub enum PodPhase {
     Unknown,
 }
 
-/// Several Pods of one template.
+/// Several Pods of one template: a Deployment, or another controller of Pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
     /// Its name.
     pub name: ResourceName,
     /// Where it was written.
     pub source: Source,
+    /// What it is.
+    pub kind: ControllerKind,
     /// How many Pods.
     pub replicas: u32,
     /// Labels of its Pods.
@@ -266,9 +269,78 @@ pub struct Deployment {
     pub strategy: Strategy,
 }
 
-/// `spec.strategy` of a Deployment.
+/// What keeps Pods of a template running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ControllerKind {
+    /// Pods that can stand in for each other.
+    Deployment,
+    /// Pods that each have a name which stays theirs.
+    StatefulSet,
+    /// A Pod on each node: one machine is one.
+    DaemonSet,
+    /// Pods that do something and end.
+    Job {
+        /// Whether each knows which part of the work is its own.
+        indexed: bool,
+    },
+}
+
+impl ControllerKind {
+    /// Its `apiVersion`.
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet => "apps/v1",
+            Self::Job { .. } => "batch/v1",
+        }
+    }
+}
+
+impl fmt::Display for ControllerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::Job { .. } => "Job",
+        })
+    }
+}
+
+impl Deployment {
+    /// Its key among all controllers of a mesh: a Deployment's name, and of the others KIND/NAME, which no name can be.
+    #[must_use]
+    pub fn key(&self) -> ResourceName {
+        match self.kind {
+            ControllerKind::Deployment => self.name.clone(),
+            kind => {
+                let name = format!("{kind}/{}", self.name.name);
+                ResourceName::new(self.name.namespace.clone(), name)
+            }
+        }
+    }
+}
+
+/// How Pods are replaced that have numbers of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbering {
+    /// The first number.
+    pub first: u32,
+    /// Pods below this number stay as they are when the template changes.
+    pub kept_below: u32,
+    /// A Pod comes when those before it are ready.
+    pub in_order: bool,
+    /// Pods are replaced one after another, the last first; else all at once.
+    pub in_turn: bool,
+    /// How many run at a time; those that have ended for good do not count.
+    pub at_once: u32,
+}
+
+/// `spec.strategy` of a Deployment, and what the other controllers have in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
+    /// Each under its own number, the old one before the new one.
+    Numbered(Numbering),
     /// All at once: first the old go, then the new come.
     Recreate,
     /// In turn.
@@ -302,6 +374,7 @@ impl Strategy {
         let whole = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         match self {
             Self::Recreate => (0, replicas),
+            Self::Numbered(_) => (0, 1),
             Self::RollingUpdate { surge, unavailable } => {
                 let surge = match surge {
                     Share::Count(count) => count,
@@ -392,6 +465,8 @@ pub enum Restart {
     Always,
     /// When they fail.
     OnFailure,
+    /// When they fail, so often at most: `backoffLimit` of a Job.
+    Times(u32),
     /// Never.
     Never,
 }

@@ -1,10 +1,10 @@
-//! Pods and Deployments. Most of a Pod's specification means nothing on one machine; those fields are known by name, so
+//! Pods. Most of a Pod's specification means nothing on one machine; those fields are known by name, so
 //! that a folder written for Kubernetes passes and a slip of the pen does not.
 
+use super::Text;
 use super::header::Metadata;
 use super::probe::Probe;
-use super::{Text, TextMap};
-use crate::decode::{At, Cursor, Fields, IntegerOrText, Spanned};
+use crate::decode::{At, Cursor, Fields, Spanned};
 
 /// `spec` of a Pod or of a template.
 #[derive(Debug, Default)]
@@ -90,24 +90,6 @@ pub(crate) struct ContainerPort {
     pub(crate) protocol: Option<Text>,
 }
 
-/// `spec` of a Deployment.
-#[derive(Debug)]
-pub(crate) struct Deployment {
-    pub(crate) at: At,
-    pub(crate) replicas: Option<Spanned<i64>>,
-    pub(crate) selector: Option<TextMap>,
-    pub(crate) template: Option<Template>,
-    pub(crate) strategy: Option<Strategy>,
-}
-
-/// `spec.strategy` of a Deployment.
-#[derive(Debug)]
-pub(crate) struct Strategy {
-    pub(crate) kind: Option<Text>,
-    pub(crate) max_surge: Option<Spanned<IntegerOrText>>,
-    pub(crate) max_unavailable: Option<Spanned<IntegerOrText>>,
-}
-
 /// A Pod template.
 #[derive(Debug)]
 pub(crate) struct Template {
@@ -183,6 +165,20 @@ impl PodSpec {
         spec.ignore(&["initContainers", "volumes"]);
         spec.finish();
         pod
+    }
+}
+
+impl Template {
+    /// Reads `template`.
+    pub(crate) fn read(parent: &mut Fields<'_>) -> Option<Self> {
+        let mut template = parent.inner("template")?;
+        let read = Self {
+            at: template.at().clone(),
+            metadata: Metadata::read(&mut template),
+            spec: PodSpec::read(&mut template),
+        };
+        template.finish();
+        Some(read)
     }
 }
 
@@ -319,61 +315,5 @@ impl ContainerPort {
         fields.ignore(&["hostIP", "hostPort"]);
         fields.finish();
         Some(port)
-    }
-}
-
-impl Deployment {
-    /// Reads `spec`.
-    pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
-        document.ignore(&["status"]);
-        let mut spec = document.inner("spec")?;
-        let selector = spec.inner("selector").map(|mut selector| {
-            let labels = selector.text_map("matchLabels");
-            selector.not_yet(&["matchExpressions"]);
-            selector.finish();
-            labels
-        });
-        let template = spec.inner("template").map(|mut template| {
-            let read = Template {
-                at: template.at().clone(),
-                metadata: Metadata::read(&mut template),
-                spec: PodSpec::read(&mut template),
-            };
-            template.finish();
-            read
-        });
-        let strategy = spec.inner("strategy").map(|mut strategy| {
-            let rolling = strategy.inner("rollingUpdate").map(|mut rolling| {
-                let bounds = (
-                    rolling.integer_or_text("maxSurge"),
-                    rolling.integer_or_text("maxUnavailable"),
-                );
-                rolling.finish();
-                bounds
-            });
-            let (max_surge, max_unavailable) = rolling.unwrap_or_default();
-            let read = Strategy {
-                kind: strategy.text("type"),
-                max_surge,
-                max_unavailable,
-            };
-            strategy.finish();
-            read
-        });
-        let deployment = Self {
-            at: spec.at().clone(),
-            strategy,
-            replicas: spec.integer("replicas"),
-            selector,
-            template,
-        };
-        spec.ignore(&[
-            "minReadySeconds",
-            "paused",
-            "progressDeadlineSeconds",
-            "revisionHistoryLimit",
-        ]);
-        spec.finish();
-        Some(deployment)
     }
 }

@@ -7,6 +7,7 @@
 
 mod broken_security;
 mod clients;
+mod controllers;
 mod endpoint_slices;
 mod exports;
 mod files;
