@@ -21,6 +21,7 @@ mod shards;
 mod snapshot;
 pub mod source;
 mod state_file;
+mod state_watch;
 mod status;
 mod strangers;
 #[cfg(test)]

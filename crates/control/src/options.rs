@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use voile_identity::RootPolicy;
+
 use crate::keys::KeyOptions;
 use crate::ztunnel::NodeAccount;
 
@@ -26,6 +28,8 @@ pub struct Options {
     pub config: Vec<PathBuf>,
     /// Directory of the root and token keys.
     pub state: PathBuf,
+    /// Which root is served, where proxies may trust one already.
+    pub root: RootPolicy,
     /// Discovery and certificates over TLS.
     pub listen: SocketAddr,
     /// DNS names and addresses that proxies know it by, besides those that every control plane is certified for.
@@ -57,6 +61,7 @@ impl Options {
         Self {
             config,
             state,
+            root: RootPolicy::default(),
             listen: local(15012),
             names: Vec::new(),
             plaintext: None,

@@ -194,6 +194,7 @@ impl<S: Source> Reload<S> {
         };
         let patched = changes.is_some();
         let changed = self.put_in_force(changes.as_ref());
+        self.status.obeys(self.source.digests());
         if let Some(pending) = &mut self.pending {
             pending.first |= first;
             pending.read = true;
@@ -419,10 +420,12 @@ impl<S: Source> Reload<S> {
                 .set_trust_domain(&config.trust_domain, &config.trust_domain_aliases);
         }
         let snapshot = Arc::new(snapshot);
+        let publishing = self.publisher.interest.publishing();
         self.status.published(&snapshot, &touched);
         self.publisher.staff.send_replace(snapshot.staff.clone());
         self.publisher.snapshots.send_replace(snapshot.clone());
         self.publisher.interest.announce(touched);
+        drop(publishing);
         self.snapshot = Some(snapshot);
     }
 

@@ -206,6 +206,8 @@ impl Rest {
                 changed: false,
             });
         }
+        // An edit that concerns no proxy is in force without a word of theirs.
+        self.status.rested();
         voile_memory::give_back();
         let end = Instant::now();
         self.pause = Some(Pause::after(end, end - begin));

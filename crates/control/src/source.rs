@@ -1,7 +1,8 @@
 //! Where resources come from. Files are the first; Kubernetes will be the second.
 
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,6 +23,11 @@ pub trait Source: Send + 'static {
     /// When the first of what `load` is about to bring was told; none when nothing was.
     fn changed_at(&self) -> Option<Instant> {
         None
+    }
+
+    /// By folder, a digest of the files that `load` gave last.
+    fn digests(&self) -> BTreeMap<PathBuf, String> {
+        BTreeMap::new()
     }
 
     /// Wakes `changed` for one more file, which is not part of `load`.
@@ -57,6 +63,10 @@ impl Source for FolderWatch {
             tracing::warn!("{note}");
         }
         Ok(files?)
+    }
+
+    fn digests(&self) -> BTreeMap<PathBuf, String> {
+        Self::digests(self)
     }
 
     fn changed_at(&self) -> Option<Instant> {

@@ -4,12 +4,14 @@ mod documents;
 pub(crate) mod gateway_api;
 mod groups;
 mod histogram;
+mod in_force;
 mod journal;
 mod proxies;
 mod unwell;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +23,7 @@ use voile_model::Identity;
 use voile_model::mesh::Mesh;
 use voile_proto::discovery::Node;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
-use voile_xds::server::{Absent, Admission, Event, Held, Observer, StreamId, Touched};
+use voile_xds::server::{Absent, Admission, Event, Held, Interest, Observer, StreamId, Touched};
 
 use crate::groups::Registrar;
 use crate::keys::{KeyStatus, Keys};
@@ -31,6 +33,7 @@ use crate::strangers::envoy::Envoys;
 use crate::why::{Explained, Why};
 pub(crate) use documents::Documents;
 use histogram::Histogram;
+use in_force::{InForce, in_force, is_everywhere};
 pub(crate) use journal::{Happened, Journal};
 use proxies::{Proxies, View};
 
@@ -65,6 +68,9 @@ pub(crate) struct Status {
     inner: Mutex<Inner>,
     keys: OnceLock<Keys>,
     groups: OnceLock<Arc<Registrar>>,
+    interest: OnceLock<Arc<Interest>>,
+    /// Why the state folder is not what it was.
+    state_lost: Mutex<Option<String>>,
     pub(crate) journal: Journal,
     /// The mesh when it last rested.
     mesh: Mutex<Arc<Mesh>>,
@@ -96,6 +102,8 @@ impl Default for Status {
             inner: Mutex::default(),
             keys: OnceLock::default(),
             groups: OnceLock::default(),
+            interest: OnceLock::default(),
+            state_lost: Mutex::default(),
             journal: Journal::default(),
             mesh: Mutex::default(),
             documents: Mutex::default(),
@@ -112,12 +120,19 @@ struct Inner {
     proxies: Proxies,
     /// The snapshot about which it was last said that everybody has it.
     in_sync: Arc<str>,
+    /// By folder, the digest of the files whose reading led to `snapshot`.
+    read: BTreeMap<PathBuf, String>,
 }
 
 #[derive(Serialize)]
 struct Page<'a> {
     ready: bool,
     version: &'a str,
+    in_force: InForce<'a>,
+    /// By folder, the digest of the files that are obeyed.
+    read: &'a BTreeMap<PathBuf, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_lost: Option<String>,
     resources: BTreeMap<&'a str, usize>,
     errors: u64,
     reloads: u64,
@@ -247,9 +262,57 @@ impl Status {
         self.inner().proxies.called(word)
     }
 
+    /// These streams' interest says whether something is on its way to them.
+    pub(crate) fn deliver_by(&self, interest: Arc<Interest>) {
+        // There is one for one control plane.
+        let _ = self.interest.set(interest);
+    }
+
+    /// These files were read, by folder, and what is published now follows from them.
+    pub(crate) fn obeys(&self, read: BTreeMap<PathBuf, String>) {
+        self.inner().read = read;
+    }
+
+    /// Nothing changes at present: is what was published last in force?
+    pub(crate) fn rested(&self) {
+        self.settle(self.inner());
+    }
+
+    /// The state folder was lost, or is there again.
+    pub(crate) fn state_is(&self, lost: Option<String>) {
+        let before = std::mem::replace(&mut *self.state_lost(), lost.clone());
+        match (before, lost) {
+            (before, Some(reason)) if before.as_ref() != Some(&reason) => {
+                tracing::error!(reason, "the state folder is not what it was");
+                self.journal.note(Happened::StateLost { reason });
+            }
+            (Some(_), None) => {
+                tracing::info!("the state folder is back");
+                self.journal.note(Happened::StateBack);
+            }
+            _ => {}
+        }
+    }
+
+    fn state_lost(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.state_lost
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing is on its way to streams that they have not been sent.
+    fn is_quiet(&self) -> bool {
+        self.interest
+            .get()
+            .is_none_or(|interest| interest.is_quiet())
+    }
+
     /// Something was acknowledged or refused: is that the last of it?
     fn settle(&self, mut inner: std::sync::MutexGuard<'_, Inner>) {
-        if inner.proxies.behind() > 0 || inner.in_sync == inner.snapshot.version {
+        if inner.in_sync == inner.snapshot.version
+            || inner.proxies.behind() > 0
+            || !is_everywhere(&inner.proxies, self.is_quiet())
+        {
             return;
         }
         inner.in_sync = inner.snapshot.version.clone();
@@ -276,6 +339,9 @@ impl Status {
         let page = Page {
             ready: self.ready.load(Ordering::Relaxed),
             version: &inner.snapshot.version,
+            in_force: in_force(&inner.proxies, self.is_quiet()),
+            read: &inner.read,
+            state_lost: self.state_lost().clone(),
             resources: inner.snapshot.counts().into_iter().collect(),
             errors: self.errors.load(Ordering::Relaxed),
             reloads: self.reloads.load(Ordering::Relaxed),
@@ -495,6 +561,7 @@ impl Observer<Caller> for Status {
                 version,
                 took,
                 changed,
+                rejected,
             } => {
                 observe(&self.push_time, *took);
                 let propagated = changed.map(|at| at.elapsed());
@@ -504,10 +571,10 @@ impl Observer<Caller> for Status {
                 let mut inner = self.inner();
                 inner
                     .proxies
-                    .acknowledged(id, type_url, version, propagated);
+                    .acknowledged(id, type_url, version, propagated, rejected);
                 self.settle(inner);
             }
-            Event::Refused { reason } => {
+            Event::Refused { reason, rejected } => {
                 const SHOWN_CHARS: usize = 4096; // a proxy may refuse with a book
                 self.nacks.fetch_add(1, Ordering::Relaxed);
                 let reason: String = reason.chars().take(SHOWN_CHARS).collect();
@@ -519,11 +586,17 @@ impl Observer<Caller> for Status {
                 );
                 let mut inner = self.inner();
                 let identity = inner.proxies.identity(id);
-                inner.proxies.refused(id, type_url, reason.clone());
+                inner
+                    .proxies
+                    .refused(id, type_url, reason.clone(), rejected);
+                let resources = rejected.iter().flat_map(|all| all.keys());
+                let resources = resources.map(ToString::to_string);
+                let resources = resources.filter(|name| !name.is_empty()).collect();
                 self.journal.note(Happened::Refused {
                     stream: id.0,
                     identity,
                     kind: type_url.to_owned(),
+                    resources,
                     reason,
                 });
                 self.settle(inner);
@@ -545,6 +618,10 @@ impl Observer<Caller> for Status {
             .map(|(name, why)| (name.to_string(), reason(why)))
             .collect();
         self.inner().proxies.cannot_have(id, type_url, refused);
+    }
+
+    fn settled(&self) {
+        self.rested();
     }
 
     fn closed(&self, id: StreamId, reason: &str) {

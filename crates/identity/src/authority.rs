@@ -16,6 +16,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::csr::{self, CsrError};
 use crate::keys::{KeyError, certificates_of, certified_key};
+use crate::root_record::{self, RootFingerprint, RootLost, RootPolicy};
 use crate::state::{PUBLIC_MODE, SECRET_MODE, StateDir, StateError};
 
 /// The root's private key, in the state directory.
@@ -45,6 +46,9 @@ pub enum AuthorityError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Proxies trust another root than there is, or would be made.
+    #[error(transparent)]
+    RootLost(#[from] RootLost),
     /// Key and certificate do not fit, or one is broken or missing.
     #[error("{folder}: {reason}")]
     Root {
@@ -105,6 +109,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     root_pem: String,
     root: CertificateDer<'static>,
+    fingerprint: RootFingerprint,
     not_before: SystemTime,
     not_after: SystemTime,
     /// Longest life of a workload's certificate.
@@ -130,8 +135,50 @@ impl Authority {
         name: &TrustDomain,
         now: SystemTime,
     ) -> Result<Self, AuthorityError> {
+        let policy = RootPolicy {
+            new_root: true,
+            ..RootPolicy::default()
+        };
+        Self::open_with(folder, name, &policy, now)
+    }
+
+    /// As [`Authority::open`], with the root that `policy` permits: without a root in `folder` none is made where proxies trust
+    /// one already. Records the root beside the folder.
+    ///
+    /// # Errors
+    /// As [`Authority::open`]; or the root that proxies trust is not in `folder`.
+    pub fn open_with(
+        folder: &Path,
+        name: &TrustDomain,
+        policy: &RootPolicy,
+        now: SystemTime,
+    ) -> Result<Self, AuthorityError> {
+        root_record::check_root(folder, policy)?;
         let state = StateDir::open(folder)?;
         let _lock = state.lock()?;
+        // Another starter may have made or restored one meanwhile.
+        root_record::check_root(folder, policy)?;
+        let authority = Self::open_locked(&state, folder, name, now)?;
+        if let Some((trusted, source_of_trust)) = root_record::trusted_root(folder, policy)
+            && trusted != authority.fingerprint
+        {
+            return Err(AuthorityError::RootLost(RootLost {
+                folder: folder.to_path_buf(),
+                found: format!("it holds the root {}", authority.fingerprint),
+                trusted,
+                source_of_trust,
+            }));
+        }
+        root_record::record(folder, &authority.fingerprint);
+        Ok(authority)
+    }
+
+    fn open_locked(
+        state: &StateDir,
+        folder: &Path,
+        name: &TrustDomain,
+        now: SystemTime,
+    ) -> Result<Self, AuthorityError> {
         let broken = |reason: String| AuthorityError::Root {
             folder: folder.display().to_string(),
             reason,
@@ -186,6 +233,7 @@ impl Authority {
         if !parsed.is_ca() {
             return Err(unusable("not a CA certificate".into()));
         }
+        let fingerprint = RootFingerprint::of_public_key(parsed.public_key().raw);
         let not_before = parsed.validity().not_before.to_datetime().into();
         let not_after = parsed.validity().not_after.to_datetime().into();
         let issuer =
@@ -195,6 +243,7 @@ impl Authority {
             issuer,
             root_pem,
             root,
+            fingerprint,
             not_before,
             not_after,
             longest: MAX_TTL,
@@ -209,6 +258,11 @@ impl Authority {
     /// The root.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
+    }
+
+    /// The root's public key, to be compared.
+    pub fn fingerprint(&self) -> RootFingerprint {
+        self.fingerprint
     }
 
     /// The last instant at which the root is valid.

@@ -14,6 +14,7 @@ pub mod addresses;
 pub mod application;
 pub mod block;
 mod contained;
+pub mod control_page;
 mod datagrams;
 pub mod documents;
 mod egress;
@@ -36,4 +37,4 @@ pub mod view;
 
 pub use block::MAX_CONTROL_PLANES;
 pub use isolation::{Wanted, start};
-pub use runner::{Dataplane, Options, TOKEN_TTL, UpError, Words};
+pub use runner::{Dataplane, Options, TOKEN_TTL, UpError, Words, serve_by_node};

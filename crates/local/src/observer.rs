@@ -13,6 +13,7 @@ use voile_host::ready::{Probe, ask, http_get};
 use voile_model::ResourceName;
 
 use crate::application::{METRICS_PORT, READINESS_PORT};
+use crate::control_page::{ControlPage, ControlPages};
 use crate::scrape::{Counters, parse};
 
 /// Between two rounds when everybody is ready.
@@ -70,6 +71,8 @@ struct Shared {
     /// Where control planes say whether they are ready.
     controls: Vec<SocketAddr>,
     controls_ready: usize,
+    /// What each of them answered last about its proxies.
+    pages: Vec<Option<ControlPage>>,
     seen: BTreeMap<ResourceName, Observation>,
 }
 
@@ -85,6 +88,7 @@ impl Observer {
     /// Starts it; it asks `controls` (their monitoring addresses) too.
     pub fn start(controls: Vec<SocketAddr>) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
+            pages: vec![None; controls.len()],
             controls,
             ..Shared::default()
         }));
@@ -110,10 +114,11 @@ impl Observer {
         shared.targets = targets;
     }
 
-    /// What all answered, and how many control planes are ready.
-    pub fn look(&self) -> (BTreeMap<ResourceName, Observation>, usize) {
+    /// What all pods answered, how many control planes are ready, and what they say of their proxies.
+    pub fn look(&self) -> (BTreeMap<ResourceName, Observation>, usize, ControlPages) {
         let shared = lock(&self.shared);
-        (shared.seen.clone(), shared.controls_ready)
+        let pages = ControlPages(shared.pages.clone());
+        (shared.seen.clone(), shared.controls_ready, pages)
     }
 }
 
@@ -142,6 +147,14 @@ fn round(shared: &Mutex<Shared>) -> bool {
         |address: &&SocketAddr| ask(&Probe::Http(**address, "/ready".to_owned())).is_ok();
     let ready = controls.iter().filter(is_ready).count();
     lock(shared).controls_ready = ready;
+    for (place, address) in controls.iter().enumerate() {
+        // One that does not answer has said what it said.
+        if let Ok((200, page)) = http_get(*address, "/debug/status")
+            && let Some(page) = ControlPage::parse(&page, Instant::now())
+        {
+            lock(shared).pages[place] = Some(page);
+        }
+    }
     let mut all = ready == controls.len();
     for (name, target) in targets {
         let before = lock(shared).seen.get(&name).cloned().unwrap_or_default();

@@ -169,6 +169,11 @@ impl Process {
         &self.recipe.name
     }
 
+    /// Changes the words with which it is started the next time.
+    pub fn change_args(&mut self, change: impl FnOnce(&mut Vec<String>)) {
+        change(&mut self.recipe.args);
+    }
+
     /// Whether it runs.
     pub fn is_running(&self) -> bool {
         self.child.is_some()

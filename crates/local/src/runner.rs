@@ -1,6 +1,7 @@
 //! The main loop behind `voile up`. One thread looks after everything in small steps, so that starting, restarting, scaling
 //! and stopping are the same code whether at the beginning or after an edit.
 
+mod acknowledged;
 mod by_node;
 mod display;
 mod edits;
@@ -21,7 +22,9 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use voile_host::enclosure::{EnclosureError, Inside};
 use voile_host::place::Place;
-use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_identity::{
+    NEW_ROOT_FLAG, RootPolicy, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, check_root,
+};
 use voile_model::mesh::MeshConfig;
 use voile_model::{Diagnostic, Mesh, ResourceName};
 use voile_watch::FolderWatch;
@@ -42,6 +45,9 @@ use crate::process::Process;
 use crate::relay::RelayThread;
 use crate::rollout::{Beginning, Roster};
 use crate::run_folder::RunFolder;
+pub use edits::serve_by_node;
+
+use acknowledged::Acknowledged;
 use by_node::{ByNode, node_subject};
 use display::Shown;
 
@@ -54,6 +60,11 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Sidecars that are replaced at a time: each new one costs a moment of a core.
 const REPLACED_AT_A_TIME: usize = 2;
 
+/// The file of the mesh in the run's folder of configuration.
+const MESH_FILE: &str = "mesh.json";
+/// The root certificate in the state folder.
+const ROOT_CERTIFICATE: &str = "root-cert.pem";
+
 /// What the user wants.
 #[derive(Debug)]
 pub struct Options {
@@ -61,6 +72,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// Where the control plane keeps its keys; `None` is the run's own folder, so that they are new each time.
     pub state: Option<PathBuf>,
+    /// Whether another root may be made than the one that the state folder held before.
+    pub new_root: bool,
     /// No live state.
     pub quiet: bool,
     /// Every process's lines.
@@ -223,6 +236,7 @@ struct Runner {
     was_ready: bool,
     waiting_for: String,
     shown: Shown,
+    acknowledged: Acknowledged,
     events: Vec<String>,
     // Dropped last: everything above may still write there.
     run_folder: RunFolder,
@@ -232,6 +246,18 @@ fn canonical(folder: &Path) -> io::Result<PathBuf> {
     let with_name =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
     folder.canonicalize().map_err(with_name)
+}
+
+/// Where the control planes keep their keys; an error where it was lost.
+fn state_folder(options: &Options, run_folder: &RunFolder) -> Result<PathBuf, UpError> {
+    let own = || run_folder.path().join("state");
+    let state = options.state.clone().unwrap_or_else(own);
+    let root = RootPolicy {
+        expected: None,
+        new_root: options.new_root,
+    };
+    check_root(&state, &root).map_err(|lost| UpError::State(lost.to_string()))?;
+    Ok(state)
 }
 
 /// The control planes, and who asks them how they are.
@@ -247,8 +273,12 @@ fn control_planes(
         further.push(("--node-account", account));
     }
     let controls = places.iter().enumerate();
-    let controls =
-        controls.map(|(number, place)| Process::new(control(around, number, *place, &further)));
+    let controls = controls.map(|(number, place)| {
+        let mut recipe = control(around, number, *place, &further);
+        let new_root = options.new_root.then(|| NEW_ROOT_FLAG.to_owned());
+        recipe.args.extend(new_root);
+        Process::new(recipe)
+    });
     let monitoring = places.iter().map(|place| place.monitoring);
     (controls.collect(), Observer::start(monitoring.collect()))
 }
@@ -290,8 +320,7 @@ impl Runner {
         if errors > 0 {
             return Err(UpError::Problems(errors));
         }
-        let own = || run_folder.path().join("state");
-        let state = options.state.clone().unwrap_or_else(own);
+        let state = state_folder(&options, &run_folder)?;
         let around = Surroundings {
             voile: &options.voile,
             folder: &options.folder,
@@ -338,6 +367,7 @@ impl Runner {
             was_ready: false,
             waiting_for: String::new(),
             shown: Shown::nothing(now),
+            acknowledged: Acknowledged::nothing(now),
             events: Vec::new(),
             ground,
             run_folder,
@@ -372,7 +402,9 @@ impl Runner {
     /// One turn of the loop: everybody is looked after.
     fn step(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
-        (self.seen, self.controls_ready) = self.observer.look();
+        let (seen, controls_ready, pages) = self.observer.look();
+        (self.seen, self.controls_ready) = (seen, controls_ready);
+        self.take_pages(pages);
         let controls = self.controls.iter_mut();
         let mut said: Vec<String> = controls.filter_map(|control| control.tick(now)).collect();
         if self.controls_ready == self.controls.len() && !self.control_was_ready {
@@ -411,7 +443,9 @@ impl Runner {
         self.note_readiness(now);
         let followed = self.follow(now);
         self.tolerate(followed, now)?;
+        self.note_acknowledgements(now);
         if self.was_ready {
+            self.note_expiry(now);
             self.show(now);
         }
         Ok(())
@@ -510,7 +544,7 @@ impl Runner {
         (self.over, self.going) = (over, going);
         if text != self.written {
             self.run_folder
-                .replace(&self.run_folder.config().join("mesh.json"), &text)?;
+                .replace(&self.run_folder.config().join(MESH_FILE), &text)?;
             self.written = text;
         }
         let network = self.ground.network();
@@ -637,6 +671,7 @@ impl Runner {
     fn open_tokens(&mut self) -> Result<(), UpError> {
         let state = |error: &dyn std::fmt::Display| UpError::State(error.to_string());
         let directory = StateDir::open(&self.state).map_err(|error| state(&error))?;
+        self.pin_root()?;
         self.tokens = Some(TokenKey::open(&directory).map_err(|error| state(&error))?);
         self.write_tokens()
     }

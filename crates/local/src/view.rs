@@ -18,6 +18,8 @@ pub struct View {
     pub services: usize,
     /// Where to reach the mesh from outside: service and URL.
     pub reach: Vec<(String, String)>,
+    /// What is wrong now.
+    pub troubles: Vec<String>,
     /// One row a workload.
     pub rows: Vec<Row>,
     /// What happened lately, oldest first.
@@ -43,6 +45,8 @@ pub struct Row {
 
 /// How many lines of the latest events are shown.
 const SHOWN_EVENT_LINES: usize = 8;
+/// How many lines of what is wrong are shown: the rest of the picture must keep its place.
+const SHOWN_TROUBLES: usize = 5;
 
 /// The whole picture, redrawn in place: no line is wider than `width`, and there are no more than `height`.
 pub fn picture(view: &View, width: usize, height: usize) -> String {
@@ -57,6 +61,14 @@ pub fn picture(view: &View, width: usize, height: usize) -> String {
     );
     for (service, url) in &view.reach {
         let _ = writeln!(text, "  {url}  → {service}");
+    }
+    for trouble in view.troubles.iter().take(SHOWN_TROUBLES) {
+        let _ = writeln!(text, "! {}", trouble.lines().next().unwrap_or_default());
+    }
+    if let Some(more) = view.troubles.len().checked_sub(SHOWN_TROUBLES)
+        && more > 0
+    {
+        let _ = writeln!(text, "! and {more} more");
     }
     let name = view
         .rows
@@ -120,6 +132,14 @@ pub fn line(view: &View) -> String {
         duration(view.uptime),
         view.control
     );
+    if let Some(first) = view.troubles.first() {
+        let more = match view.troubles.len() {
+            1 => String::new(),
+            all => format!(" and {} more", all - 1),
+        };
+        let first = first.lines().next().unwrap_or_default();
+        let _ = write!(text, " wrong: {first}{more};");
+    }
     for row in rows.iter().filter(|row| row.figures.rate > 0.0) {
         let figures = &row.figures;
         let _ = write!(
@@ -177,6 +197,7 @@ mod tests {
             control: "running".to_owned(),
             services: 2,
             reach: vec![("shop/front".to_owned(), "http://127.0.0.1:8080".to_owned())],
+            troubles: (0..7).map(|n| format!("trouble {n}\nhelp")).collect(),
             rows: vec![
                 Row {
                     name: "shop/front".to_owned(),
@@ -208,6 +229,12 @@ mod tests {
         let expected = "\
 voile up shop · 1m05s · control running · 2 services · 2 of 3 instances ready
   http://127.0.0.1:8080  → shop/front
+! trouble 0
+! trouble 1
+! trouble 2
+! trouble 3
+! trouble 4
+! and 2 more
 
 WORKLOAD      READY     REQ/S    ERR/S   P50 MS*   P99 MS*   MTLS  RESTARTS  IDENTITY
 shop/front      1/2       5.0      0.5      1.23       123    99%         3  spiffe://cluster.local/ns/shop/sa/front
@@ -241,7 +268,7 @@ with details
     fn the_line_says_what_moved() {
         assert_eq!(
             line(&view()),
-            "1m05s control running, 2 of 3 ready; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
+            "1m05s control running, 2 of 3 ready; wrong: trouble 0 and 6 more; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
         );
         assert_eq!(
             line(&View {

@@ -5,5 +5,5 @@ mod folders;
 mod settle;
 mod unfinished;
 
-pub use folders::{FolderWatch, WatchError};
+pub use folders::{FolderWatch, WatchError, digest_of};
 pub use unfinished::{LONGEST_WAIT, SHRUNK_QUIET, WHOLE_QUIET};

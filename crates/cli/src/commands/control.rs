@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use voile_control::{Control, KeyOptions, NodeAccount, Options, Report, Reporter};
+use voile_identity::{RootFingerprint, RootPolicy};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
@@ -51,6 +52,14 @@ pub(crate) struct Args {
     /// same folders and the same directory are one to their proxies: any may end.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
+
+    #[command(flatten)]
+    root: RootArgs,
+
+    /// The only root to serve, as `sha256:…` of its public key (in the file `DIR.root` beside the state directory): with another
+    /// one, or none, in the state directory the control plane does not start.
+    #[arg(long, value_name = "FINGERPRINT", conflicts_with = "new_root")]
+    expect_root: Option<RootFingerprint>,
 
     /// Discovery and certificates over TLS.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15012")]
@@ -111,6 +120,16 @@ pub(crate) struct Args {
 enum JwksLoopback {
     Allow,
     Refuse,
+}
+
+/// Whether another root is made than the one that proxies trust.
+#[derive(Debug, clap::Args)]
+pub(super) struct RootArgs {
+    /// Begin with another root than the one that the state directory held before. Without this a state directory that was lost or
+    /// exchanged is an error, because the proxies that run would refuse the new root: each of them needs the new root certificate and
+    /// a new token. A root that is still there stays.
+    #[arg(long)]
+    pub(super) new_root: bool,
 }
 
 /// How keys of token issuers are fetched.
@@ -191,6 +210,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let options = Options {
         config: [args.directories, args.config].concat(),
         state: args.state,
+        root: RootPolicy {
+            expected: args.expect_root,
+            new_root: args.root.new_root,
+        },
         listen: args.listen,
         names: args.server_name,
         plaintext: match args.plaintext {

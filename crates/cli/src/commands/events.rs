@@ -294,6 +294,8 @@ fn line(event: &Value, from: Option<SocketAddr>) -> String {
             short(word(event, "type")),
             word(event, "reason")
         ),
+        "state-lost" => format!("STATE LOST {}", word(event, "reason")),
+        "state-back" => "state back".to_owned(),
         "certified" => format!(
             "certified {} for {}",
             word(event, "identity"),

@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use super::explain::Output;
 use super::monitoring::{AllMonitoring, short, table, word};
 
 /// Say of every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
 ///
 /// SYNC is `yes` when it has acknowledged all that it was sent, `no` with how long it has not, and `refuses` with the types
-/// of which it refused something last (`--json` has its words). CHANGES are those that are in force there, LAST and SLOWEST the
+/// of which it refuses something; each refused resource follows with the reason. CHANGES are those that are in force there, LAST and SLOWEST the
 /// time from the change of a document to its acknowledgement. A proxy may have several streams while it reconnects.
 ///
 /// Endpoints that HealthChecks of proxies found unwell follow, and documents that are refused, with their place and what serves in their
@@ -23,7 +24,7 @@ use super::monitoring::{AllMonitoring, short, table, word};
 /// that serves it, and `--json` has the pages by address.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exit code: 0 when all are in sync, 1 when one is not or control planes differ in their version, 2 when a control plane cannot be asked."
+    after_help = "Exit code: 0 when all are in sync, 1 when one is not or refuses something, control planes differ in their version or a state folder was lost, 2 when a control plane cannot be asked."
 )]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// The whole page, as JSON.
     #[arg(long)]
     json: bool,
+    /// The same, as other commands call it.
+    #[arg(long, short, value_enum, default_value = "text")]
+    output: Output,
 }
 
 /// What a control plane says.
@@ -49,7 +53,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             }
         }
     }
-    match (args.json, pages.as_slice()) {
+    let json = args.json || args.output == Output::Json;
+    match (json, pages.as_slice()) {
         (true, [(_, page)]) if !several => println!("{page:#}"),
         (true, pages) if several => {
             let mut all = missing.clone();
@@ -60,6 +65,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
         (false, [(_, first), ..]) => {
             print!("{}", text(&pages, several, now()));
+            print!("{}", refusals(&pages));
             print!("{}", unhealthy(&pages));
             print!("{}", documents(&pages));
             print!("{}", limits(&pages));
@@ -89,12 +95,13 @@ fn behind(page: &Value) -> usize {
     proxies.filter(|proxy| proxy["synced"] != true).count()
 }
 
-/// All proxies are in sync, and all control planes are of one version.
+/// All proxies are in sync, all control planes are of one version and their state folders hold their roots.
 fn is_well(pages: &[Page]) -> bool {
+    let kept = |(_, page): &Page| page["state_lost"].is_null();
     let alike = pages
         .windows(2)
         .all(|two| two[0].1["version"] == two[1].1["version"]);
-    alike && pages.iter().all(|(_, page)| behind(page) == 0)
+    alike && pages.iter().all(|page| kept(page) && behind(&page.1) == 0)
 }
 
 fn text(pages: &[Page], several: bool, now: u64) -> String {
@@ -137,6 +144,32 @@ fn text(pages: &[Page], several: bool, now: u64) -> String {
         heads.push("CONTROL PLANE");
     }
     text += &table(&heads, &rows);
+    text
+}
+
+/// State folders that were lost, and resources that proxies refuse, with the reason.
+fn refusals(pages: &[Page]) -> String {
+    let mut text = String::new();
+    for (address, page) in pages {
+        if let Some(lost) = page["state_lost"].as_str() {
+            text += &format!("\nerror: {address}: {lost}\n");
+        }
+    }
+    let refused = |page: &Value| list(&page["in_force"]["refused"]);
+    let refused = pages.iter().flat_map(|(_, page)| refused(page));
+    let rows = refused.map(|one| {
+        let kind = short(word(&one, "type")).to_owned();
+        let cells = ["proxy", "resource", "reason"].map(|key| word(&one, key).to_owned());
+        let [proxy, resource, reason] = cells;
+        vec![proxy, kind, resource, reason]
+    });
+    let rows: Vec<_> = rows.collect();
+    if !rows.is_empty() {
+        text += &format!(
+            "\n{}",
+            table(&["REFUSED BY", "TYPE", "RESOURCE", "WHY"], &rows)
+        );
+    }
     text
 }
 

@@ -38,6 +38,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
+    #[command(flatten)]
+    root: super::control::RootArgs,
+
     /// Once all is ready, run this by /bin/sh (published services are in URL_NAMESPACE_SERVICE), then stop with its exit code.
     #[arg(long, value_name = "COMMAND")]
     once_ready: Option<String>,
@@ -97,7 +100,7 @@ enum Egress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Dataplane {
+pub(super) enum Dataplane {
     /// A sidecar in each pod that is injected.
     Sidecar,
     /// One node proxy in place of those sidecars.
@@ -142,6 +145,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
     let options = voile_local::Options {
         folder: args.dir,
         state: args.state.map(std::path::absolute).transpose()?,
+        new_root: args.root.new_root,
         quiet: args.quiet,
         logs: args.logs,
         once_ready: args.once_ready,

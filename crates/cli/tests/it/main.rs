@@ -43,6 +43,7 @@ mod hostile_requests;
 mod hostile_sources;
 mod http2;
 mod impostors;
+mod in_force;
 mod insight;
 mod leaks;
 mod liars;

@@ -14,7 +14,6 @@ mod routes;
 mod socket;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -40,6 +39,7 @@ use crate::reload::{Kept, Publisher, Reload};
 use crate::rest::Reporter;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
+use crate::state_watch;
 use crate::status::Status;
 use crate::ztunnel::Staff;
 pub use budget::{RESTING_BYTES_OF_ALL, RESTING_BYTES_PER_CALLER, UNPROVEN_BYTES};
@@ -139,7 +139,9 @@ impl Control {
         let status = Arc::new(Status::default());
         let interest = Arc::new(Interest::default());
         let (publisher, snapshots, staff) = publisher(&interest);
-        let keys = keys(&options.state, options.certificate_ttl)?;
+        status.deliver_by(interest.clone());
+        let keys = keys(&options)?;
+        let served = keys.authority.fingerprint();
         let issuers = issuers(&options, &status);
         let groups = register(&options, &mut source, &status)?;
         let mut reload = Reload::new(
@@ -176,8 +178,10 @@ impl Control {
             age: options.connection_age,
         })?;
         let mut tasks = JoinSet::new();
+        let state = state_watch::watch(options.state, served, status.clone());
+        tasks.spawn(until_over(state, ending.subscribe()));
         tasks.spawn(reload.follow(over(ending.subscribe())));
-        tasks.spawn(fetch(issuers, ending.subscribe()));
+        tasks.spawn(until_over(issuers.run(), ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
         Ok(Self {
             monitoring: monitoring::start(monitoring, known)?,
@@ -266,9 +270,9 @@ fn publisher(interest: &Arc<Interest>) -> Published {
     (publisher, snapshots, staff)
 }
 
-async fn fetch(issuers: Keys, ended: watch::Receiver<bool>) {
+async fn until_over(work: impl Future<Output = ()>, ended: watch::Receiver<bool>) {
     tokio::select! {
-        () = issuers.run() => {}
+        () = work => {}
         () = over(ended) => {}
     }
 }
@@ -301,12 +305,14 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
         .map_err(|error| ControlError::Setup(format!("the listener's address: {error}")))
 }
 
-fn keys(state: &Path, longest: Duration) -> Result<OwnKeys, ControlError> {
+fn keys(options: &Options) -> Result<OwnKeys, ControlError> {
+    let (state, longest) = (&options.state, options.certificate_ttl);
     let failed = |error: &dyn std::fmt::Display| ControlError::State(error.to_string());
     // The root's subject is a label for people; the trust domain that counts comes with the first reading.
     let domain = TrustDomain::new("cluster.local")
         .ok_or_else(|| ControlError::Setup("the default trust domain".to_owned()))?;
-    let authority = Authority::open(state, &domain, SystemTime::now()).map_err(|e| failed(&e))?;
+    let authority = Authority::open_with(state, &domain, &options.root, SystemTime::now());
+    let authority = authority.map_err(|e| failed(&e))?;
     let folder = StateDir::open(state).map_err(|e| failed(&e))?;
     let tokens = TokenKey::open(&folder).map_err(|e| failed(&e))?;
     let joins = JoinTokens::open(&folder).map_err(|e| failed(&e))?;

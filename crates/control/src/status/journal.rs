@@ -38,8 +38,14 @@ pub(crate) enum Happened {
         identity: String,
         #[serde(rename = "type")]
         kind: String,
+        /// All of the type that it refuses now, by name.
+        resources: Vec<String>,
         reason: String,
     },
+    /// The state folder does not hold the root that proxies trust any more.
+    StateLost { reason: String },
+    /// It does again.
+    StateBack,
     /// Somebody has a new certificate.
     Certified {
         identity: String,

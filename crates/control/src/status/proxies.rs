@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use voile_identity::Proof;
 use voile_model::{Identity, Mesh};
 use voile_proto::type_url::shared;
-use voile_xds::server::StreamId;
+use voile_xds::server::{Rejections, StreamId};
 
 use super::unwell::{Told, Unwell};
 use crate::snapshot::Caller;
@@ -28,6 +28,8 @@ pub(super) struct Proxies {
     certified: HashMap<Asker, BTreeMap<Identity, SystemTime>>,
     /// Streams that have not acknowledged all they were sent.
     behind: usize,
+    /// Streams that refuse something.
+    refusing: usize,
     /// What their HealthChecks found.
     pub(super) unwell: Unwell,
 }
@@ -45,6 +47,8 @@ struct Proxy {
     slowest: Duration,
     /// Types of which it has not acknowledged what it was sent.
     travelling: usize,
+    /// Types of which it refuses something.
+    refusals: usize,
     types: Types,
 }
 
@@ -88,8 +92,8 @@ struct Kind {
     acknowledged_version: Option<Arc<str>>,
     acknowledged_at: Option<u64>,
     travelling_since: Option<Instant>,
-    /// What it refused last has not been replaced by something that it took.
-    refuses: bool,
+    /// Resources that it refused, and of which it has taken no other version since.
+    rejected: Rejections,
     trouble: Option<Box<Trouble>>,
 }
 
@@ -114,6 +118,8 @@ impl Serialize for Kind {
             last_nack_at: Option<u64>,
             refuses: bool,
             #[serde(skip_serializing_if = "Option::is_none")]
+            rejected: Option<BTreeMap<&'a str, &'a str>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
             refused: Option<&'a BTreeMap<String, String>>,
         }
         let trouble = self.trouble.as_deref();
@@ -125,7 +131,11 @@ impl Serialize for Kind {
             acknowledged_at: self.acknowledged_at,
             last_nack: trouble.and_then(|trouble| trouble.last_nack.as_deref()),
             last_nack_at: trouble.and_then(|trouble| trouble.last_nack_at),
-            refuses: self.refuses,
+            refuses: self.rejected.is_some(),
+            rejected: self.rejected.as_ref().map(|all| {
+                let all = all.iter();
+                all.map(|(name, why)| (&**name, &**why)).collect()
+            }),
             refused: refused.filter(|refused| !refused.is_empty()),
         };
         shown.serialize(serializer)
@@ -138,6 +148,20 @@ impl Kind {
     }
 }
 
+/// A resource that a proxy refuses.
+#[derive(Debug, Serialize)]
+pub(super) struct Refusal<'a> {
+    stream: u64,
+    /// What it calls itself, or else its pod.
+    proxy: &'a str,
+    identity: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    /// Empty where the proxy does not say.
+    resource: &'a str,
+    reason: &'a str,
+}
+
 /// One connected proxy.
 #[derive(Debug, Serialize)]
 pub(super) struct View<'a> {
@@ -146,7 +170,7 @@ pub(super) struct View<'a> {
     pod: Option<&'a str>,
     node: &'a str,
     connected_at: u64,
-    /// It has acknowledged all that it was sent, and refuses nothing.
+    /// It has acknowledged something, and all that it was sent, and refuses nothing.
     synced: bool,
     /// For how long it has not acknowledged what it was sent.
     lag_ms: u64,
@@ -172,6 +196,20 @@ impl Proxy {
     fn is_behind(&self) -> bool {
         self.travelling > 0
     }
+
+    /// What it calls itself, or else its pod.
+    fn called(&self) -> &str {
+        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = &self.caller;
+        match self.node.as_str() {
+            "" => caller.pod.as_deref().unwrap_or_default(),
+            node => node,
+        }
+    }
+
+    /// It has acknowledged something, and all that it was sent, and refuses nothing.
+    fn is_synced(&self) -> bool {
+        self.version.is_some() && !self.is_behind() && self.refusals == 0
+    }
 }
 
 impl Proxies {
@@ -184,8 +222,33 @@ impl Proxies {
     }
 
     pub(super) fn refusing(&self) -> usize {
-        let all = self.streams.values();
-        all.filter(|proxy| proxy.types.kinds().any(|kind| kind.refuses))
+        self.refusing
+    }
+
+    /// What proxies refuse, `most` of it.
+    pub(super) fn refusals(&self, most: usize) -> Vec<Refusal<'_>> {
+        let refusing = self.streams.iter().filter(|(_, proxy)| proxy.refusals > 0);
+        let all = refusing.flat_map(|(stream, proxy)| {
+            proxy.types.0.iter().flat_map(move |(kind, of)| {
+                let rejected = of.rejected.iter().flat_map(|all| all.iter());
+                rejected.map(move |(resource, reason)| Refusal {
+                    stream: *stream,
+                    proxy: proxy.called(),
+                    identity: proxy.caller.to_string(),
+                    kind,
+                    resource,
+                    reason,
+                })
+            })
+        });
+        all.take(most).collect()
+    }
+
+    /// Streams that have acknowledged all that they were sent.
+    pub(super) fn synced(&self) -> usize {
+        self.streams
+            .values()
+            .filter(|proxy| proxy.is_synced())
             .count()
     }
 
@@ -199,6 +262,7 @@ impl Proxies {
             last: None,
             slowest: Duration::ZERO,
             travelling: 0,
+            refusals: 0,
             types: Types::default(),
         };
         self.streams.insert(id.0, Box::new(proxy));
@@ -261,9 +325,22 @@ impl Proxies {
     ) -> Option<&mut Proxy> {
         let proxy = self.streams.get_mut(&id.0)?;
         let kind = proxy.types.of(type_url);
-        let was = kind.travelling_since.is_some();
+        let was = (kind.travelling_since.is_some(), kind.rejected.is_some());
         change(kind);
-        match (was, kind.travelling_since.is_some()) {
+        let is = (kind.travelling_since.is_some(), kind.rejected.is_some());
+        match (was.1, is.1) {
+            (false, true) => {
+                self.refusing += usize::from(proxy.refusals == 0);
+                proxy.refusals += 1;
+            }
+            (true, false) => {
+                proxy.refusals = proxy.refusals.saturating_sub(1);
+                let over = usize::from(proxy.refusals == 0);
+                self.refusing = self.refusing.saturating_sub(over);
+            }
+            _ => {}
+        }
+        match (was.0, is.0) {
             (false, true) => {
                 self.behind += usize::from(proxy.travelling == 0);
                 proxy.travelling += 1;
@@ -293,11 +370,12 @@ impl Proxies {
         type_url: &str,
         version: &Arc<str>,
         took: Option<Duration>,
+        rejected: &Rejections,
     ) {
         let proxy = self.change(id, type_url, |kind| {
             kind.acknowledged_version = Some(version.clone());
             kind.acknowledged_at = Some(seconds(SystemTime::now()));
-            kind.refuses = false;
+            kind.rejected = rejected.clone();
             kind.travelling_since = None;
         });
         if let Some(proxy) = proxy {
@@ -310,22 +388,28 @@ impl Proxies {
         }
     }
 
-    pub(super) fn refused(&mut self, id: StreamId, type_url: &str, reason: String) {
+    pub(super) fn refused(
+        &mut self,
+        id: StreamId,
+        type_url: &str,
+        reason: String,
+        rejected: &Rejections,
+    ) {
         self.change(id, type_url, |kind| {
             let trouble = kind.trouble();
             trouble.last_nack = Some(reason);
             trouble.last_nack_at = Some(seconds(SystemTime::now()));
-            kind.refuses = true;
+            kind.rejected = rejected.clone();
             kind.travelling_since = None;
         });
     }
 
     pub(super) fn closed(&mut self, id: StreamId) {
         self.unwell.closed(id.0);
-        if let Some(proxy) = self.streams.remove(&id.0)
-            && proxy.is_behind()
-        {
-            self.behind = self.behind.saturating_sub(1);
+        if let Some(proxy) = self.streams.remove(&id.0) {
+            let was = |is: bool| usize::from(is);
+            self.behind = self.behind.saturating_sub(was(proxy.is_behind()));
+            self.refusing = self.refusing.saturating_sub(was(proxy.refusals > 0));
         }
     }
 
@@ -377,7 +461,7 @@ impl Proxies {
             },
             node: &proxy.node,
             connected_at: proxy.connected_at,
-            synced: !proxy.is_behind() && !kinds().any(|kind| kind.refuses),
+            synced: proxy.is_synced(),
             lag_ms: u64::try_from(lag).unwrap_or(u64::MAX),
             version: proxy.version.as_deref(),
             certificate_until: self.certificate_until(&proxy.caller),

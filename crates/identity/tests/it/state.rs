@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::SystemTime;
 
 use voile_identity::state::{SECRET_MODE, StateDir};
-use voile_identity::{Authority, JoinTokens, StateError, TokenKey, TrustDomain};
+use voile_identity::{Authority, JoinTokens, RootPolicy, StateError, TokenKey, TrustDomain};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -117,6 +117,66 @@ fn a_lost_key_is_not_silently_replaced_and_a_lost_certificate_is_made_again() {
     fs::remove_file(path.join("root-key.pem")).unwrap();
     let refused = open(&path).unwrap_err().to_string();
     assert!(refused.contains("root-key.pem"), "{refused}");
+}
+
+#[test]
+fn a_root_that_is_lost_or_exchanged_is_an_error_until_a_new_one_is_permitted() {
+    let domain = TrustDomain::new("cluster.local").unwrap();
+    let with = |folder: &Path, new_root: bool| {
+        let policy = RootPolicy {
+            expected: None,
+            new_root,
+        };
+        Authority::open_with(folder, &domain, &policy, SystemTime::now())
+    };
+    type Loss = fn(&Path);
+    let losses: [(&str, Loss); 3] = [
+        ("the folder is gone", |state| {
+            fs::remove_dir_all(state).unwrap();
+        }),
+        ("it holds no root-key.pem", |state| {
+            fs::remove_dir_all(state).unwrap();
+            StateDir::open(state).unwrap();
+        }),
+        ("it holds the root sha256:", |state| {
+            fs::remove_dir_all(state).unwrap();
+            let other = tempfile::tempdir().unwrap();
+            let other = other.path().join("state");
+            open(&other).unwrap();
+            StateDir::open(state).unwrap();
+            for name in ["root-key.pem", "root-cert.pem"] {
+                fs::copy(other.join(name), state.join(name)).unwrap();
+            }
+        }),
+    ];
+    for (found, lose) in losses {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let first = with(&state, false).expect("the first start").fingerprint();
+        with(&state, false).expect("a restart");
+        // The certificate is made again for the same key.
+        fs::remove_file(state.join("root-cert.pem")).unwrap();
+        assert_eq!(with(&state, false).expect("made").fingerprint(), first);
+        lose(&state);
+        let before = fs::read_dir(&state).map_or(0, Iterator::count);
+        let refused = with(&state, false).expect_err(found).to_string();
+        let words = [found, &first.to_string(), "--new-root", "state.root"];
+        assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
+        let after = fs::read_dir(&state).map_or(0, Iterator::count);
+        assert_eq!(before, after, "{found}: something was made");
+        let second = with(&state, true).expect("permitted").fingerprint();
+        assert_ne!(first, second);
+        assert_eq!(with(&state, false).expect("recorded").fingerprint(), second);
+        let pinned = RootPolicy {
+            expected: Some(first),
+            new_root: false,
+        };
+        let refused = Authority::open_with(&state, &domain, &pinned, SystemTime::now());
+        assert!(
+            refused.is_err(),
+            "the recorded root is not the expected one"
+        );
+    }
 }
 
 #[test]

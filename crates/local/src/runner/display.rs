@@ -88,16 +88,25 @@ impl Runner {
         let _ = write!(io::stderr(), "{up}{picture}");
     }
 
+    /// What is wrong now, whenever it began.
+    fn troubles(&self) -> Vec<String> {
+        let errors = self.problems.iter().filter(|problem| problem.is_error());
+        let mut all = self.acknowledged.troubles();
+        all.extend(errors.map(ToString::to_string));
+        all
+    }
+
     pub(super) fn view(&self) -> View {
         let mut rows: BTreeMap<String, (Row, Counters, Duration)> = BTreeMap::new();
-        let nothing = Observation::default();
+        let (nothing, now) = (Observation::default(), Instant::now());
         for (name, pod) in self.pods.iter().filter(|(_, pod)| !pod.is_over()) {
             let seen = self.seen.get(name).unwrap_or(&nothing);
             let key = format!("{}/{}", name.namespace, pod.plan.workload());
             let (row, sum, span) = rows.entry(key.clone()).or_default();
             row.name = key;
             row.wanted += 1;
-            row.ready += usize::from(pod.is_ready(seen));
+            let is_ready = pod.is_ready(seen) && self.has_acknowledged(name, pod, now);
+            row.ready += usize::from(is_ready);
             row.restarts += pod.restarts();
             if pod.plan.sidecar.is_some() {
                 let trust_domain = &self.mesh.config.trust_domain;
@@ -121,6 +130,7 @@ impl Runner {
             control,
             services: self.mesh.services.len(),
             reach: self.reach.published(),
+            troubles: self.troubles(),
             rows: rows
                 .into_values()
                 .map(|(row, sum, span)| Row {

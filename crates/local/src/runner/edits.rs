@@ -60,8 +60,9 @@ fn unserved(plan: &Plan) -> Vec<Diagnostic> {
     problems
 }
 
-/// Who would have a sidecar is served by the node proxy in its place; gateways stay what they are.
-fn serve_by_node(mesh: &mut Mesh) {
+/// The mesh as `--dataplane node` serves it: who would have a sidecar is served by the node proxy in its place; gateways stay what
+/// they are.
+pub fn serve_by_node(mesh: &mut Mesh) {
     let change = |template: &mut PodTemplate| {
         if template.has_sidecar && !template.is_gateway() {
             template.has_sidecar = false;
@@ -165,16 +166,18 @@ impl Runner {
         let errors = problems.iter().filter(|problem| problem.is_error()).count();
         self.problems = problems;
         if plan.problems.iter().any(Diagnostic::is_error) {
+            self.forget_edit();
             self.event("the edit cannot run here: no pod is started or stopped for it");
             return Ok(());
         }
         if errors > 0 {
+            self.forget_edit();
             self.event(&format!(
                 "{} in the folder: what is named keeps its last good state",
                 counted(errors)
             ));
         } else {
-            self.event("the edit is in force");
+            self.await_edit();
         }
         (self.mesh, self.plan, self.addresses) = (mesh, plan, addresses);
         self.roster = roster;

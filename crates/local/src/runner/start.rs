@@ -40,6 +40,7 @@ impl Runner {
             missing.extend(coming.map(|name| format!("the further pods of {name}")));
             missing.extend(self.uninformed());
             missing.extend(self.unserved());
+            missing.extend(self.unacknowledged());
         }
         let waited = self.started.elapsed();
         let Some(first) = missing.first() else {

@@ -48,6 +48,8 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn resumes(&self) -> Option<Instant>;
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
+    /// Whether something must be looked at: what there is may not be what the caller was told.
+    fn is_due(&self) -> bool;
     /// Bytes that are kept for what the caller said, and for what it was told.
     fn kept_bytes(&self) -> usize;
     /// Whether the last request asked for something, or named something else than before.
@@ -135,6 +137,10 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
         self.due(snapshot, now)
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_due()
     }
 
     fn kept_bytes(&self) -> usize {
@@ -238,6 +244,10 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
 
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
         self.due(snapshot, now)
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_due()
     }
 
     fn kept_bytes(&self) -> usize {

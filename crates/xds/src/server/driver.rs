@@ -78,6 +78,8 @@ pub trait Observer<C>: Send + Sync + 'static {
     fn event(&self, id: StreamId, type_url: &str, event: &Event);
     /// A response was sent.
     fn sent(&self, id: StreamId, type_url: &str, resources: usize, removed: usize);
+    /// Every stream has looked at what was published last, and said what there was to say of it.
+    fn settled(&self) {}
     /// What the caller asks for of a type and may not have, or cannot be said to it, with the reasons; all of it, each time.
     fn refused(&self, _id: StreamId, _type_url: &str, _absent: &Absent) {}
     /// The stream ended.
@@ -138,6 +140,8 @@ pub(super) struct Session<C: 'static, S: Conversation<C>> {
     alarm: Option<Pin<Box<Sleep>>>,
     /// When it rings, and whom it wakes: it is not asked before, since it lies cold.
     rings: Option<(Instant, Waker)>,
+    /// `member` counts as one that has not said all.
+    busy: bool,
     /// Why it ended.
     reason: Option<String>,
 }
@@ -168,6 +172,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             partial: Vec::new(),
             alarm: None,
             rings: None,
+            busy: false,
             reason: None,
         }
     }
@@ -189,6 +194,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             })?;
             let asks = self.request(request, out)?;
             self.push(out)?;
+            self.settle();
             self.uncounted += self.stream.take_looked();
             self.count(asks, 0)?;
         }
@@ -246,6 +252,8 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         if let Some(news) = self.member.news(context) {
             self.take_news(news);
             self.push(out)?;
+            self.busy = true;
+            self.settle();
         }
         self.watch_the_clock(context, out)
     }
@@ -355,6 +363,11 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             .stream
             .receive(request, Instant::now())
             .map_err(|ended| status_of(&ended))?;
+        if self.stream.is_due() {
+            // The answer is not the end of it: what is due follows at once.
+            self.busy = true;
+            self.member.begin();
+        }
         self.observer.event(self.id, &type_url, &event);
         if let Event::Refused { .. } = event {
             self.uncounted += REFUSAL_WORK;
@@ -363,6 +376,13 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         let asks = self.stream.asks();
         self.count(asks, 0)?;
         Ok(asks)
+    }
+
+    /// What there was to say is said.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.busy) && self.member.done() {
+            self.observer.settled();
+        }
     }
 
     fn push(&mut self, out: &mut Vec<u8>) -> Result<(), Status> {

@@ -4,6 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Instant;
@@ -131,11 +132,15 @@ struct Mailbox {
     /// Whoever serves the stream.
     waker: Option<Waker>,
     news: News,
+    /// Its caller has perhaps not been told of all that was published.
+    busy: bool,
 }
 
 impl Mailbox {
-    fn ring(&mut self) {
+    /// Wakes whoever serves the stream; adds it to those who are `busy`.
+    fn ring(&mut self, busy: &mut usize) {
         self.news.any = true;
+        *busy += usize::from(!std::mem::replace(&mut self.busy, true));
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();
         }
@@ -175,6 +180,8 @@ struct Inner {
     streams: HashMap<u64, Mailbox, Numbered>,
     /// Streams by type and name.
     interested: HashMap<Arc<str>, HashMap<Arc<str>, Ids>>,
+    /// Streams that are busy.
+    busy: usize,
 }
 
 /// See the module. One for all streams of a control plane.
@@ -184,6 +191,18 @@ pub struct Interest {
     /// What `herald` has not told yet.
     announced: Mutex<Vec<Touched>>,
     bell: Notify,
+    /// Publications that are not announced yet, and those that the herald is telling.
+    publishing: AtomicUsize,
+}
+
+/// A publication is under way until this is dropped.
+#[derive(Debug)]
+pub struct Publishing<'a>(&'a AtomicUsize);
+
+impl Drop for Publishing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Interest {
@@ -195,6 +214,21 @@ impl Interest {
         self.announced
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A publication begins: until it is announced and this is dropped nobody is up to date.
+    pub fn publishing(&self) -> Publishing<'_> {
+        self.publishing.fetch_add(1, Ordering::SeqCst);
+        Publishing(&self.publishing)
+    }
+
+    /// Whether every stream has looked at what was published last, and said what there was to say of it.
+    pub fn is_quiet(&self) -> bool {
+        // In the order in which news travels, so that none is passed on behind our back.
+        self.publishing.load(Ordering::SeqCst) == 0
+            && self.announced().is_empty()
+            && self.publishing.load(Ordering::SeqCst) == 0
+            && self.lock().busy == 0
     }
 
     /// Has whom it concerns woken by `herald`. To be called when the snapshot is there for all to see.
@@ -214,32 +248,35 @@ impl Interest {
     pub async fn herald(&self) {
         loop {
             self.bell.notified().await;
-            let announced = std::mem::take(&mut *self.announced());
+            let (announced, _telling) = {
+                let mut announced = self.announced();
+                (std::mem::take(&mut *announced), self.publishing())
+            };
             announced.iter().for_each(|touched| self.publish(touched));
         }
     }
 
     /// Wakes whom it concerns, at once. To be called when the snapshot is there for all to see.
     pub fn publish(&self, touched: &Touched) {
-        let inner = &mut *self.lock();
-        if touched.everything {
-            for mailbox in inner.streams.values_mut() {
-                mailbox.news.everything = true;
-                mailbox.news.happened(touched.at);
-                mailbox.ring();
-            }
-            return;
-        }
         let Inner {
             streams,
             interested,
-        } = inner;
+            busy,
+        } = &mut *self.lock();
+        if touched.everything {
+            for mailbox in streams.values_mut() {
+                mailbox.news.everything = true;
+                mailbox.news.happened(touched.at);
+                mailbox.ring(busy);
+            }
+            return;
+        }
         let mut tell = |type_url: &Arc<str>, name: Option<&Arc<str>>, ids: &Ids| {
             for id in ids {
                 if let Some(mailbox) = streams.get_mut(id) {
                     mailbox.news.add(type_url, name);
                     mailbox.news.happened(touched.at);
-                    mailbox.ring();
+                    mailbox.ring(busy);
                 }
             }
         };
@@ -262,15 +299,15 @@ impl Interest {
 
     /// Asks a stream what its caller holds; none when there is no such stream. One that ends meanwhile does not answer.
     pub fn ask(&self, id: StreamId) -> Option<oneshot::Receiver<Vec<Held>>> {
-        let mut inner = self.lock();
-        let mailbox = inner.streams.get_mut(&id.0)?;
+        let Inner { streams, busy, .. } = &mut *self.lock();
+        let mailbox = streams.get_mut(&id.0)?;
         // Of several who ask at once all get the same answer; more than a few are none of ours.
         if mailbox.news.questions.len() >= MAX_QUESTIONS {
             return None;
         }
         let (answer, answered) = oneshot::channel();
         mailbox.news.questions.push(answer);
-        mailbox.ring();
+        mailbox.ring(busy);
         Some(answered)
     }
 
@@ -304,6 +341,27 @@ impl Membership {
             None => mailbox.waker = Some(context.waker().clone()),
         }
         mailbox.news.any.then(|| std::mem::take(&mut mailbox.news))
+    }
+
+    /// The caller is about to be told what was published.
+    pub(super) fn begin(&self) {
+        let Inner { streams, busy, .. } = &mut *self.interest.lock();
+        if let Some(mailbox) = streams.get_mut(&self.id) {
+            *busy += usize::from(!std::mem::replace(&mut mailbox.busy, true));
+        }
+    }
+
+    /// The caller was told what was published, as far as nothing came meanwhile. Whether that was the last one of all.
+    pub(super) fn done(&self) -> bool {
+        let Inner { streams, busy, .. } = &mut *self.interest.lock();
+        match streams.get_mut(&self.id) {
+            Some(mailbox) if mailbox.busy && !mailbox.news.any => {
+                mailbox.busy = false;
+                *busy -= 1;
+                *busy == 0
+            }
+            _ => false,
+        }
     }
 
     /// Says what the stream is to be known by; whether there is something new among it.
@@ -349,7 +407,8 @@ fn leave(by_name: &mut HashMap<Arc<str>, Ids>, name: Arc<str>, id: u64) {
 impl Drop for Membership {
     fn drop(&mut self) {
         let mut inner = self.interest.lock();
-        inner.streams.remove(&self.id);
+        let left = inner.streams.remove(&self.id);
+        inner.busy -= usize::from(left.is_some_and(|mailbox| mailbox.busy));
         for (type_url, names) in self.known.iter_mut() {
             if let Some(by_name) = inner.interested.get_mut(type_url) {
                 for name in std::mem::take(names) {

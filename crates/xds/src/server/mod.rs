@@ -28,11 +28,11 @@ pub use budget::{
     MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_EVER, STREAMS_PER_IDENTITY, STREAMS_PER_WORKLOAD,
 };
 pub use driver::{Admission, BoundedLife, DEPARTED, Observer, Served, StreamId};
-pub use interest::{CALLER, Interest, Touched};
+pub use interest::{CALLER, Interest, Publishing, Touched};
 pub use names::Names;
 pub use service::Streams;
 pub use sotw::{Absent, SotwStream};
-pub use stream::{Ended, Event, Held, Stream};
+pub use stream::{Ended, Event, Held, Rejections, Stream};
 
 /// One resource, encoded once and shared by all streams.
 #[derive(Debug, Clone, PartialEq, Eq)]

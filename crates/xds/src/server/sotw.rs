@@ -22,7 +22,7 @@ use super::frame::{Due, Nonce};
 use super::refused::RefusedNames;
 use super::stream::{
     ACK_DEADLINE, Ended, Event, Held, InFlight, LEADING, MAX_NAME_BYTES, MAX_NAMES,
-    MAX_RESPONSE_BYTES, MAX_TYPES, NAMING, WARMING, unspeakable,
+    MAX_RESPONSE_BYTES, MAX_TYPES, NAMING, WARMING, unnamed, unspeakable,
 };
 use super::{Resolution, Resource, Snapshot};
 
@@ -132,6 +132,11 @@ impl<C: 'static> SotwStream<C> {
         self.kinds.values().map(kept).sum()
     }
 
+    /// Whether something must be looked at.
+    pub(super) fn is_due(&self) -> bool {
+        self.kinds.values().any(|kind| kind.dirty)
+    }
+
     pub(super) fn asks(&self) -> bool {
         self.asks
     }
@@ -227,8 +232,11 @@ impl<C: 'static> SotwStream<C> {
                 version: in_flight.version,
                 took: now.saturating_duration_since(in_flight.sent_at),
                 changed: in_flight.changed,
+                // An answer is about all of its type.
+                rejected: None,
             },
             Some(status) => Event::Refused {
+                rejected: unnamed(&status.message),
                 reason: status.message,
             },
         })
@@ -291,6 +299,7 @@ impl<C: 'static> SotwStream<C> {
                 version: version.clone(),
                 sent_at: now,
                 changed: kind.changed.take(),
+                retries: Vec::new(),
             });
             if LEADING.contains(&&**type_url) {
                 let told = resources.iter().map(|one| one.name.clone()).collect();

@@ -25,10 +25,14 @@ mod found;
 mod kept;
 mod order;
 mod partial;
+mod rejected;
 
 use found::hold;
 pub(super) use order::{LEADING, NAMING};
 use order::{LED_TO, NAMED, ROUTES};
+use rejected::Rejected;
+pub use rejected::Rejections;
+pub(super) use rejected::unnamed;
 
 /// Types one stream may ask for: ours, Istio's, and Envoy's, with room.
 pub(super) const MAX_TYPES: usize = 16;
@@ -81,11 +85,15 @@ pub enum Event {
         took: Duration,
         /// When the sources changed, if a change was what it told.
         changed: Option<Instant>,
+        /// Resources of the type that the caller still refuses.
+        rejected: Rejections,
     },
     /// The response in flight was refused, at least in part.
     Refused {
         /// What the caller says.
         reason: String,
+        /// Resources of the type that the caller refuses now.
+        rejected: Rejections,
     },
     /// An answer to something that is not in flight; nothing changes.
     Stale,
@@ -97,6 +105,8 @@ pub(super) struct InFlight {
     pub(super) version: Arc<str>,
     pub(super) sent_at: Instant,
     pub(super) changed: Option<Instant>,
+    /// Resources that were refused before, of which it says something new.
+    pub(super) retries: Vec<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -120,6 +130,8 @@ struct Kind {
     /// Names asked for since the last response: answered even if what they stand for was sent before.
     fresh: BTreeSet<Arc<str>>,
     in_flight: Option<InFlight>,
+    /// Resources that the caller refused in the version it was sent last.
+    rejected: Rejected,
     /// Names asked for, and the first that each was found to stand for.
     depends_on: BTreeSet<Arc<str>>,
     /// Nobody was told that these are not what they were.
@@ -498,11 +510,14 @@ impl Kind {
     ) -> Due<Told> {
         *responses += 1;
         let nonce = Nonce(*responses);
+        let told = resources.iter().map(|one| &one.resource.name);
+        let retries = self.rejected.among(told.chain(&removed));
         self.in_flight = Some(InFlight {
             nonce,
             version: version.clone(),
             sent_at: now,
             changed,
+            retries,
         });
         Due {
             version,
@@ -599,15 +614,21 @@ impl Kind {
         else {
             return Event::Stale;
         };
+        self.rejected.accept(&in_flight.retries);
         match request.error_detail {
             None => Event::Acknowledged {
                 version: in_flight.version,
                 took: now.saturating_duration_since(in_flight.sent_at),
                 changed: in_flight.changed,
+                rejected: self.rejected.all(),
             },
-            Some(status) => Event::Refused {
-                reason: status.message,
-            },
+            Some(status) => {
+                self.rejected.refuse(&status.message, &self.sent);
+                Event::Refused {
+                    reason: status.message,
+                    rejected: self.rejected.all(),
+                }
+            }
         }
     }
 

@@ -236,11 +236,38 @@ fn a_refused_version_is_not_sent_again_but_the_next_is() {
     assert_eq!(
         event,
         Event::Refused {
-            reason: "a: bad".to_owned()
+            reason: "a: bad".to_owned(),
+            rejected: Some(BTreeMap::from([("a".into(), "bad".to_owned())]).into()),
         }
     );
     assert_eq!(talk.change(&things), "nothing");
     assert_eq!(talk.change(&Things::new(&["a: a@2"])), "+a@2");
+}
+
+#[test]
+fn an_acknowledgement_lifts_the_refusal_of_what_it_is_about_and_no_other() {
+    let mut talk = Conversation::new(ask(&["a", "b"], &[]));
+    let rejected = |event: Event| match event {
+        Event::Acknowledged { rejected, .. } | Event::Refused { rejected, .. } => {
+            let all = rejected.iter().flat_map(|all| all.keys());
+            all.map(ToString::to_string).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    talk.hear(&Things::new(&["a: a@1", "b: b@1"]));
+    assert_eq!(rejected(talk.say(answer("1", Some("a: bad")))), ["a"]);
+    assert_eq!(talk.change(&Things::new(&["a: a@1", "b: b@2"])), "+b@2");
+    assert_eq!(
+        rejected(talk.say(answer("2", None))),
+        ["a"],
+        "b alone was taken"
+    );
+    assert_eq!(talk.change(&Things::new(&["a: a@2", "b: b@2"])), "+a@2");
+    assert_eq!(rejected(talk.say(answer("3", None))), [""; 0]);
+    assert_eq!(talk.change(&Things::new(&["a: a@3", "b: b@2"])), "+a@3");
+    assert_eq!(rejected(talk.say(answer("4", Some("a: bad")))), ["a"]);
+    assert_eq!(talk.change(&Things::new(&["b: b@2"])), "-a");
+    assert_eq!(rejected(talk.say(answer("5", None))), [""; 0], "it is gone");
 }
 
 #[test]

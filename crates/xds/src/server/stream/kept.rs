@@ -10,6 +10,11 @@ impl<C: 'static> Stream<C> {
         self.kinds.values().map(Kind::kept_bytes).sum()
     }
 
+    /// Whether something must be looked at.
+    pub(in super::super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
     pub(in super::super) fn asks(&self) -> bool {
         self.asks
     }
@@ -29,6 +34,6 @@ impl Kind {
     /// What is kept of it, in bytes.
     fn kept_bytes(&self) -> usize {
         let asked = self.name_bytes + self.names.len() * NAME_BYTES;
-        asked + self.claimed_bytes + self.sent.len() * SENT_BYTES
+        asked + self.claimed_bytes + self.sent.len() * SENT_BYTES + self.rejected.bytes()
     }
 }

@@ -1,0 +1,196 @@
+//! What proxies acknowledged, as the control planes tell it: whether an edit is in force, which proxies count as ready, what is
+//! refused. Says each change once; `view` shows what still holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use voile_model::{Diagnostic, ResourceName, SourceFile};
+
+use super::{Runner, UpError, same};
+use crate::control_page::{ControlPages, Verdict};
+use crate::node;
+use crate::pod_run::PodRun;
+
+/// How long an edit may be on its way before that is said.
+const SAID_AFTER: Duration = Duration::from_secs(2);
+/// Shortest time between two looks at what expires.
+const EXPIRY_EVERY: Duration = Duration::from_secs(1);
+/// So many times as long as a look took passes before the next: a hundredth of a core at most.
+const EXPIRY_SHARE: u32 = 100;
+
+/// See the module.
+pub(super) struct Acknowledged {
+    pub(super) pages: ControlPages,
+    /// When the last edit was made that is not yet in force, and what was said of it last.
+    edit: Option<(Instant, Option<String>)>,
+    /// What was said and still holds.
+    refusals: BTreeSet<String>,
+    problems: BTreeSet<String>,
+    /// When certificates are looked at again.
+    expiry_due: Instant,
+}
+
+impl Acknowledged {
+    pub(super) fn nothing(now: Instant) -> Self {
+        Self {
+            pages: ControlPages::default(),
+            edit: None,
+            refusals: BTreeSet::new(),
+            problems: BTreeSet::new(),
+            expiry_due: now + EXPIRY_EVERY,
+        }
+    }
+
+    /// Everything that is wrong now, the gravest first.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let all = self.problems.iter().chain(&self.refusals);
+        all.cloned().collect()
+    }
+}
+
+impl Runner {
+    /// The folder was edited, and what runs follows it.
+    pub(super) fn await_edit(&mut self) {
+        self.acknowledged.edit = Some((Instant::now(), None));
+    }
+
+    /// The folder was edited, and not all of it is followed: nothing is said to be in force.
+    pub(super) fn forget_edit(&mut self) {
+        self.acknowledged.edit = None;
+    }
+
+    /// Says what changed in what proxies acknowledged.
+    pub(super) fn note_acknowledgements(&mut self, now: Instant) {
+        let refusals = self.acknowledged.pages.refusals();
+        let problems = self.acknowledged.pages.problems();
+        let said = &self.acknowledged;
+        let mut news: Vec<String> = problems.difference(&said.problems).cloned().collect();
+        news.extend(refusals.difference(&said.refusals).cloned());
+        let over = said.refusals.difference(&refusals);
+        let over = over.chain(said.problems.difference(&problems));
+        news.extend(over.map(|text| format!("no longer: {text}")));
+        self.acknowledged.refusals = refusals;
+        self.acknowledged.problems = problems;
+        for text in news {
+            self.event(&text);
+        }
+        self.judge_edit(now);
+    }
+
+    fn judge_edit(&mut self, now: Instant) {
+        let Some((since, said)) = self.acknowledged.edit.clone() else {
+            return;
+        };
+        let proxies = self.proxies();
+        let folders = self.folders();
+        let text = match self.acknowledged.pages.verdict(&folders, &proxies, now) {
+            Verdict::InForce(count) => {
+                self.acknowledged.edit = None;
+                let proxies = if count == 1 { "proxy" } else { "proxies" };
+                self.event(&format!(
+                    "the edit is in force: acknowledged by {count} {proxies}"
+                ));
+                return;
+            }
+            Verdict::Refused => "the edit is not in force: a proxy refuses it".to_owned(),
+            Verdict::Waiting(_) if now.duration_since(since) < SAID_AFTER => return,
+            Verdict::Waiting(what) => format!("the edit is not in force yet: waiting for {what}"),
+        };
+        if said.as_ref() != Some(&text) {
+            self.event(&text);
+            self.acknowledged.edit = Some((since, Some(text)));
+        }
+    }
+
+    /// `namespace/name` of the proxies that should acknowledge: those of the pods that stay, and the node proxy.
+    fn proxies(&self) -> BTreeSet<String> {
+        let pods = self.pods.iter();
+        let pods = pods.filter(|(_, pod)| pod.sidecar.is_some() && !pod.is_over());
+        let node = self.node.iter().map(|_| node_proxy());
+        pods.map(|(name, _)| name.to_string()).chain(node).collect()
+    }
+
+    /// By folder, the digest of what the control plane should have read.
+    fn folders(&self) -> BTreeMap<PathBuf, String> {
+        let own = self.run_folder.config();
+        let file = own.join(super::MESH_FILE);
+        let file = SourceFile::new(file.to_string_lossy(), self.written.as_str());
+        let mut folders = self.watch.digests();
+        folders.insert(own, voile_watch::digest_of(&[file]));
+        folders
+    }
+
+    /// Whether the proxy before a pod has acknowledged all that concerns it. A pod without one has nothing to wait for.
+    pub(super) fn has_acknowledged(&self, name: &ResourceName, pod: &PodRun, now: Instant) -> bool {
+        let proxy = match () {
+            () if pod.sidecar.is_some() => name.to_string(),
+            () if self.plan.by_node && pod.plan.is_ambient() => node_proxy(),
+            () => return true,
+        };
+        self.acknowledged.pages.has_acknowledged(&proxy, now)
+    }
+
+    /// A proxy of which nothing is acknowledged and nothing refused yet.
+    pub(super) fn unacknowledged(&self) -> Option<String> {
+        let now = Instant::now();
+        let pages = &self.acknowledged.pages;
+        if !pages.refusals().is_empty() {
+            return None;
+        }
+        let proxies = self.proxies();
+        let proxy = proxies
+            .iter()
+            .find(|proxy| !pages.has_acknowledged(proxy, now))?;
+        Some(format!(
+            "the proxy of {proxy} to acknowledge its configuration"
+        ))
+    }
+
+    /// Certificates expire without an edit: what is new of that is said.
+    pub(super) fn note_expiry(&mut self, now: Instant) {
+        if now < self.acknowledged.expiry_due {
+            return;
+        }
+        let code = voile_analysis::codes::REFUSED_CERTIFICATE;
+        let mut found = match self.mesh.secrets.is_empty() {
+            true => Vec::new(),
+            false => voile_analysis::analyze(&self.mesh, SystemTime::now()),
+        };
+        found.retain(|one| one.code == code);
+        self.acknowledged.expiry_due = now + EXPIRY_EVERY.max(now.elapsed() * EXPIRY_SHARE);
+        let known = |one: &Diagnostic| self.problems.iter().any(|known| same(known, one));
+        let fresh: Vec<Diagnostic> = found.into_iter().filter(|one| !known(one)).collect();
+        for one in fresh {
+            self.event(&one.to_string());
+            self.problems.push(one);
+        }
+    }
+
+    /// What the control planes answered last.
+    pub(super) fn take_pages(&mut self, pages: ControlPages) {
+        self.acknowledged.pages = pages;
+    }
+
+    /// From now on every control plane serves this root and no other: one that is started again makes none.
+    pub(super) fn pin_root(&mut self) -> Result<(), UpError> {
+        let state = |error: String| UpError::State(error);
+        let directory = voile_identity::StateDir::open(&self.state);
+        let directory = directory.map_err(|error| state(error.to_string()))?;
+        let root = directory.read_public(super::ROOT_CERTIFICATE);
+        let root = root.map_err(|error| state(error.to_string()))?;
+        let root = root.and_then(|pem| voile_identity::RootFingerprint::of_certificate(&pem));
+        let root = root.ok_or_else(|| state(format!("no {}", super::ROOT_CERTIFICATE)))?;
+        for control in &mut self.controls {
+            control.change_args(|args| {
+                args.retain(|word| word != voile_identity::NEW_ROOT_FLAG);
+                args.extend(["--expect-root".to_owned(), root.to_string()]);
+            });
+        }
+        Ok(())
+    }
+}
+
+fn node_proxy() -> String {
+    format!("{}/{}", node::NAMESPACE, node::NAME)
+}
