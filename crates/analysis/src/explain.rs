@@ -9,7 +9,9 @@ mod waypoint;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort, token_rules};
+use voile_model::mesh::{
+    AuthorizationPolicy, Mesh, PodTemplate, Protocol, Service, ServicePort, token_rules,
+};
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
     Action, Attribute, Denial, DryRun, Facts, Http, Outcome, PathNormalization, Policy, Reason,
@@ -227,6 +229,11 @@ fn limit_to_connections(policy: &mut Policy) {
 }
 
 fn mode(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> Mode {
+    // A gateway takes what its servers declare: PeerAuthentication is about sidecars and node proxies.
+    let is_gateway = |template: &PodTemplate| template.is_gateway() && !template.is_waypoint();
+    if subject.template.is_some_and(is_gateway) {
+        return Mode::Permissive;
+    }
     effective_at(mesh, subject.namespace, subject.labels, port).mode
 }
 

@@ -9,6 +9,8 @@ use std::time::SystemTime;
 use voile_analysis::explain::{self, Brought, Decided, Explanation, Question, TokenSaid};
 use voile_model::{Identity, Mesh, Namespace};
 
+use super::up::Dataplane;
+
 /// What is asked.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -50,9 +52,20 @@ pub(crate) struct Args {
     /// Keys of an issuer whose rule has them fetched (a JSON Web Key Set), since nobody is asked here
     #[arg(long, value_name = "ISSUER=FILE", requires = "jwt")]
     jwks: Vec<String>,
+    #[command(flatten)]
+    served: Served,
     /// How the answer is printed
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
+}
+
+/// Who serves the pods of the folder.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Served {
+    /// Answer as for `voile up --dataplane WHO`: with `node`, the node proxy stands in place of sidecars, and asks of connections what
+    /// they would ask of requests. Without it, labels decide, as they do for `voile up`
+    #[arg(long, value_enum, value_name = "WHO")]
+    dataplane: Option<Dataplane>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -79,7 +92,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 /// Reads folders as one mesh.
-pub(super) fn mesh(directories: &[PathBuf]) -> Result<Mesh, String> {
+pub(super) fn mesh(directories: &[PathBuf], served: Served) -> Result<Mesh, String> {
     let mut files = Vec::new();
     for directory in directories {
         let read = voile_model::files::read_directory(directory);
@@ -89,7 +102,10 @@ pub(super) fn mesh(directories: &[PathBuf]) -> Result<Mesh, String> {
             })?,
         );
     }
-    let (mesh, problems) = voile_model::check(&files, None);
+    let (mut mesh, problems) = voile_model::check(&files, None);
+    if served.dataplane == Some(Dataplane::Node) {
+        voile_local::serve_by_node(&mut mesh);
+    }
     let errors = problems.iter().filter(|problem| problem.is_error()).count();
     if errors > 0 {
         eprintln!("the folder has {errors} errors: see voile analyze");
@@ -122,7 +138,7 @@ pub(super) fn key_set(text: &String) -> Result<(String, String), String> {
 }
 
 fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
-    let mesh = mesh(&args.directories)?;
+    let mesh = mesh(&args.directories, args.served)?;
     let from = args
         .from
         .as_ref()

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use voile_analysis::explain::{self, Access, Answer, Caller};
 use voile_model::Namespace;
 
-use super::explain::{Output, mesh};
+use super::explain::{Output, Served, mesh};
 
 /// What is asked.
 #[derive(Debug, clap::Args)]
@@ -26,6 +26,8 @@ pub(crate) struct Args {
     /// Namespace of a service that is named without one
     #[arg(long, short, default_value = "default")]
     namespace: String,
+    #[command(flatten)]
+    served: Served,
     /// How the table is printed
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -45,7 +47,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn table(args: &Args) -> Result<String, String> {
-    let mesh = mesh(std::slice::from_ref(&args.directory))?;
+    let mesh = mesh(std::slice::from_ref(&args.directory), args.served)?;
     let own = Namespace::new(&args.namespace)
         .ok_or_else(|| format!("`{}` is no namespace", args.namespace))?;
     let service = explain::service_called(&mesh, &args.service, &own)

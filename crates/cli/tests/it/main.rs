@@ -71,6 +71,7 @@ mod telemetry;
 mod tidy;
 mod tokens;
 mod tokens_hostile;
+mod tools_agree;
 mod traffic;
 mod truth;
 mod unlucky;
