@@ -512,7 +512,8 @@ const ASKED: [(&str, &str); 11] = [
 
 /// The court and a pod that asks, and writes what it hears.
 fn asking(folder: &Path) {
-    let heard = folder.with_file_name("heard");
+    crate::rollout::make_outbox(folder);
+    let heard = folder.join("out/heard");
     let names = ASKED.map(|(name, _)| name).join(" ");
     let text = format!(
         r#"
@@ -563,7 +564,7 @@ fn the_c_library_finds_the_names_of_the_mesh_and_hears_at_once_that_others_do_no
     let Some((mut up, _)) = start(asking, None) else {
         return;
     };
-    let heard = up.file("").with_file_name("heard");
+    let heard = up.file("out/heard");
     wait_until("it has asked for every name", || heard.exists());
     let heard = fs::read_to_string(heard).expect("text");
     for ((name, expected), line) in ASKED.iter().zip(heard.lines()) {

@@ -56,7 +56,7 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: db, namespace: shop, labels: {app: db}, annotations: {sidecar.istio.io/inject: "false"}}
+metadata: {name: db, namespace: shop, labels: {app: db, sidecar.istio.io/inject: "false"}}
 spec:
   containers: [{name: db, command: [database]}]
 "#;

@@ -16,12 +16,11 @@ const CONNECT: &str =
 const EARLY: &str = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
 
 #[test]
-fn every_2xx_opens_a_tunnel_with_half_close_whatever_it_declares() {
+fn a_2xx_opens_a_tunnel_with_half_close_and_loses_what_it_says_of_the_connection() {
     for answer in [
         "HTTP/1.1 200 Connection established\r\n\r\n",
-        "HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n",
-        "HTTP/1.1 299 Odd\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n",
-        "HTTP/1.1 204 No Content\r\nContent-Length: 3\r\nTransfer-Encoding: gzip\r\n\r\n",
+        "HTTP/1.0 200 OK\r\n\r\n",
+        "HTTP/1.1 299 Odd\r\nConnection: close\r\n\r\n",
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
     ] {
         play(|| async move {
