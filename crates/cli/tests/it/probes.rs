@@ -39,7 +39,7 @@ metadata: {name: server, namespace: probed, labels: {app: server}}
 spec:
   containers:
   - name: app
-    command: [sh, -c, 'rm -f dead; exec "$VOILE" echo --listen 0.0.0.0:8080']
+    command: [sh, -c, 'rm -f out/dead; exec "$VOILE" echo --listen 0.0.0.0:8080']
     ports: [{name: health, containerPort: 8090}]
     startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}
     readinessProbe:
@@ -47,7 +47,7 @@ spec:
       periodSeconds: 1
       timeoutSeconds: 20
       failureThreshold: 1
-    livenessProbe: {exec: {command: [test, "!", -e, dead]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 2}
+    livenessProbe: {exec: {command: [test, "!", -e, out/dead]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 2}
   - name: side
     command: ["$(VOILE)", echo, --listen, "0.0.0.0:8081"]
     startupProbe: {httpGet: {path: /up, port: 8443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 60}
@@ -68,6 +68,7 @@ spec:
 "#;
 
 fn probed(folder: &Path) {
+    crate::rollout::make_outbox(folder);
     fs::write(folder.join("probed.yaml"), PROBED).expect("written");
 }
 
@@ -204,14 +205,14 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
         up.text("err")
             .contains("probed.server-0.app is ready again")
     });
-    fs::write(up.file("dead"), "").expect("written");
+    fs::write(up.file("out/dead"), "").expect("written");
     wait_until("what hangs is restarted", || {
         let said = up.text("err");
         said.contains(
             "probed.server-0.app failed its liveness probe and is ended: `test` ended with code 1",
         ) && said.contains("; starting it again at once")
     });
-    wait_until("its cure is its restart", || !up.file("dead").exists());
+    wait_until("its cure is its restart", || !up.file("out/dead").exists());
     wait_until("the restarted server is called", answered(true));
     up.signal(Signal::TERM);
     assert!(up.wait().success(), "{}", up.text("err"));
