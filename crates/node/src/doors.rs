@@ -141,10 +141,11 @@ impl Doors {
                 Some(_) => tracing::error!(%error, "serving without a way to hand over"),
             }
         }
+        // Before the old process goes: whom the agent did not name finds nobody, and not a socket that nobody serves.
+        self.told.agency.forget_inherited();
         if let Some(relieved) = relieved {
             relieved.dismiss().await;
         }
-        self.told.agency.forget_inherited();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voile_model::check::Outcome;
-use voile_model::mesh::{Mesh, Numbering, Restart, Strategy};
+use voile_model::mesh::{Deployment, Mesh, Numbering, Restart, Strategy};
 use voile_model::{Diagnostic, Namespace, ResourceName, Severity, SourceFile};
 
 fn check(text: &str) -> (Mesh, Vec<Diagnostic>) {
@@ -23,107 +23,87 @@ fn controller(kind: &str, spec: &str, policy: &str) -> String {
 
 const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
 
+const NUMBERING: Numbering = Numbering {
+    first: 0,
+    kept_below: 0,
+    in_order: false,
+    in_turn: true,
+    at_once: u32::MAX,
+};
+
 #[test]
-fn controllers_are_read_with_their_numbers_and_limits() {
-    let numbering = Numbering {
-        first: 0,
-        kept_below: 0,
-        in_order: false,
-        in_turn: true,
-        at_once: u32::MAX,
-    };
+fn stateful_sets_and_daemon_sets_are_read_with_their_numbers() {
     let in_order = Numbering {
         in_order: true,
-        ..numbering
+        ..NUMBERING
     };
-    let job = Numbering {
-        in_turn: false,
-        at_once: 2,
-        ..numbering
-    };
-    let never = "restartPolicy: Never, ";
-    for (kind, spec, policy, replicas, expected, restart) in [
-        (
-            "StatefulSet",
-            "replicas: 2",
-            "",
-            2,
-            in_order,
-            Restart::Always,
-        ),
+    for (kind, spec, replicas, expected) in [
+        ("StatefulSet", "replicas: 2", 2, in_order),
         (
             "StatefulSet",
             "serviceName: web, podManagementPolicy: Parallel, ordinals: {start: 3}, updateStrategy: {type: OnDelete}",
-            "",
             1,
             Numbering {
                 first: 3,
                 kept_below: u32::MAX,
-                ..numbering
+                ..NUMBERING
             },
-            Restart::Always,
         ),
         (
             "StatefulSet",
             "volumeClaimTemplates: [], updateStrategy: {rollingUpdate: {partition: 1}}",
-            "",
             1,
             Numbering {
                 kept_below: 1,
                 ..in_order
             },
-            Restart::Always,
         ),
         (
             "DaemonSet",
             "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}",
-            "",
             1,
-            numbering,
-            Restart::Always,
-        ),
-        (
-            "Job",
-            "completions: 5, parallelism: 2",
-            never,
-            5,
-            job,
-            Restart::Times(6),
-        ),
-        (
-            "Job",
-            "parallelism: 2, backoffLimit: 0, selector: {}",
-            never,
-            2,
-            job,
-            Restart::Times(0),
-        ),
-        (
-            "Job",
-            "parallelism: 2, suspend: true, completions: 9",
-            never,
-            0,
-            job,
-            Restart::Times(6),
+            NUMBERING,
         ),
     ] {
-        let selector = if kind == "Job" { "" } else { SELECTOR };
-        let spec = format!("{selector}\n  {}", spec.replace(", ", "\n  "));
-        let (mesh, problems) = check(&controller(kind, &spec, policy));
-        let bad: Vec<_> = problems
-            .iter()
-            .filter(|one| one.severity != Severity::Note)
-            .collect();
-        assert!(bad.is_empty(), "{spec}: {bad:?}");
-        let one = mesh.deployments.values().next().expect("it is there");
-        assert_eq!(
-            (one.kind.to_string().as_str(), one.replicas),
-            (kind, replicas),
-            "{spec}"
-        );
+        let one = read(kind, spec, "");
+        assert_eq!(one.replicas, replicas, "{spec}");
         assert_eq!(one.strategy, Strategy::Numbered(expected), "{spec}");
-        assert_eq!(one.template.restart, restart, "{spec}");
+        assert_eq!(one.template.restart, Restart::Always, "{spec}");
     }
+}
+
+#[test]
+fn jobs_are_read_with_their_completions_and_retries() {
+    let expected = Numbering {
+        in_turn: false,
+        at_once: 2,
+        ..NUMBERING
+    };
+    for (spec, replicas, retries) in [
+        ("completions: 5, parallelism: 2", 5, 6),
+        ("parallelism: 2, backoffLimit: 0, selector: {}", 2, 0),
+        ("parallelism: 2, suspend: true, completions: 9", 0, 6),
+    ] {
+        let one = read("Job", spec, "restartPolicy: Never, ");
+        assert_eq!(one.replicas, replicas, "{spec}");
+        assert_eq!(one.strategy, Strategy::Numbered(expected), "{spec}");
+        assert_eq!(one.template.restart, Restart::Times(retries), "{spec}");
+    }
+}
+
+/// The controller of this kind and with these fields, about which nothing worse than a note is said.
+fn read(kind: &str, spec: &str, policy: &str) -> Arc<Deployment> {
+    let selector = if kind == "Job" { "" } else { SELECTOR };
+    let spec = format!("{selector}\n  {}", spec.replace(", ", "\n  "));
+    let (mesh, problems) = check(&controller(kind, &spec, policy));
+    let bad: Vec<_> = problems
+        .iter()
+        .filter(|one| one.severity != Severity::Note)
+        .collect();
+    assert!(bad.is_empty(), "{spec}: {bad:?}");
+    let one = mesh.deployments.values().next().expect("it is there");
+    assert_eq!(one.kind.to_string(), kind, "{spec}");
+    one.clone()
 }
 
 #[test]
@@ -252,31 +232,36 @@ fn a_gateway_of_istios_installation_is_made_where_a_gateway_asks_for_it_and_nobo
             made.into_iter().collect::<Vec<_>>(),
             "{selector} {more}"
         );
-        let Some(made) = made else { continue };
-        let root = Namespace::new("istio-system").expect("a name");
-        let name = ResourceName::new(root, made);
-        let deployment = &mesh.deployments[&name];
-        assert!(deployment.template.is_gateway() && deployment.template.has_sidecar);
-        assert_eq!(
-            &*deployment.template.service_account,
-            format!("{made}-service-account")
-        );
-        let service = mesh
-            .services
-            .values()
-            .find(|one| &*one.name == made)
-            .expect("its Service");
-        let ports: Vec<_> = service
-            .ports
-            .iter()
-            .map(|one| (one.number.get(), one.target.clone()))
-            .collect();
-        let target = |number| {
-            voile_model::mesh::TargetPort::Number(voile_model::Port::new(number).expect("a port"))
-        };
-        assert_eq!(ports, [(80, target(8080)), (443, target(8443))]);
-        assert_eq!(service.published, made == "istio-ingressgateway");
+        if let Some(made) = made {
+            is_as_istio_makes_it(&mesh, made);
+        }
     }
+}
+
+fn is_as_istio_makes_it(mesh: &Mesh, made: &str) {
+    let root = Namespace::new("istio-system").expect("a name");
+    let name = ResourceName::new(root, made);
+    let deployment = &mesh.deployments[&name];
+    assert!(deployment.template.is_gateway() && deployment.template.has_sidecar);
+    assert_eq!(
+        &*deployment.template.service_account,
+        format!("{made}-service-account")
+    );
+    let service = mesh
+        .services
+        .values()
+        .find(|one| &*one.name == made)
+        .expect("its Service");
+    let ports: Vec<_> = service
+        .ports
+        .iter()
+        .map(|one| (one.number.get(), one.target.clone()))
+        .collect();
+    let target = |number| {
+        voile_model::mesh::TargetPort::Number(voile_model::Port::new(number).expect("a port"))
+    };
+    assert_eq!(ports, [(80, target(8080)), (443, target(8443))]);
+    assert_eq!(service.published, made == "istio-ingressgateway");
 }
 
 #[test]
