@@ -12,8 +12,8 @@ use crate::subject::Subject;
 /// Whether a policy selects a Pod of a namespace with these labels.
 type Selects<'a> = Box<dyn Fn(&Namespace, &Labels) -> bool + 'a>;
 
-/// A policy with a selector, and whom it selects.
-struct Selecting<'a> {
+/// A policy with a selector and the Pods that it selects.
+struct SelectingPolicy<'a> {
     kind: &'static str,
     name: &'a ResourceName,
     source: &'a Source,
@@ -31,17 +31,17 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
         let mut selected = pods.iter();
         let selected = selected.find(|pod| (policy.selects)(pod.namespace, pod.labels));
         if let Some(pod) = selected {
-            found.push(told(mesh, &policy, pod));
+            found.push(diagnose(mesh, &policy, pod));
         }
     }
 }
 
-fn policies(mesh: &Mesh) -> Vec<Selecting<'_>> {
+fn policies(mesh: &Mesh) -> Vec<SelectingPolicy<'_>> {
     let root = &mesh.config.root_namespace;
     let selects = |target: &PolicyTarget| matches!(target, PolicyTarget::Workloads(_));
     let of_callers = mesh.authorization_policies.values();
     let of_callers = of_callers.filter(|one| selects(&one.target));
-    let of_callers = of_callers.map(|one| Selecting {
+    let of_callers = of_callers.map(|one| SelectingPolicy {
         kind: "AuthorizationPolicy",
         name: &one.name,
         source: &one.source,
@@ -49,7 +49,7 @@ fn policies(mesh: &Mesh) -> Vec<Selecting<'_>> {
     });
     let of_tokens = mesh.request_authentications.iter();
     let of_tokens = of_tokens.filter(|one| selects(&one.target));
-    let of_tokens = of_tokens.map(|one| Selecting {
+    let of_tokens = of_tokens.map(|one| SelectingPolicy {
         kind: "RequestAuthentication",
         name: &one.name,
         source: &one.source,
@@ -59,7 +59,7 @@ fn policies(mesh: &Mesh) -> Vec<Selecting<'_>> {
     let of_telemetry = of_telemetry.filter(|one| one.targets.is_empty());
     let of_telemetry = of_telemetry.filter_map(|one| {
         let selector = one.selector.as_ref()?;
-        Some(Selecting {
+        Some(SelectingPolicy {
             kind: "Telemetry",
             name: &one.name,
             source: &one.source,
@@ -71,14 +71,14 @@ fn policies(mesh: &Mesh) -> Vec<Selecting<'_>> {
     of_callers.chain(of_tokens).chain(of_telemetry).collect()
 }
 
-fn told(mesh: &Mesh, policy: &Selecting<'_>, pod: &Subject<'_>) -> Diagnostic {
+fn diagnose(mesh: &Mesh, policy: &SelectingPolicy<'_>, pod: &Subject<'_>) -> Diagnostic {
     let gateway = pod.labels.get(GATEWAY_NAME).unwrap_or_default();
     let declared = mesh.gateway_api.gateways.iter();
     let mut declared =
         declared.filter(|one| &*one.name.name == gateway && one.name.namespace == *pod.namespace);
     let injected = pod.template.is_some_and(PodTemplate::is_waypoint);
     let waypoint = injected || declared.any(|one| one.is_waypoint());
-    let Selecting { kind, name, .. } = policy;
+    let SelectingPolicy { kind, name, .. } = policy;
     let help = format!(
         "write targetRefs: [{{group: gateway.networking.k8s.io, kind: Gateway, name: {gateway}}}]"
     );

@@ -118,7 +118,7 @@ impl Confinement {
     /// # Errors
     /// The path is not there, has a NUL in it, or is one too many.
     pub fn show(mut self, path: &Path, empty: &Path) -> io::Result<Self> {
-        if self.user.is_none() || self.shown.len() == MAX_SHOWN {
+        if self.user.is_none() {
             return Ok(self);
         }
         let metadata = fs::metadata(path)?;
@@ -134,6 +134,13 @@ impl Confinement {
         });
         if closed.is_none() && overlay.is_none() {
             return Ok(self);
+        }
+        if self.shown.len() == MAX_SHOWN {
+            let text = format!(
+                "{}: no more than {MAX_SHOWN} paths can be shown",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let above = closed.as_deref();
         let parents = path.ancestors().skip(1);
@@ -191,10 +198,7 @@ impl Confinement {
                 *tree = Some(open_tree(CWD, &*shown.path, flags)?);
             }
         }
-        for folder in &self.covered {
-            cover(folder)?;
-        }
-        for folder in &self.closed {
+        for folder in self.covered.iter().chain(&self.closed) {
             cover(folder)?;
         }
         for (shown, tree) in self.shown.iter().zip(&trees) {
