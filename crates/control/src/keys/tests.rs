@@ -240,9 +240,11 @@ async fn slow_servers_are_left_in_time() {
 
 #[tokio::test]
 async fn nobody_there_is_a_reason_too() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = free.local_addr().expect("its address");
-    drop(free);
+    // The local end of a connection is a port that refuses connections and that no other test can get.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let holder = std::net::TcpStream::connect(listener.local_addr().expect("its address"))
+        .expect("a connection");
+    let at = holder.local_addr().expect("its address");
     let why = fetched(&uri(at, "/"), PATIENT).await.expect_err("nobody");
     assert!(why.contains("cannot connect"), "{why}");
 }
@@ -298,10 +300,7 @@ async fn this_machine_is_not_asked_unless_that_is_allowed() {
 #[tokio::test]
 async fn discovery_leads_to_keys_of_its_own_issuer() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = listener.local_addr().expect("its address");
-    drop(listener);
-    let own = at;
-    let listener = TcpListener::bind(own).expect("the same port");
+    let own = listener.local_addr().expect("its address");
     let issuer = format!("http://{own}/one");
     let said = issuer.clone();
     std::thread::spawn(move || {

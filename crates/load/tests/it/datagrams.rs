@@ -62,9 +62,11 @@ fn datagrams_come_back() {
 
 #[test]
 fn where_nobody_listens_every_datagram_is_a_connection_that_could_not_be_made() {
-    let taken = UdpSocket::bind(loopback()).unwrap();
-    let address = taken.local_addr().unwrap();
-    drop(taken);
+    // A socket that is connected elsewhere holds the port against the tests that run beside this one, and takes nothing from us.
+    let elsewhere = UdpSocket::bind(loopback()).unwrap();
+    let holder = UdpSocket::bind(loopback()).unwrap();
+    holder.connect(elsewhere.local_addr().unwrap()).unwrap();
+    let address = holder.local_addr().unwrap();
     let result = run(&options(&format!("udp://{address}")));
     assert_eq!(result.ok, 0);
     assert_eq!(result.errors_total, result.scheduled);

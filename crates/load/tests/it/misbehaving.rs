@@ -1,11 +1,10 @@
 //! Load against servers that answer badly, late, never, or die: every request is counted, under its kind.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use voile_load::{LoadOptions, LoadResult, Stop};
 
-use crate::server::{Then, load, loopback, scripted};
+use crate::server::{ClosedTcpPort, Then, load, scripted};
 
 fn run(options: &LoadOptions) -> LoadResult {
     voile_load::run(options, &Stop::new().unwrap(), false).unwrap()
@@ -138,10 +137,8 @@ fn a_silent_server_times_out_and_the_wait_is_a_sample() {
 
 #[test]
 fn a_closed_port_is_a_connect_error() {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let result = run(&load(address, "/"));
+    let closed = ClosedTcpPort::reserve();
+    let result = run(&load(closed.address, "/"));
     assert_eq!(kinds(&result), [("connect", 100)]);
     let reasons = result.invalid_reasons.join("; ");
     assert!(reasons.contains("no request was answered"), "{reasons}");

@@ -7,7 +7,7 @@ use std::thread;
 use voile_load::Stop;
 use voile_load::echo::EchoOptions;
 
-use crate::server::{Served, loopback};
+use crate::server::{ClosedTcpPort, Served, loopback};
 
 fn raw_echo() -> Served {
     Served::at(EchoOptions {
@@ -70,10 +70,8 @@ fn a_server_that_speaks_first_and_ends_first_is_heard() {
 
 #[test]
 fn a_refusing_server_ends_the_client_and_not_the_relay() {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let relay = Served::relay(address);
+    let closed = ClosedTcpPort::reserve();
+    let relay = Served::relay(closed.address);
     for _ in 0..20 {
         let mut client = relay.connect();
         // A reset or an end; never a hang.

@@ -16,6 +16,25 @@ pub(crate) fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
+/// A TCP port that refuses connections. A connection of its own holds the port, so no test that runs beside this one gets it.
+pub(crate) struct ClosedTcpPort {
+    pub(crate) address: SocketAddr,
+    _listener: TcpListener,
+    _holder: TcpStream,
+}
+
+impl ClosedTcpPort {
+    pub(crate) fn reserve() -> ClosedTcpPort {
+        let listener = TcpListener::bind(loopback()).unwrap();
+        let holder = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        ClosedTcpPort {
+            address: holder.local_addr().unwrap(),
+            _listener: listener,
+            _holder: holder,
+        }
+    }
+}
+
 /// A server of ours that stops with the test.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,

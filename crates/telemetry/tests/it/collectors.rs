@@ -282,8 +282,10 @@ async fn what_nobody_takes_is_dropped_and_counted_and_nobody_waits() {
     records.send(span(1), usize::MAX / 2);
     assert_eq!(records.dropped(), 1, "one record larger than all room");
     // A collector that is not there: everything in hand is counted, and the end comes.
-    let (listener, nobody) = listen().await;
-    drop(listener);
+    // The local end of a connection is a port that refuses connections and that no other test can get.
+    let (_listener, elsewhere) = listen().await;
+    let holder = TcpStream::connect(elsewhere).await.expect("a connection");
+    let nobody = holder.local_addr().expect("its address");
     let (records, inbox) = outbox();
     (0..10).for_each(|number| records.send(span(number), 1));
     let seen = records.clone();
