@@ -242,8 +242,8 @@ async fn slow_servers_are_left_in_time() {
 async fn nobody_there_is_a_reason_too() {
     // The local end of a connection is a port that refuses connections and that no other test can get.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let holder = std::net::TcpStream::connect(listener.local_addr().expect("its address"))
-        .expect("a connection");
+    let holder =
+        TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
     let at = holder.local_addr().expect("its address");
     let why = fetched(&uri(at, "/"), PATIENT).await.expect_err("nobody");
     assert!(why.contains("cannot connect"), "{why}");
