@@ -1,5 +1,5 @@
-//! What clients decide before they connect: whether mutual TLS is spoken to a workload's port. The control plane tells it our
-//! own proxies, and translations for others ask the same question here.
+//! Decides whether clients speak mutual TLS to a workload's port. The control plane sends the answer to Voile's
+//! proxies; translations for other data planes ask here too.
 
 use voile_model::Port;
 use voile_model::mesh::{CaptureMode, Mesh, Sidecar, Workload};
@@ -7,8 +7,10 @@ use voile_model::mesh::{CaptureMode, Mesh, Sidecar, Workload};
 use crate::effective::effective;
 use crate::inbound::Mode;
 
-/// Whether the workload's sidecar is in the way of this port at all; a gateway speaks no mutual TLS of the mesh's by itself. Where it is not, whatever PeerAuthentication says, mutual
-/// TLS would meet an application that knows nothing of it (in Istio such a port is out of reach until a rule says so).
+/// Returns true if the workload's sidecar intercepts this port. A gateway does not speak the mesh's mutual TLS by
+/// itself. On a port that the sidecar does not intercept, mutual TLS would reach an application that does not
+/// understand it. PeerAuthentication does not change that. (In Istio such a port is unreachable until a rule allows
+/// it.)
 pub fn is_taken(mesh: &Mesh, workload: &Workload, port: Port) -> bool {
     if workload.gateway {
         return false;
@@ -21,7 +23,7 @@ pub fn is_taken(mesh: &Mesh, workload: &Workload, port: Port) -> bool {
         || mesh.sidecar_for(workload).is_some_and(|s| listens(s))
 }
 
-/// Whether clients that follow the mesh (`enableAutoMtls`) speak mutual TLS to this port of the workload's.
+/// Returns true if clients that follow the mesh (`enableAutoMtls`) speak mutual TLS to this port of the workload.
 pub fn speaks_mutual_tls(mesh: &Mesh, workload: &Workload, port: Port) -> bool {
     workload.has_sidecar
         && mesh.config.enable_auto_mtls

@@ -26,7 +26,7 @@ pub struct Claims {
     sorted: Vec<u32>,
 }
 
-/// Where a text lies.
+/// Byte range of a text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     start: u32,
@@ -43,11 +43,11 @@ enum Node {
     Text(Span),
     /// Of an object's member, whose value follows.
     Name(Span),
-    /// What it holds ends before `end`.
+    /// A list. Its values end before `end`.
     List {
         end: u32,
     },
-    /// Likewise. The names of a large one begin at `sorted`.
+    /// An object. Its members end before `end`. The sorted names of a large object begin at `sorted`.
     Object {
         end: u32,
         members: u32,
@@ -119,7 +119,7 @@ impl Claims {
         &self.texts[span.start as usize..span.end as usize]
     }
 
-    /// Where the text of this claim lies, as long as the claims live.
+    /// The range of this claim's text; valid as long as the claims live.
     pub(crate) fn span(&self, name: &str) -> Option<Span> {
         match self.nodes[self.object().find(name)?] {
             Node::Text(span) => Some(span),
@@ -185,7 +185,7 @@ impl Claims {
         }
     }
 
-    /// What comes after a value.
+    /// The index of the node after a value.
     fn after(&self, at: usize) -> usize {
         match self.nodes[at] {
             Node::List { end } | Node::Object { end, .. } => end as usize,
@@ -237,7 +237,7 @@ impl<'a> Claim<'a> {
             Self::Bool(value) => value.into(),
             Self::Whole(number) => number.into(),
             Self::Negative(number) => number.into(),
-            // What was read is finite.
+            // Parsed numbers are finite.
             Self::Fraction(number) => Number::from_f64(number).map_or(Value::Null, Value::Number),
             Self::Text(text) => text.into(),
             Self::List(list) => list.iter().map(Self::to_value).collect(),
@@ -273,12 +273,12 @@ impl<'a> Object<'a> {
             .map(|at| (claims.name(at), claims.value(at + 1)))
     }
 
-    /// How many members it has.
+    /// The number of members.
     pub fn len(self) -> usize {
         self.shape().1
     }
 
-    /// Whether it has none.
+    /// Returns true if the object has no members.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -291,7 +291,7 @@ impl<'a> Object<'a> {
             .collect()
     }
 
-    /// Where it ends, how many members it has, and where the names of a large one are.
+    /// The end of the object, its number of members, and the start of a large object's sorted names.
     fn shape(self) -> (usize, usize, usize) {
         match self.claims.nodes.get(self.at) {
             Some(Node::Object {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use voile_model::{Identity, TrustDomain};
 
-/// What kind of connection a port takes, after inheritance.
+/// The kinds of connection that a port accepts, after inheritance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Plaintext only.
@@ -16,7 +16,7 @@ pub enum Mode {
     Strict,
 }
 
-/// Whose identities count as ours: the mesh's trust domain and its aliases.
+/// The trust domains of this mesh: its own and the aliases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     domain: TrustDomain,
@@ -29,13 +29,13 @@ impl Trust {
         Self { domain, aliases }
     }
 
-    /// Whether identities of this domain are ours.
+    /// Returns true if identities of this trust domain belong to the mesh.
     pub fn includes(&self, domain: &TrustDomain) -> bool {
         *domain == self.domain || self.aliases.contains(domain)
     }
 }
 
-/// What is known of a connection when its first bytes have been understood.
+/// Facts about a connection after detection of its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionFacts<'a> {
     /// No TLS that we ended: plaintext, or TLS meant for the application.
@@ -53,12 +53,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Who the peer proved to be; `None` over plaintext.
+    /// Identity that the peer proved; `None` over plaintext.
     pub fn peer(&self) -> Option<&Identity> {
         self.peer.as_ref()
     }
 
-    /// Whether the connection is mutual TLS (`connection_security_policy` in metrics).
+    /// Returns true if the connection is mutual TLS (`connection_security_policy` in metrics).
     pub fn is_mutual_tls(&self) -> bool {
         self.peer.is_some()
     }
@@ -105,7 +105,7 @@ impl Denial {
         self.reason
     }
 
-    /// Who was refused, when known.
+    /// Identity of the refused peer, if known.
     pub fn peer(&self) -> Option<&Identity> {
         self.peer.as_ref()
     }

@@ -1,5 +1,6 @@
-//! Whose is this request? Istio's RequestAuthentication: JSON Web Tokens found where rules say, verified by the issuer's keys,
-//! and handed to authorization as claims. Time is an argument; what a worker remembers of good tokens is one too.
+//! Istio's RequestAuthentication. Finds JSON Web Tokens where rules look for them, verifies them with the issuer's
+//! keys, and passes their claims to authorization. The current time and the worker's cache of good tokens are
+//! arguments.
 //!
 //! ```text
 //! TokenRule* + key sets ──► Rules::new ──► Rules::examine(Request, now, Cache) ──► Outcome

@@ -1,5 +1,5 @@
-//! What a term of a rule asks about: the fields of `from.source` and `to.operation` and the keys of `when` are the same
-//! attributes by two spellings.
+//! Attributes that the terms of an authorization rule test. The fields of `from.source` and `to.operation` and the keys
+//! of `when` are two spellings of the same attributes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -93,8 +93,8 @@ impl Attribute {
         }
     }
 
-    /// Whether only HTTP can answer it. On a connection whose protocol is not HTTP such a term makes an ALLOW rule match
-    /// nothing, and counts for nothing in every other rule.
+    /// Returns true if only an HTTP request has this attribute. On a connection whose protocol is not HTTP, a term on
+    /// it makes an ALLOW rule match nothing. Every other rule ignores the term.
     pub fn is_http(&self) -> bool {
         matches!(
             self,
@@ -109,7 +109,7 @@ impl Attribute {
         )
     }
 
-    /// Whether anything can answer it.
+    /// Returns true if the proxy can read this attribute.
     pub fn is_answerable(&self) -> bool {
         !matches!(self, Self::Unanswerable(_))
     }
@@ -143,7 +143,7 @@ impl fmt::Display for Attribute {
     }
 }
 
-/// What stands between the first and the last bracket, if that is all there is.
+/// The text between the first and the last bracket, if the whole text is bracketed.
 fn in_brackets(text: &str) -> Option<&str> {
     let name = text.strip_prefix('[')?.strip_suffix(']')?;
     (!name.is_empty()).then_some(name)

@@ -23,17 +23,17 @@ impl Cidr {
         self.address
     }
 
-    /// How many bits decide.
+    /// Length of the prefix in bits.
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Whether it is a block of IPv4-mapped IPv6 addresses, in which no client ever is.
+    /// Returns true if the block consists of IPv4-mapped IPv6 addresses. No client ever has an address in it.
     pub fn is_mapped(&self) -> bool {
         matches!(self.address, IpAddr::V6(v6) if self.length >= 96 && v6.to_ipv4_mapped().is_some())
     }
 
-    /// Whether the address lies in it.
+    /// Returns true if the block contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(block), IpAddr::V4(one)) => {

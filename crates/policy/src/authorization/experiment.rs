@@ -11,7 +11,7 @@ use super::attribute::Attribute;
 use super::facts::{Facts, Http};
 use super::policy::{Action, Policy, PolicyName, Rule, Term};
 
-/// What all rules of a set are made of.
+/// The kind of condition that all rules of a generated set use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Whole paths.
@@ -163,7 +163,7 @@ impl Kind {
         rule
     }
 
-    /// What a rule asks, and the value it wants.
+    /// The attribute that rule `number` tests, and the value it requires.
     fn asked(self, number: usize) -> (Attribute, String) {
         let n = format!("{number:05}");
         let header = |name: &str| Attribute::RequestHeader(name.into());

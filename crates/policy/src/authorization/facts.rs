@@ -1,4 +1,5 @@
-//! What is known of a request, borrowed from where it already lies: making it costs nothing. At layer 4 there is no `http`.
+//! Attributes of a request, borrowed from the connection and the request: building `Facts` costs nothing. At layer 4
+//! `http` is absent.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,16 +7,16 @@ use voile_model::Identity;
 
 use crate::claims::Claims;
 
-/// What is known of one connection, and of one request on it.
+/// Attributes of one connection and of one request on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// Who the peer proved to be by mutual TLS that we ended.
+    /// Identity that the peer proved by mutual TLS that this proxy terminated.
     pub source: Option<&'a Identity>,
     /// The address of the direct peer.
     pub source_ip: IpAddr,
     /// The address of the original client: by X-Forwarded-For with trusted hops or the PROXY protocol, else the peer's.
     pub remote_ip: IpAddr,
-    /// Where the connection was made to: the workload's address and port.
+    /// Destination of the connection: the workload's address and port.
     pub destination: SocketAddr,
     /// The server name of the TLS handshake.
     pub sni: Option<&'a str>,
@@ -23,7 +24,7 @@ pub struct Facts<'a> {
     pub http: Option<Http<'a>>,
 }
 
-/// What is known of one HTTP request.
+/// Attributes of one HTTP request.
 #[derive(Clone, Copy)]
 pub struct Http<'a> {
     /// `:authority` or `Host` as it came, with its port.

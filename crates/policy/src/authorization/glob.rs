@@ -1,6 +1,6 @@
 //! Texts with stars in any place, which Istio allows in namespaces: each star stands for any bytes, none included.
 
-/// Whether the text is what the pattern describes.
+/// Returns true if the text matches the pattern.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let mut pieces = pattern.split(|byte| *byte == b'*');
     let first = pieces.next().unwrap_or_default();

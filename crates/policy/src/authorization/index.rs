@@ -1,10 +1,14 @@
-//! The compiled evaluator: all policies of a workload in one index, whose answers take a time that depends on the request
-//! and hardly on the number of policies, rules or values.
+//! The compiled evaluator: one index over all policies of a workload. The time of a decision depends on the request and
+//! hardly on the number of policies, rules or values.
 //!
-//! What bounds it: for each attribute that some rule asks about, one hash of a whole text, one for each length of prefix or
-//! suffix that occurs (never more than the text has bytes), one for each length of block (33 for IPv4, 129 for IPv6), the
-//! steps of the template trie; then the rules found, at most a dozen under one value unless they cannot be told apart by
-//! any list of values, and 64 of the excluded rest at a time. See docs/decisions/0014-authorization.md.
+//! A decision costs at most, for each attribute that some rule tests:
+//! - one hash of the whole text;
+//! - one hash for each length of prefix or suffix that occurs, never more than the text has bytes;
+//! - one hash for each length of block (33 for IPv4, 129 for IPv6);
+//! - the steps of the template trie.
+//!
+//! Then come the rules found: at most a dozen under one value, unless no list of values tells them apart. The excluded
+//! rest is tested 64 rules at a time. See docs/decisions/0014-authorization.md.
 
 mod addresses;
 mod build;
@@ -32,7 +36,7 @@ use super::policy::{Action, Policy, PolicyName};
 use super::verdict::{Outcome, RuleRef};
 use super::weigh::{Group, Groups, weigh};
 
-/// What an engine remembers of a policy, for people.
+/// The parts of a policy that logs and tools show to people.
 #[derive(Debug)]
 struct Named {
     name: PolicyName,
@@ -86,12 +90,13 @@ impl Engine {
         }
     }
 
-    /// What the policies say of a request, or of a connection that is not HTTP.
+    /// Decides a request, or a connection that is not HTTP, by the policies.
     pub fn decide(&self, facts: &Facts<'_>) -> Outcome {
         self.decide_with(facts, None)
     }
 
-    /// The same of a request that is no longer as it `came`: whoever a CUSTOM rule asks is asked if the rule matches either.
+    /// Like [`Self::decide`], for a request that differs from the request as it `came`. The provider of a CUSTOM rule
+    /// is asked if the rule matches either form.
     pub fn decide_with(&self, facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
         let nodes = match facts.http {
             Some(_) => &self.http,
@@ -113,7 +118,7 @@ impl Engine {
         })
     }
 
-    /// Whether there is nothing to decide.
+    /// Returns true if there are no policies.
     pub fn is_empty(&self) -> bool {
         self.policies.is_empty()
     }
@@ -123,7 +128,7 @@ impl Engine {
         Some(&self.policies.get(rule.policy as usize)?.name)
     }
 
-    /// Where a rule's policy was written.
+    /// The file and line where a rule's policy is written.
     pub fn origin(&self, rule: RuleRef) -> Option<&str> {
         self.policies.get(rule.policy as usize)?.origin.as_deref()
     }

@@ -41,7 +41,7 @@ const JOINED: [&str; 36] = [
     "x-request-id",
 ];
 
-/// Whether the lines of a field, called by its name in lower case, are one value.
+/// Returns true if all lines of the header form one value. `name` is in lower case.
 pub(super) fn are_joined(name: &str) -> bool {
     JOINED.binary_search(&name).is_ok()
 }

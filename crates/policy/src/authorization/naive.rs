@@ -13,12 +13,13 @@ use super::policy::{Policy, Rule, Term, Terms};
 use super::verdict::{Outcome, RuleRef};
 use super::weigh::{Group, Groups, weigh};
 
-/// What the policies say of a request.
+/// Decides a request by the policies.
 pub fn decide(policies: &[Policy], facts: &Facts<'_>) -> Outcome {
     decide_with(policies, facts, None)
 }
 
-/// The same of a request that is no longer as it `came`: whoever a CUSTOM rule asks is asked if the rule matches either.
+/// Like [`decide`], for a request that differs from the request as it `came`. The provider of a CUSTOM rule is asked if
+/// the rule matches either form.
 pub fn decide_with(policies: &[Policy], facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
     let groups = Groups::of(policies.iter());
     weigh(&groups, |group| {
@@ -50,7 +51,7 @@ pub fn matching(policy: &Policy, facts: &Facts<'_>) -> Option<usize> {
     })
 }
 
-/// Whether a rule all of whose terms can be answered matches.
+/// Returns true if a rule matches whose terms can all be evaluated.
 pub fn rule_matches(rule: &Rule, facts: &Facts<'_>) -> bool {
     let one_of =
         |parts: &[Terms]| parts.is_empty() || parts.iter().any(|terms| all_hold(terms, facts));
@@ -61,8 +62,8 @@ fn all_hold(terms: &Terms, facts: &Facts<'_>) -> bool {
     terms.iter().all(|term| holds(term, facts))
 }
 
-/// Whether a term holds: one of the values, none of the others. What is absent matches nothing, so that a list of values
-/// fails on it and a list of excluded values does not.
+/// Returns true if the term holds: one of the values of `any` matches and none of `none`. A missing attribute matches
+/// no value: a list of values fails on it, a list of excluded values holds.
 pub fn holds(term: &Term, facts: &Facts<'_>) -> bool {
     let matches = |pattern: &Pattern| pattern_matches(&term.attribute, pattern, facts);
     (term.any.is_empty() || term.any.iter().any(matches)) && !term.none.iter().any(matches)
@@ -107,8 +108,9 @@ fn peer_matches(attribute: &Attribute, pattern: &Pattern, peer: &Identity) -> bo
     }
 }
 
-/// Istio asks whether `/ns/VALUE/` occurs in the principal, stars standing for anything: a value that ends as `sa` does is
-/// found in everybody's, and one that is `sa` in those of namespace `ns`. Whoever wants the same answers asks the same.
+/// Istio tests for `/ns/VALUE/` anywhere in the principal, and a star stands for any text. So a value that ends as `sa`
+/// does matches every principal. A value that is `sa` matches the principals of namespace `ns`. This code gives the
+/// same answers.
 fn namespace_matches(text: &Text, peer: &Identity) -> bool {
     let principal = peer.to_string();
     let starts = principal.match_indices('/').filter_map(|(at, _)| {
@@ -158,8 +160,8 @@ fn text_or_present(text: &Text, value: &[u8]) -> bool {
     *text == Text::Present || text.matches(value)
 }
 
-/// Whether one of a header's lines matches: each is compared by itself, unless all are one value ([`lines`]). The pseudo-headers
-/// are headers too, and `Host` is `:authority`.
+/// Returns true if one of the header's lines matches. Each line is compared by itself, unless all lines form one value
+/// ([`lines`]). The pseudo-headers are headers too, and `Host` is `:authority`.
 fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
     match name {
         ":authority" | "host" => {

@@ -1,6 +1,6 @@
-//! One spelling for a path before policies see it, in Istio's four modes, as a stock Envoy does it (the table below was seen
-//! of Envoy 1.40). What is matched is what is forwarded. Doing it twice changes nothing: a path that would change again
-//! (`/%%341`, which becomes `/%41`) is refused, which is stricter than Envoy.
+//! Normalises a path before policies match it, in Istio's four modes, as stock Envoy does (the table below was observed
+//! with Envoy 1.40). The proxy forwards the path that the policies matched. Normalising twice changes nothing: a path
+//! that a second pass would change (`/%%341`, which becomes `/%41`) is refused. This is stricter than Envoy.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,8 @@ impl PathNormalization {
         })
     }
 
-    /// The path (with its query, which stays as it is) in this mode's spelling. What is no path (`*`, an authority) stays.
+    /// Normalises the path in this mode; its query stays unchanged. A target that is no path (`*`, an authority) stays
+    /// unchanged.
     pub fn normalize(self, target: &[u8]) -> Result<Cow<'_, [u8]>, PathError> {
         if self == Self::None || target.first() != Some(&b'/') || !self.may_change(target) {
             return Ok(Cow::Borrowed(target));
@@ -59,7 +60,7 @@ impl PathNormalization {
         Ok(Cow::Owned(once))
     }
 
-    /// Whether anything in it needs a second look; most paths end here.
+    /// Returns true if the target may need normalisation. Most paths do not.
     fn may_change(self, target: &[u8]) -> bool {
         let mut before = 0;
         for byte in target {
@@ -150,7 +151,7 @@ fn dot_segments(path: &[u8]) -> Result<Vec<u8>, PathError> {
     Ok(out)
 }
 
-/// How many dots a segment is, if it is one or two, escaped or not.
+/// The number of dots of a segment that consists of one or two dots, escaped or not.
 fn dots(segment: &[u8]) -> Option<usize> {
     let mut rest = segment;
     let mut count = 0;

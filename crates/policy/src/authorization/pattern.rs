@@ -1,5 +1,6 @@
-//! The values of a term, read once. What a star means depends on the attribute, and so does what is refused, exactly as in
-//! Istio's admission; what it would let through without meaning (a namespace with a slash) is refused here too.
+//! Parses the values of a term, once per policy. The meaning of a star and the refused values depend on the attribute,
+//! exactly as in Istio's admission. Values that Istio admits although they mean nothing (a namespace with a slash) are
+//! refused here too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub enum Pattern {
     Unanswerable(Arc<str>),
 }
 
-/// How a text is compared. An empty text is never `Prefix` or `Suffix`: that is `Present`.
+/// The comparison of a text with a value. An empty text is never `Prefix` or `Suffix`: it is `Present`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Text {
     /// The whole text.
@@ -83,7 +84,7 @@ pub enum ValueError {
     Template(#[from] TemplateError),
 }
 
-/// What of a hostile text an error repeats.
+/// The part of a hostile text that an error repeats.
 pub(super) fn excerpt(value: &str) -> String {
     value.chars().take(100).collect()
 }
@@ -150,7 +151,8 @@ impl Text {
         }
     }
 
-    /// Whether a text is what this describes. `Present` wants one that is not empty and has one line, as Envoy's `.+` does.
+    /// Returns true if the value matches. `Present` matches a value that is not empty and has one line, as Envoy's `.+`
+    /// does.
     pub fn matches(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(text) => value == text.as_bytes(),
@@ -178,7 +180,7 @@ impl Text {
     }
 }
 
-/// What `.+` finds in a text: something, on one line.
+/// Returns true if `.+` matches the whole value: it is not empty and has one line.
 pub(super) fn is_present(value: &[u8]) -> bool {
     !value.is_empty() && !value.contains(&b'\n')
 }

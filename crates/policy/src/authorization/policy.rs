@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::attribute::Attribute;
 use super::pattern::{Pattern, ValueError};
 
-/// Where a policy stands among resources.
+/// Namespace and name of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyName {
     /// Its namespace.
@@ -22,7 +22,7 @@ impl fmt::Display for PolicyName {
     }
 }
 
-/// What a policy does to the requests that one of its rules matches.
+/// The effect of a policy on the requests that one of its rules matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// They may pass; where any ALLOW policy holds, nothing else may.
@@ -40,11 +40,11 @@ pub enum Action {
 pub struct Policy {
     /// Its name.
     pub name: PolicyName,
-    /// Where it was written, for people: file and line.
+    /// File and line where the policy is written, for people.
     pub origin: Option<Arc<str>>,
-    /// What it does.
+    /// Its action.
     pub action: Action,
-    /// Whether it only says what it would do.
+    /// True if the policy only records its decision and does not enforce it.
     pub dry_run: bool,
     /// A request is matched when one of these matches. None of them: it never is.
     pub rules: Vec<Rule>,
@@ -78,7 +78,7 @@ pub struct Rule {
 /// One attribute against its lists: one of `any` must match unless that is empty, and none of `none` may.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Term {
-    /// What is asked about.
+    /// The attribute under test.
     pub attribute: Attribute,
     /// `values`, `paths`, …
     pub any: Vec<Pattern>,
@@ -105,7 +105,7 @@ impl Term {
         })
     }
 
-    /// Whether it asks nothing (both lists are empty). Istio leaves such terms out.
+    /// Returns true if both lists are empty. Istio leaves empty terms out.
     pub fn is_empty(&self) -> bool {
         self.any.is_empty() && self.none.is_empty()
     }
@@ -118,8 +118,9 @@ impl Rule {
         parts.flatten().chain(&self.when)
     }
 
-    /// What is left of it on a connection that is not HTTP, or where nobody can answer a key: an ALLOW rule that asks such
-    /// things matches nothing, any other is asked without them (so that a DENY rule reaches further, never less far).
+    /// The rule without the terms that cannot be evaluated: HTTP terms on a connection that is not HTTP, and unknown
+    /// keys. An ALLOW rule with such a term matches nothing. Any other rule drops the term, so that a DENY rule matches
+    /// more requests, never fewer.
     pub fn answerable(&self, action: &Action, http: bool) -> Option<Self> {
         let asked =
             |term: &Term| term.attribute.is_answerable() && (http || !term.attribute.is_http());

@@ -27,12 +27,12 @@ pub struct TemplateError {
 const ONE: &str = "{*}";
 const ANY: &str = "{**}";
 
-/// Whether `{*}` and `{**}` stand for this byte.
+/// Returns true if `{*}` and `{**}` match this byte.
 pub(super) fn stands_for(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~%!$&'()+,;:@=*".contains(&byte)
 }
 
-/// Whether a literal segment may hold it.
+/// Returns true if a literal segment may contain this byte.
 fn is_literal(byte: u8) -> bool {
     stands_for(byte) && byte != b'*'
 }
@@ -77,7 +77,7 @@ impl PathTemplate {
         }))
     }
 
-    /// Whether a path without query is what this describes.
+    /// Returns true if the path, without its query, matches the template.
     pub fn matches(&self, path: &[u8]) -> bool {
         let Some((b'/', rest)) = path.split_first() else {
             return false;

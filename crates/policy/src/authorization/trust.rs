@@ -41,7 +41,7 @@ impl TrustDomains {
         let expanded = list.iter().flat_map(|pattern| {
             let values = self.expand(attribute, &pattern.to_string());
             let read = |value: &String| Pattern::parse(attribute, namespace, value).ok();
-            // What cannot be read again has not changed.
+            // A value that cannot be parsed again is left unchanged.
             let read: Option<Vec<_>> = values.iter().map(read).collect();
             read.unwrap_or_else(|| vec![pattern.clone()])
         });
@@ -85,7 +85,7 @@ impl TrustDomains {
     }
 }
 
-/// Whether its values may be of one domain or another.
+/// Returns true if the attribute's values name a trust domain.
 fn names_a_domain(attribute: &Attribute) -> bool {
     matches!(
         attribute,

@@ -1,27 +1,27 @@
-//! What an evaluation yields. A `Permit` can only be made here, from a verdict that allows, and code that forwards asks for
-//! one; which rule decided is a small number that the engine turns into names when a person asks.
+//! The result of an evaluation. Only this module makes a `Permit`, from a verdict that allows; forwarding code requires
+//! one. The rule that decided is a small number; the engine turns it into names when a person asks.
 
-/// A rule by its place: the policy in the list that was given, the rule in the policy.
+/// A rule by its index: the policy in the given list, and the rule in the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleRef {
-    /// Which policy.
+    /// Index of the policy.
     pub policy: u32,
-    /// Which of its rules.
+    /// Index of the rule within the policy.
     pub rule: u32,
 }
 
-/// Everything that was found out about one request.
+/// The complete result of the evaluation of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether it may pass.
+    /// The decision about the request.
     pub verdict: Verdict,
     /// The AUDIT rule that marks it.
     pub audit: Option<RuleRef>,
-    /// What dry-run policies would have done.
+    /// The decisions that dry-run policies would have made.
     pub dry_run: DryRun,
 }
 
-/// Whether a request may pass.
+/// The decision whether a request may pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
@@ -115,7 +115,7 @@ impl Ask {
     }
 }
 
-/// What dry-run policies would have done, by action; none where there are none.
+/// The decisions that dry-run policies would have made, by action; `None` for an action without dry-run policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DryRun {
     /// By those with ALLOW.
@@ -126,10 +126,10 @@ pub struct DryRun {
     pub custom: Option<DryRunVerdict>,
 }
 
-/// What the dry-run policies of one action say.
+/// The decision of the dry-run policies of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DryRunVerdict {
-    /// Whether they would let it pass.
+    /// True if they would let the request pass.
     pub allowed: bool,
     /// The rule that matched.
     pub rule: Option<RuleRef>,

@@ -32,7 +32,7 @@ impl Group {
         Self::DryAudit,
     ];
 
-    /// Whether its rules say that somebody is asked.
+    /// Returns true if a matching rule of this group asks an external provider.
     pub(super) fn asks(self) -> bool {
         matches!(self, Self::Custom | Self::DryCustom)
     }
@@ -64,7 +64,7 @@ impl Groups {
         let mut provider = None;
         for policy in policies {
             groups.present |= 1 << Group::of(policy) as u8;
-            // What is only tried out changes nothing of what is enforced.
+            // Dry-run policies do not affect enforced ones.
             if let (Action::Custom(name), false) = (&policy.action, policy.dry_run) {
                 groups.several_providers |= *provider.get_or_insert(name) != name;
             }

@@ -84,9 +84,9 @@ impl Claims {
 
 struct Strict<'c> {
     claims: &'c mut Claims,
-    /// How much deeper it may go.
+    /// Levels of nesting that are still allowed.
     depth: usize,
-    /// How many values may still come.
+    /// Values that are still allowed.
     left: &'c mut usize,
 }
 
@@ -96,7 +96,7 @@ impl Strict<'_> {
         Ok(())
     }
 
-    /// What is inside of a list or an object that begins here, and where that is.
+    /// Opens a list or an object: its index, and the reader of its contents.
     fn inside<E: Error>(&mut self) -> Result<(usize, Strict<'_>), E> {
         let depth = self.depth.checked_sub(1);
         let depth = depth.ok_or_else(|| E::custom("too deep"))?;

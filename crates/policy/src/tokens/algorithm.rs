@@ -33,10 +33,10 @@ pub enum Algorithm {
     EdDsa,
 }
 
-/// How many algorithms an RSA key may be used with.
+/// Number of algorithms that an RSA key may be used with.
 pub(super) const RSA_ALGORITHMS: usize = 6;
 
-/// What kind of key an algorithm wants.
+/// The kind of key that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// With this number among the algorithms of RSA.
@@ -102,7 +102,7 @@ pub(super) fn rsa(number: usize) -> &'static RsaParameters {
     ALL[number]
 }
 
-/// What verifies with a key that is not RSA.
+/// The verification algorithm for a key that is not RSA.
 pub(super) fn other(kind: Kind) -> Option<&'static dyn VerificationAlgorithm> {
     static P256: &EcdsaVerificationAlgorithm = &ECDSA_P256_SHA256_FIXED;
     static P384: &EcdsaVerificationAlgorithm = &ECDSA_P384_SHA384_FIXED;

@@ -1,6 +1,7 @@
-//! What a worker remembers: tokens whose signature held, by the hash of the whole token, and compared as a whole, so that no two
-//! are ever taken for each other. Bounded in bytes; what was asked for again since stays longer. Of bad tokens nothing is
-//! kept: who sends them can send a new one each time, and keys that come later may make one good.
+//! A worker's cache of tokens whose signature was valid. The key is a hash of the whole token; the whole token is
+//! compared too, so that no token is mistaken for another. The cache is bounded in bytes, and a token that was used
+//! again stays longer. Bad tokens are not cached: an attacker can send a new one each time, and a later key may make
+//! one valid.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -31,7 +32,7 @@ pub struct Cache {
 
 struct Entry {
     token: Arc<Token>,
-    /// Where several rules believe one issuer: keys that need not be tried again with this token.
+    /// Keys that need not be tried again with this token, if several rules trust the same issuer.
     strangers: Strangers,
     bytes: usize,
     used: bool,
@@ -84,12 +85,12 @@ impl Cache {
         }
     }
 
-    /// How many tokens are remembered.
+    /// The number of cached tokens.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none is.
+    /// Returns true if no token is cached.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

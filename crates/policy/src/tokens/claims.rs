@@ -18,10 +18,11 @@ pub struct Token {
     pub(super) text: Box<str>,
     signed: usize,
     payload: usize,
-    /// What was made of it by which keys: a rule that says otherwise has to look again.
+    /// Fingerprint of the keys and settings that produced this result. A rule with another fingerprint examines the
+    /// token again.
     pub(super) profile: Fingerprint,
     issuer: Option<Span>,
-    /// Where `aud` is split and so no longer says it.
+    /// The audiences, if `aud` was split and the claims no longer hold them as sent.
     audiences: Option<Box<[Box<str>]>>,
     not_before: u64,
     expiry: Option<u64>,
@@ -31,7 +32,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// What a rule makes of a token whose signature its keys made.
+    /// Applies a rule to a token that one of the rule's keys signed.
     pub(super) fn new(read: &mut Unverified<'_>, rule: &Rule) -> Result<Self, Reason> {
         let outputs = rule.outputs.iter();
         let outputs = outputs.map(|output| written(output, &read.claims));
@@ -111,7 +112,7 @@ impl Token {
     }
 }
 
-/// Whether the time is between these two, give or take what clocks differ.
+/// Returns an error unless `now` is between `not_before` and `expiry`, with the allowed clock skew on both sides.
 pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<(), Reason> {
     if now.saturating_add(CLOCK_SKEW_SECONDS) < not_before {
         return Err(Reason::NotYetValid);

@@ -1,4 +1,5 @@
-//! What becomes of the request: the token goes unless the rule forwards it, headers that only tokens may write come in.
+//! Changes to a request with a verified token. The token is removed unless the rule forwards it; headers that only
+//! tokens may set are added.
 
 use std::borrow::Cow;
 
@@ -8,7 +9,8 @@ use super::outcome::Verified;
 use super::places::{Place, pairs, params};
 use super::rules::Rules;
 
-/// How a request with a good token is changed before anything else looks at it, authorization included. Names are in lower case.
+/// Changes to a request with a good token. They apply before any other code sees the request, authorization included.
+/// Names are in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edits<'a> {
     /// Headers of which every line goes; those of `Rules::owned_headers` go besides.
@@ -22,7 +24,7 @@ pub struct Edits<'a> {
 }
 
 impl Verified {
-    /// What the request's change is.
+    /// The changes to the request.
     pub fn edits<'a>(&'a self, rules: &'a Rules) -> Edits<'a> {
         let mut edits = Edits::default();
         let Some(rule) = rules.rules.get(self.rule) else {

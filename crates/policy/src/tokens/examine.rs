@@ -46,7 +46,7 @@ impl Looked<'_> {
 struct Examining<'a> {
     now: u64,
     cache: &'a mut Cache,
-    /// How many signatures may still be checked.
+    /// Number of signature checks that are still allowed.
     left: usize,
 }
 
@@ -124,7 +124,7 @@ impl Rules {
         all
     }
 
-    /// Whether all tokens in a rule's places are good by it. The one in the first place says whose the request is.
+    /// Verifies all tokens in a rule's places. The token in the first place gives the request's principal.
     fn accept(
         &self,
         number: u32,
@@ -174,7 +174,7 @@ impl Rules {
 }
 
 impl Examining<'_> {
-    /// Whether a token is good by a rule that believes its issuer.
+    /// Verifies a token by a rule that trusts its issuer.
     fn check(&mut self, rule: &Rule, token: &mut Looked<'_>) -> Result<Arc<Token>, Reason> {
         match &token.known {
             Known::Good(good) => {

@@ -9,7 +9,7 @@ use super::algorithm::Algorithm;
 use super::cache::{Hashed, hash};
 use super::limits::{MAX_HEADER_BYTES, MAX_HEADERS};
 
-/// What a header says.
+/// The parts of a token's header that verification needs.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
     pub(super) algorithm: Algorithm,

@@ -15,7 +15,7 @@ use super::algorithm::{self, Algorithm, Kind, RSA_ALGORITHMS};
 use super::limits::{MAX_KEY_SET_BYTES, MAX_KEYS};
 use crate::claims::Claims;
 
-/// What tells key sets apart: SHA-256 of what was read.
+/// Identity of a key set: SHA-256 of the text that was parsed.
 pub(super) type Fingerprint = [u8; 32];
 
 /// The keys of an issuer.
@@ -35,7 +35,8 @@ impl fmt::Debug for KeySet {
     }
 }
 
-/// Why a text is no key set. Whoever has only such a text has no keys, and no token is believed.
+/// Reasons to refuse a text as a key set. An issuer whose only text is refused has no keys, so none of its tokens is
+/// accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeySetError {
     /// Too long.
@@ -96,7 +97,7 @@ enum Material {
     Other(Kind, ParsedPublicKey),
 }
 
-/// What the keys say of a signature.
+/// The result of checking a signature with the keys of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Checked {
     /// One of them made it.
@@ -153,7 +154,7 @@ impl KeySet {
         Ok(set)
     }
 
-    /// How many keys can be used.
+    /// The number of usable keys.
     pub fn usable(&self) -> usize {
         self.keys.len()
     }
@@ -168,7 +169,7 @@ impl KeySet {
         &self.private
     }
 
-    /// Whether one of the keys made this signature, trying at most `left` of them.
+    /// Checks whether one of the keys made this signature, trying at most `left` of them.
     pub(super) fn check(
         &self,
         algorithm: Algorithm,
@@ -252,7 +253,7 @@ impl Key {
         }
     }
 
-    /// Whether the algorithm is for keys of this kind.
+    /// Returns true if the algorithm uses keys of this kind.
     fn fits(&self, algorithm: Algorithm) -> bool {
         match &self.material {
             Material::Rsa { .. } => matches!(algorithm.kind(), Kind::Rsa(_)),

@@ -1,12 +1,12 @@
 //! Every limit of what a stranger's token may cost.
 
-/// How far clocks may differ, in seconds, when `exp` and `nbf` are compared: Envoy's default.
+/// Allowed clock skew in seconds for `exp` and `nbf`: Envoy's default.
 pub const CLOCK_SKEW_SECONDS: u64 = 60;
 /// Longest token in bytes: as long as a request's head may be, so that it is the head's limit that people meet.
 pub const MAX_TOKEN_BYTES: usize = 60 * 1024;
 /// Most values (texts, numbers, lists, objects) in one token: a thousand claims with lists in them pass, a bomb does not.
 pub const MAX_CLAIM_VALUES: usize = 8 * 1024;
-/// How deep lists and objects of a token or key set may nest: Envoy's limit.
+/// Deepest nesting of lists and objects in a token or key set: Envoy's limit.
 pub const MAX_DEPTH: usize = 100;
 /// Most tokens one request may carry in the places that rules name.
 pub const MAX_TOKENS: usize = 8;
@@ -19,7 +19,7 @@ pub const MAX_KEY_SET_BYTES: usize = 256 * 1024;
 pub const MAX_KEYS: usize = 100;
 /// Longest value of a header that is written from a claim, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 8 * 1024;
-/// What one worker may remember of good tokens, in bytes: about a thousand ordinary ones.
+/// Size of a worker's cache of good tokens in bytes: about a thousand ordinary tokens.
 pub const CACHE_BYTES: usize = 2 * 1024 * 1024;
 /// Headers of good tokens that one worker remembers: an issuer has one for each key it signs with.
 pub(super) const MAX_HEADERS: usize = 256;

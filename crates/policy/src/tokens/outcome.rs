@@ -1,5 +1,5 @@
-//! What looking for a token yields. Words and statuses of refusals are those that Envoy gives, which is what people who come from
-//! Istio search for.
+//! The result of the search for a token. Refusals use Envoy's words and statuses, because people who come from Istio
+//! search for them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::claims::Token;
 use crate::claims::Claims;
 
-/// What is known of a request's token.
+/// The state of a request's token.
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Outcome {
@@ -25,7 +25,7 @@ pub enum Outcome {
 pub struct Verified {
     pub(super) token: Arc<Token>,
     pub(super) rule: usize,
-    /// Where this rule's tokens were, by the places' numbers.
+    /// Numbers of the places where this rule's tokens were found.
     pub(super) places: SmallVec<[u16; 2]>,
 }
 

@@ -1,5 +1,5 @@
-//! Where tokens are: headers, parameters of the query, cookies. A request is walked once, by its own names, so that a thousand rules
-//! with places of their own cost what one costs.
+//! Finds tokens in headers, query parameters and cookies. One pass over the request's own names finds them all, so that
+//! a thousand rules with different places cost as much as one.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::limits::MAX_TOKENS;
 use super::outcome::Reason;
 use crate::authorization::Headers;
 
-/// What is asked of a request.
+/// The parts of a request that can hold a token.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The method.

@@ -19,9 +19,9 @@ const SIGNATURE_BYTES: usize = 264;
 pub(super) struct Unverified<'a> {
     pub(super) text: &'a str,
     pub(super) header: Header,
-    /// What is signed: the text up to here.
+    /// Length of the signed text.
     pub(super) signed: usize,
-    /// Where the payload begins; it ends where what is signed ends.
+    /// Start of the payload; it ends with the signed text.
     pub(super) payload: usize,
     pub(super) signature: SmallVec<[u8; SIGNATURE_BYTES]>,
     pub(super) claims: Claims,
@@ -30,7 +30,7 @@ pub(super) struct Unverified<'a> {
 }
 
 impl<'a> Unverified<'a> {
-    /// Reads it. What is wrong first is what is said, in the order in which Envoy looks.
+    /// Parses a token. The first fault is reported, in the order in which Envoy checks.
     pub(super) fn read(text: &'a [u8], headers: &Headers) -> Result<Self, Reason> {
         let text = std::str::from_utf8(text).map_err(|_| Reason::Form)?;
         let (first, payload, signature) = parts(text).ok_or(Reason::Form)?;

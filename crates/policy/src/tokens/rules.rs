@@ -57,7 +57,7 @@ pub(super) struct Rule {
     pub(super) payload_header: Option<Arc<str>>,
     pub(super) outputs: Box<[ClaimOutput]>,
     pub(super) split: Box<[Arc<str>]>,
-    /// What a token that is remembered depends on: keys, outputs, claims that are split.
+    /// Fingerprint of everything that a cached token depends on: keys, outputs, claims that are split.
     pub(super) profile: Fingerprint,
 }
 
@@ -68,7 +68,7 @@ impl Rules {
         let given: Vec<Given<'a>> = given.into_iter().collect();
         let owned = owned(&given);
         let mut all: Vec<Place> = given.iter().flat_map(|one| Place::of(one.rule)).collect();
-        // What only tokens may write is taken off before anybody looks, so that no token is ever in it.
+        // Headers that only tokens may set are removed before the search. No token is ever in one of them.
         all.retain(|place| !matches!(place, Place::Header(name, _) if owned.contains(name)));
         all.sort();
         all.dedup();
@@ -130,12 +130,12 @@ impl Rules {
         Ok(set)
     }
 
-    /// Whether there are none, so that nothing need be asked.
+    /// Returns true if there are no rules, so that no request need be examined.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// How many there are.
+    /// The number of rules.
     pub fn len(&self) -> usize {
         self.rules.len()
     }
@@ -146,7 +146,7 @@ impl Rules {
         &self.owned
     }
 
-    /// Whether tokens are looked for in the query's parameter of this name, decoded.
+    /// Returns true if a rule looks for tokens in the query parameter of this (decoded) name.
     pub fn reads_param(&self, name: &[u8]) -> bool {
         self.places.reads_param(name)
     }
@@ -191,7 +191,7 @@ impl Rule {
         if let Ok(keys) = &keys {
             parts.push(&keys.fingerprint);
         }
-        // How many there are tells both lists apart.
+        // The count separates the two lists in the fingerprint.
         let count = split.len().to_le_bytes();
         parts.push(&count);
         parts.extend(split.iter().map(|name| name.as_bytes()));
@@ -209,7 +209,7 @@ impl Rule {
         }
     }
 
-    /// Whether one of these audiences is one of the rule's.
+    /// Returns an error unless one of these audiences is one of the rule's.
     pub(super) fn takes_audience<'a>(
         &self,
         mut audiences: impl Iterator<Item = &'a str>,
@@ -224,7 +224,7 @@ impl Rule {
         }
     }
 
-    /// Whether it believes this issuer.
+    /// Returns true if the rule trusts this issuer.
     pub(super) fn believes(&self, issuer: &str) -> bool {
         self.issuer.is_empty() || *self.issuer == *issuer
     }

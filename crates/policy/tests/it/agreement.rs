@@ -26,7 +26,7 @@ fn agrees(seed: u64, set: &[Policy], random: &mut Random) -> [usize; 3] {
             wanted,
             "seed {seed}: {sent:#?}\n{set:#?}"
         );
-        // What a CUSTOM rule asks may be there in either reading, and only there a second one counts.
+        // A CUSTOM rule may match either reading of the request; a second reading counts for CUSTOM rules only.
         let other = request(random, Scope::ALL);
         let came = match (facts.http, other.facts().http) {
             (Some(_), Some(http)) => voile_policy::authorization::Facts {
@@ -89,7 +89,7 @@ fn the_generator_reaches_every_field_and_matcher() {
     assert_eq!(reached.unheard_of(), Vec::<&String>::new());
 }
 
-/// Whether it passes, is denied or asked about, and by which policy and rule; why it is denied.
+/// The verdict (allowed, denied, ask), the policy and rule that decided, and the reason of a denial.
 fn by_name(set: &[Policy], verdict: &Verdict) -> (u8, Option<(PolicyName, u32)>, Option<Reason>) {
     let (kind, rule, reason) = match verdict {
         Verdict::Allowed(permit) => (0, permit.rule(), None),
@@ -225,7 +225,7 @@ fn another_deny_policy_never_gives_and_the_first_allow_policy_never_does_either(
                 dry_run: false,
                 rules: vec![rule(&mut random, Scope::ALL)],
             };
-            // Wherever it stands among the others.
+            // The new policy may stand at any position among the others.
             let mut with = set.clone();
             with.insert(random.below(set.len() + 1), more);
             let after = allowed(&with, &sent);

@@ -1,7 +1,8 @@
-//! What a decision costs, in instructions counted by valgrind, so that it cannot come to grow with the number of rules; and
-//! what the rules cost in memory. This binary runs itself once more under valgrind; compiling the policies is not counted.
+//! Cost of a decision in instructions, counted by valgrind, so that it cannot start to grow with the number of rules.
+//! Also the memory of the rules. This binary runs itself once more under valgrind; compiling the policies is not
+//! counted.
 //!
-//! The counts are those of the profile under test and repeat exactly. Time is the laboratory's business.
+//! The counts are those of the profile under test and repeat exactly. The lab measures time.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,8 +17,8 @@ pub(crate) use voile_testkit::instructions::{
 /// `VOILE_RULES=10000 cargo test --release -p voile-policy --test it cost -- --nocapture`.
 const MANY: usize = 300;
 const FEW: usize = 10;
-/// How much more a decision among many rules may cost: a fifth, as promised, and for kinds of a few hundred instructions
-/// nothing that would be seen.
+/// Allowed cost of a decision among many rules, in percent of the cost among few. The promise is a fifth more; for
+/// kinds of a few hundred instructions that is not noticeable.
 pub(crate) const GROWTH_PERCENT: u64 = 120;
 
 const SUBJECT: &str = "cost::subject";

@@ -103,7 +103,7 @@ pub(crate) fn asked_at(
     rules.examine(&request, now, cache)
 }
 
-/// What becomes of a token in `Authorization: Bearer`, asked twice: what is remembered must say the same.
+/// The outcome of a token in `Authorization: Bearer`, examined twice: the cached result must be the same.
 pub(crate) fn bearer(rules: &Rules, token: &str) -> String {
     let mut cache = Cache::new(1);
     let line = format!("Bearer {token}");

@@ -78,7 +78,7 @@ impl AddressTable {
         table
     }
 
-    /// What is registered under the blocks of an address (which must not be IPv4-mapped).
+    /// Reports everything registered under a block that contains the address. The address must not be IPv4-mapped.
     pub(super) fn each(&self, address: IpAddr, found: &mut impl FnMut(u32)) {
         match address {
             IpAddr::V4(address) => {

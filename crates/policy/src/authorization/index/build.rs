@@ -18,9 +18,9 @@ use crate::authorization::lines::are_joined;
 pub(super) const LONG_LIST: usize = 8;
 /// More rules than this under one value become a node of their own.
 const HEAVY: usize = 12;
-/// How often that may happen one below the other: each time another attribute is used up.
+/// Deepest nesting of nodes; each level uses up another attribute.
 const MAX_DEPTH: usize = 6;
-/// How many rules all nodes together may hold for each rule there is; beyond it, rules under one value are looked at one by one.
+/// Limit of the rules in all nodes together, per rule. Beyond it the rules under one value are tested one by one.
 const MAX_SPREAD: usize = 24;
 
 impl Matcher {
@@ -39,7 +39,8 @@ impl Matcher {
         }
     }
 
-    /// How many requests it is likely to match, beside others: the less, the better a rule is registered by it.
+    /// Estimate of how many requests the value matches. A rule is best registered under the value with the lowest
+    /// estimate.
     fn reach(self) -> u64 {
         match self {
             Self::Whole(_) => 1,
@@ -55,19 +56,19 @@ impl Matcher {
 }
 
 impl Dim {
-    /// Whether `*` takes an empty text too.
+    /// Returns true if `*` also matches an empty text.
     pub(super) fn counts_empty(self) -> bool {
         let header = matches!(self.kind(), super::rules::DimKind::Header(_));
         header || matches!(self, Self::HOST | Self::METHOD | Self::NAMESPACE)
     }
 }
 
-/// What a value is looked up by.
+/// Lookup key of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     dim: Dim,
     matcher: Matcher,
-    /// Whether finding it says that the value matches; else it only may.
+    /// True if a found key proves that the value matches; otherwise it may match.
     exact: bool,
 }
 
@@ -235,13 +236,13 @@ impl Compiler {
 /// One node in the making, and those below it.
 struct Building<'a> {
     compiler: &'a mut Compiler,
-    /// How many more rules nodes may hold.
+    /// Rules that nodes may still hold.
     budget: &'a mut usize,
     /// Nodes by their rules and the attributes that are used up.
     known: &'a mut HashMap<(Vec<u32>, Vec<Dim>), u32>,
 }
 
-/// What a node's rest is excluded by: tables, and the sets that their values stand for.
+/// Exclusions of a node's rest: tables, and the sets that their values stand for.
 type Exclusions = (Tables, Box<[Box<[Run]>]>);
 
 /// Matchers of an attribute, in an order.
@@ -305,8 +306,8 @@ impl Building<'_> {
         (registered, rest)
     }
 
-    /// What it costs to register by each list that could be: how many rules share its most shared value, weighed by how
-    /// much that value matches, and then how long it is.
+    /// Cost of registering rules by each possible list. It counts the rules that share the list's most shared value,
+    /// weighted by that value's reach; then the length of the list.
     fn costs(&mut self, rules: &[u32], used: &[Dim]) -> HashMap<Anchor, u64> {
         let store = &self.compiler.store;
         let mut sets: HashMap<Anchor, u64> = HashMap::new();
@@ -378,7 +379,7 @@ impl Building<'_> {
         self.compiler.tables(by_dim)
     }
 
-    /// What lies under one value.
+    /// The posting of one value.
     fn posting(&mut self, rules: &[u32], exact: bool, dim: Dim, used: &[Dim]) -> u32 {
         let candidate = |store: &Store, number: u32| {
             let decided = exact && asks_one_list(store, store.rules[number as usize]);
@@ -423,7 +424,7 @@ impl Building<'_> {
             let terms: Vec<Term> = terms.filter(|term| term.negated).collect();
             for term in terms {
                 for matcher in self.compiler.matchers_of(term.set) {
-                    // What may match does not exclude.
+                    // A value that only may match does not exclude a rule.
                     if !matches!(matcher, Matcher::Glob(_) | Matcher::Token(_)) {
                         let entry = places.entry((term.dim, matcher.order()));
                         let (_, excluded) = entry.or_insert_with(|| (*matcher, Vec::new()));
@@ -457,7 +458,8 @@ fn union(sets: &[u32], dim: Dim, registered: &Registered) -> Vec<u32> {
     all
 }
 
-/// Places in blocks of 64. What lies beyond the last place counts as excluded, so that a last block can be so wholly.
+/// Places in blocks of 64. Places after the last one count as excluded, so that the last block can be excluded as a
+/// whole.
 fn runs(places: &[u32], total: usize) -> Box<[Run]> {
     let mut words: BTreeMap<u32, u64> = BTreeMap::new();
     for place in places {
@@ -521,7 +523,7 @@ fn unconditional(store: &Store, rule: Rule) -> impl Iterator<Item = Term> {
     all.copied()
 }
 
-/// Whether a rule is one list of values of one attribute.
+/// Returns true if the rule tests one list of values of one attribute.
 fn asks_one_list(store: &Store, rule: Rule) -> bool {
     let many = |alternatives| parts(store, alternatives).len() > 1;
     !many(rule.from) && !many(rule.to) && unconditional(store, rule).count() == 1

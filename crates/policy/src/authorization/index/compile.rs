@@ -41,7 +41,7 @@ fn next(length: usize) -> u32 {
 pub(super) type Shape = (u32, u32, u32);
 
 impl Compiler {
-    /// What a rule asks; none when nothing can match it.
+    /// The constraints of a rule; `None` if no request can match it.
     pub(super) fn shape(
         &mut self,
         rule: &policy::Rule,

@@ -114,7 +114,7 @@ impl Hasher for TextHasher {
         self.0 = hash << 32 | hash;
     }
 
-    /// What ends a text: nothing follows it here.
+    /// Ignores the end marker of a text: only one text is hashed.
     fn write_u8(&mut self, _: u8) {}
 }
 

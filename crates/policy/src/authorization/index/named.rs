@@ -17,11 +17,11 @@ pub(super) struct Tables {
     /// Headers and claims, ascending.
     names: Box<[Dim]>,
     named: Box<[Entry]>,
-    /// Where a name stands, by a hash of its number; empty while there are few.
+    /// Index of each name in `names`, by a hash of its number; empty while there are few names.
     places: Box<[u16]>,
 }
 
-/// What a header or a claim leads to.
+/// Values registered for one header or claim.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// One value, which is compared: most names are asked for with one.
@@ -49,7 +49,7 @@ impl Tables {
         }
     }
 
-    /// What is registered under the values of a request.
+    /// Reports everything registered under the values of a request.
     pub(super) fn each(&self, store: &Store, facts: &Prepared<'_>, found: &mut impl FnMut(u32)) {
         for (dim, table) in &self.fixed {
             table.each(store, *dim, facts, found);

@@ -48,7 +48,7 @@ pub(super) struct Prepared<'a> {
     path: Option<&'a [u8]>,
     /// Each line by itself.
     headers: SmallVec<[(u16, &'a [u8]); NAMED]>,
-    /// What several lines are together, where they are one value.
+    /// The joined value of each header whose lines form one value.
     joined: Vec<(u16, Vec<u8>)>,
     claims: SmallVec<[(u16, Claim<'a>); NAMED]>,
     pub(super) issuer: Option<&'a [u8]>,

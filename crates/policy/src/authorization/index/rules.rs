@@ -45,7 +45,7 @@ impl Dim {
         Self(Self::CLAIMS | number)
     }
 
-    /// Whether it is neither a header nor a claim.
+    /// Returns true if the attribute is neither a header nor a claim.
     pub(super) fn is_fixed(self) -> bool {
         self.0 < Self::HEADERS
     }
@@ -178,7 +178,7 @@ impl Store {
             .any(|matcher| self.matches(dim, *matcher, facts))
     }
 
-    /// Whether one value matches.
+    /// Returns true if one of the request's values matches.
     fn matches(&self, dim: Dim, matcher: Matcher, facts: &Prepared<'_>) -> bool {
         if let Matcher::Block(block) = matcher {
             let block: &Cidr = &self.blocks[block as usize];

@@ -1,9 +1,10 @@
-//! Everything an engine holds, in a few flat lists that refer to each other by number, and the search through it.
+//! All data of an engine, in a few flat lists that refer to each other by number, and the search through it.
 //!
-//! A node is an index over some rules. Each rule is registered there under the values of one of its lists, one that every
-//! request it matches must match (the rarest in the node); what is found that way is looked at in full. Where many rules
-//! lie under one value, they are a node again, by their other attributes. Rules that only exclude are the rest of a node:
-//! what a request's values exclude is left out by sets, and the first that is left is looked at.
+//! A node is an index over some rules. Each rule is registered there under the values of one of its lists. Every
+//! request that the rule matches must match that list; the node picks the rarest list. The search then tests each rule
+//! it finds in full. Many rules under one value become another node, indexed by their other attributes. Rules that only
+//! exclude values are the rest of a node. The request's values remove rules from that rest by sets, and the search
+//! tests the first rule that remains.
 
 use super::addresses::AddressTable;
 use super::claims::ClaimNames;
@@ -42,7 +43,7 @@ pub(super) struct Store {
 pub(super) const SINGLE: u32 = 1 << 31;
 /// A candidate that needs no second look: the value that led to it is all it asks.
 pub(super) const DECIDED: u32 = 1 << 30;
-/// What is left of it is the rule's number.
+/// Mask for the rule's number.
 pub(super) const NUMBER: u32 = DECIDED - 1;
 
 /// The rules under one value.
@@ -85,7 +86,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// What is registered under the values of a request.
+    /// Reports everything registered under the request's values of the attribute.
     pub(super) fn each(
         &self,
         store: &Store,
@@ -240,7 +241,7 @@ impl Store {
         let mut block = 0;
         while block < blocks {
             let mut left = u64::MAX;
-            // How far this word holds.
+            // First block to which this word no longer applies.
             let mut until = blocks;
             for runs in excluded.iter_mut() {
                 while runs.first().is_some_and(|run| run.end <= block) {

@@ -19,7 +19,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// How far it stands from where it would stand if it were alone.
+    /// Distance of this slot from its home position.
     fn way(&self, at: usize, mask: usize) -> usize {
         at.wrapping_sub(self.hash as usize) & mask
     }
@@ -49,7 +49,8 @@ impl Slots {
         for (hash, text, value) in entries {
             let mut carried = Slot { hash, text, value };
             let (mut at, mut way) = (hash as usize & mask, 0);
-            // Whoever came a shorter way makes room: so no way is long, and who looks in vain knows it soon.
+            // Robin Hood hashing: an entry close to its home position yields its slot to an entry farther from home.
+            // All distances stay short, and a search for a missing text ends early.
             while slots[at].text != EMPTY {
                 let theirs = slots[at].way(at, mask);
                 if theirs < way {
@@ -63,7 +64,7 @@ impl Slots {
         Self { slots }
     }
 
-    /// What is registered under a text of that hash that `is` the one meant.
+    /// The value registered under a text with this hash that `is` accepts.
     pub(super) fn find(&self, hash: u32, is: impl Fn(TextId, u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
         let (mut at, mut way) = (hash as usize & mask, 0);
@@ -99,7 +100,7 @@ pub(super) struct TextTable {
     end_lengths: Box<[u32]>,
 }
 
-/// How a registered text is compared with a value.
+/// The way a registered text is compared with a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum How {
     Whole,
@@ -142,7 +143,7 @@ impl TextTable {
         }
     }
 
-    /// What is registered under the value itself.
+    /// The number registered under the whole value.
     pub(super) fn whole(&self, texts: &Texts, value: &[u8]) -> Option<u32> {
         if self.whole.slots.is_empty() {
             return None;
@@ -151,7 +152,7 @@ impl TextTable {
             .find(hash::whole(SEED, value), |text, _| texts.get(text) == value)
     }
 
-    /// What is registered under its beginnings, shortest first.
+    /// Reports everything registered under a prefix of the value, shortest first.
     pub(super) fn beginnings(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
         let mut state = State::new(SEED);
         for length in &self.beginning_lengths {
@@ -168,7 +169,7 @@ impl TextTable {
         }
     }
 
-    /// What is registered under its ends, shortest first.
+    /// Reports everything registered under a suffix of the value, shortest first.
     pub(super) fn ends(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
         let mut state = State::new(SEED);
         for length in &self.end_lengths {

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy)]
 struct Node {
     parent: u32,
-    /// Where `{*}` leads.
+    /// Node below `{*}`.
     one: u32,
     /// Registered under the template that ends here.
     end: u32,
@@ -123,7 +123,7 @@ impl TemplateTable {
         }
     }
 
-    /// What is registered under the templates of a path without query.
+    /// Reports everything registered under the templates that match a path without query.
     pub(super) fn each(&self, texts: &Texts, path: &[u8], found: &mut impl FnMut(u32)) {
         if path.first() != Some(&b'/') {
             return;
@@ -191,7 +191,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What follows `{**}`, from the path's end; at least one segment before it is left to `{**}`.
+    /// Matches the segments after `{**}`, from the path's end. At least one segment before them is left to `{**}`.
     fn back(&self, root: u32, start: usize, found: &mut impl FnMut(u32)) {
         let mut node = root;
         let mut rest = &self.path[start..];

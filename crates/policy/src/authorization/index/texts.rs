@@ -10,7 +10,7 @@ pub(super) type TextId = u32;
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     bytes: Vec<u8>,
-    /// Where each ends; it begins where the one before it ends.
+    /// End of each text; a text begins at the end of the text before it.
     ends: Vec<u32>,
 }
 

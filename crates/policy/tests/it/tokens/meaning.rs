@@ -1,4 +1,4 @@
-//! What rules mean: places, issuers, audiences, times, claims, and what the application gets.
+//! Semantics of token rules: places, issuers, audiences, times, claims, and the request that the application gets.
 
 use serde_json::{Value, json};
 use voile_policy::tokens::{Cache, Outcome, Request};

@@ -1,4 +1,4 @@
-//! What tokens cost in memory: what is remembered stays within its bound as the allocator counts it, and bad tokens leave nothing.
+//! Memory of tokens: the cache stays within its bound as the allocator counts it, and bad tokens leave nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -59,8 +59,9 @@ fn shapes(number: usize) -> Value {
     }
 }
 
-/// What its payload is decoded to, its claims' two pieces, its text, itself, what is known of it until its signature held; and what the
-/// library takes to check that. A name and a value must not cost one each.
+/// Allocations for a new token: the decoded payload, two for the claims, its text, the token itself, its state until
+/// its signature is checked, and those of the cryptographic library. A name or a value must not cost an allocation
+/// each.
 const OF_A_NEW_TOKEN: usize = 8;
 
 #[test]
@@ -102,7 +103,7 @@ fn what_is_remembered_stays_within_its_bound() {
     }
     println!("{cache:?}, {most} bytes of heap at most");
     assert!(cache.len() > 200, "{cache:?}");
-    // What it reckons is what it takes, give or take a fifth.
+    // The cache's own estimate is within a fifth of the real memory.
     let limit = isize::try_from(CACHE_BYTES).expect("a test's own value");
     assert!(most <= limit + limit / 5, "{most} bytes");
     cache.clear();

@@ -1,4 +1,6 @@
-//! How long it takes, for the decision page: run by hand in release, interleaved, so that a busy machine slows all alike.
+//! Duration of examining a token, for the decision page. Run it by hand in release; the cases are interleaved, so that
+//! a busy machine slows all of them alike.
+//!
 //! `cargo test --release -p voile-policy --test it -- tokens::speed --ignored --nocapture`
 
 use std::hint::black_box;
@@ -65,7 +67,7 @@ fn counted_subject() {
         let mut cache = Cache::new(3);
         for cold in [true, false] {
             begin_counting();
-            // What a header is read for once is part of the first of them.
+            // The header is parsed for the first token only.
             for number in 0..COUNTED as usize {
                 let request = request(&headers[if cold { number } else { 0 }]);
                 drop(black_box(rules.examine(&request, NOW, &mut cache)));
@@ -114,7 +116,7 @@ fn lines(name: &str, key: &SigningKey) -> Vec<String> {
     (0..TOKENS).map(line).collect()
 }
 
-/// What is signed, and the signature.
+/// The signed text and the signature.
 fn parts(line: &str) -> (&[u8], Vec<u8>) {
     let token = &line["Bearer ".len()..];
     let (signed, signature) = token.rsplit_once('.').expect("a token");
