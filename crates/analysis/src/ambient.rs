@@ -61,7 +61,7 @@ pub(crate) fn check(
     }
 }
 
-/// What of a rule no connection tells.
+/// The fields of a rule that need a request: a connection alone does not show them.
 fn of_requests(rule: &Rule) -> Vec<&'static str> {
     let source = |one: &SourceMatch| {
         let asked = [

@@ -1,5 +1,5 @@
-//! Gateway API: what of Gateways, listeners and routes is refused, and why. Who attaches to what was decided where the mesh was put
-//! together, so that what is said here is what is in force.
+//! Gateway API: reports refused Gateways, listeners and routes, with reasons. `voile-model` decides attachment when it
+//! assembles the mesh, so the reports describe the configuration in force.
 
 use voile_model::Diagnostic;
 use voile_model::mesh::gateway_api::{Reason, Refusal, Said};
@@ -7,7 +7,7 @@ use voile_model::mesh::gateway_api::{Reason, Refusal, Said};
 use crate::codes;
 use crate::view::View;
 
-/// Says what is refused.
+/// Reports each refusal.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let all = view.mesh.gateway_api.said.iter();
     for said in all {

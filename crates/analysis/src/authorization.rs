@@ -51,7 +51,7 @@ fn opaque_targets(subject: &Subject<'_>) -> Vec<Port> {
         .collect()
 }
 
-/// Whether a list names values that must be there.
+/// Returns true if the list requires one of its values.
 fn asks<T>(matches: &Matches<T>) -> bool {
     !matches.any_of.is_empty()
 }
@@ -155,7 +155,7 @@ impl Checking<'_> {
         self.error(codes::UNKNOWN_AUTHORIZER, &provider.source, message, help);
     }
 
-    /// Whether it can be asked, and about everything that the policy holds for.
+    /// Checks that the provider can be asked, and that it suits every workload the policy selects.
     fn authorizer(&mut self, known: &ExtAuthzProvider, named: &AuthorizationProvider) {
         let wanted = &known.service;
         let there = |service: &&Arc<Service>| {
@@ -221,7 +221,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Whether anybody in front of any workload that obeys the policy is believed about who calls.
+    /// Returns true if a workload that obeys the policy trusts a proxy in front of it to name the client.
     fn hears_of_clients(&self) -> bool {
         let mesh_wide = self.mesh.config.proxy.trusted_proxies;
         let at_gateways = self.mesh.config.proxy.proxy_protocol;
@@ -275,7 +275,7 @@ impl Checking<'_> {
     fn opaque_ports(&self, rule: &Rule) -> BTreeMap<u16, String> {
         let mut ports: BTreeMap<u16, String> = BTreeMap::new();
         for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
-            // What is spoken at a gateway its Gateways say, not the Service in front.
+            // At a gateway the Gateways declare the protocol, not the Service in front.
             let opaque = match subject.is_gateway() {
                 true => self.opaque_servers(subject),
                 false => opaque_targets(subject),
@@ -460,7 +460,7 @@ impl Checking<'_> {
     }
 }
 
-/// Whether a rule can be about a port.
+/// Returns true if a rule can apply to a port.
 fn reaches(rule: &Rule, port: u16) -> bool {
     let fits = |ports: &Matches<u16>| {
         (ports.any_of.is_empty() || ports.any_of.contains(&port)) && !ports.none_of.contains(&port)
@@ -486,7 +486,7 @@ fn served(subject: &Subject<'_>) -> Vec<u16> {
     declared.chain(targets).collect()
 }
 
-/// What shows only when all policies of a workload are seen together.
+/// Reports faults that need all policies of a workload together.
 fn together(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
     let all = mesh.authorization_for_labels(subject.namespace, subject.labels);
     let enforced: Vec<&Arc<AuthorizationPolicy>> =

@@ -1,5 +1,6 @@
-//! Who is told to call whom: a container's environment and arguments name the services that an application calls, and that is all
-//! that a folder knows of calls. Only whole host names with a port or behind `//` count, so that a word is not taken for a service.
+//! Finds the services that an application calls in the environment and arguments of its container: a folder has no
+//! other trace of calls. A host name counts only as a whole, with a port or behind `//`, so that no plain word is taken
+//! for a service.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 struct Call<'a> {
     subject: &'a Subject<'a>,
     container: &'a Container,
-    /// Where it is said, for people.
+    /// The environment variable or argument that names the service, for people.
     what: &'a str,
     service: &'a Arc<Service>,
     port: Option<Port>,

@@ -16,7 +16,7 @@ use x509_parser::parse_x509_certificate;
 
 use crate::codes;
 
-/// What a Secret of a certificate may be called by, each with the key beside it.
+/// Accepted names of a certificate and of its key in a Secret.
 pub(crate) const PAIRS: [(&str, &str); 2] = [("tls.crt", "tls.key"), ("cert", "key")];
 /// The same of authorities.
 pub(crate) const AUTHORITIES: [&str; 2] = ["ca.crt", "cacert"];
@@ -65,7 +65,7 @@ pub(crate) fn check(
     }
 }
 
-/// What of a certificate and its key is none, by the names of both.
+/// The first fault of a certificate and its key: the name of the faulty entry, and the reason.
 fn misfit(
     (certificate, pem): (&'static str, &[u8]),
     (key, its): (&'static str, &[u8]),
@@ -183,7 +183,8 @@ fn out_of_time(certificate: &X509Certificate<'_>, now: SystemTime) -> Option<(bo
     })
 }
 
-/// Whether a certificate is for a host. A host with a wildcard needs one name of its domain at least.
+/// Returns true if a certificate is valid for a host. For a wildcard host the certificate needs at least one name of
+/// its domain.
 fn names(certificate: &X509Certificate<'_>, host: &str) -> bool {
     if host == "*" {
         return true;

@@ -49,7 +49,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What a host without dots means.
+/// Help text for a host without dots.
 const OWN_NAMESPACE: &str = "a name without dots is a Service of the rule's own namespace";
 
 fn no_host(name: &ResourceName, host: &Hostname) -> String {
@@ -152,7 +152,8 @@ fn idle_as(
         .help(help)
 }
 
-/// What travels as HTTP/2 must be known to be HTTP/1.1, or an application would get what it does not speak.
+/// An HTTP/2 upgrade needs a port known to carry HTTP/1.1. Otherwise an application would receive a protocol that it
+/// does not speak.
 fn upgrades(rule: &DestinationRule, service: &Service, found: &mut Vec<Diagnostic>) {
     for port in &service.ports {
         let wanted = rule.pool(port.number, None).http2_upgrade == Some(true);

@@ -31,7 +31,7 @@ fn taken<'a>(
         let message = format!("{shown} is not in force: {why}");
         let source = slice.source.clone();
         let diagnostic = match slice.of_selector {
-            // Whom a Service selects is known here without it.
+            // The model computes the workloads of a selector itself and does not need this slice.
             true => Diagnostic::note(codes::SLICE_NOT_TAKEN, source, message),
             false => Diagnostic::warning(codes::SLICE_NOT_TAKEN, source, message),
         };

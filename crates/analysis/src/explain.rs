@@ -45,30 +45,30 @@ pub struct Question<'a> {
     pub token: Option<Brought<'a>>,
 }
 
-/// What one workload behind a service says.
+/// The decision of one workload behind a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The workload, for people: `Pod shop/web`.
     pub workload: String,
     /// Its port.
     pub port: Port,
-    /// Whether it would be let in.
+    /// True if the request would be allowed.
     pub allowed: bool,
-    /// What decided.
+    /// The deciding policy or setting.
     pub decided: Decided,
-    /// The CUSTOM rule by which somebody is asked before anything else decides.
+    /// The CUSTOM rule whose provider is asked before any other policy decides.
     pub asked: Option<Decided>,
-    /// What is made of its token; none where there is none.
+    /// The result for its token; `None` without a token.
     pub token: Option<TokenSaid>,
-    /// What would have to be otherwise, one sentence each.
+    /// Changes that would reverse the decision, one sentence each.
     pub otherwise: Vec<String>,
-    /// What dry-run policies and AUDIT would say.
+    /// Results of dry-run and AUDIT policies.
     pub beside: Vec<String>,
-    /// How many of those requests may come, where anything limits them, one sentence for each rule.
+    /// Rate limits on the allowed requests, one sentence for each rule.
     pub limits: Vec<String>,
 }
 
-/// What decided.
+/// The deciding policy, or a sentence if no policy decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
     /// One sentence.
@@ -77,7 +77,7 @@ pub struct Decided {
     pub policy: Option<String>,
     /// Its rule, counted from 0.
     pub rule: Option<u32>,
-    /// Where that was written.
+    /// Location of that rule.
     pub source: Option<Source>,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Whom a CUSTOM rule asks.
+    /// The provider that a CUSTOM rule asks.
     fn asking(&self, rule: RuleRef) -> Decided {
         let policy = self.policies.get(rule.policy as usize);
         let provider = policy.and_then(|policy| match &policy.action {
@@ -341,7 +341,7 @@ fn requests_alone(protocol: Protocol, ruled: bool, explanation: &mut Explanation
     }
 }
 
-/// What policies and a token come to.
+/// Decides a request by policies and its token.
 fn ask(
     mesh: &Mesh,
     (held, mut looked): (&Held<'_>, token::Looked),
@@ -440,7 +440,7 @@ fn judge(held: &Held<'_>, facts: &Facts<'_>, outcome: Outcome, explanation: &mut
         .extend(beside(held, outcome.audit, outcome.dry_run));
 }
 
-/// What policies say that decides nothing.
+/// Results of policies that do not decide: AUDIT and dry-run.
 fn beside(held: &Held<'_>, audit: Option<RuleRef>, dry_run: DryRun) -> Vec<String> {
     let named = |rule| match held.decided(String::new(), rule).policy {
         Some(policy) => format!(": {policy}"),
@@ -480,7 +480,7 @@ fn words(denial: Denial) -> &'static str {
     }
 }
 
-/// What a term says, for people.
+/// Describes a term for people.
 pub(crate) fn said(term: &Term) -> String {
     let list = |patterns: &[voile_policy::authorization::Pattern]| {
         let shown: Vec<String> = patterns.iter().take(5).map(ToString::to_string).collect();
@@ -575,7 +575,7 @@ fn nearest(held: &Held<'_>, facts: &Facts<'_>) -> Vec<String> {
     shown
 }
 
-/// Whether an attribute is known when it is known who calls which port.
+/// Returns true if the caller and the port determine the attribute.
 fn is_known(attribute: &Attribute) -> bool {
     matches!(
         attribute,

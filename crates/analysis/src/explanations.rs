@@ -1,5 +1,5 @@
-//! What each code means, why it matters, and an example of wrong and right: the pages of `docs/reference/codes`, carried along so
-//! that `voile explain-code` needs no network. A test runs every example.
+//! Explanations of all codes: meaning, reason, a wrong and a right example. They are the pages of
+//! `docs/reference/codes`, embedded so that `voile explain-code` needs no network. A test runs every example.
 
 macro_rules! pages {
     ($($code:literal)*) => {
@@ -32,11 +32,11 @@ pub struct Explanation {
     pub code: &'static str,
     /// The whole page, in Markdown.
     pub page: &'static str,
-    /// What the code means, in a sentence.
+    /// Meaning of the code, in a sentence.
     pub meaning: &'static str,
     /// Why that matters.
     pub why: &'static str,
-    /// What was there before, where the code is about a change.
+    /// The state before, if the code is about a change.
     pub before: Option<&'static str>,
     /// An example that gives the code: YAML, or commands of a shell where it is not about text.
     pub wrong: &'static str,

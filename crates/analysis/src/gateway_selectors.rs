@@ -9,7 +9,7 @@ use voile_model::{Diagnostic, Labels, Namespace, ResourceName, Source};
 use crate::codes;
 use crate::subject::Subject;
 
-/// Whether a policy selects a Pod of a namespace with these labels.
+/// Predicate: a policy selects a Pod of this namespace with these labels.
 type Selects<'a> = Box<dyn Fn(&Namespace, &Labels) -> bool + 'a>;
 
 /// A policy with a selector and the Pods that it selects.

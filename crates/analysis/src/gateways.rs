@@ -18,7 +18,7 @@ use crate::view::View;
 /// End of the name of a Secret that holds authorities only.
 const OF_AUTHORITIES: &str = "-cacert";
 
-/// What makes a gateway of Pods.
+/// Help text: the labels and annotations that make Pods a gateway.
 const WRITE_ONE: &str = "give the gateway's Deployment these labels; one is a gateway with `metadata.annotations: {inject.istio.io/templates: gateway}`, \
      `metadata.labels: {sidecar.istio.io/inject: \"true\"}` and `spec.containers: [{name: istio-proxy, image: auto}]` in its template";
 
@@ -72,7 +72,7 @@ pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic
             );
         }
         let namespaces: BTreeSet<_> = selected.iter().map(|one| one.namespace).collect();
-        // Where no workload is known yet, its Secrets are looked at where they are.
+        // Without a known workload, Secrets are searched in their likely namespaces.
         let root = &view.mesh.config.root_namespace;
         let likely = [&gateway.name.namespace, root].into_iter();
         let likely: BTreeSet<_> = likely.filter(|_| namespaces.is_empty()).collect();
@@ -111,7 +111,7 @@ pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic
 /// The Secrets that gateways serve with, each with the hosts of those servers.
 type ServedSecrets<'a> = BTreeMap<ResourceName, BTreeSet<&'a Hostname>>;
 
-/// Those of listeners of Gateway API. Whether a listener may use its Secret is checked elsewhere.
+/// The Secrets of Gateway API listeners. Another check decides whether a listener may use its Secret.
 fn of_listeners(mesh: &Mesh) -> ServedSecrets<'_> {
     let api = &mesh.gateway_api;
     let own = api.gateways.iter().flat_map(|gateway| &gateway.listeners);
@@ -127,7 +127,7 @@ fn of_listeners(mesh: &Mesh) -> ServedSecrets<'_> {
     served
 }
 
-/// Whether a Service brings connections to a server's port.
+/// Reports a server's port that no Service targets.
 fn reached(
     gateway: &Gateway,
     server: &Server,
@@ -159,7 +159,7 @@ fn reached(
     }
 }
 
-/// Whether a Secret is there and has what is wanted of it: which one.
+/// Checks that a Secret exists and holds the needed entries; returns its name.
 pub(crate) fn credential(
     mesh: &Mesh,
     namespace: &Namespace,

@@ -20,7 +20,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Whether the proxy of such a workload asks.
+/// Returns true if the workload's proxy runs this health check.
 fn asks(view: &View<'_>, one: &HealthCheck, subject: &Subject<'_>) -> bool {
     let root = &view.mesh.config.root_namespace;
     let waypoint = subject.template.is_some_and(PodTemplate::is_waypoint);
@@ -90,7 +90,7 @@ fn asking(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     found.push(Diagnostic::warning(codes::NOBODY_CHECKS, source, message).help(help));
 }
 
-/// Who is asked.
+/// Checks the target of a health check.
 fn asked(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     let (name, host) = (&one.name, &one.host);
     let services = view.covered(host);

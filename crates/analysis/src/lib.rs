@@ -1,7 +1,8 @@
-//! Cross-resource checks with file and line: each resource is valid by itself, but do they fit together?
+//! Cross-resource checks with file and line. Each resource is valid by itself; these checks report resources that do
+//! not fit together.
 //!
-//! `analyze` is pure: a checked mesh and a time in, diagnostics out. Where Istio would silently ignore what somebody wrote about
-//! security, that is an error here.
+//! `analyze` is pure: a checked mesh and a time in, diagnostics out. Security settings that Istio would silently ignore
+//! are errors here.
 
 mod ambient;
 mod attached;

@@ -24,7 +24,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
     }
 }
 
-/// Where a listener is, as far as it is known before its workload is.
+/// Bind address of a listener, as far as it is known before its workload exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Bind {
     Address(IpAddr),

@@ -111,7 +111,8 @@ fn contradictions(
             continue;
         }
         let refused = view.behind(service).into_iter().find_map(|subject| {
-            // What is taken on another network is for that to say; the way there is the mesh's mutual TLS.
+            // Workloads on another network are skipped: their own network decides, and the mesh reaches them by its
+            // mutual TLS.
             let chosen = subset.is_none_or(|subset| subset.labels.selects(subject.labels));
             if !chosen || subject.behind_gateway {
                 return None;
@@ -173,7 +174,8 @@ fn refusal(
     }
 }
 
-/// Whether anybody obeys what DestinationRules say of a service: node proxies do not, and so nothing fails where there are no others.
+/// Returns true if some proxy applies DestinationRules to the service. Node proxies do not, so no call fails in a mesh
+/// that has no other proxies.
 fn is_obeyed(view: &View<'_>, service: &Service) -> bool {
     let waypoint = view.mesh.waypoint_of(service).is_some();
     waypoint || view.subjects.iter().any(|one| one.has_sidecar)

@@ -147,7 +147,8 @@ fn strict_without_sidecar(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Di
         .peer_authentications
         .iter()
         .any(|policy| selects(policy, subject));
-    // Who only calls others has nothing to protect; who serves outside of the mesh is not of it.
+    // A workload that only calls others has no port to protect. A workload that serves outside the mesh does not belong
+    // to it.
     let mut services = subject.services.iter();
     let serving = services.any(|service| service.location == Location::MeshInternal);
     if !named && !serving {

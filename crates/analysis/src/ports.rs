@@ -38,7 +38,7 @@ fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
         |port: &&ServicePort| port.protocol == Protocol::Auto && port.transport == Transport::Tcp;
     for port in service.ports.iter().filter(silent) {
         let behind = view.behind(service);
-        // Where nobody is known, somebody with a sidecar may come.
+        // Without known workloads, one with a sidecar may still appear.
         if !behind.is_empty() && !behind.iter().any(|subject| subject.has_sidecar) {
             return;
         }
@@ -93,7 +93,7 @@ fn unanswered(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
     found.push(Diagnostic::warning(codes::NO_ENDPOINTS, source, said).help(help));
 }
 
-/// What a proxy makes of a protocol.
+/// The protocol family that a proxy handles alike.
 fn family(protocol: Protocol) -> Option<&'static str> {
     match protocol {
         Protocol::Http | Protocol::Http2 | Protocol::Grpc => Some("HTTP"),

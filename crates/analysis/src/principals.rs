@@ -89,7 +89,7 @@ impl<'a> Callers<'a> {
         callers
             .domains
             .extend(config.trust_domain_aliases.iter().map(AsRef::as_ref));
-        // What policies write for the mesh's own, whatever its name.
+        // Policies write this domain for the mesh's own, independent of its name.
         callers.domains.insert("cluster.local");
         callers
     }

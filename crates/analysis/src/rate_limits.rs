@@ -82,7 +82,7 @@ fn reach(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Whether the service that counts is there.
+/// Checks that the rate limit service exists.
 fn counting(view: &View<'_>, one: &RateLimit, found: &mut Vec<Diagnostic>) {
     let Some(global) = &one.global else { return };
     let wanted = &global.service;

@@ -108,7 +108,7 @@ fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
     warning(code, &target.source, message, help)
 }
 
-/// Whether any policy that holds for a workload looks at tokens.
+/// Returns true if a policy that holds for the workload tests tokens.
 fn asks(mesh: &Mesh, subject: &Subject<'_>) -> bool {
     let policies = mesh.authorization_for_labels(subject.namespace, subject.labels);
     let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
@@ -123,7 +123,7 @@ fn asks(mesh: &Mesh, subject: &Subject<'_>) -> bool {
     };
     let looks = |rule: &Rule| rule.from.iter().any(of_source) || rule.when.iter().any(of_condition);
     policies.iter().any(|policy| {
-        // Who lets nobody in needs no token either.
+        // A policy that denies every request needs no token either.
         let shut = policy.action == Action::Allow && policy.rules.is_empty();
         !policy.dry_run && (shut || policy.rules.iter().any(looks))
     })
@@ -206,7 +206,7 @@ fn issuers(view: &View<'_>, policy: &AuthorizationPolicy, found: &mut Vec<Diagno
                 let holding =
                     mesh.request_authentication_for_labels(subject.namespace, subject.labels);
                 let mut rules = token_rules(holding).into_iter();
-                // Where there is no rule at all, that is said already.
+                // Another check reports a workload without any rule.
                 rules.len() > 0
                     && !rules.any(|(_, rule)| rule.issuer.is_empty() || *rule.issuer == *issuer)
             });

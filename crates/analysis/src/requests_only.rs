@@ -1,5 +1,5 @@
-//! What rules about requests (RequestAuthentication, RateLimit) mean for ports on which something else may be spoken: a port that
-//! declares no protocol carries requests alone where they hold, and a port declared `tcp` or `tls` knows no requests.
+//! Checks rules about requests (RequestAuthentication, RateLimit) on ports that may carry other protocols. Under such a
+//! rule a port that declares no protocol carries requests only. A port declared `tcp` or `tls` has no requests.
 
 use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::{Protocol, Service};
@@ -42,7 +42,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
             .collect();
         let of_kind = |kinds: &[Protocol]| selected.iter().find_map(|one| port_of(one, kinds));
         found.extend(of_kind(&[Protocol::Auto]).map(|port| denies(of, port)));
-        // Who means all workloads of a namespace knows that some of their ports are others.
+        // A policy for all workloads of a namespace is expected to cover some other ports.
         if matches!(one.target, PolicyTarget::Workloads(_))
             && let Some(port) = of_kind(&[Protocol::Tcp, Protocol::Tls])
         {
@@ -61,7 +61,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Whether a sidecar stands there that takes connections by the port's declaration.
+/// Returns true if a sidecar accepts connections here by the port's declared protocol.
 fn obeys(subject: &Subject<'_>) -> bool {
     subject.has_sidecar && !subject.is_gateway()
 }

@@ -386,8 +386,8 @@ fn unused(all: &[Arc<VirtualService>], found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What comes in at a gateway is led to a host, and not again by the VirtualService of that host: the subsets that it chooses are for
-/// callers in the mesh.
+/// A gateway sends traffic to a host without applying that host's VirtualService again. The subsets that this
+/// VirtualService selects are for callers in the mesh.
 fn subsets_not_at_gateways(all: &[Arc<VirtualService>], found: &mut Vec<Diagnostic>) {
     let mut choosing: HashMap<&Hostname, &VirtualService> = HashMap::new();
     for service in all.iter().filter(|one| one.is_for_mesh()) {

@@ -1,4 +1,4 @@
-//! What selectors select: workloads that are there, and those that Pods, Deployments and WorkloadGroups will be.
+//! Candidates of selectors: existing workloads, and those that Pods, Deployments and WorkloadGroups will create.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use voile_model::{Labels, Namespace, Port, Source};
 
 /// A workload, or what becomes one.
 pub(crate) struct Subject<'a> {
-    /// What it is, for people: `Pod shop/web`.
+    /// Kind and name for people: `Pod shop/web`.
     pub(crate) name: String,
     pub(crate) namespace: &'a Namespace,
     pub(crate) labels: &'a Labels,
@@ -32,24 +32,24 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Whether it is nothing but a proxy that takes what comes from outside.
+    /// Returns true if it is only a proxy for traffic from outside the mesh.
     pub(crate) fn is_gateway(&self) -> bool {
         self.template.is_some_and(PodTemplate::is_gateway)
     }
 
-    /// Whether a proxy of the mesh takes its connections.
+    /// Returns true if a proxy of the mesh accepts its connections.
     pub(crate) fn has_proxy(&self) -> bool {
         self.has_sidecar || self.ambient
     }
 
-    /// Whether it takes tunnels of HBONE, by which alone callers come from other networks.
+    /// Returns true if it accepts HBONE tunnels. Callers from other networks reach it only by HBONE.
     pub(crate) fn takes_tunnels(&self) -> bool {
         let waypoint = self.template.is_some_and(PodTemplate::is_waypoint);
         let sidecar = self.has_sidecar && !self.is_gateway();
         self.ambient || waypoint || (sidecar && sidecar_takes_tunnels(self.labels))
     }
 
-    /// Whether a service of the mesh selects it.
+    /// Returns true if the selector of a service matches it.
     fn is_selected(&self, service: &Service) -> bool {
         service.key.namespace == *self.namespace
             && service
@@ -164,7 +164,7 @@ pub(crate) fn behind<'s, 'a>(
     selected.map(|subject| (subject, ports(subject))).collect()
 }
 
-/// What a workload that is there is called among the subjects.
+/// Name of an existing workload among the subjects.
 pub(crate) fn subject_name(workload: &Workload) -> String {
     match &workload.kind {
         WorkloadKind::Pod => format!("Pod {}", workload.key),

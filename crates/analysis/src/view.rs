@@ -23,7 +23,7 @@ pub(crate) struct View<'a> {
     endpoints: BTreeMap<&'a ResourceName, usize>,
 }
 
-/// What a name stands for, to a client somewhere.
+/// The service that a client finds under a name.
 pub(crate) enum Found<'a> {
     /// This service.
     Seen(&'a Arc<Service>),
@@ -145,7 +145,7 @@ impl<'a> View<'a> {
         indexes.map(|index| &self.subjects[*index]).collect()
     }
 
-    /// How many endpoints are written in the resource of a service.
+    /// The number of endpoints that a service's resource declares.
     pub(crate) fn written_endpoints(&self, service: &Service) -> usize {
         let name = ResourceName::new(service.key.namespace.clone(), service.name.clone());
         let workloads = self.endpoints.get(&&name).copied().unwrap_or_default();
@@ -155,7 +155,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What a name stands for to a client in `from`: the own namespace's first, a very name before a pattern.
+    /// Finds the service that a client in `from` reaches by a name. The client's own namespace comes first, and an
+    /// exact name precedes a pattern.
     pub(crate) fn find(&self, host: &Hostname, from: &Namespace) -> Found<'a> {
         let exact = self.named.get(&host).map_or(&[][..], Vec::as_slice);
         let covering = self.wildcards.iter().copied();

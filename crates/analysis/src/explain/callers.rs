@@ -1,5 +1,5 @@
-//! Who can call a service: every identity of the mesh, and whoever has none, against each of its ports. What depends on
-//! the request is said in the words of the rules.
+//! Lists the callers of a service: every identity of the mesh, and plaintext, against each of its ports. Conditions on
+//! the request are quoted from the rules.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,12 +13,12 @@ use super::{
 };
 use crate::subject::{Subject, behind, subjects};
 
-/// Who calls.
+/// The caller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
     /// Somebody with a certificate of the mesh.
     Identity(Identity),
-    /// Whoever calls in plaintext.
+    /// A plaintext caller without identity.
     Plaintext,
 }
 
@@ -31,12 +31,12 @@ impl Caller {
     }
 }
 
-/// What a caller may.
+/// Permissions of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Anything.
     Everything,
-    /// What these say, or does not match those.
+    /// Requests that match these conditions; a condition may also exclude.
     Some(Vec<String>),
     /// Nothing; why.
     Nothing(String),
@@ -45,13 +45,13 @@ pub enum Answer {
 /// One cell: a caller at a port of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// Who calls.
+    /// The caller.
     pub caller: Caller,
     /// The workload, for people.
     pub workload: String,
     /// The service's port.
     pub port: Port,
-    /// What it may.
+    /// Its permissions.
     pub answer: Answer,
 }
 
@@ -102,7 +102,7 @@ pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
     table
 }
 
-/// Whether one of the ALLOW policies lets in: always where there is none.
+/// Decides by the ALLOW policies: without any, always.
 fn allowed<'p>(policies: impl Iterator<Item = &'p Policy>, facts: &Facts<'_>, http: bool) -> Maybe {
     let mut allows = policies
         .filter(|policy| policy.action == Action::Allow)
@@ -155,7 +155,7 @@ fn at_workload(
     }
 }
 
-/// What the policies let a caller do whose connection is taken.
+/// Decides by the policies for a caller whose connection is accepted.
 fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) -> Answer {
     let nowhere = Ipv4Addr::UNSPECIFIED.into();
     let facts = Facts {
@@ -170,7 +170,7 @@ fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) 
     let enforced = || held.policies.iter().filter(|policy| !policy.dry_run);
     let mut conditions = Vec::new();
     for policy in enforced() {
-        // Where CUSTOM policies name several providers, what they match is denied.
+        // If CUSTOM policies name several providers, the requests they match are denied.
         let asked = match policy.action {
             Action::Allow | Action::Audit => continue,
             Action::Deny => None,
@@ -211,7 +211,7 @@ fn answer(held: &Held<'_>, caller: &Caller, (protocol, port): (Protocol, Port)) 
     }
 }
 
-/// Whether a policy matches, as far as it is known.
+/// The match of a policy, as far as it is known without a request.
 enum Maybe {
     Always,
     Never,
@@ -237,7 +237,8 @@ fn weigh(policy: &Policy, facts: &Facts<'_>, http: bool) -> Maybe {
     }
 }
 
-/// What a rule still asks when it is known who calls which port: `None` never matches, nothing always does.
+/// The conditions of a rule that remain once caller and port are known. `None` never matches; an empty text always
+/// does.
 fn open(rule: &Rule, facts: &Facts<'_>) -> Option<String> {
     let left = |terms: &Vec<Term>| -> Option<Vec<String>> {
         let known = |term: &&Term| is_known(&term.attribute);

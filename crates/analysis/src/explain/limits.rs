@@ -1,4 +1,4 @@
-//! How many requests of those that are let in may come: the RateLimits that hold for a workload, rule by rule, in words.
+//! Describes the RateLimits of a workload, rule by rule, in words. They limit the requests that policies allow.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a workload makes of a request's token, by the engine that proxies use, and where the rule that decides was written.
+//! Examines a request's token with the engine that proxies use, and finds the location of the deciding rule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Brought<'a> {
     pub now: u64,
 }
 
-/// What a workload makes of it.
+/// A workload's result for the token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSaid {
     /// One sentence.
@@ -34,7 +34,7 @@ pub struct TokenSaid {
     pub principal: Option<String>,
     /// The RequestAuthentication whose rule decides, if one does.
     pub policy: Option<String>,
-    /// Where that rule was written.
+    /// Location of that rule.
     pub source: Option<Source>,
 }
 
@@ -45,7 +45,7 @@ fn lines(question: &Question<'_>) -> Lines {
         .collect()
 }
 
-/// What is said where nobody looks.
+/// The result if no RequestAuthentication applies.
 pub(super) fn unlooked(question: &Question<'_>) -> Looked {
     let why = "no RequestAuthentication holds there: nobody looks at tokens";
     let lines = lines(question);
@@ -61,7 +61,7 @@ pub(super) fn unlooked(question: &Question<'_>) -> Looked {
 #[derive(Default)]
 pub(super) struct Looked {
     pub(super) said: Option<TokenSaid>,
-    /// Whether the request ends with this status, and what would have to be otherwise.
+    /// The status that refuses the request, with the changes that would avoid it.
     pub(super) refused: Option<(u16, Vec<String>)>,
     pub(super) claims: Option<Claims>,
     /// As they came, the token among them: CUSTOM rules ask these, too.
@@ -230,7 +230,7 @@ fn issuer(token: &str) -> Option<String> {
     claims.get("iss")?.as_str().map(str::to_owned)
 }
 
-/// What would have to be otherwise.
+/// Changes that would make the token acceptable.
 fn otherwise(reason: Reason, written: &[Written<'_>], rule: Option<&Written<'_>>) -> Vec<String> {
     const SHOWN: usize = 5; // more is no answer
     match (reason, rule) {

@@ -1,4 +1,4 @@
-//! What a waypoint says of a request to a service that it stands before.
+//! Explains the decision of a waypoint about a request to a service behind it.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub(super) fn at(
         }
     };
     let held = Held::of_policies(mesh, mesh.authorization_aimed_at(gateway, Some(service)));
-    // Whose Pods it has is not known where none runs: what selects those by label is left out.
+    // Without a running waypoint its Pods are unknown, so policies that select Pods by label are left out.
     let is_its =
         |one: &&Arc<Workload>| mesh.waypoint_run_by(one).is_some_and(|by| by.name == *name);
     let own = mesh.workloads.values().find(is_its);

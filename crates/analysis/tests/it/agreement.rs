@@ -27,7 +27,7 @@ fn mesh_of(folder: &Path) -> Mesh {
     check(&files, None).0
 }
 
-/// What each workload behind a service's port says to each request, as `explain` has it.
+/// The answer of each workload behind a service's port to each request, according to `explain`.
 fn explained(
     mesh: &Mesh,
     service: &Service,

@@ -82,7 +82,7 @@ fn every_example_of_wrong_gives_its_code_and_no_example_of_right_does() {
     for page in voile_analysis::explanations::all() {
         let said = match (page.before, page.wrong.starts_with("ln ")) {
             (Some(before), _) => edited(before, page.wrong),
-            // What files are like is tried with the command.
+            // The test of the command covers examples about files.
             (None, true) => format!("[{}]", page.code),
             (None, false) => answer(page.wrong),
         };
@@ -93,7 +93,7 @@ fn every_example_of_wrong_gives_its_code_and_no_example_of_right_does() {
             Some(before) => edited(before, page.right),
             None => answer(page.right),
         };
-        // What is right may stand where something is not yet in force, and has no other error.
+        // A right example may use a feature that is not yet in force (V0105); it has no other error.
         let errors = said.lines().filter(|line| line.contains(": error["));
         let others = errors.filter(|line| !line.contains("error[V0105]")).count();
         if said.contains(&format!("[{}]", page.code)) || others > 0 {
