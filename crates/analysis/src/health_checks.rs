@@ -65,7 +65,7 @@ fn unread(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Who asks.
+/// Checks the proxies that run a health check.
 fn asking(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     if view.subjects.iter().any(|subject| asks(view, one, subject)) {
         return;

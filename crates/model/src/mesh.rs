@@ -1,5 +1,5 @@
-//! The checked mesh: everything in it is valid by itself, and knows where it was written. Whether things fit together is
-//! the business of `voile-analysis`.
+//! The checked mesh. Every resource in it is valid by itself and has its location in the source files. Checks across
+//! resources belong to `voile-analysis`.
 
 pub mod action;
 pub mod authorization;
@@ -129,9 +129,9 @@ pub struct Mesh {
     pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
     /// ConfigMaps other than the mesh configuration.
     pub config_maps: BTreeMap<ResourceName, Arc<ConfigMap>>,
-    /// Gateway API's resources. What of them is in force is among Gateways, VirtualServices, Deployments and Services.
+    /// Gateway API's resources. The parts in force are also among Gateways, VirtualServices, Deployments and Services.
     pub gateway_api: gateway_api::GatewayApi,
-    /// What is written about routes, gateways and destinations, whether in force or not.
+    /// Routes, gateways and destinations as written, in force or not.
     pub intents: intent::Intents,
     pub(crate) resources: crate::check::Resources,
 }
@@ -143,7 +143,7 @@ pub struct NamespaceResource {
     pub name: Namespace,
     /// Its labels.
     pub labels: Labels,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
@@ -152,7 +152,7 @@ pub struct NamespaceResource {
 pub struct ServiceAccount {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
@@ -163,9 +163,9 @@ pub struct Secret {
     pub name: ResourceName,
     /// Its type, such as `kubernetes.io/tls`.
     pub kind: Arc<str>,
-    /// What it holds, decoded.
+    /// Its decoded entries.
     pub data: BTreeMap<Arc<str>, Arc<[u8]>>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
@@ -183,8 +183,8 @@ impl std::fmt::Debug for Secret {
 pub struct ConfigMap {
     /// Its name.
     pub name: ResourceName,
-    /// What it holds.
+    /// Its entries.
     pub data: BTreeMap<Arc<str>, Arc<str>>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }

@@ -26,7 +26,7 @@ pub struct At {
 pub struct Spanned<T> {
     /// What was written.
     pub value: T,
-    /// Where it was written.
+    /// File and line of its definition.
     pub at: At,
 }
 

@@ -1,5 +1,5 @@
-//! What a route of a VirtualService does to requests besides sending them somewhere. Where `voile-traffic` has a decision for it, its
-//! type is what was checked, so that nothing is checked in one way and obeyed in another.
+//! Actions of a VirtualService's route on requests, besides forwarding. If `voile-traffic` implements an action, its
+//! type is used here, so that checks and proxies agree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub use voile_traffic::route::{
 
 use super::RouteDestination;
 
-/// What is answered without asking anybody.
+/// A response that the proxy gives itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// `redirect`: where to ask instead.
@@ -43,35 +43,35 @@ pub struct Rewrite {
 /// `headers` of a route or of a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeaderRules {
-    /// What becomes of the request's.
+    /// Edits of the request's headers.
     pub request: HeaderEdits,
-    /// What becomes of the answer's.
+    /// Edits of the response's headers.
     pub response: HeaderEdits,
 }
 
 impl HeaderRules {
-    /// Whether nothing is to be done.
+    /// Returns true if there is nothing to edit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.request.is_empty() && self.response.is_empty()
     }
 }
 
-/// `fault`: what is done on purpose to see who can bear it.
+/// `fault`: faults injected on purpose, to test the callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fault {
-    /// How long some requests wait first.
+    /// Delay of some requests.
     pub delay: Option<Delay>,
-    /// What some requests are answered instead.
+    /// Response of the proxy to some requests.
     pub abort: Option<Abort>,
 }
 
 /// `fault.delay`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delay {
-    /// How long.
+    /// Duration of the delay.
     pub fixed: Duration,
-    /// How many wait.
+    /// Share of requests that wait.
     pub share: Share,
 }
 
@@ -80,24 +80,24 @@ pub struct Delay {
 pub struct Abort {
     /// By what.
     pub with: AbortStatus,
-    /// How many are answered so.
+    /// Share of requests that are aborted.
     pub share: Share,
 }
 
-/// What an aborted request is answered.
+/// Status of an aborted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortStatus {
     /// `httpStatus`, from 200 to 599.
     Http(u16),
-    /// `grpcStatus`, from 0 to 16. Who does not speak gRPC is answered 200, as by Envoy.
+    /// `grpcStatus`, from 0 to 16. A client that does not speak gRPC gets status 200, as from Envoy.
     Grpc(u16),
 }
 
 /// One of `mirrors`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mirror {
-    /// Where copies go.
+    /// Destination of the copies.
     pub to: RouteDestination,
-    /// How many requests are copied.
+    /// Share of requests that are copied.
     pub share: Share,
 }

@@ -15,11 +15,11 @@ use crate::source::Source;
 pub struct AuthorizationPolicy {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// What it is for.
+    /// The workloads or resources that it applies to.
     pub target: PolicyTarget,
-    /// What becomes of a request that matches.
+    /// Action on a matching request.
     pub action: Action,
     /// It is only counted and logged (`istio.io/dry-run`).
     pub dry_run: bool,
@@ -27,7 +27,7 @@ pub struct AuthorizationPolicy {
     pub rules: Vec<Rule>,
 }
 
-/// What a policy is for.
+/// The target of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyTarget {
     /// Every workload of the namespace; of the mesh, in the root namespace.
@@ -47,11 +47,11 @@ pub struct TargetReference {
     pub kind: Arc<str>,
     /// Name.
     pub name: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// What becomes of a request that matches.
+/// Action on a matching request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// It may pass; if a workload has such policies, what matches none may not.
@@ -82,14 +82,14 @@ impl Action {
 pub struct AuthorizationProvider {
     /// Its name among MeshConfig's `extensionProviders`.
     pub name: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
 /// A rule: `from` and `to` and `when`. An empty part matches everything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// One of these.
     pub from: Vec<SourceMatch>,
@@ -118,7 +118,7 @@ impl<T> Default for Matches<T> {
 }
 
 impl<T> Matches<T> {
-    /// Whether it says nothing.
+    /// Returns true if both lists are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.any_of.is_empty() && self.none_of.is_empty()
@@ -130,7 +130,7 @@ impl<T> Matches<T> {
     }
 }
 
-/// Who calls: all that is said must hold.
+/// Conditions on the caller. All of them must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceMatch {
     /// `TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT`, of the verified certificate.
@@ -149,7 +149,7 @@ pub struct SourceMatch {
     pub remote_ip_blocks: Matches<AddressRange>,
 }
 
-/// What is asked for: all that is said must hold.
+/// Conditions on the operation. All of them must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OperationMatch {
     /// The authority, in any case.
@@ -163,7 +163,7 @@ pub struct OperationMatch {
 }
 
 impl OperationMatch {
-    /// Whether any of it can be told from requests only.
+    /// Returns true if a condition can be evaluated for requests only.
     #[must_use]
     pub fn is_http(&self) -> bool {
         !(self.hosts.is_empty() && self.methods.is_empty() && self.paths.is_empty())
@@ -190,9 +190,9 @@ impl fmt::Display for ServiceAccountName {
 pub enum StringMatch {
     /// This.
     Exact(Arc<str>),
-    /// What begins with this.
+    /// A text with this prefix.
     Prefix(Arc<str>),
-    /// What ends with this.
+    /// A text with this suffix.
     Suffix(Arc<str>),
     /// Anything but nothing.
     Present,
@@ -213,7 +213,7 @@ impl StringMatch {
         }
     }
 
-    /// What is compared literally; empty for presence.
+    /// The literal part of the pattern; empty for presence.
     #[must_use]
     pub fn literal(&self) -> &str {
         match self {
@@ -286,7 +286,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether only requests can tell.
+    /// Returns true if the condition can be evaluated for requests only.
     #[must_use]
     pub fn is_http(&self) -> bool {
         matches!(
@@ -299,7 +299,7 @@ impl Condition {
         )
     }
 
-    /// Whether only a verified certificate can tell.
+    /// Returns true if the condition needs a verified certificate.
     #[must_use]
     pub fn wants_identity(&self) -> bool {
         matches!(
@@ -313,7 +313,7 @@ impl Condition {
 }
 
 impl AuthorizationPolicy {
-    /// Whether it holds for a workload with these labels.
+    /// Returns true if the policy applies to a workload with these labels.
     #[must_use]
     pub fn selects(&self, root: &Namespace, namespace: &Namespace, labels: &Labels) -> bool {
         let here = self.name.namespace == *namespace || self.name.namespace == *root;

@@ -19,7 +19,7 @@ impl<T> Default for Scope<T> {
 }
 
 impl<T: PartialEq> Scope<T> {
-    /// Whether it is among them.
+    /// Returns true if the scope contains it.
     pub fn contains(&self, one: &T) -> bool {
         match self {
             Self::AllBut(these) => !these.contains(one),
@@ -27,7 +27,7 @@ impl<T: PartialEq> Scope<T> {
         }
     }
 
-    /// What is named, one way or the other.
+    /// The named elements, included or excluded.
     pub fn named(&self) -> &[T] {
         match self {
             Self::AllBut(these) | Self::Only(these) => these,
@@ -40,12 +40,12 @@ impl<T: PartialEq> Scope<T> {
 pub struct CaptureScope {
     /// Ports of the Pod.
     pub inbound_ports: Scope<Port>,
-    /// Where its connections lead.
+    /// Destination ranges of its connections.
     pub outbound_ranges: Scope<AddressRange>,
-    /// Ports that are captured wherever they lead.
+    /// Ports that are captured for every destination.
     pub outbound_ports: Vec<Port>,
-    /// Ports that are not, wherever they lead.
+    /// Ports that are not captured for any destination.
     pub excluded_outbound_ports: Vec<Port>,
-    /// `interceptionMode`: whether the application sees its client's address (`TPROXY`); not said, as MeshConfig says.
+    /// `interceptionMode`: true if the application sees its client's address (`TPROXY`). Unset: MeshConfig decides.
     pub keeps_source: Option<bool>,
 }

@@ -16,7 +16,7 @@ use crate::source::Source;
 /// Settings of the whole mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeshConfig {
-    /// Where it was written; `None` when all of it is default.
+    /// File and line of its definition; `None` if everything is default.
     pub source: Option<Source>,
     /// Trust domain of our own identities.
     pub trust_domain: TrustDomain,
@@ -24,39 +24,40 @@ pub struct MeshConfig {
     pub trust_domain_aliases: Vec<TrustDomain>,
     /// Namespace whose policies hold for the whole mesh.
     pub root_namespace: Namespace,
-    /// Whether clients speak mutual TLS to every workload that can.
+    /// True if clients speak mutual TLS to every workload that can.
     pub enable_auto_mtls: bool,
-    /// What happens to traffic for hosts nobody declared.
+    /// Policy for traffic to undeclared hosts.
     pub outbound_policy: OutboundPolicy,
     /// TCP connect timeout.
     pub connect_timeout: Duration,
-    /// How long detection may wait for first bytes; zero waits for ever in Istio, and is replaced by a named default in our proxy.
+    /// Time limit for the first bytes in protocol detection. Zero waits forever in Istio; our proxy replaces it by a
+    /// named default.
     pub protocol_detection_timeout: Duration,
-    /// Whether HTTP/1.1 travels as HTTP/2 between sidecars (`h2UpgradePolicy`).
+    /// True if HTTP/1.1 is carried as HTTP/2 between sidecars (`h2UpgradePolicy`).
     pub http2_upgrade: bool,
-    /// How requests are retried where nothing more specific is said (`defaultHttpRetryPolicy`); `None` is the proxy's default.
+    /// Retries of requests without a more specific policy (`defaultHttpRetryPolicy`); `None` is the proxy's default.
     pub default_retry: Option<RetryPolicy>,
     /// Access log of every proxy for which no Telemetry says otherwise; `None` is off.
     pub access_log: Option<AccessLog>,
-    /// How lines look where a provider does not say (`accessLogFormat`, `accessLogEncoding`).
+    /// Format of log lines if the provider sets none (`accessLogFormat`, `accessLogEncoding`).
     pub access_log_format: LogFormat,
-    /// Whether spans are made at all.
+    /// True if proxies make spans.
     pub enable_tracing: bool,
     /// Providers where no Telemetry names one.
     pub default_providers: DefaultProviders,
     /// Settings of every proxy (`defaultConfig`).
     pub proxy: ProxySettings,
-    /// How paths are written before policies compare them (`pathNormalization`).
+    /// Normalisation of paths before policies compare them (`pathNormalization`).
     pub path_normalization: PathNormalization,
     /// Providers by name; named by later resources.
     pub extension_providers: BTreeMap<Arc<str>, ExtensionProvider>,
-    /// Who is near, where no DestinationRule says so (`localityLbSetting`).
+    /// Preference of near endpoints if no DestinationRule sets it (`localityLbSetting`).
     pub locality: Option<LocalitySetting>,
-    /// Whom resources are exported to that do not say it (`defaultServiceExportTo` and its like).
+    /// Default exports of resources (`defaultServiceExportTo` and the like).
     pub default_exports: DefaultExports,
 }
 
-/// Whom resources are exported to that do not say it themselves.
+/// Default exports of resources that set no `exportTo`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DefaultExports {
     /// Services and ServiceEntries.
@@ -67,7 +68,7 @@ pub struct DefaultExports {
     pub destination_rules: Exports,
 }
 
-/// Whom something is exported to, whichever namespace it is in.
+/// Namespaces that a resource is exported to, independent of its own namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Exports {
     /// Everybody.
@@ -83,7 +84,7 @@ pub enum Exports {
 }
 
 impl Exports {
-    /// What that is for a resource of a namespace; `None` is everybody.
+    /// The visibility of a resource in `namespace`; `None` is every namespace.
     #[must_use]
     pub fn of(&self, namespace: &Namespace) -> Option<Visibility> {
         let Self::Some { own, namespaces } = self else {
@@ -124,7 +125,7 @@ impl Default for MeshConfig {
     }
 }
 
-/// How the path of a request is written before it is compared, and on its way to the application.
+/// Normalisation of a request's path, for policies and for the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathNormalization {
     /// As it came.
@@ -138,20 +139,20 @@ pub enum PathNormalization {
     DecodeAndMergeSlashes,
 }
 
-/// How requests are retried.
+/// Retries of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Attempts after the first; 0 turns retries off.
     pub attempts: u32,
     /// Envoy's names of conditions, and status codes.
     pub on: Vec<Arc<str>>,
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     pub per_try_timeout: Option<Duration>,
     /// The first backoff.
     pub backoff: Option<Duration>,
 }
 
-/// What happens to traffic for hosts nobody declared.
+/// Policy for traffic to undeclared hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OutboundPolicy {
     /// It goes where it was going.
@@ -160,12 +161,12 @@ pub enum OutboundPolicy {
     RegistryOnly,
 }
 
-/// Where the access log goes and how it looks.
+/// Destination and format of the access log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLog {
     /// `/dev/stdout` or a file.
     pub path: Arc<str>,
-    /// How it looks.
+    /// Its format.
     pub format: LogFormat,
 }
 
@@ -189,7 +190,7 @@ pub struct ProxyTracing {
     pub max_path_tag_length: Option<u32>,
     /// Tags of every span.
     pub custom_tags: BTreeMap<Arc<str>, CustomTag>,
-    /// Whether spans carry Istio's own tags.
+    /// True if spans carry Istio's own tags.
     pub istio_tags: Option<bool>,
 }
 
@@ -198,29 +199,31 @@ pub struct ProxyTracing {
 pub struct ProxySettings {
     /// Worker threads; `None` leaves the choice to the proxy.
     pub concurrency: Option<u32>,
-    /// How long old listeners drain after a change.
+    /// Drain time of old listeners after a change.
     pub drain_duration: Duration,
-    /// How long connections drain at termination.
+    /// Drain time of connections at termination.
     pub termination_drain_duration: Duration,
-    /// Whether the application waits for its proxy.
+    /// True if the application starts after its proxy.
     pub hold_application_until_proxy_starts: bool,
     /// `host:port` of the control plane, if set.
     pub discovery_address: Option<Arc<str>>,
     /// Spans.
     pub tracing: ProxyTracing,
-    /// What a proxy carries at most (`runtimeValues`).
+    /// Limits of a proxy (`runtimeValues`).
     pub limits: ProxyLimits,
     /// `interceptionMode: TPROXY`: applications see their clients' addresses, unless their Pod says otherwise.
     pub keeps_source: bool,
-    /// Proxies in front of a proxy whose word in `x-forwarded-for` is believed (`gatewayTopology.numTrustedProxies`).
+    /// Number of trusted proxies in front of a proxy; their entries in `x-forwarded-for` are trusted
+    /// (`gatewayTopology.numTrustedProxies`).
     pub trusted_proxies: u32,
-    /// Whether whoever connects to a gateway says by a PROXY header for whom (`gatewayTopology.proxyProtocol`).
+    /// True if each connection to a gateway begins with a PROXY header that names the client
+    /// (`gatewayTopology.proxyProtocol`).
     pub proxy_protocol: bool,
-    /// What becomes of `x-forwarded-client-cert`, where a Pod does not say.
+    /// Treatment of `x-forwarded-client-cert`, unless a Pod sets its own.
     pub forwards: Forwards,
 }
 
-/// What a proxy carries at most, and how long it follows what it does not use; `None` leaves it to the proxy.
+/// Limits of a proxy, and the time for which it follows an unused service; `None` leaves the choice to the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProxyLimits {
     /// Downstream connections.
@@ -231,7 +234,7 @@ pub struct ProxyLimits {
     pub requests_per_destination: Option<u32>,
     /// Resident memory, in bytes.
     pub memory: Option<u64>,
-    /// How long a service that is not used any more is followed.
+    /// Time for which the proxy follows a service that is no longer used.
     pub service_idle: Option<Duration>,
 }
 
@@ -260,13 +263,13 @@ pub struct ExtensionProvider {
     pub name: Arc<str>,
     /// Istio's field that says what it is, such as `envoyExtAuthzHttp`.
     pub kind: Arc<str>,
-    /// What of it is read.
+    /// Settings of the provider.
     pub provider: Provider,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// What a provider gives.
+/// A provider's kind and settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provider {
     /// `envoyFileAccessLog`.
@@ -290,16 +293,16 @@ pub enum Provider {
 pub struct FileLogProvider {
     /// `/dev/stdout` or a file.
     pub path: Arc<str>,
-    /// How lines look; `None` is the mesh's.
+    /// Format of the lines; `None` is the mesh's.
     pub format: Option<LogFormat>,
-    /// Whether values that are not there are left out, not written as `-` or `null`.
+    /// True if missing values are left out and not written as `-` or `null`.
     pub omit_empty: bool,
 }
 
 /// A service of the mesh that takes telemetry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderService {
-    /// Where the service is declared; `None` is anywhere.
+    /// Namespace that declares the service; `None` is any.
     pub namespace: Option<Namespace>,
     /// Its name.
     pub host: Hostname,
@@ -310,7 +313,7 @@ pub struct ProviderService {
 /// A gRPC access log service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlsProvider {
-    /// Who takes it.
+    /// The receiving service.
     pub service: ProviderService,
     /// `log_name` of the stream.
     pub log_name: Arc<str>,
@@ -325,28 +328,28 @@ pub struct AlsProvider {
 /// An external service that decides about requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtAuthzProvider {
-    /// Who is asked.
+    /// The service to ask.
     pub service: ProviderService,
-    /// How long an answer may take; `None` is the proxy's default.
+    /// Time limit of a check; `None` is the proxy's default.
     pub timeout: Option<Duration>,
-    /// Whether requests pass while it cannot be asked.
+    /// True if requests pass while the service cannot be asked.
     pub fail_open: bool,
-    /// What clients are told when it cannot be asked; `None` is 403.
+    /// Status for clients when the service cannot be asked; `None` is 403.
     pub status_on_error: Option<u16>,
-    /// What of requests' bodies it is shown; `None` is nothing.
+    /// Part of the request's body that the service gets; `None` is nothing.
     pub body: Option<BodyInCheck>,
-    /// How it is asked.
+    /// Protocol of the check.
     pub transport: ExtAuthzTransport,
 }
 
-/// What of a request's body an external service is shown.
+/// The part of a request's body that an external service gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyInCheck {
     /// Most bytes that are held and shown; 1..=[`MAX_BODY_IN_CHECK`].
     pub max_bytes: u32,
-    /// Whether a longer body is shown in part, and not refused.
+    /// True if the service gets a part of a longer body; otherwise the request is refused.
     pub allow_partial: bool,
-    /// Whether gRPC carries it as bytes, not as text.
+    /// True if gRPC carries the body as bytes, not as text.
     pub pack_as_bytes: bool,
 }
 
@@ -354,7 +357,7 @@ pub struct BodyInCheck {
 /// request may cost in memory stays far below what a proxy has.
 pub const MAX_BODY_IN_CHECK: u32 = 1024 * 1024;
 
-/// How an external service is asked.
+/// Protocol of a check by an external service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExtAuthzTransport {
     /// `envoy.service.auth.v3.Authorization/Check`.
@@ -363,7 +366,7 @@ pub enum ExtAuthzTransport {
     Http(HttpAuthorizer),
 }
 
-/// What travels to an external service over HTTP, and back.
+/// Headers in an HTTP check and in its response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpAuthorizer {
     /// Before the request's own path.
@@ -387,11 +390,11 @@ pub struct ProviderHeader {
     pub name: Arc<str>,
     /// Its value.
     pub value: Arc<str>,
-    /// Whether the value is the name of a variable of the proxy's environment.
+    /// True if the value is the name of a variable of the proxy's environment.
     pub from_environment: bool,
 }
 
-/// How spans travel.
+/// Transport of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OtlpTransport {
     /// gRPC.
@@ -406,17 +409,17 @@ pub enum OtlpTransport {
 /// A collector of spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenTelemetryProvider {
-    /// Who takes them.
+    /// The receiving service.
     pub service: ProviderService,
-    /// How.
+    /// Transport of the spans.
     pub transport: OtlpTransport,
-    /// How long one export may take; `None` is the proxy's default.
+    /// Time limit of one export; `None` is the proxy's default.
     pub timeout: Option<Duration>,
     /// Sent along.
     pub headers: Vec<ProviderHeader>,
     /// Longest path in a span, in bytes.
     pub max_tag_length: Option<u32>,
-    /// Whether `OTEL_RESOURCE_ATTRIBUTES` of the proxy's environment is part of the resource.
+    /// True if `OTEL_RESOURCE_ATTRIBUTES` of the proxy's environment is part of the resource.
     pub environment_detector: bool,
 }
 
@@ -449,7 +452,7 @@ impl MeshConfig {
 pub struct ProxyConfig {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,

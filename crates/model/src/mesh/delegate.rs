@@ -1,5 +1,6 @@
-//! `delegate`: the routes of a VirtualService without hosts in the place of one route of another, by Istio's rules. What both say
-//! of a match must agree, the delegate's being the narrower; of the rest the delegate's word holds, and the other's where it has none.
+//! `delegate`: the routes of a VirtualService without hosts replace one route of another, by Istio's rules. Matches of
+//! both must agree, and the delegate's must be the narrower. For every other field the delegate's value counts, and the
+//! root's if the delegate has none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ impl Mesh {
     }
 }
 
-/// Whom a route hands over to, if that can be.
+/// The VirtualService that a route delegates to, if the delegation is valid.
 fn delegate<'m>(
     one: &VirtualService,
     route: &HttpRoute,
@@ -82,7 +83,7 @@ fn merged(root: &HttpRoute, own: &HttpRoute) -> Option<HttpRoute> {
         true => &root.mirrors,
         false => &own.mirrors,
     };
-    // What is answered does not go on.
+    // A route that answers itself forwards nothing, so it mirrors nothing.
     let goes_on = own.answer.is_none();
     Some(HttpRoute {
         name,
@@ -98,7 +99,7 @@ fn merged(root: &HttpRoute, own: &HttpRoute) -> Option<HttpRoute> {
     })
 }
 
-/// What both ask for; none where they contradict each other, or the delegate's asks for more than it is handed.
+/// The match that meets both. `None` if they contradict each other, or the delegate's match is wider than the root's.
 fn narrowed(root: &HttpMatch, own: &HttpMatch) -> Option<HttpMatch> {
     let both_paths = [root, own].map(|one| one.criteria.contains_key(&Subject::Uri));
     if both_paths == [true, true] && root.any_case != own.any_case {
@@ -128,7 +129,7 @@ fn is_within(wide: &Criterion, narrow: &Criterion) -> bool {
             (Prefix(wide), Exact(narrow) | Prefix(narrow)) => narrow.starts_with(&**wide),
             (TextMatch::Segments(_), _) => wide.covers(narrow),
             (TextMatch::Present, TextMatch::Present) => true,
-            // Whether one expression is within another nobody can tell.
+            // Containment of two regular expressions is not decidable here.
             _ => false,
         },
         _ => false,

@@ -1,6 +1,7 @@
-//! Istio's DestinationRule, as far as it is obeyed: how a service is called. Istio's precedence holds: a level that
-//! writes a block (`loadBalancer`, `outlierDetection`, `connectionPool`) replaces the wider one's as a whole, and a port's
-//! level replaces all of them, those that it does not write included. Who of several callers obeys which rule: `client`.
+//! Istio's DestinationRule, as far as proxies apply it: the way clients call a service. Istio's precedence holds. A
+//! level that writes a block (`loadBalancer`, `outlierDetection`, `connectionPool`) replaces the wider block as a
+//! whole. A port's level replaces all wider blocks, including blocks that it does not write. Module `client` selects
+//! the rule of a client.
 
 mod client;
 mod rules;
@@ -23,13 +24,14 @@ pub use rules::DestinationRules;
 pub struct DestinationRule {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
     /// Services it is for; a short name is made whole by its own namespace.
     pub host: Hostname,
-    /// Whose clients it is for, by namespace (`exportTo`). Of one that selects clients: its own namespace's alone.
+    /// Namespaces of the clients it applies to (`exportTo`). A rule that selects clients applies to its own namespace
+    /// only.
     pub visibility: Visibility,
     /// The clients of its namespace that it is for (`workloadSelector`); `None` is all.
     pub selector: Option<Labels>,
@@ -46,20 +48,20 @@ pub struct DestinationRule {
 pub struct Subset {
     /// Its workloads have these.
     pub labels: Labels,
-    /// What differs for it.
+    /// Policy that overrides the rule's for this subset.
     pub policy: TrafficPolicy,
 }
 
-/// How a destination is called.
+/// The way a destination is called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TrafficPolicy {
     /// For all ports.
     pub whole: PolicyLevel,
-    /// By service port; what is not said there is the default, not what holds for the destination.
+    /// By service port. A block that a port leaves out has its default, not the destination's value.
     pub ports: BTreeMap<Port, PolicyLevel>,
 }
 
-/// What is written at one level of a policy, block by block.
+/// The blocks written at one level of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PolicyLevel {
     /// `loadBalancer`.
@@ -77,7 +79,7 @@ pub struct PolicyLevel {
 }
 
 impl TrafficPolicy {
-    /// What holds on `port` where `wider` holds for what this is a part of.
+    /// The policy on `port`, given the `wider` policy that this one refines.
     fn over(&self, wider: PolicyLevel, port: Port) -> PolicyLevel {
         let own = self.whole.clone();
         let retry_budget = own.retry_budget.or(wider.retry_budget);
@@ -143,8 +145,8 @@ impl DestinationRule {
 }
 
 impl Mesh {
-    /// What a rule says of calls to a port of its service, or to one of a subset. Where it says nothing of localities the service
-    /// does, and then the mesh.
+    /// The policy of a rule for calls to a port of its service or of a subset. If the rule sets no localities, the
+    /// service's apply, then the mesh's.
     pub fn traffic_by(
         &self,
         service: &Service,

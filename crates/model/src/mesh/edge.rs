@@ -1,4 +1,5 @@
-//! What comes in at a gateway: which Gateways are for a workload, and which VirtualServices route what each of their servers takes.
+//! Traffic that enters at a gateway: the Gateways of a workload, and the VirtualServices for the traffic of each
+//! server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -117,17 +118,17 @@ impl Mesh {
     }
 }
 
-/// Who routes requests for one host.
+/// The VirtualServices that route requests for one host.
 #[derive(Debug, Default)]
 pub struct HostRouting<'m> {
-    /// VirtualServices with the routes of those that they hand over to, oldest first, each with the Gateway at which it holds.
+    /// VirtualServices with delegated routes in place, oldest first, each with its Gateway.
     pub services: Vec<(Arc<VirtualService>, &'m ResourceName)>,
     /// Clients in plaintext are sent to `https`.
     pub https_redirect: bool,
 }
 
 impl Mesh {
-    /// Who routes what comes to some servers of one listener, by host, for a gateway's workload in a namespace.
+    /// The VirtualServices for the servers of one listener, by host, for a gateway's workload in a namespace.
     #[must_use]
     pub fn hosts_at<'m>(
         &'m self,
@@ -169,7 +170,7 @@ impl Mesh {
     }
 }
 
-/// What one of these keys of a Secret holds.
+/// The value of the first of these keys that the Secret has.
 fn held(secret: &Secret, keys: [&str; 2]) -> Option<Vec<u8>> {
     let found = keys.into_iter().find_map(|key| secret.data.get(key));
     found
@@ -177,10 +178,10 @@ fn held(secret: &Secret, keys: [&str; 2]) -> Option<Vec<u8>> {
         .filter(|bytes| !bytes.is_empty())
 }
 
-/// The certificates and the key that a Secret holds.
+/// The certificates and the key of a Secret.
 ///
 /// # Errors
-/// What of it is not there.
+/// The missing entry.
 pub fn certificate(mesh: &Mesh, id: &ResourceName) -> Result<(Vec<u8>, Vec<u8>), Arc<str>> {
     let secret = mesh.secrets.get(id);
     let secret = secret.ok_or_else(|| format!("the Secret {id} is not there"))?;
@@ -191,16 +192,17 @@ pub fn certificate(mesh: &Mesh, id: &ResourceName) -> Result<(Vec<u8>, Vec<u8>),
     Ok((certificate?, key?))
 }
 
-/// Whose certificates are believed, in PEM.
+/// Trusted authorities, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Believed {
     /// The authorities.
     pub authorities: Vec<u8>,
-    /// Lists of what they took back, empty where there are none; or why those that are meant are not there.
+    /// CRLs of these authorities, empty if there are none. An error if the CRLs that the Secret names are missing.
     pub revocations: Result<Vec<u8>, Arc<str>>,
 }
 
-/// Whose certificates are believed, and what of theirs is revoked: what is said beside a Secret is before what is said within.
+/// The trusted authorities and their CRLs. A separate Secret with authorities takes precedence over entries within the
+/// Secret.
 #[must_use]
 pub fn believed(mesh: &Mesh, id: &ResourceName) -> Option<Believed> {
     const LISTS: [&str; 2] = ["ca.crl", "crl"];

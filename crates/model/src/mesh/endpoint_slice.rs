@@ -1,6 +1,6 @@
-//! EndpointSlices: who answers for a Service that selects nobody. What several slices say of one Service is put together by address.
-//! An address at which a workload of the Service's namespace is known is that workload, with all that is known of it; where nobody
-//! is known there a workload is made that has no proxy, and is called in plaintext.
+//! EndpointSlices: endpoints of a Service without a selector. Slices of one Service are merged by address. If the
+//! Service's namespace has a workload at an address, that workload is the endpoint, with all its properties. Otherwise
+//! a workload without proxy is made, and clients call it in plaintext.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -22,15 +22,15 @@ pub struct EndpointSlice {
     pub kind: SliceKind,
     /// The name of the Service that it is for, in its namespace; `None` is for nobody.
     pub service: Option<Arc<str>>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// Kubernetes' own controller wrote it, of whom the Service selects.
+    /// Kubernetes' own controller wrote it for the Service's selector.
     pub of_selector: bool,
-    /// Who has which ports.
+    /// Endpoints with their ports.
     pub subsets: Vec<EndpointSubset>,
 }
 
-/// Which kind says who answers.
+/// The kind of the resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SliceKind {
     /// `discovery.k8s.io`'s.
@@ -55,7 +55,7 @@ impl SliceKind {
 pub struct EndpointSubset {
     /// Port by the name that the Service's port has.
     pub ports: Vec<SlicePort>,
-    /// Who has them.
+    /// Endpoints with these ports.
     pub endpoints: Vec<SliceEndpoint>,
 }
 
@@ -73,35 +73,35 @@ pub struct SlicePort {
 /// Somebody who answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceEndpoint {
-    /// Where.
+    /// Its address.
     pub address: EndpointAddress,
-    /// Whether it is to be called.
+    /// Readiness for traffic.
     pub readiness: Readiness,
-    /// The Pod that it is to be (`targetRef`); nobody else is called for it.
+    /// The Pod that must be there (`targetRef`); no other workload is called in its place.
     pub pod: Option<ResourceName>,
     /// `region/zone`, empty when not said.
     pub locality: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// What `conditions` come to.
+/// The readiness that `conditions` describe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Readiness {
     /// It is not called.
     NotReady,
-    /// It goes and still answers: it is called while nobody is ready.
+    /// It terminates but still serves: it is called while no endpoint is ready.
     Leaving,
     /// It is called.
     Ready,
 }
 
-/// What all slices of a Service say of one address.
+/// The merged data of one address from all slices of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     ports: BTreeMap<(Arc<str>, Transport), Port>,
     readiness: Readiness,
-    /// Whether it is called: it is ready, or nobody is and it still answers.
+    /// True if it is called: it is ready, or it still serves and no endpoint is ready.
     called: bool,
     pod: Option<ResourceName>,
     locality: Arc<str>,
@@ -118,7 +118,7 @@ impl Place {
         served.collect()
     }
 
-    /// Whether a workload is whom it means.
+    /// Returns true if the slice means this workload.
     fn means(&self, workload: &Workload) -> bool {
         self.pod.as_ref().is_none_or(|pod| {
             let own = &workload.key;
@@ -129,7 +129,7 @@ impl Place {
     }
 }
 
-/// What is said of a Service by address.
+/// The merged data of a Service, by address.
 pub(crate) type Places = BTreeMap<EndpointAddress, Place>;
 
 /// All slices of a mesh.
@@ -149,7 +149,7 @@ struct OfService {
 }
 
 impl EndpointSlices {
-    /// Whether there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_service.is_empty()
@@ -166,7 +166,7 @@ impl EndpointSlices {
         self.by_service.keys()
     }
 
-    /// What is said of a Service of this name.
+    /// The addresses that slices give for a Service of this name.
     pub(crate) fn places(&self, service: &ResourceName) -> Option<&Places> {
         self.by_service.get(service).map(|one| &one.places)
     }
@@ -176,7 +176,7 @@ impl EndpointSlices {
         self.by_address.get(&address).into_iter().flatten()
     }
 
-    /// Takes one in. What is said of its Service has to be put together after that.
+    /// Adds a slice. The caller must merge the slices of its Service again.
     pub(crate) fn insert(&mut self, slice: &Arc<EndpointSlice>) {
         let of_service = self.by_service.entry(slice.for_service()).or_default();
         let key = (slice.kind, slice.name.name.clone());
@@ -273,26 +273,26 @@ fn places<'a>(slices: impl Iterator<Item = &'a Arc<EndpointSlice>>) -> Places {
     all
 }
 
-/// What becomes of an endpoint of a slice.
+/// The role of an endpoint of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// It is this workload of the Service's namespace.
     Workload(WorkloadKey),
-    /// Nobody is known there.
+    /// No workload is known there.
     Stranger,
     /// This workload of another namespace is there: it is not called.
     Elsewhere(WorkloadKey),
-    /// It is to be a Pod that is not there: nobody is called.
+    /// It must be a Pod that does not exist: it is not called.
     Absent(ResourceName),
-    /// It would be each proxy's own machine: nobody is called.
+    /// It would be each proxy's own machine: it is not called.
     Loopback,
 }
 
-/// Who has which addresses, of those that are asked for.
+/// The workloads at some addresses.
 pub(crate) type Owners = BTreeMap<IpAddr, Vec<WorkloadKey>>;
 
 impl Mesh {
-    /// What slices say of a Service, where they count: of one that selects nobody and is no other name.
+    /// The addresses that slices give for a Service, if slices count for it: it has no selector and is no alias.
     pub(crate) fn places_of(&self, service: &Service) -> Option<&Places> {
         if self.endpoint_slices.is_empty() || !takes_slices(service) {
             return None;
@@ -301,7 +301,7 @@ impl Mesh {
         self.endpoint_slices.places(&name)
     }
 
-    /// How many endpoints slices say of a Service.
+    /// The number of endpoints that slices give for a Service.
     #[must_use]
     pub fn endpoints_in_slices(&self, service: &Service) -> usize {
         self.places_of(service).map_or(0, BTreeMap::len)
@@ -330,7 +330,7 @@ impl Mesh {
         Some(place?.target_ports(service))
     }
 
-    /// What becomes of an endpoint.
+    /// The role of an endpoint.
     #[must_use]
     pub fn standing(&self, slice: &EndpointSlice, endpoint: &SliceEndpoint) -> Standing {
         let addresses: BTreeSet<IpAddr> = numeric(&endpoint.address).into_iter().collect();
@@ -382,14 +382,14 @@ impl Mesh {
     }
 }
 
-/// Whether slices say who answers for a Service.
+/// Returns true if slices determine the endpoints of a Service.
 pub(crate) fn takes_slices(service: &Service) -> bool {
     service.origin == ServiceOrigin::Kubernetes
         && service.selector.is_none()
         && !matches!(service.resolution, Resolution::Alias(_))
 }
 
-/// What the keys of workloads begin with that are made for a Service's slices. No other workload's name has two slashes.
+/// Key prefix of the workloads made for a Service's slices. No other workload's name has two slashes.
 pub(crate) fn stranger_prefix(service: &str) -> String {
     format!("{service}/slice/")
 }

@@ -1,5 +1,5 @@
-//! Gateway API's resources, each valid by itself. Who is attached to what, and what becomes of it, is decided by `attach`, which
-//! makes of them the same Gateways and VirtualServices that Istio's kinds are; `said` has the conditions of each.
+//! Gateway API's resources, each valid by itself. `attach` decides attachment and translates them into the Gateways and
+//! VirtualServices of Istio's API; `said` has the conditions of each.
 
 mod said;
 
@@ -19,7 +19,7 @@ pub const GROUP: &str = "gateway.networking.k8s.io";
 pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 /// Its class, on what is made for it.
 pub const GATEWAY_CLASS: &str = "gateway.networking.k8s.io/gateway-class-name";
-/// Whose GatewayClasses are ours: our own name, and Istio's, under which users have written them.
+/// Controllers of the GatewayClasses that Voile serves: its own name, and Istio's, which users have already written.
 pub const CONTROLLERS: [&str; 2] = [
     "voile.dev/gateway-controller",
     "istio.io/gateway-controller",
@@ -42,12 +42,12 @@ pub struct GatewayApi {
     pub backend_tls: Vec<Arc<BackendTls>>,
     /// ReferenceGrants.
     pub grants: Vec<Arc<Grant>>,
-    /// What is said of each of them.
+    /// The status of each resource.
     pub said: Arc<[Said]>,
 }
 
 impl GatewayApi {
-    /// Whether nothing of it is written.
+    /// Returns true if there are no resources of Gateway API.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.classes.is_empty()
@@ -64,11 +64,11 @@ impl GatewayApi {
 pub struct GatewayClass {
     /// Its name; it is of no namespace.
     pub name: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// Whose it is.
+    /// Its controller.
     pub controller: Arc<str>,
-    /// Where it asks for parameters, which we have none of.
+    /// Location of `parametersRef`; Voile has no parameters.
     pub parameters: Option<Source>,
 }
 
@@ -77,25 +77,25 @@ pub struct GatewayClass {
 pub struct Gateway {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
     /// Its class.
     pub class: (Arc<str>, Source),
-    /// What it listens to.
+    /// Its listeners.
     pub listeners: Vec<Listener>,
-    /// Where it asks for addresses of its own.
+    /// Location of `addresses`, if it requests some.
     pub addresses: Option<Source>,
     /// These addresses, by type and value.
     pub places: Vec<(Arc<str>, Arc<str>, Source)>,
     /// The service account that it is said to have, where it stands for another mesh's.
     pub account: Option<Arc<str>>,
-    /// How its pods are called, where it is a waypoint and they are no proxies of ours.
+    /// For a waypoint whose pods are other programs: the way to call them.
     pub binding: Option<InboundBinding>,
-    /// Where it asks for parameters.
+    /// Location of `parametersRef`, if it has one.
     pub parameters: Option<Source>,
-    /// Whose ListenerSets may add to it.
+    /// ListenerSets that may add listeners to it.
     pub allowed_listeners: Admission,
     /// Labels of what is made for it.
     pub labels: Labels,
@@ -110,7 +110,7 @@ pub struct Gateway {
 pub struct ListenerSet {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
@@ -123,17 +123,17 @@ pub struct ListenerSet {
 /// One of `listeners`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listener {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Its name.
     pub name: Arc<str>,
     /// Its port.
     pub port: Port,
-    /// What is spoken.
+    /// Its protocol.
     pub protocol: Arc<str>,
     /// The host that is served; `None` is any.
     pub hostname: Option<Hostname>,
-    /// What ends TLS, if it does here.
+    /// TLS termination, if it terminates TLS.
     pub tls: Option<ListenerTls>,
     /// Of which namespaces routes may attach.
     pub from: Admission,
@@ -144,18 +144,18 @@ pub struct Listener {
 /// `tls` of a listener.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListenerTls {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// It ends behind us.
     pub passthrough: bool,
-    /// What is shown to clients.
+    /// Certificates for clients.
     pub certificates: Vec<Reference>,
 }
 
-/// Something that is pointed at.
+/// A reference to another resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reference {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// The field, such as `spec.rules[0].backendRefs[1]`.
     pub field: Arc<str>,
@@ -168,7 +168,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Whether it is of this kind.
+    /// Returns true if it refers to this kind.
     #[must_use]
     pub fn is(&self, group: &str, kind: &str) -> bool {
         &*self.group == group && &*self.kind == kind
@@ -211,7 +211,7 @@ pub enum Operator {
 }
 
 impl LabelSelector {
-    /// Whether it selects what has these labels.
+    /// Returns true if it selects these labels.
     #[must_use]
     pub fn selects(&self, labels: &Labels) -> bool {
         let holds = |(key, operator, values): &(Arc<str>, Operator, Vec<Arc<str>>)| {
@@ -261,15 +261,15 @@ pub struct Route {
     pub kind: RouteKind,
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
     /// Hosts it is for; none is all of what it attaches to.
     pub hostnames: Vec<Hostname>,
-    /// What it attaches to.
+    /// The Gateways and Services that it attaches to.
     pub parents: Vec<Parent>,
-    /// What becomes of requests.
+    /// Rules for requests.
     pub rules: Vec<Rule>,
     /// Of TLSRoute and TCPRoute: where connections go.
     pub connections: Vec<ConnectionRule>,
@@ -278,7 +278,7 @@ pub struct Route {
 /// One of `parentRefs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parent {
-    /// What.
+    /// The parent.
     pub to: Reference,
     /// Only this listener.
     pub section: Option<Arc<str>>,
@@ -289,42 +289,42 @@ pub struct Parent {
 /// One of `rules`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
-    /// What it takes and does, but for where it leads: that depends on who permits it.
+    /// Its matches and actions, without destinations: those depend on ReferenceGrants.
     pub route: HttpRoute,
-    /// Where requests go.
+    /// Destinations of the requests.
     pub backends: Vec<Backend>,
-    /// Where copies go.
+    /// Destinations of the copies.
     pub mirrors: Vec<(BackendTo, Share)>,
-    /// How long the answer of one backend may take.
+    /// Time limit of a backend's response.
     pub backend_timeout: Option<std::time::Duration>,
 }
 
 /// One of `rules` of a TLSRoute or TCPRoute.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConnectionRule {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// Where connections go.
+    /// Destinations of the connections.
     pub backends: Vec<Backend>,
 }
 
 /// A Service and its port.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BackendTo {
-    /// Which.
+    /// The Service.
     pub to: Reference,
-    /// Which port of it.
+    /// Its port.
     pub port: Option<Port>,
 }
 
 /// One of `backendRefs`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Backend {
-    /// What.
+    /// The destination.
     pub to: BackendTo,
     /// Its share of the requests.
     pub weight: u32,
-    /// What becomes of headers of those that go here.
+    /// Header edits of requests to this backend.
     pub headers: HeaderRules,
 }
 
@@ -333,13 +333,13 @@ pub struct Backend {
 pub struct BackendTls {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
     /// Which Services, each with the name of its port if only one is meant.
     pub targets: Vec<(Reference, Option<Arc<str>>)>,
-    /// Whom the certificate must be by.
+    /// Authorities that must have issued the certificate.
     pub authorities: BackendAuthorities,
     /// The name that is asked for; none where it could not be read.
     pub hostname: Option<Arc<str>>,
@@ -347,35 +347,35 @@ pub struct BackendTls {
     pub subject_alt_names: Vec<Arc<str>>,
 }
 
-/// Whose certificates of backends are believed.
+/// Trusted authorities for certificates of backends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BackendAuthorities {
     /// Those of the system.
     System,
     /// `wellKnownCACertificates` of a name that is not known here.
     Unknown(Arc<str>, Source),
-    /// What these hold.
+    /// Authorities in these ConfigMaps or Secrets.
     Held(Vec<Reference>),
 }
 
-/// A ReferenceGrant: who may point from other namespaces into its own.
+/// A ReferenceGrant: permits references from other namespaces into its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
     /// Its name; its namespace is the one pointed into.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// Group, kind and namespace of what points.
+    /// Group, kind and namespace of the referring resource.
     pub from: Vec<[Arc<str>; 3]>,
-    /// What is pointed at.
+    /// Resources that may be referred to.
     pub to: Vec<GrantTo>,
 }
 
-/// Group and kind of what may be pointed at, and its name if only one is meant.
+/// Group and kind of a permitted target, and its name if only one is meant.
 pub type GrantTo = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 impl Grant {
-    /// Whether it permits a reference from a kind and namespace.
+    /// Returns true if it permits a reference from this kind and namespace.
     #[must_use]
     pub fn permits(&self, kind: &str, namespace: &str, to: &Reference) -> bool {
         let comes = |from: &[Arc<str>; 3]| {

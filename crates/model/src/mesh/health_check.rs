@@ -20,7 +20,7 @@ pub const MAX_EXPECTED: usize = 16;
 pub struct HealthCheck {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// The host whose endpoints are asked.
     pub host: Hostname,
@@ -28,20 +28,20 @@ pub struct HealthCheck {
     pub port: Option<Port>,
     /// Proxies that ask; `None` is every gateway that balances to it.
     pub selector: Option<Labels>,
-    /// What is asked, and how often.
+    /// The check and its interval.
     pub terms: CheckTerms,
 }
 
-/// What is asked of an endpoint, how often, and what follows.
+/// The check of an endpoint, its interval and thresholds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckTerms {
-    /// What is asked.
+    /// The check itself.
     pub question: CheckQuestion,
     /// From one question to the next.
     pub interval: Duration,
     /// Up to this part of the interval is added, in hundredths, each time by lot.
     pub jitter_percent: u32,
-    /// How long an answer may take; never longer than the interval.
+    /// Time limit of a response; never longer than the interval.
     pub timeout: Duration,
     /// So many good answers in a row and it is well again.
     pub healthy_threshold: u32,
@@ -51,21 +51,21 @@ pub struct CheckTerms {
     pub panic_percent: u32,
 }
 
-/// What an endpoint is asked.
+/// The check of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckQuestion {
-    /// Whether a connection comes about, with the TLS that traffic has.
+    /// A TCP connection succeeds, with the TLS of the traffic.
     Tcp,
-    /// Whether `GET` of a path is answered by an expected status.
+    /// `GET` of a path returns an expected status.
     Http {
         /// Path and query.
         path: Arc<str>,
-        /// What the request names; `None` is the destination's own host.
+        /// Host of the request; `None` is the destination's own host.
         host: Option<Arc<str>>,
         /// Statuses that are good, each from its first to before its end.
         expected: Vec<Range<u16>>,
     },
-    /// Whether `grpc.health.v1.Health/Check` is answered by SERVING.
+    /// `grpc.health.v1.Health/Check` returns SERVING.
     Grpc {
         /// Of which service; empty is the server as a whole.
         service: Arc<str>,
@@ -73,8 +73,9 @@ pub enum CheckQuestion {
 }
 
 impl HealthCheck {
-    /// Where it stands among those that hold for a proxy: those of the proxy's own namespace before those of the callee's, and those of
-    /// the root namespace last; one for a port before one for all. `None`: the proxy does not ask.
+    /// Its precedence among the HealthChecks of a proxy. HealthChecks of the proxy's own namespace come first, then the
+    /// callee's, then the root namespace's. A HealthCheck for a port precedes one for all ports. `None`: the proxy does
+    /// not run it.
     fn rank(&self, workload: &Workload, root: &Namespace) -> Option<(u8, bool)> {
         let namespace = &workload.key.namespace;
         let edge = workload.gateway && !workload.waypoint;
@@ -87,7 +88,7 @@ impl HealthCheck {
         asks.then_some((near, self.port.is_none()))
     }
 
-    /// Whether the proxy of such a workload asks: one that is selected, or every gateway but waypoints.
+    /// Returns true if the proxy of this workload runs the check: a selected one, or every gateway but waypoints.
     #[must_use]
     pub fn is_asked_by(
         &self,

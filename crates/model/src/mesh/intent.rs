@@ -1,5 +1,5 @@
-//! What is written about routes, gateways and destinations, whether in force or not. No proxy is told of it from here; analysis
-//! looks at it, so that what is wrong across resources is known before anything obeys them.
+//! Routes, gateways and destinations as written, in force or not. Proxies never receive them. Analysis reads them, so
+//! that faults across resources are known before a proxy applies them.
 
 mod gateway;
 
@@ -38,19 +38,19 @@ impl Intents {
         }
     }
 
-    /// Whether nothing of the kind is written.
+    /// Returns true if there is none of them.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What a DestinationRule says, with the parts that are not in force yet.
+/// A DestinationRule as written, with the parts that are not yet in force.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Destination {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Services it is for; a short name is made whole by its own namespace.
     pub host: Hostname,
@@ -62,7 +62,7 @@ pub struct Destination {
     pub subsets: Vec<DestinationSubset>,
     /// Every `tls` there is, of the whole, of ports and of subsets.
     pub tls: Vec<ClientTls>,
-    /// Where failover between localities is asked for and nothing ejects endpoints, which alone would trigger it.
+    /// Location of a failover setting without outlier detection, which alone would trigger it.
     pub failover_without_ejection: Option<Source>,
 }
 
@@ -73,16 +73,16 @@ pub struct DestinationSubset {
     pub name: Arc<str>,
     /// Its workloads have these.
     pub labels: Labels,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
 /// One `tls` of a DestinationRule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientTls {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// How clients speak.
+    /// TLS mode of the clients.
     pub mode: ClientTlsMode,
     /// On this service port; `None` is all.
     pub port: Option<Port>,
@@ -90,7 +90,7 @@ pub struct ClientTls {
     pub subset: Option<Arc<str>>,
     /// `credentialName`: a Secret, or its name within a `kubernetes://` address.
     pub credential: Option<Arc<str>>,
-    /// Whether the server's certificate is not looked at (`insecureSkipVerify`).
+    /// True if the server's certificate is not verified (`insecureSkipVerify`).
     pub unverified: bool,
 }
 

@@ -22,14 +22,14 @@ pub const REMOTE_CLASS: &str = "istio-remote";
 /// Annotation of the latter: the service account as which it answers, of the Gateway's namespace.
 pub const GATEWAY_ACCOUNT: &str = "gateway.istio.io/service-account";
 
-/// Where another network is entered, and as whom whoever stands there answers.
+/// The gateway into another network, and its identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkGateway {
     /// The Gateway that says so.
     pub name: ResourceName,
     /// The network.
     pub network: Arc<str>,
-    /// Where it is; it takes tunnels at [`HBONE_PORT`].
+    /// Its address; it accepts tunnels at [`HBONE_PORT`].
     pub address: IpAddr,
     /// Its service account, of the Gateway's namespace.
     pub service_account: Arc<str>,
@@ -38,22 +38,22 @@ pub struct NetworkGateway {
 /// Why a Gateway between networks is not in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What would be right.
+    /// The correction.
     pub help: &'static str,
 }
 
 impl Gateway {
-    /// Whether other networks come in through it.
+    /// Returns true if traffic of other networks enters through it.
     #[must_use]
     pub fn is_east_west(&self) -> bool {
         &*self.class.0 == EAST_WEST_CLASS
     }
 
-    /// Whether it stands for another network's.
+    /// Returns true if it represents the gateway of another network.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         &*self.class.0 == REMOTE_CLASS
@@ -89,7 +89,7 @@ impl Mesh {
             .unwrap_or_default()
     }
 
-    /// What keeps a Gateway between networks from being in force; nothing of one that is none.
+    /// Reasons that keep a Gateway between networks out of force; empty for other Gateways.
     #[must_use]
     pub fn flaws(&self, gateway: &Gateway) -> Vec<Flaw> {
         if !gateway.is_east_west() && !gateway.is_remote() {
@@ -151,7 +151,7 @@ impl Mesh {
         flaws
     }
 
-    /// Where a network is entered, by the Gateways that are in force.
+    /// The gateways into a network, of the Gateways in force.
     pub fn gateways_to(&self, network: &str) -> impl Iterator<Item = NetworkGateway> {
         self.network_gateways()
             .filter(move |one| &*one.network == network)
@@ -174,7 +174,8 @@ impl Mesh {
         })
     }
 
-    /// Whether this is the name of a network that is entered by a gateway: addresses of workloads there are not ours to call.
+    /// Returns true if the network is reached through a gateway. Addresses of its workloads are not reachable from
+    /// ours.
     #[must_use]
     pub fn is_behind_gateway(&self, network: &str) -> bool {
         !network.is_empty() && self.gateways_to(network).next().is_some()
@@ -188,7 +189,7 @@ impl Mesh {
         found
     }
 
-    /// Whether anything leads to other networks, or comes from them.
+    /// Returns true if a Gateway connects this network with others.
     #[must_use]
     pub fn has_networks(&self) -> bool {
         let mut all = self.gateway_api.gateways.iter();
@@ -205,7 +206,8 @@ impl Mesh {
         (workload.waypoint && self.flaws(found).is_empty()).then_some(found)
     }
 
-    /// Whether other networks may call a service: its own word. What stands behind a waypoint is called through it.
+    /// Returns true if other networks may call the service, by its own label. They call a service behind a waypoint
+    /// through the waypoint.
     #[must_use]
     pub fn is_exported(&self, service: &Service) -> bool {
         service.global && service.visibility == Visibility::Public

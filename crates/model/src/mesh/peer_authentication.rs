@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::names::{Labels, Port, ResourceName};
 use crate::source::Source;
 
-/// What kind of connection is taken.
+/// The kinds of connection that a workload accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MutualTlsMode {
     /// Plaintext only.
@@ -16,12 +16,12 @@ pub enum MutualTlsMode {
     Strict,
 }
 
-/// One policy. Which one holds for a workload is decided by `voile-policy`.
+/// One policy. `voile-policy` selects the policy of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerAuthentication {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
@@ -38,6 +38,6 @@ pub struct PeerAuthentication {
 pub struct PortMode {
     /// The mode; `None` (UNSET) inherits the workload's.
     pub mode: Option<MutualTlsMode>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }

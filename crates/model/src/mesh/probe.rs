@@ -10,7 +10,7 @@ use crate::names::Port;
 pub struct Probes {
     /// Until it succeeds, the other two wait; when it fails, the container is restarted.
     pub startup: Option<Probe>,
-    /// Whether the container takes traffic.
+    /// Decides if the container receives traffic.
     pub readiness: Option<Probe>,
     /// When it fails, the container is restarted.
     pub liveness: Option<Probe>,
@@ -19,28 +19,28 @@ pub struct Probes {
 /// One question and how its answers count. Times and counts are at least 1, the delay may be 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What is asked.
+    /// The check.
     pub question: Question,
     /// From the container's start to the first question.
     pub initial_delay: Duration,
     /// Between two questions.
     pub period: Duration,
-    /// How long an answer may take.
+    /// Time limit of an answer.
     pub timeout: Duration,
     /// Good answers in a row until it counts as good.
     pub success_threshold: u32,
     /// Bad answers in a row until it counts as bad.
     pub failure_threshold: u32,
-    /// How long a container that failed may take to end; `None` is the Pod's own grace.
+    /// Grace period of a container that failed; `None` is the Pod's.
     pub termination_grace: Option<Duration>,
 }
 
-/// What a probe asks.
+/// The check of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
     /// `GET`; a status from 200 to 399 is good.
     Http {
-        /// Where.
+        /// The port.
         port: Port,
         /// Over TLS, whatever certificate is shown.
         tls: bool,
@@ -51,12 +51,12 @@ pub enum Question {
     },
     /// A connection that is accepted is good.
     Tcp {
-        /// Where.
+        /// The port.
         port: Port,
     },
     /// `grpc.health.v1.Health/Check`, in plaintext; SERVING is good.
     Grpc {
-        /// Where.
+        /// The port.
         port: Port,
         /// The service asked about; empty is the server as a whole.
         service: Arc<str>,

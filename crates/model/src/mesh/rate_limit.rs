@@ -18,7 +18,7 @@ pub const MAX_KEYS: u32 = 1 << 20;
 /// Most limits of one rule: each is asked for each of its requests.
 pub const MAX_LIMITS: usize = 8;
 
-/// How long the service that counts for several proxies may take where nothing is said: Envoy's.
+/// Default time limit of a question to the rate limit service: Envoy's.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Most descriptors of one rule: each is counted for each of its requests.
@@ -35,13 +35,13 @@ pub const MAX_RATE_LIMITS: usize = 32;
 pub struct RateLimit {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
     /// Services and gateways of its own namespace, of which it is for the workloads; none where it does not aim at any.
     pub targets: Vec<TargetReference>,
-    /// Who counts what its rules describe.
+    /// The rate limit service that counts its descriptors.
     pub global: Option<GlobalLimits>,
     /// The first that takes a request counts.
     pub rules: Vec<LimitRule>,
@@ -50,30 +50,31 @@ pub struct RateLimit {
 /// One of `rules`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitRule {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// What clients read it is called.
+    /// Name that clients see.
     pub name: Arc<str>,
     /// It takes what matches any of them; without any, everything.
     pub matches: Vec<HttpMatch>,
     /// All of them hold; none lets everything pass.
     pub limits: Vec<Limit>,
-    /// What the service that counts for all is told of a request that the limits let pass; nothing: it is not asked.
+    /// Descriptors sent to the rate limit service for a request that the limits allow. If empty, the service is not
+    /// asked.
     pub descriptors: Vec<Descriptor>,
-    /// How much each request counts there.
+    /// Hits that each request adds there.
     pub hits: u32,
 }
 
 /// `global`: the service that counts for several proxies together (`envoy.service.ratelimit.v3.RateLimitService`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalLimits {
-    /// Where it is.
+    /// Its address.
     pub service: ProviderService,
-    /// Whose limits it is asked for, in its own configuration.
+    /// Domain of the limits in the service's own configuration.
     pub domain: Arc<str>,
-    /// How long an answer may take.
+    /// Time limit of an answer.
     pub timeout: Duration,
-    /// What it would have been asked about passes while it cannot be.
+    /// True if requests pass while the service cannot be asked.
     pub fail_open: bool,
 }
 
@@ -87,13 +88,14 @@ pub struct Descriptor {
 /// One of its `entries`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DescriptorEntry {
-    /// What the service's configuration calls it.
+    /// Key in the service's configuration.
     pub key: Arc<str>,
-    /// What is told.
+    /// Its value.
     pub value: DescriptorValue,
 }
 
-/// What an entry tells; what a request does not have is told as empty, so that nobody leaves a limit by leaving it out.
+/// Source of an entry's value. A missing value is sent as empty text, so that a client cannot evade a limit by leaving
+/// it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DescriptorValue {
     /// This text.
@@ -119,13 +121,13 @@ pub struct Limit {
     pub per: Duration,
     /// Most at once.
     pub burst: u32,
-    /// Whose requests are counted together.
+    /// Key of the buckets.
     pub by: LimitBy,
     /// Keys that are told apart.
     pub keys: u32,
 }
 
-/// What requests are told apart by; by nothing, they have one bucket together.
+/// Properties that separate requests into buckets; without any, all requests share one bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitBy {
     /// The caller's proven identity; callers without one count together.
@@ -137,7 +139,7 @@ pub struct LimitBy {
 }
 
 impl LimitBy {
-    /// Whether all requests have one bucket.
+    /// Returns true if all requests share one bucket.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
@@ -172,8 +174,8 @@ impl Mesh {
         })
     }
 
-    /// Whether what a target of a namespace means is counted by a proxy that no workload of ours need show: a Gateway's own, or the
-    /// waypoint before a Service, which counts its requests, so that they are not counted once more at its workloads.
+    /// Returns true if a proxy outside the target's workloads counts its requests: a Gateway's own proxy, or the
+    /// waypoint of a Service. Its workloads then do not count them again.
     #[must_use]
     pub fn is_counted_before(&self, target: &TargetReference, namespace: &Namespace) -> bool {
         let mut meant = self.services.values();
@@ -181,7 +183,7 @@ impl Mesh {
             || meant.any(|one| means(target, namespace, one) && self.waypoint_of(one).is_some())
     }
 
-    /// Whether a target of a namespace is a Gateway that is there.
+    /// Returns true if the target in this namespace is an existing Gateway.
     #[must_use]
     pub fn is_gateway(&self, target: &TargetReference, namespace: &Namespace) -> bool {
         let mut gateways = self.gateway_api.gateways.iter();
@@ -189,7 +191,7 @@ impl Mesh {
             && gateways.any(|one| one.name.namespace == *namespace && one.name.name == target.name)
     }
 
-    /// Whether a RateLimit is for the workloads of a namespace that have these labels.
+    /// Returns true if a RateLimit applies to the workloads of a namespace with these labels.
     #[must_use]
     pub fn is_limited(&self, one: &RateLimit, namespace: &Namespace, labels: &Labels) -> bool {
         let own = one.name.namespace == *namespace;
@@ -202,7 +204,7 @@ impl Mesh {
         near && selector.is_none_or(|wanted| wanted.selects(labels))
     }
 
-    /// Whether such workloads stand behind a Service, or are the gateway of a Gateway.
+    /// Returns true if these workloads are endpoints of the target Service, or the proxies of the target Gateway.
     #[must_use]
     pub fn is_target(
         &self,
@@ -225,13 +227,13 @@ impl Mesh {
     }
 }
 
-/// Whether a RateLimit aims at a service.
+/// Returns true if a RateLimit targets the service.
 fn aims(one: &RateLimit, service: &Service) -> bool {
     let mut targets = one.targets.iter();
     targets.any(|target| means(target, &one.name.namespace, service))
 }
 
-/// Whether a target that is named in a namespace is the service.
+/// Returns true if a target in this namespace is the service.
 fn means(target: &TargetReference, namespace: &Namespace, service: &Service) -> bool {
     &*target.kind == "Service"
         && service.key.namespace == *namespace

@@ -1,4 +1,4 @@
-//! Who belongs to whom: workloads of a service, services of a workload, the Sidecar of a workload and what it reaches.
+//! Relations: workloads of a service, services of a workload, the Sidecar of a workload and the services it reaches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

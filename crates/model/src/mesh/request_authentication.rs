@@ -14,11 +14,11 @@ use crate::source::Source;
 pub struct RequestAuthentication {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
-    /// What it is for.
+    /// The workloads or resources that it applies to.
     pub target: PolicyTarget,
     /// `jwtRules`, as written.
     pub rules: Vec<TokenRule>,
@@ -27,13 +27,13 @@ pub struct RequestAuthentication {
 /// One of `jwtRules`: an issuer whose tokens are believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRule {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `iss` must be this; anybody's when it is empty.
     pub issuer: Arc<str>,
     /// `aud` must hold one of these; any when there are none.
     pub audiences: Vec<Arc<str>>,
-    /// Where the issuer's keys are.
+    /// Source of the issuer's keys.
     pub keys: KeySource,
     /// Headers that carry a token. With no place named in these three, `Authorization: Bearer` and the parameter
     /// `access_token` do.
@@ -42,7 +42,7 @@ pub struct TokenRule {
     pub from_params: Vec<Arc<str>>,
     /// Cookies that carry a token.
     pub from_cookies: Vec<Arc<str>>,
-    /// Whether the application gets the token itself.
+    /// True if the application gets the token itself.
     pub forward_original: bool,
     /// A header in which the application gets the token's payload, in lower case.
     pub output_payload_to_header: Option<Arc<str>>,
@@ -50,18 +50,18 @@ pub struct TokenRule {
     pub output_claims: Vec<ClaimOutput>,
     /// Claims that are lists written with blanks, besides `scope` and `permission`.
     pub space_delimited_claims: Vec<Arc<str>>,
-    /// How long one question for keys may take.
+    /// Time limit of one request for keys.
     pub timeout: Duration,
 }
 
-/// Where the keys of an issuer are.
+/// Source of an issuer's keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeySource {
     /// Here: a JSON Web Key Set as written (`jwks`).
     Inline(Arc<str>),
     /// To be fetched from here (`jwksUri`).
     Uri(Arc<str>),
-    /// Where the issuer's own OpenID configuration says.
+    /// From the issuer's OpenID configuration.
     Discovery,
 }
 
@@ -70,7 +70,7 @@ pub enum KeySource {
 pub struct HeaderPlace {
     /// Its name in lower case.
     pub name: Arc<str>,
-    /// What stands before the token; a line without it carries none.
+    /// Text before the token; a line without it carries none.
     pub prefix: Arc<str>,
 }
 
@@ -87,7 +87,7 @@ pub struct ClaimOutput {
 pub const UNREADABLE_KEYS: &str = r#"{"keys":[],"unreadable":true}"#;
 
 impl TokenRule {
-    /// What stands for rules that cannot be read: no token in the default places is believed, whoever its issuer is.
+    /// Replacement for rules that cannot be parsed: no token in the default places is accepted, from any issuer.
     pub(crate) fn unreadable(source: Source) -> Self {
         Self {
             source,
@@ -105,12 +105,12 @@ impl TokenRule {
         }
     }
 
-    /// Where a token may be when the rule names no place.
+    /// Header with a token if the rule names no place.
     pub const DEFAULT_HEADER: (&'static str, &'static str) = ("authorization", "Bearer ");
     /// The parameter that may carry a token when the rule names no place.
     pub const DEFAULT_PARAM: &'static str = "access_token";
 
-    /// Whether it names no place, so that the default ones hold.
+    /// Returns true if it names no place, so that the default ones apply.
     #[must_use]
     pub fn in_default_places(&self) -> bool {
         self.from_headers.is_empty() && self.from_params.is_empty() && self.from_cookies.is_empty()
@@ -118,7 +118,7 @@ impl TokenRule {
 }
 
 impl RequestAuthentication {
-    /// Whether it holds for a workload with these labels.
+    /// Returns true if it applies to a workload with these labels.
     #[must_use]
     pub fn selects(&self, root: &Namespace, namespace: &Namespace, labels: &Labels) -> bool {
         let here = self.name.namespace == *namespace || self.name.namespace == *root;

@@ -15,7 +15,7 @@ use crate::names::{Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
 pub use lead::{Lead, Leads, Place};
 
-/// What a VirtualService calls the proxies of the mesh.
+/// Name of the mesh's proxies in `gateways` of a VirtualService.
 pub const MESH: &str = "mesh";
 
 /// One resource.
@@ -23,7 +23,7 @@ pub const MESH: &str = "mesh";
 pub struct VirtualService {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
@@ -31,7 +31,7 @@ pub struct VirtualService {
     pub hosts: Vec<(Hostname, Source)>,
     /// Gateways at which it holds; `None` stands for the proxies of the mesh.
     pub gateways: Vec<(Option<ResourceName>, Source)>,
-    /// Who may see it.
+    /// Namespaces that see it.
     pub visibility: Visibility,
     /// Routes of requests, the first that matches wins.
     pub http: Vec<HttpRoute>,
@@ -42,7 +42,7 @@ pub struct VirtualService {
 }
 
 impl VirtualService {
-    /// Whether proxies in the mesh obey it.
+    /// Returns true if proxies in the mesh apply it.
     #[must_use]
     pub fn is_for_mesh(&self) -> bool {
         self.gateways.iter().any(|(gateway, _)| gateway.is_none())
@@ -59,51 +59,51 @@ impl VirtualService {
 /// One of `http`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HttpRoute {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Its name, if any.
     pub name: Option<Arc<str>>,
     /// One of these; none matches everything.
     pub matches: Vec<HttpMatch>,
-    /// Where requests go, by weight.
+    /// Destinations of requests, by weight.
     pub route: Vec<WeightedDestination>,
-    /// What is answered instead of sending them anywhere.
+    /// Response of the proxy itself, without forwarding.
     pub answer: Option<Answer>,
-    /// Where copies of them go.
+    /// Destinations of copies.
     pub mirrors: Vec<Mirror>,
-    /// Another VirtualService that says more.
+    /// Another VirtualService with further routes.
     pub delegate: Option<Delegate>,
-    /// What goes on instead of what came.
+    /// Rewrite of path and authority.
     pub rewrite: Option<Rewrite>,
-    /// What becomes of headers, wherever requests go.
+    /// Header edits for all destinations.
     pub headers: HeaderRules,
-    /// What is done to requests on purpose.
+    /// Faults injected on purpose.
     pub fault: Option<Fault>,
-    /// What pages of other origins may ask.
+    /// Permissions for pages of other origins.
     pub cors: Option<Arc<Cors>>,
-    /// How long a request may take; none, and nothing, is as long as it does.
+    /// Time limit of a request; `None` is no limit.
     pub timeout: Option<Duration>,
-    /// How it is tried again; none is what holds for the destination.
+    /// Retries; `None` is the destination's policy.
     pub retries: Option<RetryPolicy>,
-    /// What requests are answered that come to a destination which is not there.
+    /// Status for requests to a missing destination.
     pub missing_status: u16,
 }
 
 /// One of `route`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightedDestination {
-    /// Where to.
+    /// The destination.
     pub to: RouteDestination,
     /// Its share of the requests. One alone takes all of them.
     pub weight: u32,
-    /// What becomes of headers of those that go here, before what the route says.
+    /// Header edits for this destination, applied before the route's.
     pub headers: HeaderRules,
 }
 
 impl HttpRoute {
-    /// What Istio's proxies answer where a destination is not there.
+    /// Status that Istio's proxies return for a missing destination.
     pub const MISSING: u16 = 503;
-    /// What Gateway API wants to be answered there.
+    /// Status that Gateway API demands in that case.
     pub const MISSING_IN_GATEWAY_API: u16 = 500;
 
     /// Everything it sends requests to, copies included.
@@ -116,26 +116,26 @@ impl HttpRoute {
 /// `delegate`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delegate {
-    /// Which.
+    /// Name of the delegate.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
 /// One of `match`: all of it must hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HttpMatch {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Its name, if any: in Istio the route that it becomes is called by the route's and its own.
     pub name: Option<Arc<str>>,
-    /// By what is looked at.
+    /// Criteria by subject.
     pub criteria: BTreeMap<Subject, Criterion>,
-    /// Whether letters' case means nothing in `uri`.
+    /// True if `uri` is compared case-insensitively.
     pub any_case: bool,
 }
 
-/// What a criterion is about.
+/// The subject of a criterion.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// Path and query.
@@ -166,7 +166,7 @@ pub enum Subject {
     DestinationSubnets,
 }
 
-/// What the name of a header begins with that stands for a claim of a request's verified token.
+/// Prefix of a header name that means a claim of the request's verified token.
 pub const CLAIMS: &str = "@request.auth.claims";
 
 /// The path of the claim for which the name of a header stands that was read: the claim, and names within it.
@@ -176,7 +176,7 @@ pub fn claim(name: &str) -> Option<impl Iterator<Item = &str>> {
 }
 
 impl Subject {
-    /// Whether only who verifies tokens can tell.
+    /// Returns true if only a proxy that verifies tokens can evaluate it.
     fn is_claim(&self) -> bool {
         match self {
             Self::Header(name) | Self::WithoutHeader(name) => claim(name).is_some(),
@@ -205,7 +205,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// What is asked of one thing.
+/// The test of one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Criterion {
     /// It matches.
@@ -221,7 +221,7 @@ pub enum Criterion {
 pub enum TextMatch {
     /// This.
     Exact(Arc<str>),
-    /// What begins with this.
+    /// A text with this prefix.
     Prefix(Arc<str>),
     /// Of a path: these segments, and what is below them. Without a slash at the end, but for the root.
     Segments(Arc<str>),
@@ -232,7 +232,7 @@ pub enum TextMatch {
 }
 
 impl TextMatch {
-    /// Whether everything that `other` takes is taken, as far as can be told without reading expressions.
+    /// Returns true if every text that `other` matches is matched, as far as known without parsing expressions.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
@@ -272,10 +272,11 @@ impl Criterion {
     }
 }
 
-/// All that a match asks, by what is looked at.
+/// All criteria of a match, by subject.
 pub type Criteria = BTreeMap<Subject, Criterion>;
 
-/// Whether a match can hold for clients in a namespace at a place, as far as those decide; `own` is the VirtualService's namespace.
+/// Returns true if the match can apply to clients of a namespace at this place. Other criteria are ignored. `own` is
+/// the VirtualService's namespace.
 fn is_theirs(
     criteria: &Criteria,
     own: &Namespace,
@@ -303,13 +304,13 @@ fn source_namespace(criteria: &Criteria) -> Option<&str> {
 }
 
 impl HttpMatch {
-    /// Whether it asks what a token says, which gateways alone can tell.
+    /// Returns true if it tests a claim of a token; only gateways can do that.
     #[must_use]
     pub fn asks_claims(&self) -> bool {
         self.criteria.keys().any(Subject::is_claim)
     }
 
-    /// Whether every request that `other` takes is taken.
+    /// Returns true if it matches every request that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.criteria.iter().all(|(subject, mine)| {
@@ -330,14 +331,14 @@ impl HttpMatch {
     }
 }
 
-/// One of `tls` or `tcp`: where connections go, by the name that TLS asks for and the address that was called.
+/// One of `tls` or `tcp`: destinations of connections, by TLS server name and called address.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerFourRoute {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// One of these; none matches everything. Of `tls` each has names.
     pub matches: Vec<Criteria>,
-    /// Where connections go, by weight.
+    /// Destinations of connections, by weight.
     pub route: Vec<WeightedDestination>,
 }
 
@@ -374,7 +375,7 @@ fn shares(all: &[WeightedDestination]) -> impl Iterator<Item = (&WeightedDestina
 /// Somewhere that traffic is sent to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RouteDestination {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// The field, such as `spec.http[0].route[1].destination`.
     pub field: Arc<str>,
@@ -384,7 +385,7 @@ pub struct RouteDestination {
     pub subset: Option<(Arc<str>, Source)>,
     /// Which port of it.
     pub port: Option<(Port, Source)>,
-    /// Why it is nowhere, whatever the rest says.
+    /// Reason for a destination that never exists; it overrides the other fields.
     pub nowhere: Option<Arc<str>>,
 }
 
@@ -403,7 +404,7 @@ impl VirtualService {
         seeing.into_iter().flatten().chain(named)
     }
 
-    /// How closely it names a host, if it routes it: by its very name, else by the longest pattern.
+    /// Precision of its match of a host, if it routes the host: the exact name first, then the longest pattern.
     fn closeness(&self, host: &Hostname) -> Option<(bool, usize)> {
         let covering = self.hosts.iter().filter(|(own, _)| own.covers(host));
         let rank = |(own, _): &(Hostname, Source)| (!own.is_wildcard(), own.as_str().len());
@@ -451,7 +452,7 @@ impl<'m> Routing<'m> {
         routing
     }
 
-    /// Whether there is nothing at all.
+    /// Returns true if there are no VirtualServices.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_host.is_empty() && self.by_pattern.is_empty()

@@ -18,7 +18,7 @@ pub struct Service {
     pub key: ServiceKey,
     /// Name of the resource that declares it.
     pub name: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Which kind of resource declares it.
     pub origin: ServiceOrigin,
@@ -30,9 +30,9 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Selects workloads of the same namespace; `None` selects nothing.
     pub selector: Option<Labels>,
-    /// Whether its workloads belong to the mesh.
+    /// Membership of its workloads in the mesh.
     pub location: Location,
-    /// How a client finds its endpoints.
+    /// Source of its endpoints for clients.
     pub resolution: Resolution,
     /// Kubernetes `clusterIP: None`: clients address workloads themselves.
     pub headless: bool,
@@ -40,19 +40,19 @@ pub struct Service {
     pub endpoints: Vec<Endpoint>,
     /// Identities its endpoints may show besides their own, as URIs or names.
     pub subject_alt_names: Vec<Arc<str>>,
-    /// Who may see it.
+    /// Namespaces that see it.
     pub visibility: Visibility,
-    /// What it says of its waypoint; its namespace may say more.
+    /// Its own label for a waypoint; its namespace may have one too.
     pub waypoint: Option<WaypointChoice>,
-    /// Whether it is to be reached from outside the mesh (`type: NodePort` or `LoadBalancer`).
+    /// True if it is reachable from outside the mesh (`type: NodePort` or `LoadBalancer`).
     pub published: bool,
-    /// Whether other networks may call it (`istio.io/global`).
+    /// True if other networks may call it (`istio.io/global`).
     pub global: bool,
-    /// Who is preferred because it is near; none where it does not say.
+    /// Preference of near endpoints, if it sets one.
     pub distribution: Option<TrafficDistribution>,
 }
 
-/// `trafficDistribution`: who is near is called as long as anybody is there, whether or not anybody is put out.
+/// `trafficDistribution`: near endpoints get all calls as long as one is available, with or without outlier detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrafficDistribution {
     /// `PreferClose` and `PreferSameZone`: of the same network, then region, then zone.
@@ -135,13 +135,13 @@ impl AddressRange {
         })
     }
 
-    /// Whether an address lies in it.
+    /// Returns true if the range contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4() && masked(address, self.prefix) == self.address
     }
 
-    /// Whether it is one address.
+    /// Returns true if the range is one address.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.prefix == if self.address.is_ipv4() { 32 } else { 128 }
@@ -161,7 +161,7 @@ pub struct ServicePort {
     pub name: Arc<str>,
     /// The number clients call.
     pub number: Port,
-    /// What is spoken on it.
+    /// Its protocol.
     pub protocol: Protocol,
     /// The transport below.
     pub transport: Transport,
@@ -169,11 +169,11 @@ pub struct ServicePort {
     pub target: TargetPort,
     /// `nodePort`: the port of the machine on which a published service is wished for.
     pub node_port: Option<Port>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// What is spoken on a port.
+/// Protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// Not said: found out from the first bytes.
@@ -193,8 +193,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// What is taken to be spoken on a port of which nobody says anything: found out from the first bytes, but for the
-    /// ports whose servers are known to speak first (SMTP, DNS, MySQL, MongoDB).
+    /// Protocol of a port that declares none: detected from the first bytes. Exceptions are the ports whose servers
+    /// speak first (SMTP, DNS, MySQL, MongoDB).
     pub fn undeclared(number: Port) -> Self {
         const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
         match SERVER_FIRST.contains(&number.get()) {
@@ -222,7 +222,7 @@ pub enum TargetPort {
     Named(Arc<str>),
 }
 
-/// Whether a service's workloads belong to the mesh.
+/// Membership of a service's workloads in the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Location {
     /// They do.
@@ -231,7 +231,7 @@ pub enum Location {
     MeshExternal,
 }
 
-/// How a client finds the endpoints.
+/// Source of the endpoints for clients.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resolution {
     /// Known addresses: selected workloads or written endpoints.
@@ -251,7 +251,7 @@ pub enum Resolution {
 /// An endpoint written inside a ServiceEntry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it is.
+    /// Its address.
     pub address: EndpointAddress,
     /// Target port by service-port name; a port not here keeps the service's target.
     pub ports: BTreeMap<Arc<str>, Port>,
@@ -265,11 +265,11 @@ pub struct Endpoint {
     pub weight: Option<u32>,
     /// Its service account.
     pub service_account: Option<Arc<str>>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// Where a written endpoint is.
+/// Address of a written endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EndpointAddress {
     /// An IP address.
@@ -278,7 +278,7 @@ pub enum EndpointAddress {
     Dns(Hostname),
 }
 
-/// Who may see a service (`exportTo`).
+/// Namespaces that see a service (`exportTo`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Visibility {
     /// Every namespace.
@@ -288,7 +288,7 @@ pub enum Visibility {
 }
 
 impl Visibility {
-    /// Whether a client in `namespace` sees it.
+    /// Returns true if a client in `namespace` sees it.
     pub fn includes(&self, namespace: &Namespace) -> bool {
         match self {
             Self::Public => true,

@@ -14,7 +14,7 @@ use crate::source::Source;
 pub struct Sidecar {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
@@ -31,13 +31,13 @@ pub struct Sidecar {
 pub struct ListenerPort {
     /// The number.
     pub number: Port,
-    /// What is spoken.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Its name, may be empty.
     pub name: Arc<str>,
 }
 
-/// How traffic gets to a listener.
+/// The way traffic reaches a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CaptureMode {
     /// As the proxy is set up.
@@ -55,15 +55,15 @@ pub struct IngressListener {
     pub port: ListenerPort,
     /// Address it binds; `None` is the workload's own.
     pub bind: Option<IpAddr>,
-    /// How traffic gets there.
+    /// The way traffic reaches the listener.
     pub capture_mode: CaptureMode,
-    /// Where the application listens; `None` is the same port on the loopback address.
+    /// Address of the application; `None` is the same port on the loopback address.
     pub default_endpoint: Option<DefaultEndpoint>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// Where the application behind an inbound listener listens.
+/// Address of the application behind an inbound listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DefaultEndpoint {
     /// On which of its addresses.
@@ -88,22 +88,22 @@ pub struct EgressListener {
     pub port: Option<ListenerPort>,
     /// Address it binds; `None` is the service's address, or loopback for `captureMode: NONE`.
     pub bind: Option<IpAddr>,
-    /// How traffic gets there.
+    /// The way traffic reaches the listener.
     pub capture_mode: CaptureMode,
-    /// What can be reached.
+    /// Reachable hosts.
     pub hosts: Vec<EgressHost>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
 /// One `namespace/dnsName`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressHost {
-    /// Which namespaces.
+    /// Its namespace part.
     pub namespace: EgressNamespace,
     /// Which hosts in them; may be a wildcard.
     pub hostname: Hostname,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
@@ -121,7 +121,7 @@ pub enum EgressNamespace {
 }
 
 impl EgressHost {
-    /// Whether a proxy in `from` reaches `service` by this entry (visibility is not looked at).
+    /// Returns true if this entry lets a proxy in `from` reach `service`. Visibility is not checked.
     pub fn matches(&self, from: &Namespace, service: &ServiceKey) -> bool {
         let namespace = match &self.namespace {
             EgressNamespace::Any => true,

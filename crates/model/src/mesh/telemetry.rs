@@ -1,5 +1,5 @@
-//! Istio's Telemetry: which metrics, spans and access logs a workload's proxy gives. What holds for a workload is the sum
-//! of the mesh's, its namespace's and those that select it, from wide to narrow ([`Mesh::telemetry_for`]).
+//! Istio's Telemetry: the metrics, spans and access logs of a workload's proxy. A workload's settings are the sum of
+//! the mesh's, its namespace's and those that select it, from wide to narrow ([`Mesh::telemetry_for`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::source::Source;
 pub struct Telemetry {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
     /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
     pub selector: Option<Labels>,
-    /// What of its own namespace it aims at: gateways and waypoints, by the names of their Gateways (Gateway API), and Services and
-    /// ServiceEntries, of which waypoints tell. None where it does not aim.
+    /// Targets in its own namespace: gateways and waypoints, by their Gateways (Gateway API), and Services and
+    /// ServiceEntries, on which waypoints report. Empty if it has no targets.
     pub targets: Vec<TargetReference>,
     /// Metrics, in order.
     pub metrics: Vec<MetricsRule>,
@@ -64,7 +64,7 @@ impl Sides {
         server: true,
     };
 
-    /// Whether a side is among them.
+    /// Returns true if it includes the side.
     #[must_use]
     pub fn has(self, side: Side) -> bool {
         match side {
@@ -79,7 +79,7 @@ impl Sides {
 pub struct ProviderName {
     /// Its name.
     pub name: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
@@ -90,9 +90,9 @@ pub struct LoggingRule {
     pub providers: Vec<ProviderName>,
     /// The sides it is for.
     pub sides: Sides,
-    /// Whether these providers are off.
+    /// True if these providers are off.
     pub disabled: bool,
-    /// What is logged; `None` is everything.
+    /// Filter of log entries; `None` is everything.
     pub filter: Option<LogFilter>,
 }
 
@@ -137,13 +137,13 @@ pub struct TracingRule {
     pub disable_span_reporting: Option<bool>,
     /// Replaces the parent's.
     pub custom_tags: Option<BTreeMap<Arc<str>, CustomTag>>,
-    /// Whether `x-request-id` carries the decision, as Envoy's does.
+    /// True if `x-request-id` carries the sampling decision, as Envoy's does.
     pub use_request_id: Option<bool>,
-    /// Whether spans carry Istio's own tags.
+    /// True if spans carry Istio's own tags.
     pub istio_tags: Option<bool>,
 }
 
-/// Where a span's tag comes from.
+/// Source of a span's tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CustomTag {
     /// As written.
@@ -180,16 +180,16 @@ pub struct MetricOverride {
     pub metric: Option<Metric>,
     /// The sides it is for.
     pub sides: Sides,
-    /// Whether it is off; `None` leaves it.
+    /// True if the metric is off; `None` keeps the wider setting.
     pub disabled: Option<bool>,
     /// Labels by name.
     pub tags: BTreeMap<Arc<str>, TagOverride>,
 }
 
-/// What becomes of a label.
+/// Change of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TagOverride {
-    /// It goes.
+    /// It is removed.
     Remove,
     /// It says this, whether it was there or not.
     Set(Arc<str>),
@@ -272,13 +272,13 @@ impl Metric {
 }
 
 impl Telemetry {
-    /// Whether it is for a whole namespace, or the whole mesh.
+    /// Returns true if it applies to a whole namespace or the whole mesh.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.selector.is_none() && self.targets.is_empty()
     }
 
-    /// Whether it is for workloads of its namespace with these labels, and not for all.
+    /// Returns true if it applies to workloads of its namespace with these labels, and not to all.
     #[must_use]
     pub fn selects(&self, labels: &Labels) -> bool {
         let name = labels.get(GATEWAY_NAME);
@@ -288,7 +288,7 @@ impl Telemetry {
             || name.is_some_and(|name| gateways.any(|one| *one.name == *name))
     }
 
-    /// Whether it is for what is called by this service.
+    /// Returns true if it targets this service.
     fn aims(&self, service: &Service) -> bool {
         let mut targets = self.targets.iter();
         targets.any(|target| is_meant(&self.name.namespace, target, service))
@@ -317,7 +317,7 @@ impl Mesh {
         whole.into_iter().chain(near).collect()
     }
 
-    /// What holds for whole namespaces: for the mesh, and then for these.
+    /// The Telemetries of the mesh, then those of these whole namespaces.
     fn telemetry_of_all(&self, namespaces: &[&Namespace]) -> Vec<&Arc<Telemetry>> {
         let mut scopes = vec![&self.config.root_namespace];
         for namespace in namespaces {

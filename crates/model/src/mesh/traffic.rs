@@ -1,5 +1,5 @@
-//! What `trafficPolicy` of a DestinationRule says of calls to a destination, checked: who of several takes a request, who is
-//! left out for answering badly, how much may be under way. What is not said is a proxy's own default.
+//! The checked `trafficPolicy` of a DestinationRule: load balancing, outlier detection and connection limits. Unset
+//! values are the proxy's own defaults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct PortTraffic {
     /// `loadBalancer`.
     pub balancer: LoadBalancer,
-    /// `outlierDetection`; nobody is put out where it is not written.
+    /// `outlierDetection`; without it no endpoint is ejected.
     pub outliers: Option<OutlierDetection>,
     /// `connectionPool`.
     pub pool: ConnectionPool,
@@ -31,8 +31,8 @@ pub enum ProxyProtocol {
 }
 
 impl PortTraffic {
-    /// Whether a caller whose locality is known tells endpoints apart by theirs. As in Istio nothing fails over where nobody is put
-    /// out.
+    /// Returns true if a caller with a known locality ranks endpoints by theirs. As in Istio, there is no failover
+    /// without outlier detection.
     pub fn ranks_localities(&self) -> bool {
         match &self.balancer.locality {
             None => self.outliers.is_some(),
@@ -60,11 +60,11 @@ pub enum ClientTls {
 pub struct TlsOrigin {
     /// MUTUAL: it shows a certificate of its own, too.
     pub mutual: bool,
-    /// Whom it believes.
+    /// Trusted authorities.
     pub authorities: Authorities,
-    /// `credentialName`: a Secret of the namespace of the gateway that speaks. No sidecar has it.
+    /// `credentialName`: a Secret in the namespace of the gateway that connects. Sidecars have none.
     pub credential: Option<Arc<str>>,
-    /// `caCrl`: lists of certificates that those took back, in a file of the proxy's own.
+    /// `caCrl`: CRLs of those authorities, in a file on the proxy's machine.
     pub revocations: Option<Arc<str>>,
     /// `clientCertificate` and `privateKey`: files of the proxy's own.
     pub certificate: Option<(Arc<str>, Arc<str>)>,
@@ -76,7 +76,7 @@ pub struct TlsOrigin {
     pub unverified: bool,
 }
 
-/// Whose certificates of servers are believed.
+/// Trusted authorities for certificates of servers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Authorities {
     /// The system's of the proxy, unless its credential has some.
@@ -96,18 +96,18 @@ pub struct RetryBudget {
     pub min: u32,
 }
 
-/// `localityLbSetting`, or `zoneAwareLbSetting`. Where nothing of it is said, the nearest come first.
+/// `localityLbSetting`, or `zoneAwareLbSetting`. Without either, the nearest endpoints come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalitySetting {
-    /// Whether localities matter at all.
+    /// True if localities matter.
     pub enabled: bool,
-    /// Where requests from some localities go, by share.
+    /// Shares of the requests from some localities.
     pub distribute: Vec<Distribute>,
     /// From a region, which one comes first after it.
     pub failover: Vec<(Arc<str>, Arc<str>)>,
     /// Labels by which endpoints are near, the most telling first.
     pub priority: Vec<Arc<str>>,
-    /// Who is near comes first even where nobody is put out: a Service's own word, and that of `zoneAwareLbSetting`.
+    /// True if near endpoints come first even without outlier detection: set by a Service, or by `zoneAwareLbSetting`.
     pub always: bool,
     /// `zoneAwareLbSetting`: in our own region requests stay in their zone as far as its part of the endpoints allows for its part
     /// of the callers, where so many endpoints are well (`minClusterSize`); other regions come after it.
@@ -141,7 +141,7 @@ impl Default for LocalitySetting {
 pub struct Distribute {
     /// Of whom.
     pub from: Arc<str>,
-    /// Where to, and how much of a hundred.
+    /// Destination localities, with a percentage each.
     pub to: Vec<(Arc<str>, u32)>,
 }
 
@@ -152,16 +152,16 @@ pub struct LoadBalancer {
     pub algorithm: Algorithm,
     /// By what requests keep together: of `consistentHash`.
     pub key: Option<HashKey>,
-    /// How a new endpoint comes to its share.
+    /// Warm-up of a new endpoint.
     pub warmup: Option<Warmup>,
-    /// Who is near; none where nothing is said of it.
+    /// Locality preference; `None` if unset.
     pub locality: Option<LocalitySetting>,
 }
 
-/// How one of several endpoints is chosen.
+/// Choice among several endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
-    /// Nothing is said: latency and load.
+    /// Unset: by latency and load.
     #[default]
     LeastCost,
     /// LEAST_REQUEST: load alone.
@@ -176,7 +176,7 @@ pub enum Algorithm {
     Maglev(u32),
 }
 
-/// Whose value decides in `consistentHash`.
+/// Input of the hash in `consistentHash`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HashKey {
     /// `httpHeaderName`, in lower case.
@@ -194,9 +194,9 @@ pub enum HashKey {
 pub struct HashCookie {
     /// Its name.
     pub name: Arc<str>,
-    /// Where it is sent back to.
+    /// Path of the cookie.
     pub path: Option<Arc<str>>,
-    /// How long a new one lives; 0 until the browser is closed, none: nobody is given one.
+    /// Lifetime of a new cookie; 0 until the browser is closed. `None`: the proxy sets no cookie.
     pub ttl: Option<Duration>,
     /// More of what `Set-Cookie` says: a name, or a name and a value.
     pub attributes: Vec<Arc<str>>,
@@ -205,7 +205,7 @@ pub struct HashCookie {
 /// `warmup`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warmup {
-    /// How long it takes.
+    /// Its duration.
     pub duration: Duration,
     /// The least share that an endpoint begins with, in percent.
     pub minimum_percent: u32,
@@ -230,11 +230,11 @@ pub struct OutlierDetection {
     pub max_ejection_percent: u32,
     /// `minHealthPercent`.
     pub min_health_percent: u32,
-    /// Who succeeds less often than the others: of the rule's annotations.
+    /// Ejection by success rate, from the rule's annotations.
     pub success_rate: Option<SuccessRate>,
 }
 
-/// How success rates are compared: annotations `voile.dev/success_rate_…` of a DestinationRule, with Envoy's names.
+/// Comparison of success rates: annotations `voile.dev/success_rate_…` of a DestinationRule, with Envoy's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuccessRate {
     /// `success_rate_minimum_hosts`: endpoints with enough requests that there must be to compare.
@@ -243,7 +243,7 @@ pub struct SuccessRate {
     pub request_volume: u32,
     /// `success_rate_stdev_factor`: so many thousandths of a standard deviation below the mean is too low.
     pub stdev_factor: u32,
-    /// `enforcing_success_rate`: how many in 100 of those are put out.
+    /// `enforcing_success_rate`: percentage of those endpoints that are ejected.
     pub enforcing_percent: u32,
 }
 
@@ -275,7 +275,7 @@ impl Default for OutlierDetection {
     }
 }
 
-/// `connectionPool`. What has no number has no limit.
+/// `connectionPool`. A field without a number has no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionPool {
     /// `http.h2UpgradePolicy`; `None` (DEFAULT) is the mesh's.
@@ -307,7 +307,7 @@ pub struct ConnectionPool {
 pub struct TcpKeepAlive {
     /// Unanswered probes after which a connection is dead.
     pub probes: Option<u32>,
-    /// How long it is quiet before the first.
+    /// Idle time before the first probe.
     pub time: Option<Duration>,
     /// From one to the next.
     pub interval: Option<Duration>,

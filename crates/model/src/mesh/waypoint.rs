@@ -13,21 +13,21 @@ use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, Port, ResourceNa
 pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// Label beside it: the waypoint's namespace, if not its own.
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
-/// Label of a waypoint: what it stands before.
+/// Label of a waypoint: the kind of resource that it serves.
 pub const WAYPOINT_FOR: &str = "istio.io/waypoint-for";
 /// Class of the Gateways that are waypoints.
 pub const WAYPOINT_CLASS: &str = "istio-waypoint";
-/// What stands for no waypoint.
+/// Label value for no waypoint.
 pub const NO_WAYPOINT: &str = "none";
-/// What a waypoint's listener speaks.
+/// Protocol of a waypoint's listener.
 pub const HBONE: &str = "HBONE";
-/// Where it does.
+/// Port of a waypoint's listener.
 pub const HBONE_PORT: u16 = 15008;
 
-/// Annotation of a waypoint: how its pods are called by the node proxy that takes tunnels for them.
+/// Annotation of a waypoint: the way in which a node proxy, which accepts tunnels for the waypoint's pods, calls them.
 pub const INBOUND_BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
 
-/// What it says.
+/// Value of that annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboundBinding {
     /// PROXY: by a header of that protocol, which says who calls. NONE: by nothing.
@@ -53,7 +53,7 @@ impl InboundBinding {
     }
 }
 
-/// What a resource's labels say of its waypoint.
+/// The waypoint that a resource's labels choose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WaypointChoice {
     /// It has none.
@@ -63,7 +63,7 @@ pub enum WaypointChoice {
 }
 
 impl WaypointChoice {
-    /// What these labels say, if anything.
+    /// The choice of these labels, if any.
     #[must_use]
     pub fn of(labels: &Labels) -> Option<Self> {
         let name = labels.get(USE_WAYPOINT).filter(|name| !name.is_empty())?;
@@ -75,23 +75,23 @@ impl WaypointChoice {
     }
 }
 
-/// What waypoints can stand before.
+/// The kinds of traffic that waypoints handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
-    /// What is called by a service's address.
+    /// Traffic to a service's address.
     Services,
-    /// What is called by a workload's own.
+    /// Traffic to a workload's own address.
     Workloads,
 }
 
 impl Gateway {
-    /// Whether it is a waypoint.
+    /// Returns true if it is a waypoint.
     #[must_use]
     pub fn is_waypoint(&self) -> bool {
         &*self.class.0 == WAYPOINT_CLASS
     }
 
-    /// Whether it stands before such; [`WAYPOINT_FOR`] is `service` where nothing is said.
+    /// Returns true if it handles this kind of traffic; the default of [`WAYPOINT_FOR`] is `service`.
     #[must_use]
     pub fn stands(&self, before: Before) -> bool {
         match self.own_labels.get(WAYPOINT_FOR) {
@@ -102,7 +102,7 @@ impl Gateway {
         }
     }
 
-    /// Whose services and workloads it takes.
+    /// The namespaces whose services and workloads it serves.
     fn admits_to_waypoint(&self) -> &Admission {
         let mut hbone = self.listeners.iter();
         let hbone = hbone.find(|one| &*one.protocol == HBONE);
@@ -119,7 +119,7 @@ pub fn waypoint_host(name: &ResourceName) -> Option<Hostname> {
     ))
 }
 
-/// Whether a reference in this namespace means the service.
+/// Returns true if a reference in this namespace means the service.
 pub(super) fn is_meant(from: &Namespace, target: &TargetReference, service: &Service) -> bool {
     let kind = match service.origin {
         ServiceOrigin::Kubernetes => ("", "Service"),
@@ -131,7 +131,7 @@ pub(super) fn is_meant(from: &Namespace, target: &TargetReference, service: &Ser
 }
 
 impl Service {
-    /// Whether it says what waypoint is before it.
+    /// Returns true if its own label chooses a waypoint.
     #[must_use]
     pub fn names_waypoint(&self) -> bool {
         self.waypoint.is_some()
@@ -139,7 +139,7 @@ impl Service {
 }
 
 impl Workload {
-    /// Whether it says what waypoint is before it.
+    /// Returns true if its own label chooses a waypoint.
     #[must_use]
     pub fn names_waypoint(&self) -> bool {
         self.labels.get(USE_WAYPOINT).is_some()
@@ -154,7 +154,7 @@ impl Mesh {
         all.find(|one| one.is_waypoint() && one.name == *name)
     }
 
-    /// Whether any is there, or named.
+    /// Returns true if a waypoint exists or is named.
     #[must_use]
     pub fn has_waypoints(&self) -> bool {
         let named = |labels: &Labels| labels.get(USE_WAYPOINT).is_some();
@@ -193,8 +193,8 @@ impl Mesh {
         self.named_by(workload).filter(|_| workload.waypoint)
     }
 
-    /// How a workload is called by the node proxy that takes tunnels for it, if it is the pod of a waypoint that says so, and no proxy
-    /// of ours.
+    /// The way a node proxy calls the pod of a waypoint, if the waypoint sets it and the pod runs another program than
+    /// Voile.
     #[must_use]
     pub fn binding_of(&self, workload: &Workload) -> Option<InboundBinding> {
         let served = workload.ambient && !workload.waypoint;
@@ -225,7 +225,7 @@ impl Mesh {
         })
     }
 
-    /// Whether a waypoint lets those of a namespace in.
+    /// Returns true if a waypoint serves a namespace.
     #[must_use]
     pub fn takes(&self, waypoint: &Gateway, namespace: &Namespace) -> bool {
         self.admits(
@@ -263,7 +263,7 @@ impl Mesh {
         selecting.into_iter().flatten().chain(aimed).collect()
     }
 
-    /// Whether a policy of this name aims at a waypoint, or at a service behind it.
+    /// Returns true if a policy of this name targets a waypoint, or a service behind it.
     fn aims(
         &self,
         target: &PolicyTarget,
@@ -296,7 +296,7 @@ impl Mesh {
         found
     }
 
-    /// What of a policy's `targetRefs` somebody obeys: waypoints that are there, and services that one of them takes.
+    /// Returns true if an existing waypoint applies this target: the waypoint itself, or a service that it serves.
     #[must_use]
     pub fn is_obeyed(&self, from: &Namespace, target: &TargetReference) -> bool {
         let mut waypoints = self
@@ -340,12 +340,12 @@ impl Mesh {
         }
     }
 
-    /// What is not there is not known to stand before anything else.
+    /// Returns true if the waypoint handles this kind of traffic. A waypoint that does not exist may handle any.
     fn may_stand(&self, name: &ResourceName, before: Before) -> bool {
         self.waypoint(name).is_none_or(|one| one.stands(before))
     }
 
-    /// Nobody stands before a waypoint, nor before a gateway between networks.
+    /// No waypoint serves a waypoint or a gateway between networks.
     fn is_of_waypoint(&self, service: &Service) -> bool {
         let mut all = self.gateway_api.gateways.iter();
         all.any(|one| {

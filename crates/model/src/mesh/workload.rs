@@ -17,9 +17,9 @@ pub struct Workload {
     pub key: WorkloadKey,
     /// Its name on the wire: `cluster/group/kind/namespace/name` such as `Kubernetes//Pod/default/reviews-1`.
     pub uid: Arc<str>,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// What it comes from.
+    /// The resource it comes from.
     pub kind: WorkloadKind,
     /// Its addresses, the primary one first; empty when only a hostname is known.
     pub addresses: Vec<IpAddr>,
@@ -29,13 +29,13 @@ pub struct Workload {
     pub labels: Labels,
     /// Its service account, `default` when not said.
     pub service_account: Arc<str>,
-    /// Whether a proxy of the mesh stands before it, so that it can be spoken to in mutual TLS.
+    /// True if a proxy of the mesh serves it, so that clients can speak mutual TLS.
     pub has_sidecar: bool,
-    /// Whether that proxy is all there is: a gateway, which takes what comes from outside at the ports that Gateways open.
+    /// True for a gateway: a proxy alone, for traffic from outside at the ports that Gateways open.
     pub gateway: bool,
-    /// Whether that gateway is a waypoint, which takes nothing but what node proxies bring for others.
+    /// True for a waypoint: it accepts only traffic that node proxies bring for other workloads.
     pub waypoint: bool,
-    /// Whether a node proxy (ztunnel) stands before it, which is spoken to over HBONE. Never together with a sidecar.
+    /// True if a node proxy (ztunnel) serves it; clients reach it by HBONE. Never together with a sidecar.
     pub ambient: bool,
     /// The node it runs on, empty when not said.
     pub node: Arc<str>,
@@ -53,7 +53,7 @@ pub struct Workload {
     pub container_ports: Vec<Port>,
     /// Ports that its sidecar takes where the kernel redirects connections.
     pub captured_ports: Scope<Port>,
-    /// What stands in front of its sidecar.
+    /// Proxies in front of its sidecar.
     pub topology: Topology,
     /// Its network, empty for ours.
     pub network: Arc<str>,
@@ -61,8 +61,8 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Its share of the load.
     pub weight: Option<u32>,
-    /// Whether it can take traffic: a Pod's phase is Running or not said, a WorkloadEntry's condition `Healthy` is not False,
-    /// and True where its health is checked.
+    /// True if it can receive traffic. A Pod's phase is Running or unset. A WorkloadEntry's condition `Healthy` is not
+    /// False, and is True if its health is checked.
     pub ready: bool,
     /// The WorkloadGroup that it joined, where it came by itself.
     pub group: Option<ResourceName>,
@@ -71,14 +71,15 @@ pub struct Workload {
 /// Label of a Pod whose sidecar takes tunnels of HBONE, and its only value.
 pub const TUNNEL: (&str, &str) = ("networking.istio.io/tunnel", "http");
 
-/// Whether the sidecar of a workload with these labels takes tunnels of HBONE: an older one, or a stranger's, may not.
+/// Returns true if the sidecar of a workload with these labels accepts HBONE tunnels. An older sidecar, or that of
+/// another mesh, may not.
 #[must_use]
 pub fn sidecar_takes_tunnels(labels: &Labels) -> bool {
     labels.get(TUNNEL.0) == Some(TUNNEL.1)
 }
 
 impl Workload {
-    /// Who it is, in this trust domain.
+    /// Its identity in this trust domain.
     pub fn identity(&self, trust_domain: &TrustDomain) -> Identity {
         Identity {
             trust_domain: trust_domain.clone(),
@@ -88,26 +89,27 @@ impl Workload {
     }
 }
 
-/// What stands in front of a workload's sidecar (`gatewayTopology`).
+/// Proxies in front of a workload's sidecar (`gatewayTopology`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// Proxies whose word in `x-forwarded-for` is believed; `None` where the mesh says.
+    /// Number of trusted proxies in `x-forwarded-for`; `None`: the mesh decides.
     pub trusted_proxies: Option<u32>,
-    /// Whether whoever connects in plaintext says by a PROXY header for whom; MeshConfig says it of gateways.
+    /// True if each plaintext connection begins with a PROXY header that names the client. MeshConfig sets this for
+    /// gateways.
     pub proxy_protocol: bool,
-    /// What becomes of `x-forwarded-client-cert`, where the mesh does not say.
+    /// Treatment of `x-forwarded-client-cert`, if the mesh sets none.
     pub forwards: Forwards,
 }
 
 impl Workload {
-    /// Whether its proxy hears first for whom a connection is made, where the mesh says so of gateways or not.
+    /// Returns true if its proxy first reads a PROXY header. `mesh` is the mesh's setting for gateways.
     #[must_use]
     pub fn hears_proxy_header(&self, mesh: bool) -> bool {
         self.topology.proxy_protocol || (mesh && self.gateway)
     }
 
-    /// What its proxy makes of `x-forwarded-client-cert`, in a mesh that says this for all. Gateways tell of clients' certificates where
-    /// nothing is said, as Istio's; sidecars, where that would cost each request, only where it is.
+    /// Treatment of `x-forwarded-client-cert` by its proxy, given the mesh's setting. By default gateways add the
+    /// client's certificate, as Istio's do. Sidecars add it only if told so, because it costs each request.
     #[must_use]
     pub fn forwards(&self, mesh: &Forwards) -> ForwardClientCertificate {
         let own = &self.topology.forwards;
@@ -123,7 +125,7 @@ impl Workload {
 }
 
 impl Workload {
-    /// What of a client's certificate its proxy tells, in a mesh that says this for all.
+    /// The parts of a client's certificate that its proxy adds, given the mesh's setting. Gateways ignore the settings.
     #[must_use]
     pub fn certificate_details(&self, mesh: &Forwards) -> ClientCertificateDetails {
         let said = self.topology.forwards.details.or(mesh.details);
@@ -134,18 +136,18 @@ impl Workload {
     }
 }
 
-/// What becomes of `x-forwarded-client-cert`, by the role of the proxy; `None` where it is not said.
+/// Treatment of `x-forwarded-client-cert`, by the role of the proxy; `None` if unset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forwards {
     /// At gateways: `gatewayTopology.forwardClientCertDetails`.
     pub gateway: Option<ForwardClientCertificate>,
     /// At sidecars: `proxyHeaders.forwardedClientCert`.
     pub sidecar: Option<ForwardClientCertificate>,
-    /// What of a certificate sidecars tell: `proxyHeaders.setCurrentClientCertDetails`.
+    /// Parts of the certificate that sidecars add: `proxyHeaders.setCurrentClientCertDetails`.
     pub details: Option<ClientCertificateDetails>,
 }
 
-/// What of a client's certificate is told beside its hash.
+/// Parts of a client's certificate that are added beside its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClientCertificateDetails {
     /// Its owner's name.
@@ -161,7 +163,7 @@ pub struct ClientCertificateDetails {
 }
 
 impl ClientCertificateDetails {
-    /// What sidecars tell where nothing is said, as Istio's.
+    /// Default of sidecars, as Istio's.
     pub const OF_SIDECARS: Self = Self {
         subject: true,
         certificate: false,
@@ -169,14 +171,15 @@ impl ClientCertificateDetails {
         dns: true,
         uri: true,
     };
-    /// What gateways tell, as Istio's.
+    /// Default of gateways, as Istio's.
     pub const OF_GATEWAYS: Self = Self {
         certificate: true,
         ..Self::OF_SIDECARS
     };
 }
 
-/// What a proxy makes of `x-forwarded-client-cert`. A client without a verified certificate is believed by none but the last.
+/// Treatment of `x-forwarded-client-cert` by a proxy. Only the last one trusts the header of a client without a
+/// verified certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForwardClientCertificate {
     /// It is taken out.
@@ -188,11 +191,11 @@ pub enum ForwardClientCertificate {
     AppendForward,
     /// The client's certificate takes the place of what came.
     SanitizeSet,
-    /// It goes on as it came, whoever the client is.
+    /// It goes on as it came, from every client.
     AlwaysForwardOnly,
 }
 
-/// What a workload comes from.
+/// The resource that a workload comes from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkloadKind {
     /// A Pod.
@@ -223,9 +226,9 @@ pub enum WorkloadType {
 pub struct Pod {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// What runs in it.
+    /// Its containers and settings.
     pub template: PodTemplate,
     /// `status.podIP` and `podIPs`.
     pub addresses: Vec<IpAddr>,
@@ -255,21 +258,21 @@ pub enum PodPhase {
 pub struct Deployment {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
-    /// What it is.
+    /// Kind of the controller.
     pub kind: ControllerKind,
-    /// How many Pods.
+    /// Number of Pods.
     pub replicas: u32,
     /// Labels of its Pods.
     pub selector: Labels,
-    /// What each of its Pods is.
+    /// Template of its Pods.
     pub template: PodTemplate,
-    /// How its Pods are replaced.
+    /// Replacement of its Pods.
     pub strategy: Strategy,
 }
 
-/// What keeps Pods of a template running.
+/// Controller that keeps Pods of a template running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ControllerKind {
     /// Pods that can stand in for each other.
@@ -280,7 +283,7 @@ pub enum ControllerKind {
     DaemonSet,
     /// Pods that do something and end.
     Job {
-        /// Whether each knows which part of the work is its own.
+        /// True if each Pod knows its own part of the work.
         indexed: bool,
     },
 }
@@ -321,7 +324,7 @@ impl Deployment {
     }
 }
 
-/// How Pods are replaced that have numbers of their own.
+/// Replacement of Pods with numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbering {
     /// The first number.
@@ -332,7 +335,7 @@ pub struct Numbering {
     pub in_order: bool,
     /// Pods are replaced one after another, the last first; else all at once.
     pub in_turn: bool,
-    /// How many run at a time; those that have ended for good do not count.
+    /// Number of Pods that run at a time; Pods that ended for good do not count.
     pub at_once: u32,
 }
 
@@ -345,9 +348,9 @@ pub enum Strategy {
     Recreate,
     /// In turn.
     RollingUpdate {
-        /// How many more Pods than wanted there may be.
+        /// Number of Pods above the wanted number.
         surge: Share,
-        /// How many fewer may be ready.
+        /// Number of Pods that may be not ready.
         unavailable: Share,
     },
 }
@@ -368,7 +371,7 @@ impl Strategy {
         unavailable: Share::Percent(25),
     };
 
-    /// How many of `replicas` there may be too many, and how many too few; never neither.
+    /// The allowed surplus and deficit of `replicas` Pods; never both zero.
     pub fn bounds(self, replicas: u32) -> (u32, u32) {
         let part = |percent: u32| u64::from(percent) * u64::from(replicas);
         let whole = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -393,7 +396,7 @@ impl Strategy {
     }
 }
 
-/// What a Pod runs, and as whom.
+/// Containers, account and settings of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodTemplate {
     /// Its labels.
@@ -402,27 +405,27 @@ pub struct PodTemplate {
     pub annotations: Labels,
     /// Its service account, `default` when not said.
     pub service_account: Arc<str>,
-    /// Where `serviceAccountName` was written.
+    /// Location of `serviceAccountName`.
     pub service_account_source: Option<Source>,
-    /// Whether a sidecar stands before it: `sidecar.istio.io/inject` of the Pod, else `istio-injection` of the namespace.
+    /// True if it has a sidecar: `sidecar.istio.io/inject` of the Pod, else `istio-injection` of the namespace.
     pub has_sidecar: bool,
-    /// Whether a node proxy (ztunnel) stands before it: `ambient.istio.io/redirection` or `istio.io/dataplane-mode` of the Pod,
-    /// else the latter of the namespace. A sidecar is stronger.
+    /// True if a node proxy (ztunnel) serves it: `ambient.istio.io/redirection` or `istio.io/dataplane-mode` of the
+    /// Pod, else the latter of the namespace. A sidecar takes precedence.
     pub ambient: bool,
     /// `nodeName`, empty when not said.
     pub node: Arc<str>,
     /// Its containers, in the order written.
     pub containers: Vec<Container>,
-    /// How long it may take to stop.
+    /// Grace period at termination.
     pub termination_grace: std::time::Duration,
-    /// Whether its containers are started again when they end.
+    /// Restart policy of its containers.
     pub restart: Restart,
     /// Which connections its sidecar takes, where the kernel redirects them.
     pub capture: CaptureScope,
-    /// What stands in front of its sidecar.
+    /// Proxies in front of its sidecar.
     pub topology: Topology,
-    /// Whether its probes go round its sidecar's mutual TLS (`sidecar.istio.io/rewriteAppHTTPProbers`); else they reach it
-    /// as any caller without a sidecar does.
+    /// True if its probes bypass its sidecar's mutual TLS (`sidecar.istio.io/rewriteAppHTTPProbers`). Otherwise they
+    /// arrive like those of any caller without a sidecar.
     pub rewrites_probes: bool,
 }
 
@@ -434,12 +437,12 @@ pub(crate) const WAYPOINT_TEMPLATE: &str = "waypoint";
 const PROXY_CONTAINER: &str = "istio-proxy";
 
 impl PodTemplate {
-    /// Whether it is injected as a gateway: a proxy and nothing behind it. A waypoint is one.
+    /// Returns true if it is injected as a gateway: a proxy without an application. A waypoint is one.
     pub fn is_gateway(&self) -> bool {
         self.is_injected_as(GATEWAY_TEMPLATE) || self.is_waypoint()
     }
 
-    /// Whether it is injected as a waypoint.
+    /// Returns true if it is injected as a waypoint.
     pub fn is_waypoint(&self) -> bool {
         self.is_injected_as(WAYPOINT_TEMPLATE)
     }
@@ -490,15 +493,15 @@ pub struct Container {
     pub working_dir: Option<Arc<str>>,
     /// Its ports.
     pub ports: Vec<ContainerPort>,
-    /// Who asks whether it has started, is ready and lives.
+    /// Startup, readiness and liveness probes.
     pub probes: Probes,
-    /// What it runs as, by its own `securityContext` and its Pod's.
+    /// User, group and privileges, from its own `securityContext` and its Pod's.
     pub security: SecurityContext,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }
 
-/// What an application runs as.
+/// User, group and privileges of an application.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecurityContext {
     /// `runAsUser`.
@@ -514,11 +517,11 @@ pub struct SecurityContext {
 pub struct EnvFrom {
     /// Stands before each name.
     pub prefix: Arc<str>,
-    /// Whether it is a Secret; else a ConfigMap.
+    /// True for a Secret, false for a ConfigMap.
     pub secret: bool,
     /// Its name.
     pub name: Arc<str>,
-    /// Whether it may be missing.
+    /// True if it may be missing.
     pub optional: bool,
 }
 
@@ -535,7 +538,7 @@ pub enum EnvValue {
         name: Arc<str>,
         /// The key.
         key: Arc<str>,
-        /// Whether it may be missing.
+        /// True if it may be missing.
         optional: bool,
     },
     /// A key of a Secret of the Pod's namespace.
@@ -544,7 +547,7 @@ pub enum EnvValue {
         name: Arc<str>,
         /// The key.
         key: Arc<str>,
-        /// Whether it may be missing.
+        /// True if it may be missing.
         optional: bool,
     },
 }
@@ -556,6 +559,6 @@ pub struct ContainerPort {
     pub name: Option<Arc<str>>,
     /// Its number.
     pub number: Port,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
 }

@@ -9,12 +9,12 @@ use super::service::AddressRange;
 use crate::names::{Labels, Port, ResourceName};
 use crate::source::Source;
 
-/// Who may join by itself, and what its entry says.
+/// Template for workloads that join by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadGroup {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Labels of its members: the template's, then those of `metadata`.
     pub labels: Labels,
@@ -28,26 +28,26 @@ pub struct WorkloadGroup {
     pub locality: Arc<str>,
     /// The share of the load that each of them takes.
     pub weight: Option<u32>,
-    /// Who may join: whoever proves to be this service account of the group's namespace.
+    /// Service account, in the group's namespace, that a member must prove.
     pub service_account: Arc<str>,
     /// Addresses that a member may claim besides the one it connects from.
     pub member_addresses: Vec<AddressRange>,
-    /// How its members are asked how they are; without it they are well while they are there.
+    /// Health check of its members; without it a member is healthy while it is connected.
     pub probe: Option<HealthProbe>,
 }
 
-/// How the proxy beside a member asks it.
+/// Health check of a member by its proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthProbe {
-    /// What is asked, and how often.
+    /// The probe and its interval.
     pub probe: Probe,
-    /// Where, if not at the member's own address.
+    /// Target address, if not the member's own.
     pub host: Option<IpAddr>,
 }
 
 impl WorkloadGroup {
-    /// What a member at this address is called, as Istio calls it; colons are no part of a name, so that groups of hexadecimal
-    /// digits are written out, with dashes.
+    /// Name of a member at this address, as Istio writes it. Names have no colons, so an IPv6 address is written as all
+    /// its groups of hexadecimal digits, with dashes.
     #[must_use]
     pub fn member(group: &str, address: IpAddr) -> String {
         match address {

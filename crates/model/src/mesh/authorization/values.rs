@@ -160,7 +160,7 @@ fn is_literal(segment: &str) -> bool {
     !segment.is_empty() && segment.bytes().all(fine)
 }
 
-/// What is wrong with a condition: its key, or the value at an index of `values`, then of `notValues`.
+/// The fault of a condition: in its key, or in the value at an index of `values`, then of `notValues`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConditionError {
     /// Of the key.

@@ -1,5 +1,6 @@
-//! Which DestinationRule a client obeys: of its own namespace, else of the service's, else of the root namespace, of those that are
-//! exported to it. What is not for a client is not there for it, so that it never hides what is.
+//! Selects the DestinationRule of a client: from its own namespace, else from the service's, else from the root
+//! namespace. Only rules exported to the client count. A rule that is not for a client does not exist for it, so it
+//! never hides another rule.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,12 +9,12 @@ use super::DestinationRule;
 use crate::mesh::{Mesh, Service, Visibility, Workload};
 use crate::names::{Labels, Namespace};
 
-/// Who calls, as far as rules tell clients apart. The default is one that no rule names.
+/// A client, as far as rules distinguish clients. The default is a client that no rule names.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Client<'a> {
-    /// Where it is.
+    /// Its namespace.
     pub namespace: Option<&'a Namespace>,
-    /// What it has; no rule selects one of which that is not said.
+    /// Its labels; without labels no selector matches.
     pub labels: Option<&'a Labels>,
 }
 
@@ -61,7 +62,7 @@ impl Mesh {
                 }),
             )
         };
-        // What the root namespace says to everybody is no word of its own clients: it comes last for them, too.
+        // For clients in the root namespace, too, the rules of that namespace for all clients come last.
         let own = client.namespace;
         let own = own.and_then(|namespace| of(namespace, namespace == root));
         let of_service = || of(&service.key.namespace, false);
@@ -125,7 +126,8 @@ impl Mesh {
         all
     }
 
-    /// Whether a service has a part of this name for a client, or for some client of its namespace where its labels are not said.
+    /// Returns true if the service has a subset of this name for the client. Without the client's labels, one client of
+    /// its namespace with the subset is enough.
     pub fn has_subset(&self, service: &Service, name: &str, client: Client<'_>) -> bool {
         let has = |rule: &Arc<DestinationRule>| rule.subsets.contains_key(name);
         if self.destination_rule(service, client).is_some_and(has) {
@@ -140,7 +142,7 @@ impl Mesh {
 }
 
 impl DestinationRule {
-    /// Whether a client may obey it.
+    /// Returns true if the rule applies to the client.
     fn is_for(&self, client: Client<'_>) -> bool {
         let seen = match (&self.visibility, client.namespace) {
             (Visibility::Public, _) => true,
@@ -151,7 +153,7 @@ impl DestinationRule {
         seen && self.selector.as_ref().is_none_or(selects)
     }
 
-    /// What makes it go before others of its namespace.
+    /// Precedence among rules of one namespace.
     fn rank(&self) -> (bool, usize, bool, bool) {
         let names_clients = self.visibility != Visibility::Public;
         let (host, selects) = (&self.host, self.selector.is_some());

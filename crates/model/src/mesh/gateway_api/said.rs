@@ -1,4 +1,4 @@
-//! What is said of a resource of Gateway API: the conditions of its status, and what of it is refused, with its place.
+//! Status of a Gateway API resource: its conditions, and the refused parts with their locations.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub enum Reason {
     UnsupportedAddress,
     /// None of its listeners is good.
     ListenersNotValid,
-    /// What is spoken is not spoken here.
+    /// A protocol that Voile does not serve.
     UnsupportedProtocol,
     /// Another listener has the port with another protocol.
     ProtocolConflict,
@@ -36,7 +36,7 @@ pub enum Reason {
     BackendNotFound,
     /// Something that requests cannot be sent to.
     InvalidKind,
-    /// What is asked for is not done here.
+    /// A value that Voile does not support.
     UnsupportedValue,
     /// The Gateway does not take it.
     NotAllowed,
@@ -46,7 +46,7 @@ pub enum Reason {
     InvalidAuthority,
     /// An older policy has the target.
     Conflicted,
-    /// What a policy is for is not there.
+    /// The target of a policy does not exist.
     TargetNotFound,
     /// Nothing runs yet.
     Pending,
@@ -90,11 +90,11 @@ impl Reason {
 pub struct Refusal {
     /// The reason.
     pub reason: Reason,
-    /// Where it was asked for.
+    /// Location of the refused field.
     pub source: Source,
-    /// By which field.
+    /// The field.
     pub field: Arc<str>,
-    /// In a sentence.
+    /// The refusal in a sentence.
     pub said: String,
 }
 
@@ -103,7 +103,7 @@ pub struct Refusal {
 pub struct Condition {
     /// `Accepted` and the like.
     pub kind: &'static str,
-    /// Whether it holds.
+    /// True if it holds.
     pub holds: bool,
     /// The specification's word for why.
     pub reason: &'static str,
@@ -120,13 +120,13 @@ pub struct Part {
     pub written: Vec<(&'static str, Arc<str>)>,
     /// Kinds of routes that a listener takes.
     pub kinds: Vec<&'static str>,
-    /// How many routes a listener has.
+    /// Number of routes attached to a listener.
     pub attached: usize,
     /// Its conditions.
     pub conditions: Vec<Condition>,
 }
 
-/// What is said of one resource.
+/// The status of one resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
     /// Its kind.
@@ -135,13 +135,13 @@ pub struct Said {
     pub name: ResourceName,
     /// Conditions of the whole; a route has none.
     pub conditions: Vec<Condition>,
-    /// Of a Gateway, where it is found.
+    /// Address of a Gateway.
     pub address: Option<Arc<str>>,
-    /// Of a Gateway, how many ListenerSets have a good listener there.
+    /// For a Gateway, the number of ListenerSets with a valid listener.
     pub listener_sets: usize,
-    /// Listeners, or what a route attaches to.
+    /// Listeners, or the parents of a route.
     pub parts: Vec<Part>,
-    /// What of it is not done.
+    /// Refused parts.
     pub refusals: Vec<Refusal>,
 }
 

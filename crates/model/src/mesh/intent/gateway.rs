@@ -11,7 +11,7 @@ use crate::source::Source;
 pub struct Gateway {
     /// Its name.
     pub name: ResourceName,
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
@@ -19,14 +19,14 @@ pub struct Gateway {
     pub selector: Option<Labels>,
     /// Only those of this namespace; Istio's are of any.
     pub namespace: Option<Namespace>,
-    /// What it listens to.
+    /// Its servers.
     pub servers: Vec<Server>,
 }
 
 /// One of `servers`, or of `listeners`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
-    /// Where it was written.
+    /// File and line of its definition.
     pub source: Source,
     /// Its name, may be empty.
     pub name: Arc<str>,
@@ -34,24 +34,24 @@ pub struct Server {
     pub port: Port,
     /// The port at which its workloads take that, if it is another one.
     pub listens: Option<Port>,
-    /// What is spoken, in upper case.
+    /// Its protocol, in upper case.
     pub protocol: Arc<str>,
-    /// Where it listens; `None` is the workload's own address.
+    /// Bind address; `None` is the workload's own address.
     pub bind: Option<IpAddr>,
     /// Hosts that are served.
     pub hosts: Vec<ServerHost>,
-    /// What is said of TLS (Istio's API).
+    /// TLS settings (Istio's API).
     pub tls: Option<ServerTls>,
     /// Secrets that hold its certificate; without a namespace that of the workload.
     pub credentials: Vec<(Option<Namespace>, Arc<str>, Source)>,
-    /// Whether a Secret of another namespace than the workload's may be shown: it was looked at, and is permitted.
+    /// True if a Secret of another namespace than the workload's may be used: a ReferenceGrant permits it.
     pub granted: bool,
 }
 
 /// `tls` of a server of Istio's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTls {
-    /// What becomes of it.
+    /// TLS mode.
     pub mode: ServerTlsMode,
     /// Clients in plaintext are sent to `https`.
     pub https_redirect: bool,
@@ -61,7 +61,7 @@ pub struct ServerTls {
     pub newest: TlsVersion,
     /// The suites of TLS 1.2, by OpenSSL's names; none is all there are.
     pub cipher_suites: Vec<Arc<str>>,
-    /// What is shown and who is believed, in files of the proxy's own machine.
+    /// Certificate, key and authorities in files of the proxy's own machine.
     pub files: Option<ServerFiles>,
 }
 
@@ -72,9 +72,9 @@ pub struct ServerFiles {
     pub certificate: Arc<str>,
     /// Its key.
     pub key: Arc<str>,
-    /// Whose certificates of clients are believed, where these are asked for one.
+    /// Trusted authorities for client certificates, if clients need one.
     pub authorities: Option<Arc<str>>,
-    /// `caCrl`: lists of certificates that those took back.
+    /// `caCrl`: CRLs of those authorities.
     pub revocations: Option<Arc<str>>,
 }
 
@@ -114,7 +114,7 @@ pub struct ServerHost {
 }
 
 impl ServerHost {
-    /// Whether some host of `host` is served for a route of `namespace`.
+    /// Returns true if it serves some host of `host` for a route of `namespace`.
     #[must_use]
     pub fn serves(&self, host: &Hostname, namespace: &Namespace) -> bool {
         let open = self.namespace.as_ref().is_none_or(|own| own == namespace);

@@ -1,5 +1,5 @@
-//! Where routes lead: a destination as it is written, as the service, part and port that a client is sent to.
-//! Whoever tells somebody of routes asks here, so that all are told the same.
+//! Resolves a route's destination into service, subset and port for a client. All code that publishes routes calls
+//! this, so that all clients get the same answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub struct Leads<'m> {
     hosts: HashMap<&'m Hostname, Vec<&'m Arc<Service>>>,
 }
 
-/// What a destination is.
+/// A resolved destination.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lead<'m> {
-    /// Which service.
+    /// The service.
     pub service: &'m Arc<Service>,
-    /// Which part of it; `None` is the whole.
+    /// The subset; `None` is the whole service.
     pub subset: Option<Arc<str>>,
-    /// Which port; `None` is the one that was called.
+    /// The port; `None` is the called port.
     pub port: Option<Port>,
 }
 
@@ -45,10 +45,10 @@ impl<'m> Leads<'m> {
         self.hosts.get(host).into_iter().flatten().copied()
     }
 
-    /// What a destination of a VirtualService is for a client.
+    /// Resolves a destination of a VirtualService for a client.
     ///
     /// # Errors
-    /// What of it is not there. As in Istio, that is 503 for those who come by this route, and for nobody else.
+    /// The missing part. As in Istio, requests of this route get 503, and no others.
     pub fn of(
         &self,
         one: &VirtualService,
@@ -82,7 +82,8 @@ impl<'m> Leads<'m> {
         })
     }
 
-    /// Of several services of one host the resource's own namespace has precedence. What its clients do not see is not there.
+    /// Finds the service of a host. The resource's own namespace has precedence. A service that the client does not see
+    /// does not exist.
     fn service(
         &self,
         host: &Hostname,
@@ -104,12 +105,12 @@ impl<'m> Leads<'m> {
     }
 }
 
-/// Where routes are to hold.
+/// The proxies that apply routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place<'a> {
     /// At the proxies of the mesh.
     Mesh,
-    /// Where a Gateway's traffic comes in.
+    /// At this Gateway.
     Gateway(&'a ResourceName),
 }
 
