@@ -1,6 +1,7 @@
-//! Gateway API's resources seen together: which listeners are good, which routes attach to which, where their references lead and
-//! whether that is permitted. What is attached becomes Gateways and VirtualServices as Istio's kinds are, so that all who tell proxies
-//! of routes tell of these too; what is not has a condition with the specification's reason, and is refused for everybody alike.
+//! Gateway API's resources seen together: valid listeners, attachment of routes, targets of references, and
+//! permissions. Attached resources become Gateways and VirtualServices of Istio's API, so that all code that publishes
+//! routes publishes these too. Every other resource gets a condition with the specification's reason, and no proxy
+//! receives it.
 //!
 //! ```text
 //! Gateway, ListenerSet ─▶ listeners ─┐                ┌▶ VirtualServices, a Gateway for each listener
@@ -58,7 +59,7 @@ pub(crate) fn attach(mesh: &mut Mesh) {
     backend_tls::lay(mesh, spoken);
 }
 
-/// What is written is stronger than what is made.
+/// Resources written by users take precedence over generated ones.
 fn add_further(mesh: &mut Mesh, further: deployment::Further) {
     for deployment in further.deployments {
         mesh.deployments
@@ -74,7 +75,7 @@ fn add_further(mesh: &mut Mesh, further: deployment::Further) {
     }
 }
 
-/// What is looked at.
+/// The mesh, with indexes for attachment.
 struct World<'m> {
     mesh: &'m Mesh,
     /// Kubernetes' Services by namespace and name.
@@ -97,7 +98,7 @@ impl<'m> World<'m> {
         self.services.get(&key).copied()
     }
 
-    /// Whether something of one namespace is let in by something of another.
+    /// Returns true if a resource of namespace `own` admits resources of namespace `from`.
     fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
         self.mesh.admits(admission, own, from)
     }
@@ -125,7 +126,7 @@ impl<'m> World<'m> {
 }
 
 impl Mesh {
-    /// Whether something of one namespace is let in by something of another.
+    /// Returns true if a resource of namespace `own` admits resources of namespace `from`.
     pub(crate) fn admits(&self, admission: &Admission, own: &Namespace, from: &Namespace) -> bool {
         match admission {
             Admission::All => true,

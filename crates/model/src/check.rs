@@ -148,19 +148,19 @@ pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diag
     Checker::default().fresh(&files, previous)
 }
 
-/// What reading all files gave.
+/// The result of parsing all files.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     good: Resources,
     /// Resources that are there and bad, with the place of their document.
     bad: BTreeMap<ResourceId, Source>,
-    /// What is not in force yet.
+    /// Resources that are not yet in force.
     intents: Vec<Intent>,
     /// Documents that cannot be told by name, by file.
     lost: BTreeMap<Arc<str>, Vec<Lost>>,
     /// Security kinds of which a document may be that cannot be told by kind, with one such document each.
     may_be: BTreeMap<&'static str, Source>,
-    /// Security resources among the bad: what they decide about.
+    /// Security resources among the bad ones, with their targets.
     broken: BTreeMap<ResourceId, Stored>,
     diagnostics: Vec<Diagnostic>,
 }
@@ -218,7 +218,7 @@ impl Lost {
         }
     }
 
-    /// Whether it may be a resource that was in its file before.
+    /// Returns true if the document may be a resource that was in its file before.
     fn may_be(&self, id: &ResourceId) -> bool {
         let Self { kind, called, .. } = self;
         let namespace = called.namespace.as_ref().zip(id.namespace.as_ref());

@@ -21,7 +21,7 @@ pub struct Cursor<'a> {
     pub(crate) report: &'a Report,
 }
 
-/// What a node is, for readers that take more than one form.
+/// The form of a node, for readers that accept several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Text, a number, a boolean or nothing.
@@ -42,12 +42,12 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where it is.
+    /// Its location.
     pub fn at(&self) -> &At {
         &self.at
     }
 
-    /// Where its problems go.
+    /// The report that collects its problems.
     pub fn report(&self) -> &'a Report {
         self.report
     }
@@ -181,7 +181,7 @@ impl<'a> Cursor<'a> {
         self.scalar().map_or(Resolved::Text, Scalar::resolve)
     }
 
-    /// Whether it stands in quotes and is this.
+    /// Returns true if it is quoted text that satisfies `is`.
     fn quotes(&self, is: impl Fn(&str) -> bool) -> bool {
         self.scalar()
             .is_some_and(|scalar| !scalar.plain && is(&scalar.text))

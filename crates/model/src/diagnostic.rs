@@ -1,10 +1,10 @@
-//! What is wrong, where, and what would be right: the one shape in which every check reports to people and programs.
+//! Diagnostics: a problem, its location and the correction. Every check reports in this form, to people and programs.
 
 use std::fmt;
 
 use crate::source::Source;
 
-/// How bad it is.
+/// Severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// The resource is not in force.
@@ -30,15 +30,15 @@ impl fmt::Display for Severity {
 pub struct Diagnostic {
     /// Stable code such as `V0101`; the tables are in `codes`.
     pub code: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Where.
+    /// Its location.
     pub source: Source,
     /// Path of the field inside its document such as `spec.ports[0].number`; empty for the whole document.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What would be right; may be empty.
+    /// The correction; may be empty.
     pub help: String,
 }
 
@@ -85,7 +85,7 @@ impl Diagnostic {
         self
     }
 
-    /// Whether the resource is refused because of this.
+    /// Returns true if the resource is refused because of this.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }

@@ -13,12 +13,12 @@ pub const MAX_FILES: usize = 100_000;
 /// Deepest folder: a symbolic link to a parent would go on for ever.
 pub const MAX_FOLDER_DEPTH: usize = 32;
 
-/// What a folder holds.
+/// The contents of a folder.
 #[derive(Debug)]
 pub struct Listing {
     /// Every file that is read, sorted by path.
     pub files: Vec<(PathBuf, SourceFile)>,
-    /// Whether some of it is a link, or could not be looked into: then what it holds may change by what happens elsewhere.
+    /// True if some of it is a link or is unreadable. Changes elsewhere may then change its contents.
     pub links: bool,
 }
 
@@ -50,14 +50,14 @@ pub fn list_directory(directory: &Path) -> io::Result<Listing> {
     Ok(Listing { files, links })
 }
 
-/// Whether a path inside a folder is skipped: it, or a folder it is in, is hidden.
+/// Returns true if a path inside a folder is skipped: a file or folder on the path is hidden.
 #[must_use]
 pub fn is_hidden(inner: &Path) -> bool {
     let mut parts = inner.components();
     parts.any(|part| part.as_os_str().to_string_lossy().starts_with('.'))
 }
 
-/// Whether a file of this name is read.
+/// Returns true if a file of this name is read.
 #[must_use]
 pub fn is_configuration(path: &Path) -> bool {
     path.extension()

@@ -1,5 +1,5 @@
-//! What somebody asked not to be told: codes in the annotation `voile.dev/ignore` of a resource hide findings about its document.
-//! A document that cannot be read hides nothing.
+//! Ignored findings: codes in the annotation `voile.dev/ignore` of a resource hide findings about its document. A
+//! document that cannot be parsed hides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ struct Span {
     from: (u32, u32),
     to: (u32, u32),
     codes: Vec<Arc<str>>,
-    /// Where the annotation is.
+    /// Location of the annotation.
     source: Source,
 }
 
@@ -51,7 +51,7 @@ impl Ignored {
         ignored
     }
 
-    /// Whether it was asked not to tell this.
+    /// Returns true if an annotation hides the diagnostic.
     #[must_use]
     pub fn hides(&self, diagnostic: &Diagnostic) -> bool {
         let place = (diagnostic.source.line, diagnostic.source.column);

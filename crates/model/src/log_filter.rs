@@ -1,5 +1,5 @@
-//! Filters of access logs: the part of CEL that Istio documents for them, as a small grammar of our own whose every
-//! expression is typed before it is used. What is not in it is refused by name.
+//! Filters of access logs: the part of CEL that Istio documents for them, as a small grammar of our own. Every
+//! expression is typed before use. An expression outside the grammar is refused by name.
 //!
 //! ```text
 //! or   := and ('||' and)*            unary := '!' unary | relation
@@ -24,12 +24,12 @@ pub const MAX_EXPRESSION_BYTES: usize = 16 * 1024;
 /// Deepest nesting: keeps the recursion of parsing and evaluating small.
 pub const MAX_EXPRESSION_DEPTH: usize = 32;
 
-/// What is wrong with an expression.
+/// An error in an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterError {
-    /// What, naming the word.
+    /// The problem, with the word concerned.
     pub message: String,
-    /// What to write instead; may be empty.
+    /// The correction; may be empty.
     pub help: String,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-/// How two values are compared.
+/// Comparison of two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// `==`.
@@ -70,7 +70,7 @@ pub enum Comparison {
     GreaterOrEqual,
 }
 
-/// How a text is looked into.
+/// Search within a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
     /// `contains`.
@@ -118,7 +118,7 @@ pub enum Expression {
     In(Operand, Arc<[Literal]>),
     /// A text within a text.
     Search(Search, Operand, Arc<str>),
-    /// Whether something is there.
+    /// A value is present.
     Has(Operand),
     /// A boolean as it is.
     Is(Operand),
@@ -149,13 +149,13 @@ impl LogFilter {
         &self.source
     }
 
-    /// What it says.
+    /// The parsed expression.
     #[must_use]
     pub fn expression(&self) -> &Expression {
         &self.expression
     }
 
-    /// Whether it asks for times or the gRPC status, which only the response tells.
+    /// Returns true if it uses latencies or the gRPC status, which are known only from the response.
     #[must_use]
     pub fn looks_at_response(&self) -> bool {
         self.operands().iter().any(|operand| {

@@ -1,5 +1,5 @@
-//! Envoy's access log format language, checked: a format is a list of commands that exist, or an error that names the
-//! command. What a command says of a request is the business of `voile-telemetry`.
+//! Envoy's access log format language, checked. A format is a list of existing commands, or an error that names the
+//! command. `voile-telemetry` computes the values of commands.
 //!
 //! ```text
 //! "[%START_TIME%] %REQ(X-A?Y):10%"  ─parse─▶  Text "[" · StartTime · Text "] " · Header{x-a, y} cut at 10
@@ -32,12 +32,12 @@ pub const DEFAULT_TEXT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORI
 /// Istio's default JSON object.
 pub const DEFAULT_JSON: &str = r#"{"start_time":"%START_TIME%","route_name":"%ROUTE_NAME%","method":"%REQ(:METHOD)%","path":"%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%","protocol":"%PROTOCOL%","response_code":"%RESPONSE_CODE%","response_flags":"%RESPONSE_FLAGS%","response_code_details":"%RESPONSE_CODE_DETAILS%","connection_termination_details":"%CONNECTION_TERMINATION_DETAILS%","bytes_received":"%BYTES_RECEIVED%","bytes_sent":"%BYTES_SENT%","duration":"%DURATION%","upstream_service_time":"%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%","x_forwarded_for":"%REQ(X-FORWARDED-FOR)%","user_agent":"%REQ(USER-AGENT)%","request_id":"%REQ(X-REQUEST-ID)%","authority":"%REQ(:AUTHORITY)%","upstream_host":"%UPSTREAM_HOST%","upstream_cluster":"%UPSTREAM_CLUSTER_RAW%","upstream_local_address":"%UPSTREAM_LOCAL_ADDRESS%","downstream_local_address":"%DOWNSTREAM_LOCAL_ADDRESS%","downstream_remote_address":"%DOWNSTREAM_REMOTE_ADDRESS%","requested_server_name":"%REQUESTED_SERVER_NAME%","upstream_transport_failure_reason":"%UPSTREAM_TRANSPORT_FAILURE_REASON%"}"#;
 
-/// What is wrong with a format.
+/// An error in a format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatError {
-    /// What, naming the command.
+    /// The problem, with the command concerned.
     pub message: String,
-    /// What to write instead; may be empty.
+    /// The correction; may be empty.
     pub help: String,
 }
 
@@ -70,7 +70,7 @@ pub enum Piece {
     Command(Command),
 }
 
-/// How a line is laid out.
+/// Layout of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
     /// One piece after the other.
@@ -137,7 +137,7 @@ impl LogFormat {
         Self::json(DEFAULT_JSON).expect("invariant: a constant valid format")
     }
 
-    /// How a line is laid out.
+    /// Layout of a line.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -149,7 +149,7 @@ impl LogFormat {
         &self.source
     }
 
-    /// Whether a line is a JSON object.
+    /// Returns true if a line is a JSON object.
     #[must_use]
     pub fn is_json(&self) -> bool {
         matches!(self.layout, Layout::Json(_))

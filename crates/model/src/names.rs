@@ -67,8 +67,8 @@ pub const MAX_NAME_BYTES: usize = 253;
 /// Longest DNS label, in bytes.
 pub const MAX_LABEL_BYTES: usize = 63;
 
-/// Whether `text` may be the name of a Kubernetes object: labels joined by dots, at most 253 bytes together. Unlike DNS, Kubernetes sets
-/// no limit for one label.
+/// Returns true if `text` can be the name of a Kubernetes object: labels joined by dots, at most 253 bytes together.
+/// Unlike DNS, Kubernetes sets no limit for one label.
 pub fn is_object_name(text: &str) -> bool {
     let edge = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let is_part = |part: &str| {
@@ -80,7 +80,7 @@ pub fn is_object_name(text: &str) -> bool {
     text.len() <= MAX_NAME_BYTES && text.split('.').all(is_part)
 }
 
-/// Whether `text` is an RFC 1123 label: lower-case letters, digits and inner `-`, at most 63 bytes.
+/// Returns true if `text` is an RFC 1123 label: lower-case letters, digits and inner `-`, at most 63 bytes.
 pub fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     let edge = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
@@ -91,7 +91,7 @@ pub fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|b| edge(b) || *b == b'-')
 }
 
-/// Whether `text` is an RFC 1123 subdomain: labels joined by dots, at most 253 bytes.
+/// Returns true if `text` is an RFC 1123 subdomain: labels joined by dots, at most 253 bytes.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_NAME_BYTES && text.split('.').all(is_dns_label)
 }
@@ -109,7 +109,7 @@ impl Namespace {
 }
 
 impl Hostname {
-    /// What sorts before every host name, to begin a range of keys with.
+    /// A key that sorts before every host name, as the start of a range.
     pub(crate) fn before_all() -> Self {
         Self("".into())
     }
@@ -133,12 +133,13 @@ impl Hostname {
         (text.len() <= MAX_NAME_BYTES && rest.split('.').all(label)).then(|| Self(text.into()))
     }
 
-    /// Whether it stands for many names (`*` or `*.example.com`).
+    /// Returns true if it is a wildcard (`*` or `*.example.com`).
     pub fn is_wildcard(&self) -> bool {
         self.0.starts_with('*')
     }
 
-    /// Whether this name, as a pattern, covers `other`. A pattern `*.a` covers `x.a`, `y.x.a` and `*.x.a`, not `a`.
+    /// Returns true if this name, as a pattern, covers `other`. A pattern `*.a` covers `x.a`, `y.x.a` and `*.x.a`, not
+    /// `a`.
     pub fn covers(&self, other: &Hostname) -> bool {
         match self.0.strip_prefix('*') {
             Some("") => true,

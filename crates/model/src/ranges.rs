@@ -42,7 +42,7 @@ impl<T: Ord> Ranges<T> {
         }
     }
 
-    /// What lies around an address: the narrowest first, and in order where two are alike.
+    /// The entries whose range contains the address, the narrowest first; equal ranges in order.
     pub fn around(&self, address: IpAddr) -> impl Iterator<Item = (u8, &T)> {
         let bits = bits(address);
         let fits = self.0.iter().filter(move |(prefix, _)| prefix.0 <= bits);

@@ -1,5 +1,6 @@
-//! Where things were written. A `SourceFile` is text that somebody else has read (or could not read); a `Source` is a
-//! place in it, carried by everything that was made from it, so that any later complaint can name file, line and column.
+//! Locations in source files. A `SourceFile` is a text that the caller has read, or could not read. A `Source` is a
+//! place in it. Everything made from the text carries its `Source`, so that a later diagnostic can name file, line and
+//! column.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! YAML text to a tree of our own whose every node knows its line and column.
+//! Parses YAML text into a tree whose every node knows its line and column.
 //!
-//! Documents are cut apart at `---` lines first (no YAML construct may contain such a line), so that one broken document
-//! never hides the others; then each is parsed from the events of `granit-parser` under limits that make bombs harmless. What is
-//! taken, and for what, is what Kubernetes' own decoder (`sigs.k8s.io/yaml`) takes; a key that is written twice is refused.
+//! The text is first split at `---` lines (no YAML construct may contain one), so that one broken document never hides
+//! the others. Each document is then parsed from the events of `granit-parser`, under limits that make bombs harmless.
+//! Values mean what they mean to Kubernetes' own decoder (`sigs.k8s.io/yaml`); a duplicate key is refused.
 
 mod build;
 mod node;

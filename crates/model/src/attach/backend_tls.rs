@@ -1,5 +1,6 @@
-//! BackendTLSPolicies: which ports of which Services are spoken to in TLS, and by whose certificates. What comes of them is laid over
-//! the DestinationRules, so that whoever calls these ports calls them so. Fail closed: authorities that cannot be used believe nobody.
+//! BackendTLSPolicies: the ports of Services that need TLS, and the authorities of their certificates. They are laid
+//! over the DestinationRules, so that every caller of these ports obeys them. Fail closed: if the authorities cannot be
+//! used, no certificate is trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub(super) struct Policy<'m> {
     pub(super) policy: &'m Arc<BackendTls>,
     /// Why it is not accepted.
     pub(super) refused: Option<Refusal>,
-    /// What it points at and cannot be used.
+    /// A reference that cannot be used.
     pub(super) unresolved: Option<Refusal>,
     /// The Services that it is for.
     pub(super) services: Vec<&'m Arc<Service>>,
@@ -25,7 +26,7 @@ pub(super) struct Policy<'m> {
     origin: Arc<TlsOrigin>,
 }
 
-/// How ports of a Service are spoken to, and where that was said.
+/// TLS settings of a Service's ports, with the location of the policy.
 pub(super) type Spoken = BTreeMap<ServiceKey, (Source, BTreeMap<Port, Arc<TlsOrigin>>)>;
 
 /// All of them, the oldest first: it has the target.
@@ -111,7 +112,7 @@ fn target<'m>(
     }
 }
 
-/// Whom a policy believes; why it is not accepted, and what of its references cannot be used.
+/// The authorities that a policy trusts, the reason to refuse the policy, and its first unusable reference.
 fn authorities(
     world: &World<'_>,
     policy: &BackendTls,
@@ -167,7 +168,7 @@ fn held<'m>(world: &World<'m>, to: &Reference) -> Result<&'m str, Refusal> {
     no(Reason::InvalidAuthority, said)
 }
 
-/// What they say together: of a port its own policy, else the Service's.
+/// The TLS settings of all policies together. A port's own policy precedes its Service's.
 pub(super) fn spoken(policies: &[Policy<'_>]) -> Spoken {
     let mut spoken = Spoken::new();
     for wanted in [true, false] {

@@ -48,7 +48,7 @@ pub(super) fn at_listener(
     (hosts, routes.into_iter().map(|(_, rule)| rule).collect())
 }
 
-/// What routes of one kind that are attached to a Service say.
+/// The routes of one kind that are attached to a Service.
 pub(super) fn of_service(said: &[Said<'_>], kind: RouteKind) -> Vec<LayerFourRoute> {
     let ours = said.iter().filter(|(one, _)| one.route.kind == kind);
     let made = ours.flat_map(|(one, port)| {

@@ -12,7 +12,7 @@ use crate::mesh::{
 };
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Port, ResourceName, ServiceKey};
 
-/// What `voile up` writes on the Pods that it starts: they are no reason to start none.
+/// Annotation on Pods that `voile up` starts. These Pods do not count as existing gateways.
 pub(crate) const GENERATED: &str = "voile.dev/generated-from";
 
 /// A gateway of Istio's installation.
@@ -21,7 +21,7 @@ struct Default {
     /// The value of its label `istio`.
     istio: &'static str,
     account: &'static str,
-    /// Whether it is called from outside the mesh.
+    /// True if it is reachable from outside the mesh.
     published: bool,
 }
 
@@ -65,7 +65,7 @@ impl Default {
     }
 }
 
-/// Whether somebody wrote a Pod, a controller of Pods or another workload with these labels.
+/// Returns true if a user wrote a Pod, a controller of Pods or another workload with these labels.
 fn selects_written(mesh: &Mesh, selector: &Labels) -> bool {
     let pods = mesh.pods.values();
     let mut pods = pods.filter(|pod| pod.template.annotations.get(GENERATED).is_none());
@@ -98,14 +98,15 @@ impl Mesh {
                     || selector.is_some_and(|one| !one.is_empty() && one.selects(&labels))
             });
             let gateways: Vec<_> = gateways.collect();
-            // What is made has the place of the first Gateway that wants it.
+            // A generated Deployment has the location of the first Gateway that needs it.
             let is_made = gateways.iter().any(|one| one.source == deployment.source);
             is_made.then_some((name, gateways))
         });
         made.collect()
     }
 
-    /// Whether somebody with labels of a gateway of Istio's installation may come or go: what is made for Gateways depends on it.
+    /// Returns true if some Gateway selects a gateway of Istio's installation. Generated resources then depend on the
+    /// workloads with these labels.
     pub(crate) fn may_have_default_gateways(&self) -> bool {
         self.gateways.iter().any(|gateway| {
             let selector = gateway.selector.as_ref();
@@ -118,7 +119,7 @@ impl Mesh {
     }
 }
 
-/// What is made; nothing that is written is replaced by it.
+/// The generated resources; they never replace written ones.
 pub(super) fn further(mesh: &Mesh) -> Further {
     let mut further = Further::default();
     for default in &DEFAULTS {

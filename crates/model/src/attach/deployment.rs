@@ -21,10 +21,10 @@ const PRIVILEGED: u16 = 1024;
 const HIGHER: u16 = 8000;
 /// Longest name of a Deployment, so that its Pods' names are labels of DNS.
 const MAX_NAME: usize = 52;
-/// How long a gateway may take to stop: Kubernetes' own time.
+/// Grace period of a gateway: Kubernetes' default.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What is made for Gateways.
+/// Resources generated for Gateways.
 #[derive(Default)]
 pub(super) struct Further {
     pub(super) deployments: Vec<Arc<Deployment>>,
@@ -55,7 +55,7 @@ pub(super) fn written<'m>(
     })
 }
 
-/// Where the Pods of a Gateway take what comes to its ports.
+/// The ports of a Gateway's Pods, by the Gateway's ports.
 pub(super) fn listening(world: &World<'_>, open: &Open<'_>) -> BTreeMap<Port, Port> {
     let open_ports = open.listeners.iter().filter(|heard| heard.is_open());
     let ports: BTreeSet<Port> = open_ports.map(|heard| heard.listener.port).collect();
@@ -100,7 +100,7 @@ pub(super) fn unprivileged(port: Port, taken: &BTreeSet<Port>) -> Port {
     all.find(|other| !taken.contains(other)).unwrap_or(port)
 }
 
-/// What is made for a Gateway is called by its name and its class.
+/// The name of a Gateway's generated resources: its name and class.
 pub(super) fn name(gateway: &Gateway) -> ResourceName {
     if gateway.is_waypoint() || gateway.is_east_west() {
         // As Istio's are, which others name by it.

@@ -21,32 +21,32 @@ pub(super) struct Open<'m> {
     pub(super) sets: Vec<&'m Arc<ListenerSet>>,
 }
 
-/// A listener, and what became of it.
+/// A listener with its status.
 pub(super) struct Heard<'m> {
     pub(super) listener: &'m Listener,
-    /// Whose it is, if not the Gateway's.
+    /// Its ListenerSet, if it is not the Gateway's own.
     pub(super) set: Option<&'m Arc<ListenerSet>>,
-    /// What is spoken is not spoken here.
+    /// Refusal of an unsupported protocol.
     pub(super) refused: Option<Refusal>,
-    /// Another has its place.
+    /// Conflict with another listener.
     pub(super) conflict: Option<Refusal>,
-    /// What it points at cannot be used.
+    /// Refusal of an unusable reference.
     pub(super) unresolved: Option<Refusal>,
     /// The Secret that it shows to clients.
     pub(super) certificate: Option<ResourceName>,
     /// Kinds of routes that it takes.
     pub(super) kinds: Vec<RouteKind>,
-    /// How many routes it has.
+    /// Number of attached routes.
     pub(super) attached: usize,
 }
 
 impl Heard<'_> {
-    /// Whether routes can attach to it.
+    /// Returns true if routes can attach to it.
     pub(super) fn is_open(&self) -> bool {
         self.refused.is_none() && self.conflict.is_none()
     }
 
-    /// Whether it serves anybody who comes: who cannot show a certificate does not.
+    /// Returns true if it serves clients. A TLS listener without a usable certificate does not.
     pub(super) fn serves(&self) -> bool {
         self.is_open() && (self.unresolved.is_none() || self.certificate.is_some())
     }
@@ -64,7 +64,7 @@ impl Heard<'_> {
         self.listener.hostname.as_ref()
     }
 
-    /// What can share its port.
+    /// The family of listeners that can share its port.
     pub(super) fn family(&self) -> Family {
         match &*self.listener.protocol {
             "HTTPS" | TLS => Family::Tls,
@@ -77,7 +77,7 @@ impl Heard<'_> {
         self.family() == Family::Tls
     }
 
-    /// Whether TLS ends behind it.
+    /// Returns true if TLS passes through it.
     pub(super) fn passes_tls(&self) -> bool {
         self.listener
             .tls
@@ -85,7 +85,7 @@ impl Heard<'_> {
             .is_some_and(|tls| tls.passthrough)
     }
 
-    /// Whether it carries requests, and not connections.
+    /// Returns true if it carries requests, not connections.
     pub(super) fn has_requests(&self) -> bool {
         ![TLS, TCP].contains(&&*self.listener.protocol)
     }
@@ -113,7 +113,7 @@ fn carried(listener: &Listener) -> Vec<RouteKind> {
     }
 }
 
-/// Whether a class is ours: declared so, or one of those that need no declaration.
+/// Returns true if Voile serves the class: its controller is Voile's, or it is a predefined class.
 pub(super) fn is_ours(world: &World<'_>, class: &str) -> bool {
     match world.mesh.gateway_api.classes.get(class) {
         Some(declared) => CONTROLLERS.contains(&&*declared.controller),
@@ -278,7 +278,7 @@ fn shown(
     no(Reason::InvalidCertificateRef, said)
 }
 
-/// What a Secret of a certificate lacks.
+/// The missing entry of a certificate's Secret.
 fn lacks(secret: &Secret) -> Option<&'static str> {
     ["tls.crt", "tls.key"].into_iter().find(|key| {
         let held = secret.data.get(*key);
@@ -335,7 +335,7 @@ fn conflicts_within(all: &mut [Heard<'_>], first: usize) {
     }
 }
 
-/// What was there before stays.
+/// Earlier listeners win conflicts.
 fn conflicts_with_earlier(all: &mut [Heard<'_>], first: usize) {
     for index in first..all.len() {
         let earlier = (0..first).filter(|other| all[*other].conflict.is_none());

@@ -1,5 +1,6 @@
-//! What is attached, as Gateways and VirtualServices: each listener is a Gateway of its own, with a VirtualService for each host, or one
-//! for all its connections (`connections`); each Service that routes attach to has one for everybody, and one for each namespace whose own routes say otherwise.
+//! Translates attached resources into Gateways and VirtualServices. Each listener becomes a Gateway, with a
+//! VirtualService for each host, or one for all its connections (`connections`). Each Service with routes gets one
+//! VirtualService for all clients. Each namespace with routes of its own gets another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::mesh::{
 use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
 use crate::source::Source;
 
-/// What was made.
+/// The generated resources.
 #[derive(Default)]
 pub(super) struct Made {
     pub(super) gateways: Vec<Arc<Gateway>>,
@@ -189,7 +190,7 @@ fn virtual_hosts(
     made
 }
 
-/// How closely a name fits: the very name, else the longest pattern.
+/// Precision of a host match: the exact name first, then the longest pattern.
 pub(super) type Closeness = (bool, usize);
 
 pub(super) fn closeness(own: &Hostname) -> Closeness {
@@ -203,7 +204,7 @@ fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
         let covering = one.route.hostnames.iter();
         let closest = match one.route.hostnames.is_empty() {
             true => Some((false, 0)),
-            // What is for a part of the host only has a virtual host of its own.
+            // A route for only a part of the host has a virtual host of its own.
             false => covering.filter(|own| own.covers(host)).map(closeness).max(),
         };
         if let Some(closest) = closest {
@@ -244,7 +245,7 @@ fn ranked<'a>(all: impl Iterator<Item = Said<'a>>) -> Vec<HttpRoute> {
     }
     by_precedence(&mut ranked);
     let routes = ranked.into_iter().map(|one| one.of);
-    // What takes everything stands behind expressions, which precedence says nothing of.
+    // A route that matches everything goes after regular expressions; precedence does not rank them.
     let (last, mut routes): (Vec<_>, Vec<_>) = routes.partition(takes_all);
     routes.extend(last);
     routes
@@ -256,7 +257,7 @@ pub(super) fn only(port: Port) -> (Subject, Criterion) {
     (Subject::Port, Criterion::Is(number))
 }
 
-/// What precedence looks at.
+/// The properties of a match that precedence compares.
 fn rank(one: &HttpMatch) -> Match {
     let mut wanted = Match::default();
     for (subject, criterion) in &one.criteria {
@@ -296,7 +297,7 @@ fn rank(one: &HttpMatch) -> Match {
     wanted
 }
 
-/// Whether no request passes a route.
+/// Returns true if the route matches every request.
 fn takes_all(route: &HttpRoute) -> bool {
     let whole = |one: &HttpMatch| {
         let path = one.criteria.get(&Subject::Uri);
@@ -306,7 +307,7 @@ fn takes_all(route: &HttpRoute) -> bool {
     route.matches.iter().any(whole)
 }
 
-/// What stands behind a route that takes everything is never asked.
+/// Drops routes after one that matches every request.
 fn until_all_is_taken(mut routes: Vec<HttpRoute>) -> Vec<HttpRoute> {
     if let Some(last) = routes.iter().position(takes_all) {
         routes.truncate(last + 1);
@@ -425,7 +426,7 @@ fn of_service(
 ) -> Arc<VirtualService> {
     let (key, source) = (&of.service.key, of.source);
     let (namespace, created) = match &visibility {
-        // What clients say for themselves is before what is said for all of them.
+        // Routes from the clients' own namespace precede routes for all clients.
         Visibility::Namespaces(own) => (own[0].clone(), Some(i64::MIN)),
         Visibility::Public => {
             let ages = said.iter().filter_map(|(one, _)| one.route.created);

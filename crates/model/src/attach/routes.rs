@@ -15,20 +15,20 @@ pub(super) struct Outcome<'m> {
     pub(super) rules: Vec<HttpRoute>,
     /// The same of connections.
     pub(super) connections: Vec<LayerFourRoute>,
-    /// What it points at and cannot.
+    /// References that cannot be used.
     pub(super) unresolved: Vec<Refusal>,
-    /// Of each of `parentRefs` that are ours to speak of.
+    /// Results for its `parentRefs` that belong to Voile.
     pub(super) parents: Vec<Attached<'m>>,
 }
 
-/// What came of one of `parentRefs`.
+/// The result for one of `parentRefs`.
 pub(super) struct Attached<'m> {
     pub(super) parent: &'m Parent,
-    /// Where it is in force.
+    /// Its attachment, or the reason for none.
     pub(super) to: Result<To<'m>, Refusal>,
 }
 
-/// What a route is attached to.
+/// The target of an attachment.
 pub(super) enum To<'m> {
     /// Listeners of a Gateway, by their places.
     Listeners(usize, Vec<usize>),
@@ -116,7 +116,7 @@ fn attached<'m>(
     })
 }
 
-/// Whether a Gateway is there and is of somebody else's class.
+/// Returns true if the Gateway exists and has a class of another controller.
 fn is_of_another(world: &World<'_>, parent: &Parent) -> bool {
     let all = &world.mesh.gateway_api.gateways;
     let named = |one: &&Arc<Gateway>| parent.to.is(GROUP, "Gateway") && one.name == parent.to.name;

@@ -10,7 +10,7 @@ use crate::mesh::gateway_api::{Backend, BackendTo, Reason, Refusal, Route};
 use crate::mesh::{HttpRoute, LayerFourRoute, RetryPolicy, RouteDestination, WeightedDestination};
 use crate::names::{Hostname, Namespace, Port};
 
-/// Where a host must stand and nothing is.
+/// Placeholder host of a destination that does not exist.
 const NOWHERE: &str = "nowhere.invalid";
 
 /// The rules of a route of requests; adds what of their references is refused.
@@ -96,7 +96,7 @@ fn weighted(
     backends.collect()
 }
 
-/// Where a backend is; nowhere, where it is refused.
+/// The destination of a backend; a refused backend becomes one that does not exist.
 fn lead(
     world: &World<'_>,
     route: &Route,
@@ -114,7 +114,7 @@ fn lead(
     }
 }
 
-/// What logs call a rule.
+/// Name of a rule in logs.
 fn name(route: &Route, index: usize, own: Option<&str>) -> Arc<str> {
     match own {
         Some(own) => format!("{}.{own}", route.name).into(),

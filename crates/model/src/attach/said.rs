@@ -1,4 +1,4 @@
-//! What is said of each resource: the conditions that Gateway API's specification has, and what of it is refused.
+//! Status of each resource: the conditions of Gateway API's specification, and its refused parts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn class(one: &Arc<GatewayClass>) -> Option<Said> {
     })
 }
 
-/// Whether a Pod of a Gateway is there and ready.
+/// Returns true if a ready Pod of a Gateway exists.
 pub(super) fn runs(world: &World<'_>, gateway: &Gateway) -> bool {
     let name = &gateway.name;
     let mut own = world.mesh.workloads.values();

@@ -1,6 +1,6 @@
-//! Waypoints: Gateways of the class `istio-waypoint`. What is made for one is called as it is, and takes HBONE at one port; nothing
-//! attaches to its listener but the services and workloads that name it. The gateways between networks (`istio-east-west`) are the
-//! same proxies, and made alike.
+//! Waypoints: Gateways of the class `istio-waypoint`. The generated resources have the waypoint's name and accept HBONE
+//! at one port. Only services and workloads that name a waypoint attach to its listener. The gateways between networks
+//! (`istio-east-west`) are the same proxies and are generated alike.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn all<'m>(world: &World<'m>) -> impl Iterator<Item = &'m Arc<Gateway>> {
     all.filter(|gateway| gateway.is_waypoint() || gateway.is_east_west())
 }
 
-/// What a waypoint cannot be: each of its listeners that is not HBONE's, and what is asked of no waypoint.
+/// Faults of a waypoint: listeners that are not HBONE's, and fields that waypoints do not support.
 fn refusals(gateway: &Gateway) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for listener in &gateway.listeners {
@@ -109,7 +109,7 @@ fn service(gateway: &Gateway) -> Option<Service> {
 pub(super) fn said(world: &World<'_>) -> Vec<Said> {
     let said = |gateway: &Arc<Gateway>| {
         let refusals = refusals(gateway);
-        // What it lacks is named by analysis; here it only keeps the conditions from holding.
+        // Analysis reports the faults; here they only make conditions false.
         let flaws = world.mesh.flaws(gateway).into_iter();
         let mut flaws = flaws.map(|flaw| refusal(Reason::Invalid, &flaw.source, "spec", flaw.what));
         let flaw = flaws.next();

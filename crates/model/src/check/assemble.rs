@@ -61,7 +61,7 @@ pub(super) fn by_age(one: &Checked, mesh: &mut Mesh) {
     }
 }
 
-/// What comes first of several of a kind: the oldest; without a time, the order of the documents.
+/// Sort key: the oldest resource of a kind comes first. Without a creation time the order of the documents counts.
 fn age(created: Option<i64>, source: &Source) -> (i64, Source) {
     (created.unwrap_or(i64::MAX), source.clone())
 }
@@ -107,7 +107,7 @@ fn telemetries_by_age(mesh: &mut Mesh) {
         .sort_by_cached_key(|one| age(one.created, &one.source));
 }
 
-/// What others depend on: the mesh's configuration and the namespaces.
+/// Adds the resources that others depend on: the mesh's configuration and the namespaces.
 fn first_round(
     in_order: &[(&ResourceId, &Stored)],
     mesh: &mut Mesh,
@@ -263,7 +263,7 @@ fn add_ports(first: &mut Arc<Service>, second: &Service) -> bool {
     true
 }
 
-/// Whether both name the same endpoints, wherever they were written.
+/// Returns true if both have the same endpoints; their locations in files may differ.
 fn is_same_endpoints(first: &Service, second: &Service) -> bool {
     let same = |(one, other): (&Endpoint, &Endpoint)| {
         let other = Endpoint {
@@ -276,7 +276,7 @@ fn is_same_endpoints(first: &Service, second: &Service) -> bool {
     first.endpoints.len() == second.endpoints.len() && pairs.into_iter().all(same)
 }
 
-/// Whom a resource is exported to by the mesh's word, where it says nothing itself; `None` is everybody.
+/// The mesh's default visibility of a resource without `exportTo`; `None` is every namespace.
 fn by_default(stored: &Stored, default: &Exports, own: &Namespace) -> Option<Visibility> {
     match stored.says_exports {
         true => None,
@@ -305,7 +305,7 @@ fn add_deployment(deployment: &Deployment, mesh: &mut Mesh) {
     mesh.deployments.insert(deployment.key(), deployment.into());
 }
 
-/// What stands by itself: nothing else of its name is in force.
+/// Adds a resource that depends on no other; no other resource of its name is in force.
 fn add_configuration(checked: &Checked, stored: &Stored, mesh: &mut Mesh) {
     let exports = &mesh.config.default_exports;
     match checked {
@@ -317,7 +317,7 @@ fn add_configuration(checked: &Checked, stored: &Stored, mesh: &mut Mesh) {
         | Checked::Workload(_)
         | Checked::Pod(_)
         | Checked::Deployment(_) => {}
-        // Who stands where they say is found out once all are known.
+        // Workloads of slices are made later, when all addresses are known.
         Checked::EndpointSlice(one) => mesh.endpoint_slices.insert(one),
         Checked::Sidecar(sidecar) => {
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
@@ -411,7 +411,8 @@ fn in_namespace(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> P
     }
 }
 
-/// What was done to the Pod, else what is wanted for it, else for its namespace.
+/// Returns true if a node proxy serves the Pod. The recorded redirection of the Pod counts first, then its label, then
+/// its namespace's label.
 fn is_ambient(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> bool {
     match template.annotations.get(REDIRECTION) {
         Some("enabled") => return true,

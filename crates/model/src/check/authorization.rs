@@ -1,5 +1,5 @@
-//! Check of AuthorizationPolicy. What Istio refuses is refused; what it takes in silence and then ignores (unknown
-//! conditions, conditions that are never true by their form) is refused too, since its author believes it in force.
+//! Check of AuthorizationPolicy. It refuses everything that Istio refuses. Istio silently ignores unknown conditions
+//! and conditions whose form never matches. They are refused too, because the author believes them in force.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ struct Checking<'a> {
     report: &'a Report,
     /// The policy's namespace.
     own: &'a str,
-    /// What an external service is asked about may not depend on who calls: Istio's restriction.
+    /// True for a CUSTOM policy. Its rules may not depend on the caller's identity: Istio's restriction.
     custom: bool,
 }
 
-/// Always gives a policy: a bad one says at least what it was meant for.
+/// Always returns a policy: an invalid one keeps at least its target.
 pub(super) fn authorization_policy(
     meta: Meta,
     fields: &mut Fields<'_>,
@@ -73,7 +73,7 @@ fn dry_run(meta: &Meta, report: &Report) -> bool {
     }
 }
 
-/// What a policy whose `spec` is `at` is for.
+/// The target of a policy whose `spec` is `at`.
 pub(super) fn target(written: &written::Target, at: Option<&At>, report: &Report) -> PolicyTarget {
     let selector = values::selector(written.selector.as_ref(), report);
     match (&written.references, selector) {

@@ -11,7 +11,7 @@ use crate::ranges::masked;
 use crate::text::clip;
 
 const PREFIX: &str = "traffic.sidecar.istio.io/";
-/// What we honour; any other name after the prefix is refused.
+/// Supported annotations; any other name after the prefix is refused.
 const INCLUDE_INBOUND_PORTS: &str = "includeInboundPorts";
 const EXCLUDE_INBOUND_PORTS: &str = "excludeInboundPorts";
 const INCLUDE_OUTBOUND_PORTS: &str = "includeOutboundPorts";
@@ -33,7 +33,7 @@ const MEANINGLESS: [&str; 3] = [
     "rerouteVirtualInterfaces",
 ];
 
-/// How the kernel hands connections over.
+/// Annotation for the way the kernel redirects connections.
 const INTERCEPTION_MODE: &str = "sidecar.istio.io/interceptionMode";
 
 /// Reads them; what is wrong is reported, and the Pod is then not in force.
@@ -61,7 +61,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether the Pod wants to see its callers' addresses, if it says so. One without capture (NONE) is not built, and must not start.
+    /// True if the Pod wants to see its callers' addresses; `None` if unset. A Pod without capture (NONE) is not
+    /// supported and must not start.
     fn keeps_source(&self) -> Option<bool> {
         let mode = self.annotations.get(INTERCEPTION_MODE).map(str::trim);
         match mode {

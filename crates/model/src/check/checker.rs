@@ -27,7 +27,7 @@ pub struct Checker {
     plain: bool,
 }
 
-/// What came of checking.
+/// The result of a check.
 #[derive(Debug)]
 pub enum Outcome {
     /// The mesh that was given was patched.
@@ -64,7 +64,7 @@ impl Reach {
     }
 }
 
-/// What a patch changed in a mesh.
+/// The changes that a patch made in a mesh.
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Something changed that may be of consequence anywhere.
@@ -73,8 +73,7 @@ pub struct Changes {
     pub services: BTreeMap<ServiceKey, Turn<Service>>,
     /// Workloads.
     pub workloads: BTreeMap<WorkloadKey, Turn<Workload>>,
-    /// Services of which EndpointSlices say otherwise who stands behind them, or of whose addresses that are named there somebody else
-    /// is known.
+    /// Services whose endpoints changed: their EndpointSlices changed, or the workloads at an address that these name.
     pub endpoints: BTreeSet<ServiceKey>,
     /// AuthorizationPolicies.
     pub policies: BTreeSet<ResourceName>,
@@ -95,7 +94,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether nothing changed that a proxy could be told.
+    /// Returns true if nothing changed that proxies receive.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.everything
@@ -113,8 +112,8 @@ impl Changes {
 }
 
 impl Checker {
-    /// Checks all files together. What was good in `mesh` and is bad now keeps its last good version; where that is enough,
-    /// `mesh` is patched. Files that are the same as in the last call need not be compared when they are the same `Arc`.
+    /// Checks all files together. A resource that was valid in `mesh` and is invalid now keeps its last valid version.
+    /// If possible, `mesh` is patched. An unchanged file is not compared if it is the same `Arc` as in the last call.
     pub fn check(&mut self, files: &[Arc<SourceFile>], mesh: Option<&mut Mesh>) -> Outcome {
         let changed = self.files.follow(files);
         let previous = match mesh {
@@ -140,7 +139,7 @@ impl Checker {
         self.whole(previous)
     }
 
-    /// What is to be said of the files as they are, while nothing is wrong with them.
+    /// Diagnostics of the current files, while none has an error.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<Diagnostic> {
         let all = self.files.reads().flat_map(|read| &read.diagnostics);
@@ -149,7 +148,7 @@ impl Checker {
         all
     }
 
-    /// Whether the next change may be patched in.
+    /// Returns true if the next change may be applied as a patch.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.plain
@@ -267,7 +266,7 @@ impl Patch {
         all.into_iter().all(alone).then_some(patch)
     }
 
-    /// Whether something that Gateway API's resources point at, or are run by, came or went.
+    /// Returns true if a resource changed that Gateway API's resources refer to, or that runs them.
     fn concerns_gateway_api(&self) -> bool {
         let all = self.removed.iter().chain(&self.added);
         let concerned = |(_, stored): &(ResourceId, Stored)| match &stored.checked {
@@ -281,7 +280,7 @@ impl Patch {
         all.into_iter().any(concerned)
     }
 
-    /// Whether something came or went that may be a gateway by its labels.
+    /// Returns true if a resource changed that may be a gateway by its labels.
     fn concerns_gateways(&self) -> bool {
         let mut all = self.removed.iter().chain(&self.added);
         all.any(|(_, stored)| match &stored.checked {
@@ -328,7 +327,8 @@ impl Patch {
     }
 }
 
-/// Whether the mesh holds a service that `checked` makes too, and `differs` says so of both: two ServiceEntries are one service then.
+/// Returns true if the mesh has a service that `checked` defines too and `differs` holds for both. Two ServiceEntries
+/// then define one service.
 fn shares_service(
     mesh: &Mesh,
     checked: &Checked,
@@ -343,7 +343,7 @@ fn shares_service(
     })
 }
 
-/// Whether nothing else in the mesh is put together differently because of it.
+/// Returns true if the resource does not change how other resources are assembled.
 fn stands_alone(checked: &Checked) -> bool {
     matches!(
         checked,
@@ -477,7 +477,7 @@ impl Changes {
             | Checked::Telemetry(_)
             | Checked::RateLimit(_)
             | Checked::HealthCheck(_) => self.note(checked),
-            // What follows from slices is found out once all has changed.
+            // Changes that follow from slices are computed after all other changes.
             Checked::ServiceAccount(_) | Checked::Deployment(_) | Checked::EndpointSlice(_) => {}
             _ => self.everything = true,
         }

@@ -11,7 +11,7 @@ use crate::written::controller as written;
 
 /// Most Pods of one controller on one machine: each is processes and an address.
 const MAX_REPLICAS: i64 = 10_000;
-/// How often a Job is tried again where it does not say: Kubernetes' default.
+/// Default number of retries of a Job: Kubernetes' default.
 const BACKOFF_LIMIT: u32 = 6;
 
 pub(super) fn deployment(
@@ -223,7 +223,7 @@ fn lasting(
     Some((selector, template))
 }
 
-/// Whether Pods stay as they are until somebody deletes them.
+/// Returns true if Pods stay unchanged until they are deleted (`OnDelete`).
 fn on_delete(written: Option<&written::Strategy>, report: &Report) -> Option<bool> {
     let kinds = [("RollingUpdate", false), ("OnDelete", true)];
     let kind = written.and_then(|one| one.kind.as_ref());

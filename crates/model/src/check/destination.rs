@@ -64,8 +64,8 @@ pub(super) fn destination_rule(
     Some(rule)
 }
 
-/// Whose clients it is for. A selector is of workloads of the rule's own namespace, which Istio says by leaving out what `exportTo`
-/// says besides.
+/// The clients of the rule. A selector selects workloads of the rule's own namespace; Istio then ignores other values
+/// of `exportTo`.
 fn clients(written: &written::DestinationRule, own: &Namespace, report: &Report) -> Visibility {
     if written.selector.is_none() {
         let mut visibility = values::visibility(&written.export_to, own, report);

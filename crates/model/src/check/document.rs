@@ -92,7 +92,7 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
             let words = POLICY_WORDS.iter();
             let may_be = words.filter(|(word, _)| document.text.contains(word));
             let may_be: Vec<&'static str> = may_be.map(|(_, kind)| *kind).collect();
-            // Whoever keeps a chart beside the mesh keeps its templates, too.
+            // Templates of a Helm chart may lie beside the mesh's files.
             let is_template = may_be.is_empty() && document.text.contains("{{");
             let help = match may_be.is_empty() {
                 true => error.help.to_owned(),
@@ -271,7 +271,8 @@ fn why_no_resource(
         .then_some("a mapping without `kind`")
 }
 
-/// Whether a directive of strategic merge patches is anywhere in it. How deep is bounded by the depth of a document.
+/// Returns true if the node contains a directive of a strategic merge patch. The depth limit of documents bounds the
+/// recursion.
 fn is_patch(node: &Node) -> bool {
     match &node.value {
         yaml::Value::Map(entries) => {
@@ -283,7 +284,8 @@ fn is_patch(node: &Node) -> bool {
     }
 }
 
-/// Whether a resource is of a group that is none of ours, which is told. Nothing else of it is read: it need not be shaped as ours are.
+/// Returns true if the resource belongs to a foreign API group, and reports that. The rest of the resource is not
+/// parsed: its fields may have any form.
 fn is_foreign(fields: &Fields<'_>, node: &Node, report: &Report) -> bool {
     let (Some(version), Some(kind)) = (fields.plain("apiVersion"), fields.plain("kind")) else {
         return false;
@@ -317,19 +319,20 @@ fn no_resource(what: &str, at: &At, report: &Report) -> Outcome {
     Outcome::Nothing
 }
 
-/// What a document is called, where nothing is said of it.
+/// The name of a document; reports nothing.
 fn called(header: &Header) -> Called {
     let metadata = &header.metadata;
     let name = metadata.name.as_ref().map(|name| name.value.clone());
     let namespace = metadata.namespace.as_ref();
     Called {
         name: name.filter(|name| is_object_name(name)),
-        // What says none may have lost it with its kind.
+        // A document without a namespace may have lost it together with its kind.
         namespace: namespace.and_then(|text| Namespace::new(&text.value)),
     }
 }
 
-/// Whether a resource says whom it is exported to. A selector of clients' workloads says it, too: they are of its own namespace.
+/// Returns true if the resource sets its own exports. A selector of client workloads counts, too: the clients are in
+/// its own namespace.
 fn says_exports(node: &Node) -> bool {
     let spec = node.get("spec");
     let spellings = ["exportTo", "export_to"];
@@ -359,7 +362,7 @@ fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut Read) {
     }
 }
 
-/// What the groups of Istio end with.
+/// Suffix of Istio's API groups.
 const ISTIO: &str = ".istio.io/";
 
 enum Outcome {
@@ -423,7 +426,7 @@ fn resource(
                 return Outcome::Lost(Some(kind.id), self::called(header));
             };
             let name = ResourceName::new(namespace.clone(), shut::unnamed(source));
-            // What says no namespace may have lost it with its name.
+            // A document without a namespace may have lost it together with its name.
             let written = header.metadata.namespace.is_some();
             let namespace = called.namespace.filter(|_| written);
             let called = Called {

@@ -24,11 +24,11 @@ const WRITTEN_BY: [(&str, &str); 2] = [
     ),
     ("endpoints.kubernetes.io/managed-by", "endpoint-controller"),
 ];
-/// What the older of them leaves on each.
+/// Annotation that the older controller leaves on each Endpoints.
 const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Label of an Endpoints that is to be nobody's slices.
+/// Label of an Endpoints that is not mirrored into slices.
 const NOT_MIRRORED: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// Where the endpoints of a slice are, which a zone alone does not say.
+/// Label for the region of a slice's endpoints; a zone alone does not give the region.
 const REGION: &str = "topology.kubernetes.io/region";
 
 /// `addressType`.
@@ -70,12 +70,12 @@ pub(super) fn endpoints(meta: Meta, fields: &mut Fields<'_>, report: &Report) ->
     checking.slice(&meta, SliceKind::Endpoints, service, subsets)
 }
 
-/// What is known of the resource whose endpoints are checked.
+/// Context of the resource whose endpoints are checked.
 struct Checking<'a> {
     name: ResourceName,
     kind: AddressType,
     region: Option<Arc<str>>,
-    /// It is not in force anyway: Kubernetes' controller wrote it of whom the Service selects.
+    /// Kubernetes' controller wrote it for the Service's selector, so it is not in force.
     of_selector: bool,
     report: &'a Report,
 }

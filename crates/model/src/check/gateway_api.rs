@@ -1,5 +1,5 @@
-//! Check of Gateway API's kinds, each by itself. What its schema forbids, or what is not done here whoever asks, is an error with its
-//! place; whether references lead anywhere, and who may attach to what, is decided by `attach` for all together.
+//! Check of Gateway API's kinds, each by itself. Violations of the schema and unsupported values are errors with a
+//! location. `attach` checks references and attachment for all resources together.
 
 mod backend_tls;
 mod connections;
@@ -107,8 +107,8 @@ fn says_nothing(text: &Text, what: &str, report: &Report) -> Option<Arc<str>> {
     Some(clip(&text.value).into())
 }
 
-/// What a reference within the API is by itself.
+/// Default group and kind of references within the API.
 const GATEWAY: (&str, &str) = (GROUP, "Gateway");
-/// What a reference to Kubernetes' own is by itself.
+/// Default group and kind of references to Kubernetes' own resources.
 const SERVICE: (&str, &str) = ("", "Service");
 const SECRET: (&str, &str) = ("", "Secret");

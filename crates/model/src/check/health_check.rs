@@ -1,4 +1,4 @@
-//! Check of HealthCheck. What would not be asked as written, or would ask without a pause, is refused.
+//! Check of HealthCheck. Refuses a check that a proxy would not run as written, or would run without a pause.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,10 +18,10 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// The least of it: each proxy asks each endpoint.
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long an answer may take where nothing is said, if the interval is not shorter: Kubernetes' `timeoutSeconds`.
+/// Default time limit of a response, unless the interval is shorter: Kubernetes' `timeoutSeconds`.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is added to intervals where nothing is said, in hundredths: proxies that began together are soon apart.
+/// Default jitter of the interval, in hundredths: proxies that start together soon diverge.
 const JITTER_PERCENT: u32 = 10;
 
 /// Good answers in a row where nothing is said: Kubernetes' `successThreshold`.

@@ -1,5 +1,5 @@
-//! Reads what is not in force yet as far as analysis needs it. What is misspelt is an error now, so that it is right on the day
-//! when it comes into force; that it is not in force is said beside, whatever it says.
+//! Parses resources that are not yet in force, as far as analysis needs them. Misspelt fields are errors already, so
+//! that the resources are correct when they come into force. Another diagnostic says that they are not in force.
 
 mod destination;
 mod istio_gateway;

@@ -1,6 +1,6 @@
 //! The kinds we know, those we do not know yet, and those we never will.
 
-/// Where resources of a kind live.
+/// Scope of resources of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     Namespaced,
@@ -10,7 +10,7 @@ pub(super) enum Scope {
 /// A kind that is read.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// What it is remembered by: its name, but for the second kind of one name.
+    /// Identifier: the kind's name, except for the second kind of one name.
     pub(super) id: &'static str,
     pub(super) api_versions: &'static [&'static str],
     pub(super) scope: Scope,
@@ -196,10 +196,11 @@ pub(super) const SECURITY_KINDS: [&str; 3] = [
     "RequestAuthentication",
 ];
 
-/// How many letters of a group may be wrong for it to be taken for a slip in one of ours.
+/// Number of wrong letters in a group's name that still count as a typing error.
 const SLIPS: usize = 2;
 
-/// The group of an apiVersion; empty is the core's. What is neither a group nor a version of the core (`builtin`) stands for itself.
+/// The group of an apiVersion; empty for the core group. A text that is neither a group nor a core version (`builtin`)
+/// is returned unchanged.
 pub(super) fn group(api_version: &str) -> &str {
     let is_version = |text: &str| {
         let digits = text.strip_prefix('v');
@@ -220,7 +221,8 @@ impl Kind {
     }
 }
 
-/// Whether kinds of a group concern the mesh. What Istio had and removed is among them: whoever still writes it believes it in force.
+/// Returns true if kinds of this group concern the mesh. Removed kinds of Istio count too: their authors believe them
+/// in force.
 pub(super) fn is_ours(group: &str) -> bool {
     let read = KINDS.iter().any(|kind| kind.group() == group);
     read || UNREAD.iter().any(|(known, ..)| *known == group) || group.ends_with(".istio.io")

@@ -20,12 +20,12 @@ struct Known {
 }
 
 impl KnownFiles {
-    /// What was read of each, in their order.
+    /// The parsed contents of each file, in order.
     pub(super) fn reads(&self) -> impl Iterator<Item = &Arc<Read>> {
         self.0.iter().map(|known| &known.read)
     }
 
-    /// Reads what changed; what was read of each changed file before and is now.
+    /// Parses changed files; returns the old and new contents of each.
     pub(super) fn follow(&mut self, files: &[Arc<SourceFile>]) -> Vec<Turn<Read>> {
         let Steps { there, gone, came } = Steps::between(&self.0, files);
         let mut changed = Vec::new();
@@ -74,7 +74,7 @@ impl Known {
         }
     }
 
-    /// What was read and is now, if the file says something else.
+    /// The old and new contents, if the file's text changed.
     fn follow(&mut self, file: &Arc<SourceFile>) -> Option<Turn<Read>> {
         if self.is(file) || self.file.text == file.text {
             self.file = file.clone();
@@ -99,7 +99,8 @@ struct Steps {
 }
 
 impl Steps {
-    /// How far the other list is looked at for a file that is not where it was. Whoever is not found is gone, and has come.
+    /// Number of entries that are searched ahead for a moved file. A file that is not found counts as removed and added
+    /// again.
     const AHEAD: usize = 32;
 
     fn between(known: &[Known], files: &[Arc<SourceFile>]) -> Self {

@@ -62,7 +62,7 @@ pub(super) fn service_account(meta: Meta, fields: &mut Fields<'_>) -> ServiceAcc
     }
 }
 
-/// What a cluster gave to a Service. One given to anything else (a Gateway) means nothing here.
+/// An address that a cluster gave to a Service. Addresses of other resources (a Gateway) are ignored.
 pub(super) fn ip_address(
     meta: Meta,
     fields: &mut Fields<'_>,
@@ -237,10 +237,11 @@ pub(super) fn service(
     })
 }
 
-/// Annotation that says the same as `trafficDistribution`: of Services, which say it themselves since, and of ServiceEntries.
+/// Annotation with the meaning of `trafficDistribution`, on Services (which now have that field) and ServiceEntries.
 const DISTRIBUTION: &str = "networking.istio.io/traffic-distribution";
 
-/// Who is preferred because it is near. The field counts before the annotation, in which case does not matter, as in Istio.
+/// The preference of near endpoints. The field precedes the annotation. The annotation's case does not matter, as in
+/// Istio.
 pub(super) fn distribution(
     field: Option<&Text>,
     annotations: &TextMap,
@@ -262,10 +263,10 @@ pub(super) fn distribution(
     said.or(annotated)
 }
 
-/// Annotation of a Service that says whom it is exported to.
+/// Annotation of a Service with the namespaces it is exported to.
 pub(super) const EXPORT_TO: &str = "networking.istio.io/exportTo";
 
-/// What it says: namespaces joined by commas.
+/// The visibility from that annotation: namespaces joined by commas.
 fn export_to(meta: &Meta, report: &Report) -> Visibility {
     let Some(list) = meta.annotations.get(EXPORT_TO) else {
         return Visibility::Public;

@@ -20,7 +20,7 @@ pub(super) fn keep(read: &mut Read, previous: &Resources) {
         let place = place.or_else(|| lost.map(|one| &one.source));
         if let Some(place) = place.or_else(|| read.may_be.get(id.kind)).cloned() {
             if !read.bad.contains_key(id) {
-                // What has lost its name is this resource, which is in force: nothing else is held for it.
+                // The document without a name is this resource, which is in force. So no other resource is kept for it.
                 read.broken
                     .retain(|id, broken| broken.source != place || !shut::is_unnamed(id));
             }

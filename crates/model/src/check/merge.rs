@@ -1,6 +1,6 @@
-//! Several DestinationRules of one namespace for one host and the same clients are one, as in Istio: the subsets of all, and the oldest
-//! `trafficPolicy`. What Istio leaves out there without a word (a subset of a name that an older rule has, a second policy, clients
-//! for whom there are two) is an error with its place.
+//! Merges DestinationRules of one namespace for one host and the same clients, as Istio does: all subsets, and the
+//! oldest `trafficPolicy`. Parts that Istio drops silently are errors with a location: a subset whose name an older
+//! rule has, a second policy, clients with two rules.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::diagnostic::Diagnostic;
 use crate::mesh::{DestinationRule, TrafficPolicy, Visibility};
 use crate::names::{Hostname, Labels, Namespace};
 
-/// Puts them together. `rules` are in order of age, and stay so.
+/// Merges the rules. `rules` are in order of age, and stay so.
 pub(super) fn merge(rules: &mut Vec<Arc<DestinationRule>>, diagnostics: &mut Vec<Diagnostic>) {
     type Clients = (Visibility, Option<Labels>);
     let mut places: HashMap<(Namespace, Hostname, Clients), usize> = HashMap::new();

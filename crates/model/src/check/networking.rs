@@ -53,7 +53,7 @@ pub(super) fn workload_entry(
     );
     workload.source = meta.source;
     let is_probed = meta.annotations.get(HEALTH_CHECKED) == Some("true");
-    // Who is asked how it is takes nothing before it has once said that it is well.
+    // A workload with a health check receives no traffic before its first healthy report.
     workload.ready = written.healthy.unwrap_or(!is_probed);
     let group = meta.annotations.get(GROUP);
     workload.group = group.map(|group| ResourceName::new(meta.name.namespace, group));
@@ -128,8 +128,8 @@ fn workload_of(
     }
 }
 
-/// Where labels say that something runs: `region/zone/subzone`. Istio's own label, whose parts may be joined by dots since labels
-/// have no slashes, counts before Kubernetes' ones.
+/// The locality in a workload's labels: `region/zone/subzone`. Istio's own label precedes Kubernetes' labels. Its parts
+/// may be joined by dots, because labels have no slashes.
 pub(super) fn locality(labels: &Labels) -> Arc<str> {
     if let Some(text) = labels.get("istio-locality") {
         return match text.contains('/') {
@@ -198,13 +198,13 @@ pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Opt
     })
 }
 
-/// Whether an endpoint names its network, which it may do instead of an address.
+/// Returns true if an endpoint has a network and no address.
 pub(super) fn is_of_network(written: &written::WorkloadEntry) -> bool {
     let named = |text: &Option<Text>| text.as_ref().is_some_and(|text| !text.value.is_empty());
     named(&written.network) && !named(&written.address)
 }
 
-/// What is said of something that runs, but for where.
+/// Properties of a workload without its address.
 pub(super) struct Described {
     pub(super) labels: Labels,
     pub(super) ports: BTreeMap<Arc<str>, Port>,

@@ -60,7 +60,7 @@ pub(super) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Optio
     })
 }
 
-/// What owns a Pod: a Deployment behind its ReplicaSet, a CronJob behind its Job, or what is named.
+/// The owner of a Pod: a Deployment behind its ReplicaSet, a CronJob behind its Job, or the named owner.
 fn owner(meta: &Meta) -> Option<(WorkloadType, Arc<str>)> {
     let hash = meta.labels.get("pod-template-hash");
     let strip_hash = |name: &str| {

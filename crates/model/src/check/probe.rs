@@ -37,7 +37,7 @@ const FRAMING: [&str; 7] = [
     "upgrade",
 ];
 
-/// What the names of a probe are looked up in.
+/// The owner of a probe, which resolves its port names.
 #[derive(Clone, Copy)]
 enum Among<'a> {
     /// A container, which is asked at its own address.
@@ -46,7 +46,7 @@ enum Among<'a> {
     Member,
 }
 
-/// Whose probe it is.
+/// The kind of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Startup,
@@ -223,7 +223,8 @@ fn http(written: &written::HttpGet, ports: Among<'_>, report: &Report) -> Option
     })
 }
 
-/// Whom a probe asks is its own container, or what runs beside its proxy; Kubernetes and Istio would let it ask anybody.
+/// Refuses another host. A probe checks its own container, or the workload beside its proxy; Kubernetes and Istio would
+/// allow any host.
 fn no_other_host(host: Option<&Text>, among: Among<'_>, report: &Report) -> Option<()> {
     let Some(host) = host.filter(|host| !host.value.is_empty()) else {
         return Some(());

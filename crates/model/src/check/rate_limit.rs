@@ -1,4 +1,4 @@
-//! Check of RateLimit. What would limit nobody, or nobody could foresee, is refused by name.
+//! Check of RateLimit. Refuses, by name, limits that would limit no request or whose effect is unforeseeable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn global(written: &written::Global, report: &Report) -> Option<GlobalLimits> {
     })
 }
 
-/// Who describes requests says who counts them, and the other way round.
+/// Checks that descriptors have a counting service, and that a counting service has descriptors.
 fn counted(written: &written::RateLimit<HttpMatch>, report: &Report) {
     let mut rules = written.rules.iter();
     match &written.global {
@@ -242,7 +242,7 @@ fn name(text: &Text, report: &Report) -> Option<()> {
     report.parsed(text, "the name of a rule", fine, help)
 }
 
-/// What the workload that is called can tell of a request. Of its callers it knows identities, and no labels.
+/// Refuses criteria that the called workload cannot evaluate. It knows its callers' identities, but not their labels.
 fn answerable(one: &HttpMatch, at: &At, report: &Report) {
     for subject in one.criteria.keys() {
         let help = match subject {

@@ -1,5 +1,6 @@
-//! Check of RequestAuthentication. What Istio refuses is refused; so is what it takes in silence and what then never verifies
-//! a token (an issuer whose keys nobody can find), or what lets a token rewrite the request's framing.
+//! Check of RequestAuthentication. It refuses everything that Istio refuses. It also refuses two settings that Istio
+//! accepts silently: rules that never verify a token (an issuer without findable keys), and claims that would rewrite
+//! the request's framing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::mesh::request_authentication::{
 };
 use crate::written::{Text, request_authentication as written};
 
-/// How long one question for keys may take when nothing is said: Istio's default.
+/// Default time limit of one request for keys: Istio's default.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most rules of one resource: a thousand issuers are a lot already, and each is held by every proxy it is for.
 const MAX_RULES: usize = 2_000;
@@ -104,7 +105,7 @@ fn token_rule(written: &written::TokenRule, report: &Report) -> TokenRule {
     }
 }
 
-/// Where the keys are: said once, or to be found by the issuer's address.
+/// The source of the keys: `jwks` or `jwksUri`, or else the issuer's address.
 fn keys(written: &written::TokenRule, issuer: &str, report: &Report) -> Option<KeySource> {
     // Istio takes an empty text for one that is not there.
     let said = |text: &'_ Option<Text>| text.clone().filter(|text| !text.value.is_empty());
@@ -235,7 +236,7 @@ fn written_header(text: &Text, report: &Report) -> Option<Arc<str>> {
     Some(name)
 }
 
-/// What names of headers and cookies are made of (RFC 9110 section 5.6.2).
+/// Bytes allowed in names of headers and cookies (RFC 9110 section 5.6.2).
 pub(super) fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

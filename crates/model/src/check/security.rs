@@ -1,5 +1,5 @@
-//! Check of PeerAuthentication. What cannot be read never opens: a bad mode is held as STRICT, of a bad port the whole resource, and a
-//! bad word of the selector drops out of it, which selects more.
+//! Check of PeerAuthentication. An invalid setting never weakens security. An invalid mode counts as STRICT; an invalid
+//! port makes the whole resource STRICT. An invalid label drops out of the selector, which then selects more.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) fn peer_authentication(
             help,
         );
         if port.is_none() {
-            // Which port is meant cannot be told: it may be any.
+            // The port is unreadable and may be any.
             of_workload = Some(MutualTlsMode::Strict);
         }
         let mode_of_port = mode(text.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));

@@ -142,7 +142,7 @@ fn is_selecting(written: &written::ServiceEntry) -> bool {
     selector.is_some_and(|selector| !selector.labels.is_empty())
 }
 
-/// Whether hosts, endpoints, selector and resolution go together.
+/// Checks that hosts, endpoints, selector and resolution fit together.
 fn fits(
     written: &written::ServiceEntry,
     hosts: &[Hostname],
@@ -231,7 +231,7 @@ fn leads_out(written: &written::ServiceEntry, report: &Report) {
     }
 }
 
-/// What the names of all Services end with.
+/// Suffix of all Services' names.
 const CLUSTER_SERVICES: &str = ".svc.cluster.local";
 
 fn ports(written: &written::ServiceEntry, report: &Report) -> Vec<ServicePort> {

@@ -33,12 +33,13 @@ pub(super) fn unnamed(source: &Source) -> Arc<str> {
     format!("{UNNAMED}{source}").replace('/', ":").into()
 }
 
-/// Whether it is such a name.
+/// Returns true if the resource has a replacement name.
 pub(super) fn is_unnamed(id: &ResourceId) -> bool {
     id.name.starts_with(UNNAMED)
 }
 
-/// What of a bad security resource is put into force, if it decides about anything. `spec` is the way to its `spec`.
+/// The part of an invalid security resource that stays in force, if it decides about anything. `spec` is the path to
+/// its `spec`.
 pub(super) fn held(checked: Checked, spec: &str, report: &Report) -> Option<Checked> {
     Some(match checked {
         Checked::PeerAuthentication(policy) => {

@@ -1,5 +1,5 @@
-//! Who stands where EndpointSlices say: workloads are made for addresses at which nobody is known. When resources are patched in, only
-//! Services are looked at again whose slices, or the owners of whose addresses, are others than before.
+//! Makes workloads for addresses in EndpointSlices at which no workload is known. A patch updates only Services whose
+//! slices, or whose workloads at these addresses, changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,10 +27,10 @@ pub(super) fn settle(mesh: &mut Mesh) {
     }
 }
 
-/// What slices say that are about to change, by their Service.
+/// Addresses from slices that are about to change, by Service.
 pub(super) type Said = BTreeMap<ResourceName, Places>;
 
-/// What is said as long as these have not yet come or gone.
+/// The addresses before these slices are added or removed.
 pub(super) fn said<'a>(mesh: &Mesh, all: impl Iterator<Item = &'a (ResourceId, Stored)>) -> Said {
     let mut said = Said::new();
     for (_, stored) in all {
@@ -95,7 +95,7 @@ fn concerned(mesh: &Mesh, said: &Said, changes: &Changes) -> BTreeSet<ResourceNa
     concerned
 }
 
-/// Whether somebody has addresses now that were not theirs, or has not any more.
+/// Returns true if a workload's addresses or network changed.
 fn moves((old, new): &Turn<Workload>) -> bool {
     let at = |one: &Option<Arc<Workload>>| {
         let one = one.as_ref()?;

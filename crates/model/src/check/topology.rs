@@ -1,5 +1,5 @@
-//! What stands in front of one Pod's proxy, and what that makes of it: `gatewayTopology` and `proxyHeaders` in the Pod's annotation
-//! `proxy.istio.io/config`.
+//! Proxies in front of one Pod's proxy, and the treatment of client certificates: `gatewayTopology` and `proxyHeaders`
+//! in the Pod's annotation `proxy.istio.io/config`.
 
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report, Spanned};
@@ -14,7 +14,7 @@ use super::values::join;
 const ANNOTATION: &str = "proxy.istio.io/config";
 const TOPOLOGY: &str = "gatewayTopology";
 const HEADERS: &str = "proxyHeaders";
-/// What is heard of this annotation.
+/// Supported fields of this annotation.
 const HEARD: [&str; 2] = [TOPOLOGY, HEADERS];
 
 /// Istio's words.
@@ -95,7 +95,7 @@ pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topolo
     read
 }
 
-/// What becomes of `x-forwarded-client-cert`.
+/// Treatment of `x-forwarded-client-cert`.
 pub(super) fn forwards(word: Option<&Text>, report: &Report) -> Option<ForwardClientCertificate> {
     report.one_of(word?, &FORWARDS)?
 }

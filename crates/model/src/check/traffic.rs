@@ -116,7 +116,8 @@ pub(super) fn balancer(written: &written::LoadBalancer, report: &Report) -> Load
     }
 }
 
-/// Who is near in MeshConfig. Of both settings the one by zones counts, even where it says that nothing of zones matters, as in Istio.
+/// The locality preference of MeshConfig. `zoneAwareLbSetting` takes precedence over `localityLbSetting`, even if it is
+/// disabled, as in Istio.
 pub(super) fn locality_of_mesh(
     locality: Option<&written::LocalitySetting>,
     zones: Option<&written::ZoneAwareSetting>,

@@ -26,7 +26,7 @@ pub(super) struct Meta {
     pub(super) owners: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// What a document is called, as far as it can be told.
+/// The name of a document, as far as it is readable.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Called {
     pub(crate) name: Option<Arc<str>>,
@@ -34,7 +34,7 @@ pub(crate) struct Called {
     pub(crate) namespace: Option<Namespace>,
 }
 
-/// Checks metadata. Where there is no usable name it says what there is.
+/// Checks metadata. Without a usable name, the error holds the readable parts.
 pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result<Meta, Called> {
     let metadata = &header.metadata;
     let parent = At {
@@ -143,7 +143,7 @@ pub(super) fn labels(map: &TextMap, report: &Report) -> Labels {
                 "letters, digits, `-`, `_` and `.`, at most 63",
             );
         }
-        // What cannot be read drops out: a selector selects more.
+        // An invalid label drops out: the selector then selects more.
         (is_key && is_value).then(|| (key.value.clone(), value.value.clone()))
     };
     map.iter().filter_map(checked).collect()
@@ -211,7 +211,7 @@ pub(super) fn service_account(text: Option<&Text>, report: &Report) -> Arc<str> 
         .unwrap_or_else(|| "default".into())
 }
 
-/// Whether a name of a certificate is a URI.
+/// Returns true if a certificate's name is a URI.
 pub(super) fn is_uri(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     let of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
@@ -219,15 +219,14 @@ pub(super) fn is_uri(text: &str) -> bool {
     plain && scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(of_scheme))
 }
 
-/// Whether a certificate can have this name: a host's without a `*`, an address, a URI.
+/// Returns true if a certificate can have this name: a host without a `*`, an address, a URI.
 pub(super) fn is_certificate_name(text: &str) -> bool {
     is_uri(text)
         || text.parse::<IpAddr>().is_ok()
         || Hostname::new(text).is_some_and(|host| !host.is_wildcard())
 }
 
-/// An IP address.
-/// The longest path that a kernel takes.
+/// Longest path that a kernel accepts, in bytes.
 const MAX_PATH_BYTES: usize = 4095;
 
 /// A file of a proxy's own machine; a path that is not absolute begins where the proxy runs, as in Istio.

@@ -31,18 +31,18 @@ const UNHEEDED: [&str; 3] = [
     "retriable-status-codes",
 ];
 
-/// Whose words are read.
+/// Context of the resource under check.
 struct Reading<'a> {
     name: &'a ResourceName,
     report: &'a Report,
-    /// Where matches hold that say nothing of it.
+    /// Default scope of matches that set no gateways.
     place: Holds,
 }
 
-/// Where a match holds, as far as that decides who verifies tokens there.
+/// The scope of a match, as far as it determines which proxies verify tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
-    /// At gateways alone, or wherever somebody hands over to it.
+    /// At gateways alone, or in a delegate.
     AtGateways,
     /// In the mesh, too.
     InMesh,
@@ -193,7 +193,7 @@ impl Reading<'_> {
         Some(read)
     }
 
-    /// What is said of requests that go on, where none does.
+    /// Refuses actions on forwarded requests in a route that answers itself.
     fn answers_alone(&self, route: &HttpRoute, at: &At) {
         let said = [
             ("rewrite", route.rewrite.is_some()),
@@ -347,7 +347,7 @@ impl Reading<'_> {
         name
     }
 
-    /// Whether a name can be a header's, and is none that other fields are for.
+    /// Checks that a name is a valid header name, and not that of a separate field.
     fn is_header(&self, name: &str, key: &Text) {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let fields = ["uri", "scheme", "method", "authority"];
@@ -357,7 +357,7 @@ impl Reading<'_> {
         }
     }
 
-    /// What matches of every layer have: port, caller, gateways.
+    /// Parses the criteria that matches of every layer have: port, caller, gateways.
     fn who(&self, fields: &mut Fields<'_>, criteria: &mut BTreeMap<Subject, Criterion>) {
         let exact = |text: Arc<str>| Criterion::Is(TextMatch::Exact(text));
         if let Some(number) = fields.integer("port") {

@@ -26,12 +26,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Where the mapping is.
+    /// Location of the mapping.
     pub fn at(&self) -> &At {
         &self.cursor.at
     }
 
-    /// Where its problems go.
+    /// The report that collects its problems.
     pub fn report(&self) -> &'a super::Report {
         self.cursor.report
     }
@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Whether a field is there and says something; asking does not make it known.
+    /// Returns true if a field exists and is not null. The call does not mark the field as known.
     pub(crate) fn has(&self, name: &str) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|(key, node)| &*key.text == name && !node.is_null())
@@ -217,7 +217,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whether a key is the field `name`. Protocol buffers take the name of a field in their own definition, too: `jwks_uri` is `jwksUri`.
+/// Returns true if a key is the field `name`. Protocol buffers also accept a field's name in their own definition:
+/// `jwks_uri` is `jwksUri`.
 fn spells(key: &str, name: &str, protobuf: bool) -> bool {
     if !protobuf || key == name || !key.contains('_') {
         return key == name;

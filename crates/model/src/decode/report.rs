@@ -1,4 +1,4 @@
-//! Where problems of one file are collected, and the places that values carry into checks.
+//! Collects the problems of one document, and defines the locations that values carry into checks.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct At {
 /// A value and where it was written.
 #[derive(Debug, Clone)]
 pub struct Spanned<T> {
-    /// What was written.
+    /// The value.
     pub value: T,
     /// File and line of its definition.
     pub at: At,
@@ -35,7 +35,7 @@ pub struct Report {
     file: Arc<str>,
     diagnostics: RefCell<Vec<Diagnostic>>,
     failed: RefCell<bool>,
-    /// Whether what is read is JSON of protocol buffers.
+    /// True if the text is JSON of protocol buffers.
     protobuf: Cell<bool>,
 }
 
@@ -54,7 +54,7 @@ impl Report {
         self.protobuf.set(true);
     }
 
-    /// Whether fields may be spelt so.
+    /// Returns true if field names of protocol buffers are accepted.
     pub(crate) fn is_protobuf(&self) -> bool {
         self.protobuf.get()
     }
@@ -113,12 +113,12 @@ impl Report {
         }
     }
 
-    /// Whether any error was added.
+    /// Returns true if any error was added.
     pub(crate) fn failed(&self) -> bool {
         *self.failed.borrow()
     }
 
-    /// Whether a field for which this holds has an error. When there are more than are kept, any may have one.
+    /// Returns true if a field that satisfies `holds` has an error. If the report is full, every field may have one.
     pub(crate) fn failed_where(&self, holds: impl Fn(&str) -> bool) -> bool {
         let all = self.diagnostics.borrow();
         let in_field = all.iter().any(|one| one.is_error() && holds(&one.field));
@@ -217,7 +217,7 @@ impl Report {
         value
     }
 
-    /// Whether the field was there but wrong, which was said already.
+    /// Returns true if the field exists but already has an error.
     fn failed_below(&self, parent: &At, name: &str) -> bool {
         let path = if parent.path.is_empty() {
             name.to_owned()

@@ -40,7 +40,7 @@ macro_rules! attributes {
                 match self { $(Self::$variant => Kind::$kind,)* }
             }
 
-            /// What it says, for the reference.
+            /// Its meaning, for the reference.
             #[must_use]
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)* }

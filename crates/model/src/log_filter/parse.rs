@@ -55,7 +55,7 @@ struct Parser {
     depth: usize,
 }
 
-/// What stands on one side of a relation, with its type; a boolean expression may stand there too.
+/// One side of a relation, with its type; a boolean expression is possible too.
 enum Term {
     Value(Operand, Kind),
     Expression(Expression),

@@ -8,7 +8,7 @@ use super::{FormatError, shown};
 /// Longest value a `:Z` may ask for, in bytes.
 const MAX_CUT: usize = 65_536;
 
-/// Where a header is looked for.
+/// The headers or trailers that a command reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// `REQ`.
@@ -22,13 +22,13 @@ pub enum Direction {
 /// Something between percent signs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// What it says.
+    /// Its value.
     pub what: What,
     /// Longest value, in bytes.
     pub cut: Option<usize>,
 }
 
-/// What a command says.
+/// The value of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// When the request or connection began.
@@ -37,13 +37,13 @@ pub enum What {
     EmitTime(TimeLayout),
     /// A header, or another if that is absent; names in lower case, with `:method` and the like.
     Header {
-        /// Where.
+        /// Request, response or trailers.
         direction: Direction,
         /// The first choice.
         name: Arc<str>,
         /// The second.
         or: Option<Arc<str>>,
-        /// Whether a query is cut off the value.
+        /// True if a query is cut off the value.
         without_query: bool,
     },
     /// A variable of the proxy's environment.
@@ -54,7 +54,7 @@ pub enum What {
     Fact(Fact),
 }
 
-/// What kind of value a fact is, which decides how JSON shows it.
+/// The type of a fact's value; it determines the form in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FactKind {
     /// A JSON string.
@@ -79,7 +79,7 @@ macro_rules! facts {
                 match self { $(Self::$variant => FactKind::$kind,)* }
             }
 
-            /// What it says, for the reference.
+            /// Its meaning, for the reference.
             #[must_use]
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)* }

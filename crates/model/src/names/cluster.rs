@@ -2,14 +2,15 @@
 
 use super::CLUSTER_DOMAIN;
 
-/// Whether only the mesh can know this name: if the mesh is silent, asking somebody else would tell a lie, or would tell
-/// somebody else whom we call.
+/// Returns true if only the mesh can know this name. If the mesh does not know it, another resolver would give a wrong
+/// answer, or would learn the called name.
 #[must_use]
 pub fn is_mesh_name(host: &str) -> bool {
     !host.contains('.') || host.ends_with(".svc") || is_service_name(host)
 }
 
-/// Whether it is below `svc` of the cluster's domain, where what the mesh does not know does not exist.
+/// Returns true if the name is below `svc` of the cluster's domain. A name there that the mesh does not know does not
+/// exist.
 #[must_use]
 pub fn is_service_name(host: &str) -> bool {
     host.strip_suffix(CLUSTER_DOMAIN)

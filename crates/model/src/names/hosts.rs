@@ -10,15 +10,15 @@ use crate::mesh::Visibility;
 /// A service that may be found, and what is found by it.
 #[derive(Debug)]
 pub struct Candidate<T> {
-    /// Its host, and whose it is.
+    /// Its host, and the namespace that declares it.
     pub key: ServiceKey,
-    /// Who sees it.
+    /// Namespaces that see it.
     pub visibility: Visibility,
-    /// Whether it comes before those of other namespaces, to whoever has none of its own.
+    /// True if it precedes those of other namespaces, for clients whose own namespace has none.
     pub canonical: bool,
-    /// The name of the Kubernetes Service that it is, if it is one: short forms lead to it.
+    /// The name of its Kubernetes Service, if it is one: short names find it.
     pub kubernetes: Option<Arc<str>>,
-    /// What is found.
+    /// The value.
     pub found: T,
 }
 
@@ -75,7 +75,7 @@ impl<T> FromIterator<Candidate<T>> for Hosts<T> {
 }
 
 impl<T> Hosts<T> {
-    /// What `host` means to somebody in `namespace`; whoever is of no namespace sees what is public.
+    /// The value that a client in `namespace` finds under `host`. A client without a namespace sees public values.
     #[must_use]
     pub fn find(&self, namespace: Option<&Namespace>, host: &str) -> Option<&T> {
         let host = Hostname::new(host).filter(|host| !host.is_wildcard())?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Namespace, TrustDomain, is_dns_subdomain};
 
-/// Who a workload is. Field order gives the sort order.
+/// Identity of a workload. The field order gives the sort order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The trust domain.

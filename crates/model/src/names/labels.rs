@@ -24,12 +24,12 @@ impl Labels {
             .all(|(key, value)| labels.0.get(key) == Some(value))
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no labels.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Number of labels.
     pub fn len(&self) -> usize {
         self.0.len()
     }

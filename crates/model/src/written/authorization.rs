@@ -13,7 +13,7 @@ pub(crate) struct AuthorizationPolicy {
     pub(crate) rules: Option<Vec<Rule>>,
 }
 
-/// What a policy is for.
+/// The target of a policy.
 #[derive(Debug, Default)]
 pub(crate) struct Target {
     pub(crate) selector: Option<Selector>,
@@ -67,10 +67,10 @@ pub(crate) struct Rule {
     pub(crate) when: Vec<When>,
 }
 
-/// `from` or `to`: not there is not the same as empty.
+/// `from` or `to`: a missing list differs from an empty one.
 #[derive(Debug)]
 pub(crate) struct Part<T> {
-    /// Where it is, when it is there.
+    /// Its location, if present.
     pub(crate) at: Option<At>,
     pub(crate) entries: Vec<T>,
 }

@@ -53,11 +53,11 @@ pub(crate) struct ProxySettings {
     pub(crate) runtime_values: TextMap,
     pub(crate) interception_mode: Option<Text>,
     pub(crate) trusted_proxies: Option<Spanned<i64>>,
-    /// Whether it is said that balancers in front of gateways say for whom they connect.
+    /// True if load balancers in front of gateways send PROXY headers.
     pub(crate) proxy_protocol: bool,
-    /// What becomes of `x-forwarded-client-cert` at gateways, and at sidecars.
+    /// Treatment of `x-forwarded-client-cert` at gateways and at sidecars.
     pub(crate) forwards: [Option<Text>; 2],
-    /// What of them sidecars tell.
+    /// Parts of client certificates that sidecars add.
     pub(crate) details: Option<ClientCertificateDetails>,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct ExtensionProvider {
     pub(crate) telemetry: Option<provider::Telemetry>,
 }
 
-/// What a provider can be.
+/// The kinds of provider.
 const PROVIDER_KINDS: [&str; 15] = [
     "envoyExtAuthzHttp",
     "envoyExtAuthzGrpc",
@@ -380,9 +380,9 @@ pub(crate) struct RetrySettings {
     pub(crate) retry_on: Option<Text>,
     pub(crate) per_try_timeout: Option<Text>,
     pub(crate) backoff: Option<Text>,
-    /// Whether who was asked already is asked again last.
+    /// True if endpoints that were tried already come last in a retry.
     pub(crate) ignore_previous: Option<Spanned<bool>>,
-    /// Whether endpoints of other localities are asked before the nearest are ill.
+    /// True if retries may go to other localities while the nearest is healthy.
     pub(crate) remote_localities: Option<Spanned<bool>>,
 }
 
@@ -444,7 +444,7 @@ impl ProxySettings {
 /// `gatewayTopology.forwardClientCertDetails`.
 pub(crate) const GATEWAYS_FORWARD: &str = "forwardClientCertDetails";
 
-/// What `proxyHeaders` says of `x-forwarded-client-cert`.
+/// The fields of `proxyHeaders` for `x-forwarded-client-cert`.
 pub(crate) fn proxy_headers(
     fields: &mut Fields<'_>,
 ) -> (Option<Text>, Option<ClientCertificateDetails>) {

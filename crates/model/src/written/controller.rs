@@ -1,5 +1,5 @@
-//! Controllers of Pods: Deployments, StatefulSets, DaemonSets and Jobs. What a cluster's scheduler or garbage collector reads of
-//! them means nothing on one machine; those fields are known by name.
+//! Controllers of Pods: Deployments, StatefulSets, DaemonSets and Jobs. Fields for a cluster's scheduler or garbage
+//! collector mean nothing on one machine; they are accepted by name.
 
 use super::pod::Template;
 use super::{Text, TextMap};
@@ -31,7 +31,7 @@ pub(crate) struct Strategy {
     pub(crate) partition: Option<Spanned<i64>>,
 }
 
-/// What only a Job says.
+/// Fields of Jobs alone.
 #[derive(Debug, Default)]
 pub(crate) struct Job {
     pub(crate) parallelism: Option<Spanned<i64>>,

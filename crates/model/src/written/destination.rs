@@ -33,7 +33,7 @@ pub(crate) struct TrafficPolicy {
     pub(crate) tls: Option<ClientTls>,
     /// `proxyProtocol`, with its version where one is written.
     pub(crate) proxy_protocol: Option<Option<Text>>,
-    /// Where failover between localities is asked for.
+    /// Location of a failover setting between localities.
     pub(crate) failover: Option<At>,
 }
 
@@ -155,7 +155,7 @@ impl ClientTls {
     }
 }
 
-/// Where a `loadBalancer` asks for failover.
+/// Location of the failover setting of a `loadBalancer`.
 fn failover(parent: &mut Fields<'_>) -> Option<At> {
     let mut locality = parent.inner("loadBalancer")?.inner("localityLbSetting")?;
     let disabled = locality.boolean("enabled").is_some_and(|flag| !flag.value);

@@ -69,7 +69,7 @@ impl Port {
             number: fields.integer("port"),
             protocol: fields.text("protocol"),
         };
-        // What is spoken there the Service says.
+        // The Service declares the protocol.
         fields.ignore(&["appProtocol"]);
         fields.finish();
         Some(port)
@@ -99,7 +99,7 @@ impl Endpoint {
             zone: fields.text("zone"),
             target: fields.inner("targetRef").map(TargetRef::read),
         };
-        // Whom it is meant for nobody is told; `zone` says where it is.
+        // Hints about callers are ignored; `zone` gives the locality.
         fields.ignore(&["deprecatedTopology", "hints", "nodeName"]);
         fields.finish();
         Some(endpoint)

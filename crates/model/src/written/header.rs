@@ -1,4 +1,4 @@
-//! What every resource begins with: apiVersion, kind and metadata.
+//! Parses the common fields of every resource: apiVersion, kind and metadata.
 
 use super::{Text, TextMap};
 use crate::decode::{At, Fields};

@@ -46,7 +46,7 @@ pub(crate) struct WorkloadEntry {
     pub(crate) locality: Option<Text>,
     pub(crate) weight: Option<Spanned<i64>>,
     pub(crate) service_account: Option<Text>,
-    /// What `status` says of its health (condition `Healthy`, which whoever probes it writes); nothing where it does not know.
+    /// The condition `Healthy` in `status`, written by the prober; `None` if unknown.
     pub(crate) healthy: Option<bool>,
 }
 

@@ -8,7 +8,7 @@ use crate::decode::{At, Cursor, Fields};
 pub(crate) struct PeerAuthentication {
     pub(crate) selector: Option<Selector>,
     pub(crate) mode: Option<Text>,
-    /// Where `portLevelMtls` is, if it is there.
+    /// Location of `portLevelMtls`, if present.
     pub(crate) ports_at: Option<At>,
     /// Keys are port numbers as text.
     pub(crate) ports: Vec<(Text, Option<Text>)>,

@@ -60,7 +60,7 @@ pub(crate) struct CustomTag {
     pub(crate) literal: Option<Text>,
     pub(crate) environment: Option<Named>,
     pub(crate) header: Option<Named>,
-    /// Whether the value is a `formatter`'s, which is not supported.
+    /// True if the value is a `formatter`, which is not supported.
     pub(crate) formatter: bool,
     pub(crate) kinds: usize,
 }

@@ -3,7 +3,7 @@
 use super::Text;
 use crate::decode::{At, Cursor, Fields, Spanned};
 
-/// What every level of a policy may say.
+/// Fields of every level of a policy.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
     pub(crate) balancer: Option<LoadBalancer>,
@@ -72,7 +72,7 @@ pub(crate) struct ConsistentHash {
     pub(crate) query: Option<Text>,
     /// `ringHash.minimumRingSize`, or the same where Istio had it first.
     pub(crate) ring_size: Option<Spanned<i64>>,
-    /// Whether `maglev` is there, and its `tableSize`.
+    /// `maglev`, if present, and its `tableSize`.
     pub(crate) maglev: Option<Option<Spanned<i64>>>,
 }
 

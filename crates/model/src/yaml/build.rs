@@ -92,7 +92,7 @@ enum Items {
         entries: Vec<(Key, Node)>,
         keys: HashSet<Arc<str>>,
         pending: Option<Pending>,
-        /// What merge keys bring, the first first.
+        /// Entries from merge keys, in order.
         merged: Vec<(Key, Node)>,
     },
 }
@@ -172,7 +172,7 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => self.alias(anchor, place),
-            // Where streams and documents begin and end, and what is only told to those who ask for it.
+            // Begin and end of streams and documents, and optional events.
             _ => Ok(()),
         }
     }
@@ -206,7 +206,7 @@ impl<'a> Builder<'a> {
                 merged,
                 ..
             } => {
-                // What the mapping says itself holds before what it takes from others.
+                // The mapping's own entries precede merged ones.
                 let new = |(key, _): &(Key, Node)| keys.insert(key.text.clone());
                 entries.extend(merged.into_iter().filter(new));
                 Value::Map(entries)
@@ -364,7 +364,7 @@ fn is_core(tag: &Tag) -> bool {
     tag.is_yaml_core_schema() || tag.handle() == "tag:yaml.org,2002:"
 }
 
-/// What `!!binary` holds, as far as it is text.
+/// The decoded text of `!!binary`.
 fn binary(text: &str, place: Place) -> Result<String, YamlError> {
     let packed: String = text.split_ascii_whitespace().collect();
     let bytes = BASE64.decode(packed).ok();

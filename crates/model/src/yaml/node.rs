@@ -16,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) value: Value,
 }
 
-/// What a node is.
+/// The value of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Scalar(Scalar),
@@ -40,8 +40,8 @@ pub(crate) struct Key {
     pub(crate) text: Arc<str>,
 }
 
-/// What Kubernetes takes a scalar for. Its decoder reads plain scalars by YAML 1.1 as Go's yaml.v2 does: `yes` and `y` are booleans,
-/// `010` is eight, `1_000` is a thousand.
+/// A scalar as Kubernetes resolves it. Its decoder reads plain scalars by YAML 1.1 as Go's yaml.v2 does: `yes` and `y`
+/// are booleans, `010` is eight, `1_000` is a thousand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Resolved {
     Text,
@@ -53,7 +53,7 @@ pub(crate) enum Resolved {
 }
 
 impl Scalar {
-    /// Whether it says nothing.
+    /// Returns true if the scalar is null.
     pub(crate) fn is_null(&self) -> bool {
         self.resolve() == Resolved::Null
     }
@@ -79,7 +79,7 @@ impl Scalar {
         }
     }
 
-    /// What it is in people's words, when that is not text: taking `no` for text here would make a folder mean two things.
+    /// Its type in people's words, if it is not text. Taking `no` for text here would give a folder two meanings.
     pub(crate) fn other_type(&self) -> Option<&'static str> {
         match self.resolve() {
             Resolved::Text => None,
@@ -147,12 +147,12 @@ fn is_float(digits: &str) -> bool {
 }
 
 impl Node {
-    /// Whether it says nothing.
+    /// Returns true if the node is null.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
     }
 
-    /// What it is, in people's words.
+    /// Its type, in people's words.
     pub(crate) fn type_name(&self) -> &'static str {
         match &self.value {
             Value::Scalar(scalar) => scalar.other_type().unwrap_or("text"),

@@ -48,7 +48,7 @@ fn is_marker(line: &str, marker: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// Whether a line of it is a directive.
+/// Returns true if one of its lines is a directive.
 fn is_directive(text: &str) -> bool {
     text.lines().any(|line| line.starts_with('%'))
 }

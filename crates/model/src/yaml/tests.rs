@@ -1,5 +1,6 @@
-//! What Kubernetes' own decoder makes of documents, and what ours does. `kubernetes.yaml` holds documents and the answers of
-//! `sigs.k8s.io/yaml` in JSON with sorted keys; where ours differs on purpose, `ours` is the answer and `why` the reason.
+//! Compares Voile's parser with Kubernetes' own decoder. `kubernetes.yaml` holds documents and the results of
+//! `sigs.k8s.io/yaml` in JSON with sorted keys. If Voile's result differs on purpose, `ours` is that result and `why`
+//! the reason.
 
 use std::fmt::Write as _;
 

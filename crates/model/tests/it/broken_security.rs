@@ -8,7 +8,7 @@ use voile_model::mesh::{KeySource, MutualTlsMode};
 
 use crate::{check_text, render};
 
-/// What is right, what is wrong in its place, and what is in force then.
+/// The correct text, the wrong text in its place, and the policy then in force.
 type Case = (&'static str, &'static str, &'static str);
 
 const DENY: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: a, labels: {x: y1}}\nspec:\n  selector: {matchLabels: {app: web}}\n  action: DENY\n  rules: [{from: [{source: {namespaces: [b]}}], to: [{operation: {paths: [/x]}}], when: [{key: source.ip, values: [10.0.0.1]}]}]\n";
@@ -168,7 +168,7 @@ const OF_PEERS: &[Case] = &[
         "selector: {}",
         "",
     ),
-    // Whom it is for cannot be told.
+    // The target is unreadable.
     (
         "selector: {matchLabels: {app: web}}\n  mtls: {mode: PERMISSIVE}",
         "selector: {matchLabls: {app: web}}",
@@ -207,7 +207,7 @@ fn each_broken_part_of_each_security_kind_denies_what_the_resource_decides_about
     }
 }
 
-/// What is in force, in a word for each.
+/// The policies in force, in a word for each.
 fn in_force(mesh: &Mesh) -> Vec<String> {
     let target = |target: &PolicyTarget| match target {
         PolicyTarget::Everything => "everything".to_owned(),

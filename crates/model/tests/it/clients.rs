@@ -32,7 +32,7 @@ fn obeyed(mesh: &Mesh, client: &str) -> String {
         labels: Some(&labels).filter(|_| !label.is_empty()),
     };
     let rule = mesh.destination_rule(service, client);
-    // What is said of the clients of a namespace, of which nobody knows the labels, fits what each obeys.
+    // A client without labels has each subset that some client of its namespace has.
     for subset in rule.into_iter().flat_map(|rule| rule.subsets.keys()) {
         let within = Client::within(namespace.as_ref());
         assert!(mesh.has_subset(service, subset, within), "{subset}");
@@ -42,7 +42,7 @@ fn obeyed(mesh: &Mesh, client: &str) -> String {
     rule.map_or_else(|| "none".to_owned(), |rule| rule.name.to_string())
 }
 
-/// Whom clients obey where there are these rules: `CLIENT: RULE` by lines.
+/// Asserts the rule of each client, given these rules: `CLIENT: RULE` by lines.
 fn obey(what: &str, rules: &[&str], expected: &str) {
     let mesh = good(&(SERVICE.to_owned() + &rules.concat()));
     for line in expected.lines() {

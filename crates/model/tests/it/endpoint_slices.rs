@@ -1,4 +1,4 @@
-//! Who stands behind a Service that selects nobody: whom its slices name, as what is known of them.
+//! Workloads of a Service without a selector: the endpoints of its slices, with all known properties.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ fn several_slices_are_put_together_by_address_and_the_readiest_word_counts() {
         two("ready: false", "ready: false, serving: true"),
         ["192.0.2.1! stranger default: 80-3 5432-1"]
     );
-    // Who goes is called while nobody else is there.
+    // A terminating endpoint is called while no other is there.
     assert_eq!(
         two("ready: false", going),
         ["192.0.2.1 stranger default: 80-3 5432-2"]
@@ -199,7 +199,7 @@ impl Kept {
         }
     }
 
-    /// What the step changes.
+    /// The changes of the step.
     fn step(&mut self, slices: &str) -> Changes {
         let files = [
             self.rest.clone(),

@@ -1,4 +1,4 @@
-//! Whom resources are exported to that do not say it: as the mesh says, of each kind for itself.
+//! Default exports: each kind of resource without `exportTo` has the mesh's default for that kind.
 
 use voile_model::mesh::Visibility;
 use voile_model::{Mesh, Namespace};
@@ -110,7 +110,7 @@ fn destination_rules_that_do_not_say_whom_they_are_exported_to_are_as_the_mesh_s
     let [services, routes, rules] = all(&mesh("defaultDestinationRuleExportTo: [\"~\"]"));
     assert!(!services.contains("=shop") && services.contains("unsaid.test=*"));
     assert_eq!(routes, "unsaid=* said=*");
-    // What a selector says of clients is said.
+    // A rule with a selector of clients sets its own exports.
     assert_eq!(rules, "unsaid= said=* selects=shop");
 }
 

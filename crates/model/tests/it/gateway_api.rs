@@ -256,7 +256,7 @@ fn listeners_that_are_added_and_taken_away_are_said_and_counted() {
         };
         assert!(line("http"), "{said}");
         assert_eq!(line("other"), other.is_some(), "{said}");
-        // What is said is what listens.
+        // The status matches the listening servers.
         let servers = mesh.gateways.iter().map(|one| &one.servers[0]);
         let found = servers.filter(|server| server.port.get() == 8080);
         let found: Vec<_> = found.map(|server| server.hosts[0].host.as_str()).collect();
@@ -334,7 +334,7 @@ fn a_policy_of_tls_to_backends_leaves_what_else_is_said_of_the_service() {
     }
 }
 
-/// Whom callers of the one Service believe, when its policy and what that points at are written so.
+/// The authorities that callers of the one Service trust, given its policy and the resource that the policy refers to.
 fn believed(policy: &str, map: &str) -> Option<Authorities> {
     let service = "{apiVersion: v1, kind: Service, metadata: {name: db, namespace: shop}, spec: {ports: [{name: a, port: 443}]}}";
     let policy = format!(
@@ -378,7 +378,7 @@ fn a_policy_of_tls_to_backends_that_cannot_be_obeyed_believes_nobody() {
             "{hostname: db.example, wellKnownCACertificates: mine}",
             String::new(),
         ),
-        // What cannot be read.
+        // Unreadable policies.
         (
             "{hostname: \"*.example\", wellKnownCACertificates: System}",
             String::new(),

@@ -1,4 +1,4 @@
-//! Who asks by which HealthCheck.
+//! Selection of the HealthCheck that a proxy runs.
 
 use voile_model::WorkloadKey;
 

@@ -1,4 +1,4 @@
-//! What stays in force when an edit goes wrong.
+//! Resources that stay in force after a bad edit.
 
 use voile_model::{Diagnostic, Mesh, SourceFile, check};
 
@@ -142,7 +142,7 @@ fn a_broken_policy_that_was_never_good_is_held_as_strict() {
         assert_eq!(policies(&mesh), [*expected], "{wrong}");
         let said = render(&diagnostics);
         assert!(said.contains("V0114") && said.contains("STRICT"), "{said}");
-        // What is held as STRICT is not a last good version, and goes with the text.
+        // A policy held as STRICT is not a last good version, and disappears with its text.
         let (mesh, diagnostics) = edited(&text, &mesh);
         assert_eq!(policies(&mesh), [*expected], "{wrong}");
         assert!(!render(&diagnostics).contains("last good"));

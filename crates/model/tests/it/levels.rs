@@ -1,4 +1,4 @@
-//! What holds of several words about one thing: levels of a DestinationRule, and lists of what is revoked beside their authorities.
+//! Precedence of several settings for one subject: levels of a DestinationRule, and CRLs beside their authorities.
 
 use voile_model::mesh::traffic::ProxyProtocol;
 use voile_model::mesh::{Client, believed};
@@ -66,7 +66,7 @@ fn without(mesh: &mut Mesh, name: &str) {
 fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_each_other() {
     let mut mesh = good(RULES);
     let service = mesh.services.values().next().unwrap().clone();
-    // Whoever has a time is older than whoever has none; rules for one host are one.
+    // A rule with a creation time counts as older than one without; rules for one host are merged.
     let rule = mesh
         .destination_rule(&service, Client::default())
         .unwrap()

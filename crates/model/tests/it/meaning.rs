@@ -1,4 +1,4 @@
-//! What a good folder means: names, identities, sidecars, ports, reach.
+//! Meaning of a valid folder: names, identities, sidecars, ports, reach.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn destination_rules_of_one_namespace_for_one_host_are_one_of_which_the_oldest_h
         let said = mesh.traffic_by(service, Some(rule), Port::new(80).unwrap(), subset);
         assert_eq!(said.balancer.algorithm, expected, "{subset:?}");
     }
-    // What Istio leaves out without a word.
+    // Parts that Istio drops silently.
     assert_eq!(
         render(&problems),
         "mesh.yaml:23:18: error[V0113]: `trafficPolicy` of DestinationRule shop/third is not in force: shop/second in mesh.yaml:18:18 is older and has one for a.shop.svc.cluster.local (field spec.trafficPolicy)\n\
@@ -698,7 +698,7 @@ fn a_rate_limit_that_aims_is_for_the_workloads_of_its_targets_alone() {
         "---\napiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
          spec: {selector: {app: web}, ports: [{port: 80}]}\n"
             .to_owned(),
-        // What a waypoint counts is not counted once more.
+        // Requests that a waypoint counts are not counted again.
         "---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
          spec: {selector: {app: db}, ports: [{port: 80}]}\n"
             .to_owned(),

@@ -1,5 +1,5 @@
-//! What Istio and Gateway API know: every field of their kinds is known here, enforced or named, and documents that they take are
-//! taken. The tables are facts about the two interfaces, in our own words.
+//! Compatibility with Istio and Gateway API. Every field of their kinds is known here, enforced or named, and documents
+//! that they accept are accepted. The tables are facts about the two interfaces, in our own words.
 
 use std::collections::{BTreeMap, BTreeSet};
 

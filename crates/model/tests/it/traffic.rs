@@ -1,4 +1,4 @@
-//! What rules and services say of outliers and of who is near.
+//! Outlier detection and locality preference in rules and services.
 
 use voile_model::Port;
 use voile_model::mesh::Client;

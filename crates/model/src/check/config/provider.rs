@@ -16,9 +16,9 @@ use crate::mesh::{
 use crate::written::Text;
 use crate::written::config::provider as written;
 
-/// Longest path in a span anybody may ask for, in bytes.
+/// Longest path in a span that a configuration may request, in bytes.
 const MAX_TAG_LENGTH: i64 = 64 * 1024;
-/// Where OTLP takes spans over HTTP when nobody says.
+/// Default path of OTLP over HTTP for spans.
 const OTLP_PATH: &str = "/v1/traces";
 
 /// `None` when it cannot be used.

@@ -1,5 +1,6 @@
-//! `tls` of a DestinationRule: plaintext, the mesh's own, or TLS of the world's that the proxy makes. What contradicts itself is an
-//! error, where Istio's proxies would take one of the two: whoever writes a certificate means that it is shown or looked at.
+//! `tls` of a DestinationRule: plaintext, mutual TLS of the mesh, or TLS that the proxy originates. Contradictory
+//! settings are an error. Istio's proxies would take one of the two, but an author who writes a certificate expects it
+//! to be used.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use crate::names::Hostname;
 use crate::written::destination as written;
 
-/// What stands for the system's own authorities where a file of some would.
+/// Value for the system's own authorities in place of a file.
 const SYSTEM: &str = "system";
 /// Most names of which a certificate must have one.
 const MAX_NAMES: usize = 100;

@@ -10,16 +10,16 @@ use crate::mesh::traffic::SuccessRate;
 use crate::text::{clip, suggest};
 use crate::written::{Text, TextMap};
 
-/// What annotations of ours begin with.
+/// Prefix of Voile's annotations.
 const PREFIX: &str = "voile.dev/";
 const MINIMUM_HOSTS: &str = "success_rate_minimum_hosts";
 const REQUEST_VOLUME: &str = "success_rate_request_volume";
 const STDEV_FACTOR: &str = "success_rate_stdev_factor";
 const ENFORCING: &str = "enforcing_success_rate";
-/// Those that mean something elsewhere, on any resource.
+/// Annotations of Voile with a meaning on any resource.
 const ANYWHERE: [&str; 2] = ["generated-from", "ignore"];
 
-/// What the annotations of a rule say, and where the first of them is; none where there are none.
+/// The success rate settings in a rule's annotations and the location of the first; `None` without such annotations.
 pub(super) fn read(annotations: &TextMap, report: &Report) -> Option<(SuccessRate, At)> {
     let mut rate = SuccessRate::default();
     let mut first = None;

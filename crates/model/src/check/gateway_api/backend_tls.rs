@@ -1,4 +1,4 @@
-//! Check of BackendTLSPolicy. What of it is wrong does not take away for which Services it is: they are then called by nobody.
+//! Check of BackendTLSPolicy. An invalid policy keeps its target Services; clients then cannot call these Services.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn target(
     Some((to?, section))
 }
 
-/// What is pointed at in the policy's own namespace; group and kind are said.
+/// A reference within the policy's own namespace; group and kind must be written.
 fn local(fields: &mut Fields<'_>, own: &Namespace, report: &Report) -> Option<Reference> {
     if let Some(cursor) = fields.get("namespace") {
         let message = "a BackendTLSPolicy is for its own namespace alone";

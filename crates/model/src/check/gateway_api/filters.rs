@@ -17,10 +17,10 @@ use crate::written::Text;
 
 /// Most filters of a rule, by the API's schema.
 const MAX_FILTERS: usize = 16;
-/// How long a browser may remember a preflight where nothing is said, in seconds.
+/// Default time for which a browser caches a preflight, in seconds.
 const CORS_MAX_AGE: i64 = 5;
 
-/// What all filters of a rule say together.
+/// The combined filters of a rule.
 #[derive(Debug, Default)]
 pub(super) struct Filters {
     pub(super) headers: HeaderRules,
@@ -32,7 +32,7 @@ pub(super) struct Filters {
     pub(super) replaces_prefix: bool,
 }
 
-/// Whose filters are read.
+/// Context of the filters under check.
 pub(super) struct Reading<'a> {
     pub(super) own: &'a Namespace,
     pub(super) report: &'a Report,
@@ -342,7 +342,7 @@ impl Reading<'_> {
         cors
     }
 
-    /// What is written into headers of answers must be able to stand there.
+    /// Checks the words that the proxy writes into response headers.
     fn tokens(&self, at: &At, cors: &Cors) {
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b',';
         let lists = [&cors.methods, &cors.headers, &cors.expose];

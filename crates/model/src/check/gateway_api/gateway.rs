@@ -35,7 +35,7 @@ pub(super) fn class(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Opt
     })
 }
 
-/// Where something is asked for, whatever it says.
+/// Location of a field, for any value of it.
 fn asked(fields: &mut Fields<'_>, name: &'static str, report: &Report) -> Option<Source> {
     let cursor = fields.get(name)?;
     Some(report.source(cursor.at()))
@@ -123,7 +123,7 @@ fn account(meta: &Meta, report: &Report) -> Option<Arc<str>> {
     None
 }
 
-/// How a waypoint's pods are called.
+/// The way a waypoint's pods are called.
 fn binding(meta: &Meta, report: &Report) -> Option<InboundBinding> {
     let text = meta.annotations.get(INBOUND_BINDING)?;
     let read = InboundBinding::read(text);
@@ -287,7 +287,7 @@ fn admission(fields: &mut Fields<'_>, usual: Admission, report: &Report) -> Admi
             Some(selector) => Admission::Selected(selector),
             None => Admission::Nobody,
         },
-        // What cannot be read lets nobody in.
+        // An invalid selector admits no namespace.
         _ => Admission::Nobody,
     }
 }

@@ -13,7 +13,7 @@ use crate::names::Namespace;
 
 /// Bound of the API's schema.
 const MAX_MATCHES: usize = 64;
-/// What stands for any service or method where the other is said.
+/// Pattern for any service, or any method, if only the other is given.
 const ANY: &str = "[^/]+";
 
 pub(super) fn route(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Route> {

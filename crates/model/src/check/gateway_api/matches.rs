@@ -15,12 +15,12 @@ use crate::written::Text;
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
-/// What a path of a match may not hold: it would never be a path that is asked for.
+/// Texts that a match's path may not contain: no normalised request path contains them.
 const NOT_IN_PATHS: [&str; 6] = ["//", "/./", "/../", "%2f", "%2F", "#"];
 
 pub(super) type Criteria = BTreeMap<Subject, Criterion>;
 
-/// How a text is compared.
+/// The way a text is compared.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum How {
     Exact,
@@ -71,7 +71,7 @@ pub(super) fn http(cursor: &Cursor<'_>, report: &Report) -> Option<HttpMatch> {
     })
 }
 
-/// What no word on paths says.
+/// Default path match: every path.
 pub(super) fn everything() -> TextMatch {
     TextMatch::Segments("/".into())
 }

@@ -162,7 +162,7 @@ fn rule(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Rule> {
     })
 }
 
-/// What may be tried again besides answers of the `codes` that are named: only what nobody saw.
+/// Conditions of a retry besides the response `codes`: only requests that no backend saw.
 const UNSEEN: [&str; 3] = ["connect-failure", "refused-stream", "reset-before-request"];
 /// Answers that may be tried again, by the API's schema.
 const RETRIABLE: std::ops::RangeInclusive<u16> = 400..=599;
@@ -208,7 +208,7 @@ pub(super) fn rule_name(fields: &mut Fields<'_>, report: &Report) -> Option<Arc<
     says_nothing(&name, " as a name", report)
 }
 
-/// What a rule takes that says nothing of it.
+/// The match of a rule without matches: every request.
 pub(super) fn everything(source: Source) -> HttpMatch {
     let path = Criterion::Is(matches::everything());
     HttpMatch {
@@ -227,7 +227,7 @@ fn one_prefix(matches: &[HttpMatch]) -> bool {
     matches!(matches, [one] if prefix(one))
 }
 
-/// What a rule says besides where it leads.
+/// A rule without its destinations.
 pub(super) fn plain(
     matches: Vec<HttpMatch>,
     filters: Filters,
@@ -284,7 +284,7 @@ pub(super) fn shared(
     backends
 }
 
-/// How long all attempts may take, and how long one.
+/// Time limits of all attempts together and of one attempt.
 fn timeouts(rule: &mut Fields<'_>, report: &Report) -> (Option<Duration>, Option<Duration>) {
     let Some(mut fields) = rule.inner("timeouts") else {
         return (None, None);

@@ -1,4 +1,4 @@
-//! Check of Istio's Gateway. What a server asks for and cannot have yet is refused by name, and the Gateway is not in force.
+//! Check of Istio's Gateway. An unsupported field of a server is refused by name, and the Gateway is not in force.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::names::{Hostname, Namespace, Port};
 use crate::source::Source;
 use crate::written::Text;
 
-/// What is spoken in plaintext, and taken apart here.
+/// Plaintext protocols whose requests the gateway parses.
 const PLAIN: [&str; 3] = ["HTTP", "HTTP2", "GRPC"];
 /// The same in TLS.
 const HTTPS: &str = "HTTPS";
 /// Bytes, in TLS or without.
 const OPAQUE: [&str; 2] = ["TLS", "TCP"];
-/// What servers may speak in Istio and not yet here.
+/// Protocols that Istio supports and Voile does not yet.
 const NOT_YET: [&str; 4] = ["GRPC-WEB", "MONGO", "MYSQL", "REDIS"];
 /// Servers of these need `tls`.
 const ENCRYPTED: [&str; 2] = [HTTPS, "TLS"];
@@ -194,13 +194,13 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
     Some((report.port(&number?)?, said, name))
 }
 
-/// Whether TLS ends behind the gateway.
+/// Returns true if TLS passes through the gateway.
 fn passes_through(mode: ServerTlsMode) -> bool {
     use ServerTlsMode::{AutoPassthrough, Passthrough};
     matches!(mode, Passthrough | AutoPassthrough)
 }
 
-/// Whether what is said of TLS goes with the protocol.
+/// Checks that the TLS settings fit the protocol.
 fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, report: &Report) {
     let encrypted = ENCRYPTED.contains(&protocol);
     let ends_here = |mode| {
@@ -340,8 +340,8 @@ fn server_tls(
     })
 }
 
-/// What is shown and who is believed, if it is in files of the proxy's own. What contradicts itself is an error, where Istio takes one
-/// of the two.
+/// Certificate, key and authorities in files of the proxy's own machine. Contradictory settings are an error; Istio
+/// takes one of the two.
 fn server_files(
     tls: &mut Fields<'_>,
     mode: ServerTlsMode,

@@ -40,7 +40,7 @@ const GRPC_STATUSES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// What a request may be answered.
+/// Allowed statuses of a direct response.
 const STATUSES: std::ops::RangeInclusive<i64> = 200..=599;
 
 impl Reading<'_> {
@@ -186,7 +186,7 @@ impl Reading<'_> {
     /// `rewrite`.
     pub(super) fn rewrite(&self, mut fields: Fields<'_>) -> Rewrite {
         let at = fields.at().clone();
-        // What is put in the place of a beginning may itself be empty.
+        // The replacement of a prefix may be empty.
         let uri = fields.text("uri").and_then(|text| self.path(&text, false));
         let authority = fields.text("authority");
         let authority = authority.and_then(|text| self.authority(&text));
@@ -389,7 +389,7 @@ impl Reading<'_> {
         cors
     }
 
-    /// What is written into headers of answers must be able to stand there.
+    /// Checks the words that the proxy writes into response headers.
     fn tokens(&self, at: &At, cors: &Cors) {
         let lists = [&cors.methods, &cors.headers, &cors.expose];
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b',';

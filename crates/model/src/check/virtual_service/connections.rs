@@ -84,7 +84,7 @@ impl Reading<'_> {
         })
     }
 
-    /// What matches of both layers have.
+    /// Parses the criteria that matches of both layers have.
     fn connection(&self, mut fields: Fields<'_>, criteria: &mut Criteria) {
         let report = self.report;
         let subnets = fields.texts("destinationSubnets");

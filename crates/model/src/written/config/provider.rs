@@ -36,7 +36,7 @@ pub(crate) struct BodyInCheck {
     pub(crate) pack_as_bytes: Option<Spanned<bool>>,
 }
 
-/// What only `envoyExtAuthzHttp` has.
+/// Fields of `envoyExtAuthzHttp` alone.
 #[derive(Debug)]
 pub(crate) struct HttpAuthorizer {
     pub(crate) path_prefix: Option<Text>,
