@@ -20,7 +20,8 @@ const SEARCHED_IN_ORDER: usize = 16;
 #[derive(Clone, Default)]
 pub struct Claims {
     texts: String,
-    /// The first is the object itself; what a list or an object holds follows it. None are in the claims of nobody.
+    /// The first node is the object itself; the contents of a list or an object follow it. Empty for claims without a
+    /// token.
     nodes: Vec<Node>,
     /// The nodes of the names of large objects, sorted by name within each object.
     sorted: Vec<u32>,

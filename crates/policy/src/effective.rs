@@ -8,12 +8,12 @@ use voile_model::{Labels, Namespace, Port};
 
 use crate::inbound::Mode;
 
-/// The mode at a place, and who said so.
+/// The mode of a port, and its policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effective {
     /// The mode.
     pub mode: Mode,
-    /// The policy it comes from; `None` when nobody said anything.
+    /// The policy it comes from; `None` if no policy sets it.
     pub policy: Option<Arc<PeerAuthentication>>,
 }
 

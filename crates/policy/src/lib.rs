@@ -1,7 +1,8 @@
-//! Decisions about who may talk to whom: peer authentication, `tokens`, and `authorization`.
+//! Decisions about connections and requests: peer authentication, `tokens`, and `authorization`.
 //!
-//! Peer authentication has two halves. The control plane asks `effective` which mode holds at a workload's port; the proxy, which knows only that
-//! mode, asks `inbound` about each connection, and forwarding demands the `Permit` it gives. Pure, no I/O.
+//! Peer authentication has two halves. The control plane asks `effective` for the mode of a workload's port. The proxy
+//! knows only that mode and asks `inbound` about each connection; forwarding requires the `Permit` it returns. Pure, no
+//! I/O.
 
 pub mod authorization;
 mod callers;

@@ -41,7 +41,7 @@ pub enum Attribute {
     DestinationPort,
     /// The server name of the TLS handshake (`connection.sni`).
     Sni,
-    /// A key that nobody here can answer (`experimental.envoy.filters.…`, misspelt ones): its terms fail closed.
+    /// A key that Voile cannot evaluate (`experimental.envoy.filters.…`, misspelt ones): its terms fail closed.
     Unanswerable(Arc<str>),
 }
 
@@ -149,7 +149,7 @@ fn in_brackets(text: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// `[a][b]` is a path of two names; what is not a row of brackets is one name, as Istio reads it (`[a[b]]` is `a[b]`).
+/// Splits `[a][b]` into a path of two names. Any other text is one name, as Istio reads it (`[a[b]]` is `a[b]`).
 fn claim_path(text: &str) -> Option<Arc<[Arc<str>]>> {
     let whole = in_brackets(text)?;
     let mut names: Vec<Arc<str>> = Vec::new();

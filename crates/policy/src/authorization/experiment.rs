@@ -1,5 +1,5 @@
-//! For whoever measures what decisions cost: policies of one kind in any number, with requests that hit a chosen rule or
-//! none. Texts are as long among ten as among ten thousand, so that costs can be compared.
+//! Policies for measurements of the cost of decisions: any number of one kind, with requests that hit a chosen rule or
+//! none. Texts have the same length among ten and among ten thousand rules, so that costs can be compared.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

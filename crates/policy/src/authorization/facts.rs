@@ -54,7 +54,7 @@ impl std::fmt::Debug for Http<'_> {
     }
 }
 
-/// A request's headers, wherever they are kept.
+/// A request's headers, in any storage.
 pub trait Headers {
     /// Shows each field line in order: its name in any case, its value without surrounding blanks.
     fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8]));
@@ -76,7 +76,7 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> Headers for Vec<(N, V)> {
     }
 }
 
-/// The path that `paths` is compared with: what comes before a query or a fragment.
+/// The path for `paths`: the part before a query or a fragment.
 pub(super) fn without_query(path: &[u8]) -> &[u8] {
     let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
     &path[..end.unwrap_or(path.len())]

@@ -9,7 +9,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     };
     let mut last = None;
     for piece in pieces {
-        // Every piece but the last is taken where it first occurs: what is left is then the most there can be.
+        // Each piece but the last is matched at its first occurrence: this leaves the longest rest.
         if let Some(inner) = last.replace(piece)
             && !inner.is_empty()
         {

@@ -1,5 +1,6 @@
-//! Fields whose lines are one value, joined by commas, before a policy sees them: those that Envoy keeps in one place each, as a
-//! stock Envoy 1.40 was seen to do. Of every other field each line is compared by itself, and one that matches is enough.
+//! Headers whose lines form one value, joined by commas, before policies see them. Envoy stores each of these headers
+//! in one place, as observed with stock Envoy 1.40. For every other header each line is compared by itself, and one
+//! matching line is enough.
 
 /// In order.
 const JOINED: [&str; 36] = [

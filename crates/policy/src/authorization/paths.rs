@@ -24,7 +24,7 @@ pub enum PathError {
     /// It has an escaped zero byte.
     #[error("the path has an escaped zero byte")]
     Zero,
-    /// It means one thing now and another to whoever normalises it next.
+    /// The path would change again if another program normalised it.
     #[error("the path is escaped so that it changes each time it is normalised")]
     Unstable,
 }
@@ -106,7 +106,7 @@ fn escaped(bytes: &[u8]) -> Option<u8> {
     u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()
 }
 
-/// `%2F` and `%5C` become what they stand for.
+/// Decodes `%2F` and `%5C`.
 fn decode_slashes(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;

@@ -29,7 +29,7 @@ pub enum Pattern {
     Port(u16),
     /// A path with `{*}` or `{**}`.
     Template(PathTemplate),
-    /// A value of an attribute nobody can answer.
+    /// A value of an attribute that Voile cannot evaluate.
     Unanswerable(Arc<str>),
 }
 
@@ -163,7 +163,7 @@ impl Text {
         }
     }
 
-    /// The same, whatever the case of ASCII letters.
+    /// The same, ignoring the case of ASCII letters.
     pub fn matches_any_case(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(text) => value.eq_ignore_ascii_case(text.as_bytes()),

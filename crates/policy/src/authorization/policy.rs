@@ -1,5 +1,5 @@
-//! Policies as checked types: what a resource means once every value of it has been read. The control plane makes them,
-//! the wire carries them by their words, the proxy compiles them.
+//! Policies as checked types: the parsed form of a resource. The control plane makes them, the wire carries them as
+//! text, and the proxy compiles them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl fmt::Display for PolicyName {
 /// The effect of a policy on the requests that one of its rules matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// They may pass; where any ALLOW policy holds, nothing else may.
+    /// They may pass; if any ALLOW policy exists, no other request may pass.
     Allow,
     /// They may not pass.
     Deny,

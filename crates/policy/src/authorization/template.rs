@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::pattern::excerpt;
 
-/// A path template. Segments are what stands between slashes after the first; a final slash makes an empty last one.
+/// A path template. Segments are the parts between slashes after the first slash; a final slash makes an empty last
+/// segment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathTemplate {
     written: Arc<str>,

@@ -168,14 +168,14 @@ mod tests {
                 "td2/ns/a/sa/b",
                 &["td1/ns/a/sa/b", "td2/ns/a/sa/b"],
             ),
-            // The name that means the mesh whatever it is called.
+            // The name that always means the mesh's own domain.
             (
                 &["td1", "td2"],
                 &principal,
                 "cluster.local/ns/a/sa/b",
                 &["td1/ns/a/sa/b", "td2/ns/a/sa/b"],
             ),
-            // Somebody else's.
+            // A foreign trust domain.
             (
                 &["td1", "td2"],
                 &principal,

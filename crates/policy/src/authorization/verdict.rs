@@ -29,7 +29,7 @@ pub enum Verdict {
     Allowed(Permit),
     /// It may not.
     Denied(Denial),
-    /// Somebody must be asked first.
+    /// An external provider must be asked first.
     Ask(Ask),
 }
 
@@ -101,7 +101,7 @@ impl Ask {
         self.rule
     }
 
-    /// The provider said yes: what DENY and ALLOW policies say.
+    /// The decision after the provider's approval: that of DENY and ALLOW policies.
     pub fn granted(self) -> Result<Permit, Denial> {
         self.then
     }

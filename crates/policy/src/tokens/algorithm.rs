@@ -1,5 +1,5 @@
-//! The signature algorithms of RFC 7518 and RFC 8037 that are believed. There is no `none` and no HMAC: a key that verifies must not
-//! be one that signs, or whoever can read it makes tokens.
+//! The accepted signature algorithms of RFC 7518 and RFC 8037. There is no `none` and no HMAC: a key that verifies must
+//! not be a key that signs, or every reader of the key could make tokens.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,

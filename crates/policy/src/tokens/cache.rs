@@ -16,7 +16,7 @@ use super::keys::Fingerprint;
 use super::limits::{CACHE_BYTES, MAX_STRANGERS};
 use super::outcome::Reason;
 
-/// Key sets that did not make a token's signature, and what they said.
+/// Key sets that did not make a token's signature, and the reason that each gave.
 pub(super) type Strangers = SmallVec<[(Fingerprint, Reason); 1]>;
 
 /// One worker's memory of good tokens.
@@ -68,7 +68,7 @@ impl fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// An empty memory. The seed must be random where strangers send tokens, so that nobody can make them meet in one place.
+    /// An empty cache. The seed must be random if strangers send tokens, so that no client can cause hash collisions.
     pub fn new(seed: u64) -> Self {
         Self::with_limit(seed, CACHE_BYTES)
     }

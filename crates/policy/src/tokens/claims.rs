@@ -1,4 +1,4 @@
-//! A token whose signature held: what authorization asks of it, what the application is told, and how long it is good.
+//! A token with a valid signature: claims for authorization, headers for the application, and its validity in time.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +11,7 @@ use super::read::Unverified;
 use super::rules::Rule;
 use crate::claims::{Claim, Claims, List, Span};
 
-/// A token whose signature held.
+/// A token with a valid signature.
 #[derive(Debug)]
 pub struct Token {
     /// As it came.

@@ -51,7 +51,7 @@ impl Verified {
     }
 }
 
-/// A path whose query has lost some parameters; what stays, stays byte for byte.
+/// The path without some parameters of its query; the rest stays byte for byte.
 pub fn without_params<'a>(path: &'a [u8], names: &[&str]) -> Cow<'a, [u8]> {
     let goes = |name: &[u8]| names.iter().any(|one| one.as_bytes() == name);
     if !params(path).any(|(name, _)| goes(&name)) {

@@ -1,5 +1,6 @@
-//! The decision, as Envoy's filter takes it for Istio's translation of these rules: the first rule, by issuer, for which every token in
-//! its places is good, lets the request pass; no token in any place lets it pass as nobody's; all else is refused.
+//! The decision about a request's tokens, as Envoy's filter makes it for Istio's translation of these rules. The
+//! request passes by the first rule, by issuer, for which every token in its places is valid. A request without any
+//! token passes without a principal. Every other request is refused.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::rules::{Rule, Rules};
 enum Known<'a> {
     /// Its signature held before.
     Good(Arc<Token>),
-    /// Nobody has looked yet.
+    /// Not yet verified.
     New(Box<Unverified<'a>>),
     Bad(Reason),
 }
@@ -51,7 +52,7 @@ struct Examining<'a> {
 }
 
 impl Rules {
-    /// Looks for tokens in a request and says whose it is. `now` is in seconds since 1970.
+    /// Finds the tokens in a request and verifies them. `now` is in seconds since 1970.
     pub fn examine(&self, request: &Request<'_>, now: u64, cache: &mut Cache) -> Outcome {
         if self.is_empty() || is_preflight(request) {
             return Outcome::NoToken;

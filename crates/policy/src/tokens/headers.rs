@@ -1,5 +1,5 @@
-//! Headers of tokens that were good. An issuer writes the same one on all its tokens until its key changes, so that it need not be
-//! read anew for each of them. Those of bad tokens are not kept: whoever sends them could push out all others.
+//! Cache of headers of valid tokens. An issuer writes the same header on all its tokens until its key changes, so it
+//! need not be parsed for each of them. Headers of bad tokens are not cached: their sender could push out all others.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;

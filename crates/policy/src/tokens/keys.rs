@@ -1,5 +1,5 @@
-//! JSON Web Key Sets (RFC 7517). A key is for one kind of algorithm, by its own words: what it is not for it never verifies,
-//! whatever a token says. A key that cannot be used is left out by name and hides no other.
+//! JSON Web Key Sets (RFC 7517). Each key states its algorithm's kind and never verifies another kind, independent of
+//! the token's header. An unusable key is reported by name and does not hide other keys.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -120,7 +120,7 @@ impl KeySet {
         }
     }
 
-    /// Reads a set that may have no usable key, to say what is wrong with each.
+    /// Reads a set that may have no usable key, to report the fault of each.
     pub fn survey(text: &str) -> Result<Self, KeySetError> {
         if text.len() > MAX_KEY_SET_BYTES {
             return Err(KeySetError::TooLarge);
@@ -164,7 +164,7 @@ impl KeySet {
         &self.faults
     }
 
-    /// The places of keys that hold a private part, which nobody but the issuer should have.
+    /// The places of keys with a private part, which only the issuer should have.
     pub fn private(&self) -> &[usize] {
         &self.private
     }
@@ -322,7 +322,7 @@ impl Material {
             Some("P-384") => (Kind::P384, 48),
             Some("P-521") => (Kind::P521, 66),
             Some(_) => return Err(KeyFault::Unsupported),
-            // RFC 7518 wants the curve; who leaves it out means the algorithm's, or P-256, as Envoy reads it.
+            // RFC 7518 requires the curve. Without a curve the algorithm's curve counts, or P-256, as Envoy reads it.
             None => match only.map(Algorithm::kind) {
                 Some(Kind::P384) => (Kind::P384, 48),
                 Some(Kind::P521) => (Kind::P521, 66),

@@ -12,7 +12,7 @@ use crate::claims::Claims;
 #[derive(Debug, Clone)]
 #[must_use]
 pub enum Outcome {
-    /// There is none, or none is asked for: the request goes on as nobody's.
+    /// There is no token, or no rule requires one: the request continues without a principal.
     NoToken,
     /// There is one, and it is good.
     Verified(Verified),
@@ -30,7 +30,7 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Its claims, those delimited by blanks split into lists: what authorization asks.
+    /// Its claims for authorization; those delimited by blanks are split into lists.
     pub fn claims(&self) -> &Claims {
         &self.token.claims
     }
@@ -71,13 +71,13 @@ pub enum Reason {
     /// No `alg`.
     #[error("Jwt header [alg] field is required and must be a string")]
     NoAlgorithm,
-    /// `none`, HMAC, or one that nobody knows.
+    /// `none`, HMAC, or an unknown algorithm.
     #[error("Jwt header [alg] is not supported")]
     Algorithm,
     /// `kid` is not text.
     #[error("Jwt header [kid] field is not a string")]
     KeyId,
-    /// `crit` asks for what is not understood (RFC 7515 section 4.1.11), or `b64` changes what is signed.
+    /// `crit` names an unsupported extension (RFC 7515 section 4.1.11), or `b64` changes the signed text.
     #[error("Jwt header [crit] is not supported")]
     Critical,
     /// The payload is not base64url without padding.
@@ -128,7 +128,7 @@ pub enum Reason {
     /// `exp` is past.
     #[error("Jwt is expired")]
     Expired,
-    /// It is for somebody else.
+    /// Its audience is another one.
     #[error("Audiences in Jwt are not allowed")]
     Audience,
     /// The issuer's keys are not here: not fetched yet, or never good.
@@ -152,7 +152,7 @@ pub enum Reason {
 }
 
 impl Refusal {
-    /// The status: 403 for a good token that is for somebody else, 401 for all others.
+    /// The status: 403 for a valid token with another audience, 401 for all others.
     pub fn status(&self) -> u16 {
         match self.reason {
             Reason::Audience => 403,

@@ -74,7 +74,7 @@ pub(super) struct Found<'a> {
 pub(super) type AllFound<'a> = SmallVec<[Found<'a>; 2]>;
 
 const COOKIE: &[u8] = b"cookie";
-/// The one header among those that carry tokens whose lines are one value by its meaning, which is how Envoy keeps it.
+/// The only header for tokens whose lines form one value, as in Envoy.
 const AUTHORIZATION: &[u8] = b"authorization";
 
 fn length_bit(length: usize) -> u64 {
@@ -221,8 +221,9 @@ fn push<'a>(
     Ok(())
 }
 
-/// The token of a header's value: what comes after the prefix, wherever that stands, and after what no token begins with. A value
-/// in which nothing is left is taken whole, so that it is refused. None without the prefix.
+/// The token of a header's value: the text after the prefix, which may stand anywhere, without leading bytes that no
+/// token begins with. If nothing is left, the whole value is returned, so that it is refused. `None` without the
+/// prefix.
 fn after<'a>(prefix: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
     if prefix.is_empty() {
         return Some(value);
@@ -270,7 +271,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
     inner.unwrap_or(value)
 }
 
-/// Percent-encoding undone; what is no encoding stays.
+/// Decodes percent-encoding; invalid encodings stay unchanged.
 fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'%', text).is_none() {
         return Cow::Borrowed(text);

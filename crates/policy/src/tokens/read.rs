@@ -15,7 +15,7 @@ use crate::claims::{Claim, Claims};
 /// Bytes of a signature that are held in place: an RSA key of 2,048 bits makes 256, and what decodes them asks for a few more.
 const SIGNATURE_BYTES: usize = 264;
 
-/// A token that nobody has verified.
+/// An unverified token.
 pub(super) struct Unverified<'a> {
     pub(super) text: &'a str,
     pub(super) header: Header,

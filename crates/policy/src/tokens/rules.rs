@@ -30,9 +30,9 @@ pub struct Rules {
     pub(super) places: Places,
     /// Rules by issuer, in order.
     issuers: HashMap<Arc<str>, Vec<u32>>,
-    /// Rules for whatever issuer, in order.
+    /// Rules for any issuer, in order.
     anybody: Vec<u32>,
-    /// Headers that are written from tokens and by nobody else, in lower case.
+    /// Headers, in lower case, that only tokens may set.
     owned: Vec<Arc<str>>,
     key_sets: BTreeMap<Fingerprint, Arc<KeySet>>,
 }
@@ -140,8 +140,8 @@ impl Rules {
         self.rules.len()
     }
 
-    /// Headers, in lower case, that only verified tokens may write: they are taken off every request, whoever sent it, even where
-    /// there is no token.
+    /// Headers, in lower case, that only verified tokens may set. They are removed from every request, even without a
+    /// token.
     pub fn owned_headers(&self) -> &[Arc<str>] {
         &self.owned
     }
@@ -157,7 +157,7 @@ impl Rules {
         rules.filter_map(|(number, rule)| rule.keys.is_err().then_some(number))
     }
 
-    /// The rules that believe an issuer, and those that believe anybody, each in order.
+    /// The rules that trust an issuer, and those that trust any issuer, each in order.
     pub(super) fn believing(&self, issuer: &str) -> [&[u32]; 2] {
         let own = self.issuers.get(issuer).map_or(&[][..], Vec::as_slice);
         [own, &self.anybody]

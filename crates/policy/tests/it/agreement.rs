@@ -146,7 +146,7 @@ fn many_rules_that_are_alike_are_decided_as_the_naive_evaluator_does() {
     }
 }
 
-/// Only those that are let pass without asking anybody.
+/// Only requests that are allowed without asking a provider.
 fn allowed(set: &[Policy], sent: &voile_testkit::authorization::Sent) -> bool {
     matches!(
         Engine::new(set).decide(&sent.facts()).verdict,

@@ -1,4 +1,4 @@
-//! Tokens: who is believed, and who is not. Keys are really made and tokens really signed.
+//! Tokens that are accepted, and tokens that are refused. Keys are really made and tokens really signed.
 
 mod cost;
 mod hostile;

@@ -1,5 +1,5 @@
-//! From an address to what is registered under the blocks it lies in: one look for each length of block that occurs, so at
-//! most 33 for IPv4 and 129 for IPv6, however many blocks there are.
+//! Index from an address to the blocks that contain it. It costs one lookup for each length of block that occurs: at
+//! most 33 for IPv4 and 129 for IPv6, for any number of blocks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -284,7 +284,7 @@ impl Building<'_> {
         number
     }
 
-    /// Chooses for each rule what it is registered by; what has nothing of the kind is the rest.
+    /// Chooses the lists under which each rule is registered. Rules without a suitable list are the rest.
     fn register(&mut self, rules: &[u32], used: &[Dim]) -> (Registered, Vec<u32>) {
         let costs = self.costs(rules, used);
         let mut registered = Registered::new();
@@ -338,7 +338,7 @@ impl Building<'_> {
 
     /// Tables for what rules are registered by.
     fn tables(&mut self, registered: &Registered, used: &[Dim]) -> Tables {
-        // A value leads to the rules of all lists it is in; values in the same lists share what they lead to.
+        // A value leads to the rules of all lists that contain it; values in the same lists share their postings.
         let mut lists: ByMatcher<Leads> = BTreeMap::new();
         for (dim, set) in registered.keys() {
             let matchers = self.compiler.matchers_of(*set).to_vec();

@@ -22,7 +22,7 @@ pub(super) struct Compiler {
     pub(super) interner: Interner,
     /// Templates by their texts.
     pub(super) templates: HashMap<TextId, PathTemplate>,
-    /// The lists by what is in them.
+    /// The lists by their contents.
     sets: HashMap<(Dim, Vec<Matcher>), u32>,
     parts: HashMap<Vec<Term>, u32>,
     alternatives: HashMap<Vec<u32>, u32>,
@@ -167,7 +167,7 @@ impl Compiler {
         let mut all = Vec::new();
         for term in terms {
             let Some(dim) = self.dim(&term.attribute) else {
-                // Nobody can answer it: an ALLOW rule matches nothing, any other is asked without it.
+                // Voile cannot evaluate this attribute: an ALLOW rule matches nothing, any other rule drops the term.
                 match action {
                     Action::Allow => return None,
                     Action::Deny | Action::Audit | Action::Custom(_) => continue,

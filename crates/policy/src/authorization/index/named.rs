@@ -10,7 +10,7 @@ const FEW_NAMES: usize = 4;
 /// No entry.
 const VACANT: u16 = u16::MAX;
 
-/// From values to what is registered under them, by attribute.
+/// Index from values to registered numbers, by attribute.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     fixed: Box<[(Dim, Table)]>,

@@ -188,7 +188,7 @@ impl<'a> Prepared<'a> {
         headers.chain(self.claims.iter().map(|(number, _)| Dim::claim(*number)))
     }
 
-    /// The address an attribute stands for, IPv4 where it is one.
+    /// The address of an attribute; IPv4 if possible.
     pub(super) fn address(&self, dim: Dim) -> IpAddr {
         let address = match dim {
             Dim::SOURCE_IP => self.facts.source_ip,

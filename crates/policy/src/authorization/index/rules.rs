@@ -1,5 +1,5 @@
-//! Rules as the engine keeps them: a few numbers each, with texts, lists of values and whole sources shared between all
-//! rules that say the same. Looking at one rule costs what the rule has terms, whatever the others are.
+//! Rules as the engine keeps them: a few numbers each. Equal texts, lists of values and whole sources are shared
+//! between rules. Testing one rule costs as many steps as the rule has terms, independent of the other rules.
 
 use super::prepared::Prepared;
 use super::store::Store;
@@ -59,8 +59,8 @@ impl Dim {
     }
 }
 
-/// Most headers, and most claims, that one engine tells apart: numbers of 14 bits. A rule that asks for another is treated as
-/// one that asks what nobody can answer, and fails closed.
+/// Most headers, and most claims, that one engine distinguishes: numbers of 14 bits. A rule on a further name counts as
+/// a rule on an attribute that Voile cannot evaluate, and fails closed.
 pub(super) const MAX_NAMES: usize = 1 << 14;
 
 pub(super) enum DimKind {
@@ -246,7 +246,7 @@ fn template_matches(template: &[u8], path: &[u8]) -> bool {
     start == path.len() + 1
 }
 
-/// Bytes of what is left of a template, the slash before it included.
+/// Bytes of the rest of a template, with the slash before it.
 fn rest_len<'a>(rest: impl Iterator<Item = &'a [u8]>) -> usize {
     rest.map(|segment| segment.len() + 1).sum()
 }

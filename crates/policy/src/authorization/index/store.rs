@@ -75,7 +75,7 @@ pub(super) struct Run {
     pub(super) excluded: u64,
 }
 
-/// From the values of one attribute to what is registered under them.
+/// Index from the values of one attribute to registered numbers.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) texts: TextTable,
@@ -153,7 +153,7 @@ pub(super) struct HeaderNames {
     /// Which lengths occur; the last bit stands for all longer ones.
     pub(super) lengths: u64,
     pub(super) longest: usize,
-    /// Numbers of those whose lines are one value.
+    /// Numbers of headers whose lines form one value.
     pub(super) joined: Box<[u16]>,
 }
 

@@ -1,6 +1,6 @@
-//! From a value to what is registered under the texts that match it. Whole texts are found by one hash; beginnings and ends
-//! by one hash for each length that occurs among them: never more than the value has bytes, and as a rule a handful. That
-//! bound is a trie's, with fewer steps on the way, and it does not move with the number of texts.
+//! Index from a value to the texts that match it. Whole texts are found by one hash. Prefixes and suffixes are found by
+//! one hash for each length that occurs among them: never more than the value has bytes, usually a handful. This bound
+//! is a trie's, with fewer steps, and does not depend on the number of texts.
 
 use super::hash::{self, State};
 use super::texts::{TextId, Texts};

@@ -1,6 +1,6 @@
-//! From a path to what is registered under the templates it matches: a trie of segments, walked once. At each segment
-//! there are two ways on (the literal, `{*}`), and below `{**}` a second trie is walked from the path's end. So the steps
-//! are at most two to the power of the templates' depth, and never more than there are templates.
+//! Index from a path to the templates that match it: a trie of segments, walked once. At each segment two branches are
+//! possible (the literal, `{*}`), and below `{**}` a second trie is walked from the path's end. The number of steps is
+//! at most two to the power of the templates' depth, and never above the number of templates.
 
 use std::collections::HashMap;
 

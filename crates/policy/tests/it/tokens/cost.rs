@@ -20,7 +20,7 @@ enum Carried {
     Nothing,
     /// Of the issuer in the middle, remembered.
     Warm,
-    /// Of nobody's.
+    /// Of an unknown issuer.
     Unknown,
     /// Three parts of nonsense.
     Nonsense,
@@ -140,7 +140,7 @@ fn subject() {
             Carried::Unknown => "401 Issuer".to_owned(),
             Carried::Nonsense => "401 HeaderJson".to_owned(),
         };
-        // Said in full before it is counted, so that what is remembered is.
+        // The request is examined once before the count, so that the caches are filled.
         assert_eq!(said(&rules.examine(&request, NOW, &mut cache)), wanted);
         begin_counting();
         for _ in 0..COUNTED {

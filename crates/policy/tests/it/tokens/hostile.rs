@@ -45,7 +45,7 @@ fn algorithms_are_not_confused() {
         ),
         (json!({ "alg": "RS256", "crit": [] }), "401 Critical"),
         (json!({ "alg": "RS256", "b64": false }), "401 Critical"),
-        // Keys that a token brings along are nobody's.
+        // Keys that a token itself carries are ignored.
         (
             json!({ "alg": "RS256", "jwk": OTHER_RSA.jwk(&json!({})), "jku": "https://evil.example/keys" }),
             "401 Signature",
@@ -72,7 +72,7 @@ fn algorithms_are_not_confused() {
         let token = forged(key, &json!({ "alg": said_to_be }));
         assert_eq!(bearer(&all, &token), wanted, "{said_to_be}");
     }
-    // A key says what it is for; nothing else is tried with it.
+    // A key states its use and is tried with no other algorithm.
     let pinned = compiled(&[rule("a", &RSA.key_set(&json!({ "alg": "PS256" })))]);
     assert_eq!(
         bearer(&pinned, &RSA.token("PS256", &claims("a", &json!({})))),
@@ -125,7 +125,7 @@ fn signatures_have_one_form() {
         };
         let good = key.token(name, &claims("a", &json!({})));
         assert_eq!(bearer(&rules, &good), "a/user");
-        // With what comes after it, or in DER.
+        // With trailing bytes, or in DER.
         let (signed, signature) = good.rsplit_once('.').unwrap();
         let mut bytes = key.sign(name, signed.as_bytes());
         bytes.push(0);
@@ -135,7 +135,7 @@ fn signatures_have_one_form() {
             let token = format!("{signed}.{signature}{tail}");
             assert!(bearer(&rules, &token).starts_with("401"), "{name} {tail:?}");
         }
-        // Every other spelling of the last letter: what stands for nothing must be zero.
+        // Every other spelling of the last letter: unused bits must be zero.
         let (start, last) = signature.split_at(signature.len() - 1);
         for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/".chars() {
             let token = format!("{signed}.{start}{letter}");

@@ -1,4 +1,4 @@
-//! Key sets, good, odd and hostile: which keys are used, and what is said of the others.
+//! Key sets, valid, odd and hostile: used keys, and reports about the others.
 
 use serde_json::{Value, json};
 use voile_policy::tokens::{KeyFault, KeySet, KeySetError, MAX_KEY_SET_BYTES};

@@ -234,7 +234,7 @@ fn any_rule_may_match_and_all_its_tokens_must_be_good() {
 #[test]
 fn times_are_compared_at_every_request_with_a_minutes_grace() {
     let rules = compiled(&[believing(&P256)]);
-    // Claims | seconds from NOW | what is said.
+    // Claims | seconds from NOW | outcome.
     for (more, at, wanted) in [
         (json!({"exp": NOW}), 0, "a/user"),
         (json!({"exp": NOW}), 60, "a/user"),
