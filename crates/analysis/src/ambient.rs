@@ -1,5 +1,6 @@
-//! Policies for workloads behind a node proxy, which knows connections and no requests. Istio drops what such a proxy cannot tell,
-//! so that a DENY of a method denies nothing; whoever wrote it is told here.
+//! Checks policies for workloads behind a node proxy, which sees connections and no requests. Istio drops conditions
+//! that a node proxy cannot evaluate, so that a DENY of a method denies nothing. These checks report the dropped
+//! conditions.
 
 use voile_model::Diagnostic;
 use voile_model::mesh::authorization::{
@@ -9,7 +10,7 @@ use voile_model::mesh::authorization::{
 use crate::codes;
 use crate::subject::Subject;
 
-/// Says what of a policy a node proxy cannot tell, for the first of the workloads that it stands before.
+/// Reports the conditions of a policy that a node proxy cannot evaluate, for the first workload behind one.
 pub(crate) fn check(
     policy: &AuthorizationPolicy,
     selected: &[&Subject<'_>],

@@ -1,4 +1,5 @@
-//! AuthorizationPolicies: what Istio drops, widens or never applies in silence is said here, since somebody believes it.
+//! Checks AuthorizationPolicies. Reports the parts that Istio silently drops, widens or never applies, because their
+//! author believes them in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Somebody must be there to obey it: a waypoint, or the one before a service.
+    /// Checks that a proxy applies the target: a waypoint, or the waypoint of a service.
     fn target(&mut self, target: &TargetReference) {
         let name = &self.policy.name;
         if self.mesh.is_obeyed(&name.namespace, target) {
@@ -370,7 +371,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Facts of a token where nobody verifies any.
+    /// Reports conditions on tokens for workloads that verify none.
     fn tokens(&mut self, rule: &Rule) {
         let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
         let of_condition = |when: &Condition| {
@@ -400,7 +401,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Ports that nobody serves, most often a service's where the workload's is meant.
+    /// Reports ports that no workload serves; most often a service's port stands for the workload's.
     fn unserved(&mut self, rule: &Rule) {
         let of_rule = rule.to.iter().flat_map(|to| to.ports.values().copied());
         let asked = of_rule.chain(rule.when.iter().flat_map(|when| match when {

@@ -1,5 +1,4 @@
-//! DestinationRules: do they hold for a service, do their subsets select somebody, and does what they say mean something on its
-//! ports?
+//! Checks DestinationRules: a service for the host, workloads for the subsets, and settings that suit the ports.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -56,14 +55,14 @@ fn no_host(name: &ResourceName, host: &Hostname) -> String {
     format!("DestinationRule {name} is for `{host}`, which is no service's host")
 }
 
-/// Subsets that would send requests to nobody.
+/// Reports subsets without workloads.
 fn subsets(view: &View<'_>, rule: &Destination, service: &Service, found: &mut Vec<Diagnostic>) {
     let behind = view.behind(service);
     for subset in &rule.subsets {
         let workloads = behind.iter().map(|subject| subject.labels);
         let written = service.endpoints.iter().map(|endpoint| &endpoint.labels);
         let mut all = workloads.chain(written).peekable();
-        // Nobody at all is said elsewhere.
+        // Another check reports a service without workloads.
         if all.peek().is_none() || all.any(|labels| subset.labels.selects(labels)) {
             continue;
         }
@@ -110,7 +109,7 @@ fn wanted<'a>(mesh: &'a Mesh, rule: &'a DestinationRule) -> Client<'a> {
     let home = &rule.name.namespace;
     let namespace = match &rule.visibility {
         Visibility::Namespaces(list) => list.first(),
-        // Of the root namespace it is for clients that nobody names.
+        // A public rule of the root namespace is for clients that no other rule names.
         Visibility::Public => Some(home).filter(|home| **home != mesh.config.root_namespace),
     };
     let labels = rule.selector.as_ref();

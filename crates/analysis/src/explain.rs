@@ -1,5 +1,5 @@
-//! Why a request would be let in or not: the same decision that a proxy makes, with the policy and the rule that make it,
-//! and what would have to be otherwise. And who can call a service at all.
+//! Explains a decision about a request: the decision that a proxy makes, the policy and rule behind it, and the changes
+//! that would reverse it. Also lists the callers of a service.
 
 mod callers;
 mod limits;
@@ -24,10 +24,10 @@ pub use token::{Brought, TokenSaid};
 
 use crate::subject::{Subject, behind, subjects};
 
-/// A request that somebody asks about.
+/// A request to explain.
 #[derive(Debug, Clone)]
 pub struct Question<'a> {
-    /// Who calls; `None` is plaintext.
+    /// The caller's identity; `None` is plaintext.
     pub from: Option<&'a Identity>,
     /// From where.
     pub source_ip: Option<IpAddr>,
@@ -160,7 +160,8 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// Of the proxy before a workload. A node proxy knows connections only, so it holds what it can ask of them.
+    /// The policies of the proxy in front of a workload. A node proxy sees connections only, so it keeps only
+    /// conditions on connections.
     pub(crate) fn of(mesh: &'a Mesh, subject: &Subject<'_>) -> Self {
         let mut held = Self::of_labels(mesh, subject.namespace, subject.labels);
         if !subject.has_sidecar && subject.ambient {
@@ -253,7 +254,7 @@ fn refused_at_the_door(mesh: &Mesh, mode: Mode, from: Option<&Identity>) -> Opti
         .map(|denial| denial.to_string())
 }
 
-/// Before anything is asked: what holds where nothing says otherwise.
+/// The initial explanation: the result without any policy.
 fn undecided(subject: &Subject<'_>, port: Port) -> Explanation {
     Explanation {
         workload: subject.name.clone(),
@@ -393,7 +394,8 @@ fn ask(
 }
 
 impl Explanation {
-    /// Its token ends it; whoever is asked first, if anybody is, says so in the place of the token's rule.
+    /// The token refuses the request. If a CUSTOM rule asks a provider first, the text says so in the place of the
+    /// token's rule.
     fn token_refused(&mut self, (status, otherwise): (u16, Vec<String>)) {
         self.allowed = false;
         let when = match self.asked {
@@ -501,7 +503,7 @@ pub(crate) fn said(term: &Term) -> String {
     parts.join(" and ")
 }
 
-/// A rule that denies, or has somebody asked, would not if one of these did not hold.
+/// Conditions of a DENY or CUSTOM rule: the rule would not match if one of them did not hold.
 fn unmatched(held: &Held<'_>, rule: RuleRef, reason: Reason) -> Vec<String> {
     let policy = held.policies.get(rule.policy as usize);
     let rule = policy.and_then(|policy| policy.rules.get(rule.rule as usize));

@@ -51,7 +51,7 @@ pub fn all() -> impl Iterator<Item = Explanation> {
         .filter_map(|(code, page)| Explanation::of(code, page))
 }
 
-/// The one for a code, in whatever case it is written.
+/// The explanation of a code; the code's case does not matter.
 #[must_use]
 pub fn explanation(code: &str) -> Option<Explanation> {
     all().find(|one| one.code.eq_ignore_ascii_case(code))

@@ -1,5 +1,4 @@
-//! Istio's Gateways: does something listen, does anybody get there, does it have its certificates, and is each port and host
-//! served once?
+//! Checks Istio's Gateways: existing listeners, Services in front, certificates, and each port and host served once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +38,7 @@ fn started(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Checks all Gateways of Istio's API, and what is shown by those of either.
+/// Checks all Gateways of Istio's API, and the certificates of both APIs' Gateways.
 pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic>) {
     started(view.mesh, found);
     let ours: Vec<_> = view.mesh.intents.gateways.iter().collect();
@@ -167,7 +166,8 @@ pub(crate) fn credential(
     at: &Source,
     found: &mut Vec<Diagnostic>,
 ) -> Option<ResourceName> {
-    // `kubernetes://NAME` and `kubernetes://NAMESPACE/NAME` are the same by an address; other schemes are somebody else's.
+    // `kubernetes://NAME` and `kubernetes://NAMESPACE/NAME` are addresses of Secrets; other schemes belong to other
+    // systems.
     let name = name.strip_prefix("kubernetes://").unwrap_or(name);
     if name.contains("://") {
         return None;
@@ -198,7 +198,7 @@ pub(crate) fn credential(
     None
 }
 
-/// A list of what is revoked that is none.
+/// The first invalid CRL of a Secret.
 fn unreadable(secret: &Secret) -> Option<&'static str> {
     const BEGINS: &[u8] = b"-----BEGIN X509 CRL-----";
     let is_none = |key: &&str| {

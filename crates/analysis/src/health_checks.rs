@@ -1,4 +1,4 @@
-//! HealthChecks: is there somebody who asks, and somebody to be asked?
+//! Checks HealthChecks: proxies that run the check, and endpoints to check.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ fn asks(view: &View<'_>, one: &HealthCheck, subject: &Subject<'_>) -> bool {
     proxy && one.is_asked_by((subject.namespace, subject.labels), edge, root)
 }
 
-/// Gateways that ask, and whose AUTO_PASSTHROUGH leads to the same service: nobody of those behind it is left out there.
+/// Reports gateways that run the check and also serve the service by AUTO_PASSTHROUGH. AUTO_PASSTHROUGH ignores the
+/// results.
 fn unread(view: &View<'_>, one: &HealthCheck, found: &mut Vec<Diagnostic>) {
     let services = view.covered(&one.host);
     let has = |server: &Server, service: &Service| {

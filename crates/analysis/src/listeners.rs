@@ -94,7 +94,8 @@ fn clashes(sidecar: &Sidecar, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// On loopback addresses nothing redirects: what is called must have an ingress listener that can be connected to.
+/// On loopback addresses the kernel redirects nothing. Each called port needs an ingress listener that accepts
+/// connections.
 fn loopback(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
     if subject.labels.get(POD_LABEL).is_some() {
         return; // it runs already, where it can

@@ -1,5 +1,5 @@
-//! PeerAuthentication against DestinationRule: what clients are told to speak and what workloads take must be the same. In Istio
-//! the contradiction shows as 503 answers, hours after somebody changed one of the two.
+//! Compares PeerAuthentication with DestinationRule: clients must speak the protocol that workloads accept. In Istio a
+//! contradiction shows as 503 responses, perhaps hours after the change.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -38,7 +38,8 @@ pub(crate) fn check(view: &View<'_>, now: SystemTime, found: &mut Vec<Diagnostic
     }
 }
 
-/// Gateways read it from their own namespaces: some of these must have what is wanted of it, which for SIMPLE is whom to believe.
+/// Checks the Secret of a client's TLS settings. Gateways read it from their own namespaces. One of them must have a
+/// suitable Secret; for SIMPLE, authorities are enough.
 fn of_client(
     mesh: &Mesh,
     rule: &Destination,
@@ -89,7 +90,7 @@ fn unverified(rule: &Destination, tls: &ClientTls, found: &mut Vec<Diagnostic>) 
     );
 }
 
-/// The first workload, and its port, that does not take what is spoken.
+/// The first workload, and its port, that does not accept the clients' protocol.
 fn contradictions(
     view: &View<'_>,
     rule: &Destination,
@@ -149,7 +150,7 @@ fn spoken(mode: ClientTlsMode) -> &'static str {
     }
 }
 
-/// Why a workload refuses what is spoken.
+/// The reason for which a workload refuses the clients' protocol.
 fn refusal(
     view: &View<'_>,
     subject: &Subject<'_>,
@@ -159,7 +160,7 @@ fn refusal(
 ) -> Option<String> {
     let taken = mode_at(view.mesh, subject, port);
     match (mode, subject.has_sidecar) {
-        // A node proxy takes its callers' tunnels whatever PeerAuthentication says.
+        // A node proxy accepts its callers' tunnels under every PeerAuthentication.
         (ClientTlsMode::IstioMutual, false) if subject.ambient => None,
         (ClientTlsMode::IstioMutual, false) => Some("has no sidecar to speak it with".to_owned()),
         (ClientTlsMode::IstioMutual, true) if taken == Mode::Disable => {

@@ -1,4 +1,5 @@
-//! Networks: has each that is named a gateway, is each gateway one whom callers can find and verify, and what keeps callers from it?
+//! Checks networks: a gateway for each named network, gateways that callers can find and verify, and obstacles for
+//! callers.
 
 use voile_model::Diagnostic;
 use voile_model::mesh::network::{GLOBAL, NETWORK};
@@ -9,7 +10,7 @@ use voile_model::mesh::{Mesh, Service};
 use crate::codes;
 use crate::view::View;
 
-/// Checks Gateways between networks, and who is on others.
+/// Checks Gateways between networks, and workloads on other networks.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     for gateway in &mesh.gateway_api.gateways {
@@ -60,7 +61,8 @@ fn services(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Workloads of a service for other networks to which our gateway cannot lead, since what it leads on are tunnels.
+/// Reports workloads of a service for other networks that accept no tunnels. Our gateway forwards only tunnels and
+/// cannot reach them.
 fn not_led_to(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
     let members = view.behind(service).into_iter();
     let members: Vec<_> = members.filter(|one| !one.behind_gateway).collect();

@@ -1,4 +1,5 @@
-//! PeerAuthentications: what Istio ignores in silence is an error here, since somebody believes it protects them.
+//! Checks PeerAuthentications. Parts that Istio silently ignores are errors here, because their author believes in
+//! their protection.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Pods and Deployments beside their proxy: do they run as the proxy's user, and does anybody inject the proxy that they wait for?
+//! Checks Pods and Deployments with a proxy: applications that run as the proxy's user, and proxies that are never
+//! injected.
 
 use voile_model::Diagnostic;
 use voile_model::mesh::PodTemplate;
@@ -6,7 +7,7 @@ use voile_model::mesh::PodTemplate;
 use crate::codes;
 use crate::subject::Subject;
 
-/// The user that Istio's proxies run as: what it calls is not captured, so that the proxy's own calls go out.
+/// User of Istio's proxies. Its connections are not captured, so that the proxy's own connections leave.
 const PROXY_USER: u32 = 1337;
 /// The container that the injector makes the proxy of.
 const PROXY_CONTAINER: &str = "istio-proxy";

@@ -1,4 +1,4 @@
-//! Ports and names of services: is it said what is spoken, does everybody say the same, and does anybody answer?
+//! Checks ports and names of services: a declared protocol, the same protocol everywhere, and endpoints that serve.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
     virtual_addresses(view.mesh, found);
 }
 
-/// A port of which nobody says what is spoken, before a proxy that has to find out.
+/// Reports a port without a declared protocol in front of a proxy that must detect it.
 fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
     if service.selector.is_none() && view.behind(service).is_empty() {
         return;
@@ -53,7 +53,7 @@ fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// A port of an ExternalName Service by which nobody can tell that the Service is meant: it has no address of its own.
+/// Reports a port of an ExternalName Service that cannot identify the Service: the Service has no address of its own.
 fn external_name(service: &Service, found: &mut Vec<Diagnostic>) {
     if !matches!(service.resolution, Resolution::Alias(_)) {
         return;

@@ -1,5 +1,5 @@
-//! Callers whom a policy names and whom nobody can be. An ALLOW rule with a misspelt caller lets nobody in; a DENY rule with one
-//! keeps nobody out, which is worse and shows nowhere.
+//! Checks the callers that policies name, and reports impossible ones. An ALLOW rule with a misspelt caller allows no
+//! request. A DENY rule with one denies no request, which is worse and goes unnoticed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::view::View;
 /// The service account that every namespace has.
 const DEFAULT: &str = "default";
 
-/// Everybody who can call.
+/// All possible callers.
 struct Callers<'a> {
     accounts: BTreeSet<(&'a str, &'a str)>,
     namespaces: BTreeSet<&'a str>,

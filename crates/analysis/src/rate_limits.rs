@@ -1,4 +1,4 @@
-//! RateLimits: do they select somebody, does a proxy stand there to count, and does every rule ever get a request?
+//! Checks RateLimits: selected workloads, a proxy that counts, and requests for every rule.
 
 use voile_model::mesh::HttpMatch;
 use voile_model::mesh::rate_limit::{LimitRule, MAX_RATE_LIMITS, RateLimit};

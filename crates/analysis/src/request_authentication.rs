@@ -96,7 +96,7 @@ fn resource(
     }
 }
 
-/// Nobody is there to obey it.
+/// Reports a target that no waypoint applies.
 fn disobeyed(name: &ResourceName, target: &TargetReference) -> Diagnostic {
     let message = format!(
         "RequestAuthentication {name} is NOT ENFORCED for {} {}: no waypoint stands there to obey it; sidecars, gateways and node proxies do not, as in Istio",
@@ -186,7 +186,7 @@ fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Request principals whose issuer no rule believes: nobody ever is one.
+/// Reports request principals whose issuer no rule trusts: no request ever has them.
 fn issuers(view: &View<'_>, policy: &AuthorizationPolicy, found: &mut Vec<Diagnostic>) {
     let mesh = view.mesh;
     // By the index: thousands of policies do not look at the whole of a large mesh each.

@@ -1,5 +1,5 @@
-//! VirtualServices: do they lead somewhere, is each of their routes ever reached, and is each host routed once? Those that ask
-//! for what is not in force yet are looked at all the same.
+//! Checks VirtualServices: existing destinations, reachable routes, and one VirtualService for each host. Resources
+//! with fields that are not yet in force are checked, too.
 
 mod shadows;
 
@@ -282,7 +282,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Tokens are asked about at gateways: who verifies them there?
+    /// Reports matches on tokens at gateways that verify none.
     fn claims(&mut self) {
         let asks = |route: &&HttpRoute| route.matches.iter().any(HttpMatch::asks_claims);
         let Some(route) = self.service.http.iter().find(asks) else {
@@ -367,7 +367,8 @@ impl Checking<'_> {
     }
 }
 
-/// One without hosts is there for others to hand over to; if nobody does, no request ever takes its routes.
+/// Reports a VirtualService without hosts, a delegate, that no other VirtualService delegates to. No request takes its
+/// routes.
 fn unused(all: &[Arc<VirtualService>], found: &mut Vec<Diagnostic>) {
     let routes = all.iter().flat_map(|one| &one.http);
     let named = routes.filter_map(|route| Some(&route.delegate.as_ref()?.name));
@@ -418,8 +419,8 @@ fn subsets_not_at_gateways(all: &[Arc<VirtualService>], found: &mut Vec<Diagnost
     }
 }
 
-/// One host, one VirtualService: at each gateway, and in the mesh of each namespace that sees both. Those of gateways are merged
-/// by Istio in an order that nobody wrote; those of the mesh are not merged at all.
+/// Reports several VirtualServices for one host: at a gateway, or in the mesh of a namespace that sees both. Istio
+/// merges those of gateways in an undefined order, and does not merge those of the mesh.
 fn conflicts(all: &[Arc<VirtualService>], found: &mut Vec<Diagnostic>) {
     type Place<'a> = (Option<&'a ResourceName>, &'a Hostname);
     let mut taken: HashMap<Place<'_>, Vec<&VirtualService>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Services: does anybody stand behind them, on the ports they name?
+//! Checks Services: endpoints, and the ports that they serve.
 
 use voile_model::mesh::{Protocol, Resolution, Service, ServicePort, TargetPort};
 use voile_model::{Diagnostic, Labels};

@@ -1,4 +1,4 @@
-//! Sidecars: are they for somebody, for one each, and do their egress hosts exist?
+//! Checks Sidecars: selected workloads, one Sidecar for each, and existing egress hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn selects(sidecar: &Sidecar, subject: &Subject<'_>) -> bool {
 }
 
 fn egress_host(mesh: &Mesh, sidecar: &Sidecar, host: &EgressHost, found: &mut Vec<Diagnostic>) {
-    // `*/*` and `./*` say "whatever there is", and so does `NAMESPACE/*` of a namespace that is known; `~/*` says "nothing".
+    // `*/*` and `./*` mean all known services, and so does `NAMESPACE/*` of a known namespace; `~/*` means none.
     let known = match &host.namespace {
         EgressNamespace::Named(name) => {
             *name == mesh.config.root_namespace || mesh.namespaces.contains_key(name)
@@ -94,7 +94,8 @@ fn egress_host(mesh: &Mesh, sidecar: &Sidecar, host: &EgressHost, found: &mut Ve
         return;
     }
     let own = &sidecar.name.namespace;
-    // In the root namespace a Sidecar holds for all: what it sees depends on who uses it.
+    // A Sidecar in the root namespace applies to all namespaces: the services that it reaches depend on the workload's
+    // namespace.
     let anybody = *own == mesh.config.root_namespace;
     let mut matching = mesh
         .services

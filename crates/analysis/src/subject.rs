@@ -67,8 +67,8 @@ impl Subject<'_> {
     }
 }
 
-/// All of a mesh: Pods (with or without an address), Deployments that want Pods, WorkloadEntries, and WorkloadGroups, whose members
-/// come by themselves.
+/// All subjects of a mesh: Pods (with or without an address), Deployments that want Pods, WorkloadEntries and
+/// WorkloadGroups. Members of a WorkloadGroup join by themselves.
 pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
     let pods = mesh.pods.values().map(|pod| {
         let mut subject = of_template(

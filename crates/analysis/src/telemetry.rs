@@ -1,4 +1,5 @@
-//! Telemetry: are its providers there and able, is it for somebody, and is it the only one?
+//! Checks Telemetry: existing and suitable providers, selected workloads, and no second resource for the same
+//! workloads.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
     }
 }
 
-/// Says what it is for that is not there, or tells nothing.
+/// Reports targets that do not exist or give no telemetry.
 fn nobody(
     mesh: &Mesh,
     telemetry: &Telemetry,

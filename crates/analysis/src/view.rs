@@ -1,5 +1,5 @@
-//! A mesh with what checks ask of it again and again: whom a selector selects, who stands behind a service, which service has
-//! a name. Made once, so that no check looks at all workloads for each service.
+//! Indexes of a mesh for checks: workloads of a selector, workloads of a service, services of a name. Built once, so
+//! that no check reads all workloads for each service.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl<'a> View<'a> {
 
     fn indexes(&self, namespace: &Namespace, selector: &Labels) -> Vec<usize> {
         let none = Vec::new();
-        // The rarest label first: what it does not have nobody selected has.
+        // The rarest label first: only workloads with that label can be selected.
         let of_label = selector
             .iter()
             .map(|(key, value)| self.labelled.get(&(namespace, &**key, &**value)))
@@ -193,7 +193,7 @@ impl<'a> View<'a> {
         self.named.iter().map(|(name, all)| (*name, all.as_slice()))
     }
 
-    /// A service whose name begins like what was written, for a suggestion.
+    /// A service whose name begins like the given one, for a suggestion.
     pub(crate) fn like(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
         let first = host.as_str().split('.').next().unwrap_or_default();
         let mut all = self.mesh.services.values();

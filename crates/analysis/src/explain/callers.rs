@@ -16,7 +16,7 @@ use crate::subject::{Subject, behind, subjects};
 /// The caller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
-    /// Somebody with a certificate of the mesh.
+    /// A caller with a certificate of the mesh.
     Identity(Identity),
     /// A plaintext caller without identity.
     Plaintext,

@@ -14,7 +14,7 @@ use voile_policy::tokens::{
 use super::Question;
 use crate::subject::Subject;
 
-/// A token that a request brings, and what is known beside the folder.
+/// The token of a request, and the data about it that the folder does not contain.
 #[derive(Debug, Clone, Copy)]
 pub struct Brought<'a> {
     /// The token, put where the rules of its issuer look for it.
@@ -221,7 +221,7 @@ fn placed(
     last.unwrap_or_else(|| (Outcome::NoToken, lines.clone()))
 }
 
-/// `iss` of a token that nobody has verified.
+/// `iss` of an unverified token.
 fn issuer(token: &str) -> Option<String> {
     use base64::Engine as _;
     let payload = token.split('.').nth(1)?;

@@ -12,7 +12,8 @@ use super::{
     requests_alone, token,
 };
 
-/// The waypoint that takes a caller's connection to a service; else why nobody passes, and what would have to be otherwise.
+/// The waypoint that accepts a caller's connection to a service. An error has the reason for its absence, and the
+/// changes that would help.
 pub(super) fn entrance<'a>(
     mesh: &'a Mesh,
     name: &ResourceName,
