@@ -35,7 +35,7 @@ use listeners::Open;
 /// Label that a cluster gives to each namespace: its name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// Puts what is attached into a mesh, and says what is not. Nothing is done where no Gateway is written.
+/// Adds attached resources to a mesh, and the status of all. Without Gateway API resources it changes nothing.
 pub(crate) fn attach(mesh: &mut Mesh) {
     let further = default_gateways::further(mesh);
     add_further(mesh, further);

@@ -63,7 +63,7 @@ use crate::mesh::{
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
 
-/// Which resource: what the last good version is remembered by.
+/// Identity of a resource, under which its last good version is kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ResourceId {
     pub(crate) kind: &'static str,
@@ -90,7 +90,7 @@ pub(crate) enum Checked {
     Services(Vec<Arc<Service>>, Vec<Arc<Workload>>),
     /// An EndpointSlice, or an Endpoints.
     EndpointSlice(Arc<EndpointSlice>),
-    /// An IPAddress: what a cluster gave to a Service that names no address itself.
+    /// An IPAddress that a cluster gave to a Service without an address of its own.
     IpAddress(Arc<GivenAddress>),
     /// A WorkloadEntry.
     Workload(Arc<Workload>),
@@ -134,7 +134,7 @@ pub(crate) struct GivenAddress {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stored {
     pub(crate) source: Source,
-    /// It says itself whom it is exported to.
+    /// True if it sets its own exports.
     pub(crate) says_exports: bool,
     pub(crate) checked: Checked,
 }
@@ -200,7 +200,7 @@ impl Read {
 /// Most documents of a file that are told apart though they have lost their names: each resource that is missing is compared with each.
 const MAX_LOST_PER_FILE: usize = 64;
 
-/// A document that cannot be told by name: what it is, as far as it can be read.
+/// A document without a readable name: its kind and name, as far as readable.
 #[derive(Debug, Clone)]
 pub(crate) struct Lost {
     source: Source,

@@ -176,7 +176,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A list or a mapping is text to nobody, but what asks for a scalar finds it here as such.
+    /// A list or a mapping counts as text here, so that the reader of a scalar finds a list or a mapping and reports
+    /// it.
     fn resolved(&self) -> Resolved {
         self.scalar().map_or(Resolved::Text, Scalar::resolve)
     }

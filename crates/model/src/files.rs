@@ -88,7 +88,7 @@ fn collect(
         {
             continue;
         }
-        // Only what is neither tells of its changes itself.
+        // Only files and folders report their own changes; everything else counts as a link.
         let kind = entry.file_type();
         *links |= !kind.is_ok_and(|kind| kind.is_file() || kind.is_dir());
         if path.is_dir() {
@@ -129,7 +129,7 @@ fn made(path: &Path, problem: Option<String>) -> SourceFile {
 /// Says why not: permission, not a regular file, not UTF-8, too large.
 pub fn read_text(path: &Path) -> Result<String, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
-    // Opening a pipe would wait for somebody to write into it.
+    // Opening a pipe would wait for a writer.
     if !metadata.is_file() {
         return Err("not a regular file".to_owned());
     }

@@ -207,7 +207,7 @@ fn pieces(format: &str) -> Result<Vec<Piece>, FormatError> {
     Ok(found)
 }
 
-/// A piece of somebody's format, fit for a message.
+/// A piece of a user's format, fit for a message.
 fn shown(text: &str) -> String {
     clip(text)
 }

@@ -92,8 +92,8 @@ pub struct Mesh {
     pub service_accounts: BTreeMap<ResourceName, Arc<ServiceAccount>>,
     /// Services, from Kubernetes Services and ServiceEntries.
     pub services: BTreeMap<ServiceKey, Arc<Service>>,
-    /// Workloads, from Pods with an address, WorkloadEntries, endpoints of ServiceEntries, and endpoints of EndpointSlices at whose
-    /// addresses nobody else is.
+    /// Workloads, from Pods with an address, WorkloadEntries, endpoints of ServiceEntries, and endpoints of
+    /// EndpointSlices at addresses without another workload.
     pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// EndpointSlices, and Endpoints.
     pub endpoint_slices: EndpointSlices,
@@ -123,7 +123,7 @@ pub struct Mesh {
     pub health_checks: BTreeMap<ResourceName, Arc<HealthCheck>>,
     /// ProxyConfig resources.
     pub proxy_configs: BTreeMap<ResourceName, Arc<ProxyConfig>>,
-    /// WorkloadGroups: who may join by itself, and as what.
+    /// WorkloadGroups: templates for workloads that join by themselves.
     pub workload_groups: BTreeMap<ResourceName, Arc<WorkloadGroup>>,
     /// Secrets.
     pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
@@ -156,7 +156,7 @@ pub struct ServiceAccount {
     pub source: Source,
 }
 
-/// A Secret. `Debug` does not show what it holds.
+/// A Secret. `Debug` hides its data.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     /// Its name.

@@ -1,5 +1,5 @@
-//! The names things go by. Each is checked once, when it is made, so that a `Port` is never 0, a `Hostname` is always
-//! lower case, and nobody passes a namespace where a trust domain was meant.
+//! Names of resources and hosts. Each name is checked once, when it is made: a `Port` is never 0, and a `Hostname` is
+//! always lower case. A namespace cannot be passed for a trust domain.
 
 mod cluster;
 mod hosts;

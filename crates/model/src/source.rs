@@ -23,7 +23,7 @@ impl SourceFile {
         }
     }
 
-    /// A file that exists but could not be read; what it said before stays in force.
+    /// A file that exists but could not be read; its last good contents stay in force.
     pub fn unreadable(name: impl Into<Arc<str>>, reason: impl Into<String>) -> Self {
         Self {
             name: name.into(),

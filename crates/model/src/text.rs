@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Longest piece of somebody's text repeated in a message, in characters.
+/// Longest piece of a user's text repeated in a message, in characters.
 const MAX_QUOTED_CHARS: usize = 80;
 /// Longest text for which a near miss is looked for, in bytes: the search is quadratic, and no field name is longer.
 const MAX_SUGGESTED_BYTES: usize = 64;
@@ -56,7 +56,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// `did you mean …?`, or the list of what is allowed when it is short.
+/// `did you mean …?`, or the allowed words if the list is short.
 pub fn suggest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
     const SHORT_LIST: usize = 12;
     if let Some(near) = nearest(text, candidates.clone()) {

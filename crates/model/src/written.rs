@@ -1,5 +1,5 @@
-//! Resources as written: every field as somebody typed it, with its place, nothing believed yet. One `read` per type takes
-//! it from the tree; one function per kind in `check` makes the checked type of it, or says why not.
+//! Resources as written: every field with its location, and nothing checked yet. One `read` per type reads it from the
+//! tree. One function per kind in `check` makes the checked type of it, or reports the errors.
 
 pub(crate) mod authorization;
 pub(crate) mod config;

@@ -80,7 +80,7 @@ fn origin(policy: &BackendTls, authorities: Authorities) -> TlsOrigin {
     }
 }
 
-/// By whose certificates nobody is believed.
+/// Authorities that trust no certificate.
 fn nobody() -> Authorities {
     Authorities::Pem(Arc::from([]))
 }
@@ -191,7 +191,8 @@ pub(super) fn spoken(policies: &[Policy<'_>]) -> Spoken {
     spoken
 }
 
-/// Puts that into force, before all DestinationRules of the same Services and with all else that those say to whom.
+/// Puts these settings into force. They precede all DestinationRules of the same Services, keep their other settings
+/// and their clients.
 pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
     for (key, (source, ports)) in spoken {
         let Some(service) = mesh.services.get(&key) else {
@@ -200,7 +201,8 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
         let host = &key.hostname;
         let holding = mesh.destination_rules_of(service).into_iter();
         let mut rules: Vec<DestinationRule> = holding.map(|rule| (**rule).clone()).collect();
-        // Those for whom there is no rule; whoever has one of the service's namespace keeps to that.
+        // Clients without a rule get one in the root namespace; a client with a rule of the service's namespace keeps
+        // that rule.
         if mesh.destination_rule(service, Client::default()).is_none() {
             let name = ResourceName::new(mesh.config.root_namespace.clone(), "");
             rules.push(of_all(name, host, &source));
@@ -222,7 +224,7 @@ pub(super) fn lay(mesh: &mut Mesh, spoken: Spoken) {
     }
 }
 
-/// A rule that says nothing yet, to everybody.
+/// A rule for all clients, still without settings.
 fn of_all(name: ResourceName, host: &Hostname, source: &Source) -> DestinationRule {
     DestinationRule {
         name,
@@ -237,7 +239,7 @@ fn of_all(name: ResourceName, host: &Hostname, source: &Source) -> DestinationRu
     }
 }
 
-/// Nobody calls the Services that a policy is for which cannot be read.
+/// Blocks all calls of the Services that an unreadable policy targets.
 pub(crate) fn shut(mesh: &mut Mesh, broken: &BackendTls) {
     let world = World::new(mesh);
     let origin = Arc::new(origin(broken, nobody()));

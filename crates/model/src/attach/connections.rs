@@ -40,7 +40,7 @@ pub(super) fn at_listener(
                 matches: vec![asked.clone()],
                 ..rule.clone()
             });
-            // Two may share the same names with the listener: whose own were closer comes first.
+            // Two routes may share the same names with the listener: the route with the closer own name comes first.
             routes.extend(made.map(|rule| (Reverse(closeness(name)), rule)));
         }
     }

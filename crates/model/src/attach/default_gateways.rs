@@ -51,7 +51,7 @@ impl Default {
         ResourceName::new(mesh.config.root_namespace.clone(), self.name)
     }
 
-    /// The Gateways that are for it and for nobody who is written.
+    /// The Gateways that select it and no written workload.
     fn wanted_by<'m>(&self, mesh: &'m Mesh) -> Vec<&'m Arc<Gateway>> {
         let labels = self.labels();
         let wanted = mesh.gateways.iter().filter(|gateway| {

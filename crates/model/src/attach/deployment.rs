@@ -1,5 +1,5 @@
-//! The Pods that a Gateway is: those that somebody wrote for it, by its name in a label, or else a Deployment that is made for it
-//! with a Service before it, as Gateway API's controllers do.
+//! The Pods of a Gateway: Pods that users wrote for it, by its name in a label, or else a generated Deployment. A
+//! generated Deployment has a Service in front, as with Gateway API's controllers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) fn selector(gateway: &Gateway) -> Labels {
     [(GATEWAY_NAME, &*gateway.name.name)].into_iter().collect()
 }
 
-/// Templates that somebody wrote for a Gateway.
+/// Templates that users wrote for a Gateway.
 pub(super) fn written<'m>(
     world: &World<'m>,
     gateway: &Gateway,
@@ -46,7 +46,7 @@ pub(super) fn written<'m>(
     let name = gateway.name.name.clone();
     let deployments = world.mesh.deployments.values();
     let deployments = deployments.map(|one| (&one.name, &one.template));
-    // Pods that belong to something are made by it, perhaps by what is made here.
+    // Pods with an owner are made by it, perhaps by a generated Deployment.
     let pods = world.mesh.pods.values().filter(|pod| pod.owner.is_none());
     let pods = pods.map(|one| (&one.name, &one.template));
     deployments.chain(pods).filter_map(move |(of, template)| {
@@ -75,7 +75,7 @@ pub(super) fn listening(world: &World<'_>, open: &Open<'_>) -> BTreeMap<Port, Po
     found
 }
 
-/// The port of a Pod to which a Service before it sends what comes to a port.
+/// The port of a Pod that a Service's port targets.
 fn behind(world: &World<'_>, gateway: &Gateway, template: &PodTemplate, port: Port) -> Port {
     let services = world.services.values();
     let own = services.filter(|one| {

@@ -154,7 +154,7 @@ fn open<'m>(world: &World<'m>, gateway: &'m Arc<Gateway>) -> Open<'m> {
     }
 }
 
-/// Why a Gateway is not accepted whatever its listeners are.
+/// The reason to refuse a Gateway, independent of its listeners.
 fn refused(world: &World<'_>, gateway: &Gateway) -> Option<Refusal> {
     let class = world.mesh.gateway_api.classes.get(&gateway.class.0);
     let by_class = class.and_then(|class| class.parameters.as_ref());
@@ -319,7 +319,7 @@ fn conflict(one: &Heard<'_>, other: &Heard<'_>, reason: Reason) -> Refusal {
     refusal(reason, &one.listener.source, "spec.listeners", said)
 }
 
-/// Of listeners of one resource nobody came first. Those that have lost their place already are in nobody's way.
+/// Listeners of one resource have no order: all of them conflict. Listeners with an earlier conflict are ignored.
 fn conflicts_within(all: &mut [Heard<'_>], first: usize) {
     let open: Vec<usize> = (first..all.len())
         .filter(|index| all[*index].conflict.is_none())

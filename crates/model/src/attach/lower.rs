@@ -30,7 +30,7 @@ pub(super) struct Made {
     pub(super) virtual_services: Vec<Arc<VirtualService>>,
 }
 
-/// Stands between parts of names that nobody can have written.
+/// Separator in generated names; users cannot write it.
 const APART: char = '~';
 
 pub(super) fn lower(world: &World<'_>, opened: &[Open<'_>], outcomes: &[Outcome<'_>]) -> Made {
@@ -182,7 +182,8 @@ fn virtual_hosts(
     };
     let mut made: Vec<_> = all.into_iter().map(routed).collect();
     if heard.in_tls() {
-        // Each listener of TLS is told apart by its name before a host is asked for: what is another's is not this one's either.
+        // A client's server name selects a TLS listener before any host does. Hosts of another listener therefore get
+        // no routes here.
         let others = open.listeners.iter().filter_map(Heard::host);
         let others: BTreeSet<&Hostname> = others.filter(|host| closer(host)).collect();
         made.extend(others.into_iter().map(|host| (host.clone(), Vec::new())));
@@ -197,7 +198,7 @@ pub(super) fn closeness(own: &Hostname) -> Closeness {
     (!own.is_wildcard(), own.as_str().len())
 }
 
-/// Routes for a host: those whose own name is closest first, and of these as Gateway API ranks them.
+/// Routes for a host: those with the closest own name first, and among these in Gateway API's order.
 fn at_host(host: &Hostname, attached: &[&Outcome<'_>]) -> Vec<HttpRoute> {
     let mut by_closeness: BTreeMap<Closeness, Vec<&Outcome<'_>>> = BTreeMap::new();
     for one in attached {
@@ -319,7 +320,7 @@ fn until_all_is_taken(mut routes: Vec<HttpRoute>) -> Vec<HttpRoute> {
 struct OfService<'a> {
     service: &'a Service,
     source: &'a Source,
-    /// Of its own namespace: for everybody.
+    /// Routes in its own namespace: for all clients.
     producer: Vec<Said<'a>>,
     /// Of others: for their own clients.
     consumers: BTreeMap<&'a Namespace, Vec<Said<'a>>>,

@@ -11,7 +11,7 @@ use crate::names::{Hostname, Port};
 /// A route, and what became of it.
 pub(super) struct Outcome<'m> {
     pub(super) route: &'m Arc<Route>,
-    /// Its rules, with what they lead to.
+    /// Its rules, with their destinations.
     pub(super) rules: Vec<HttpRoute>,
     /// The same of connections.
     pub(super) connections: Vec<LayerFourRoute>,
@@ -68,7 +68,7 @@ pub(super) fn outcomes<'m>(world: &World<'m>, opened: &mut [Open<'m>]) -> Vec<Ou
     outcomes
 }
 
-/// None where it is somebody else's business.
+/// The attachment to a parent; `None` if the parent belongs to another controller.
 fn attached<'m>(
     world: &World<'m>,
     opened: &[Open<'m>],

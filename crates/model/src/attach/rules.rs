@@ -1,5 +1,5 @@
-//! Rules of routes with what they lead to: a backend that is not there or not permitted keeps its share of the requests, which are
-//! answered 500, or of the connections, which are reset.
+//! Rules of routes with their destinations. A missing or forbidden backend keeps its share: its requests get 500, its
+//! connections are reset.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::names::{Hostname, Namespace, Port};
 /// Placeholder host of a destination that does not exist.
 const NOWHERE: &str = "nowhere.invalid";
 
-/// The rules of a route of requests; adds what of their references is refused.
+/// The rules of a route of requests. Adds refused references to `refusals`.
 pub(super) fn requests(
     world: &World<'_>,
     route: &Route,
@@ -31,7 +31,7 @@ pub(super) fn requests(
         });
         made.mirrors = mirrors.collect();
         if made.answer.is_none() && made.route.iter().all(|one| one.weight == 0) {
-            // Nobody takes what it takes.
+            // No backend takes requests.
             made.answer = Some(Answer::Direct {
                 status: HttpRoute::MISSING_IN_GATEWAY_API,
                 body: Arc::default(),
@@ -59,7 +59,7 @@ pub(super) fn requests(
     rules.collect()
 }
 
-/// The rules of a route of connections, which take everything yet; adds what of their references is refused.
+/// The rules of a route of connections, so far without matches. Adds refused references to `refusals`.
 pub(super) fn connections(
     world: &World<'_>,
     route: &Route,
@@ -68,7 +68,7 @@ pub(super) fn connections(
     let rules = route.connections.iter().map(|rule| {
         let mut to = weighted(world, route, &rule.backends, refusals);
         if to.iter().all(|one| one.weight == 0) {
-            // Nobody takes what it takes: one alone would, whatever its weight.
+            // No backend takes connections. A single destination would take all, independent of its weight.
             for one in &mut to {
                 one.to.nowhere = Some("no backend has a weight".into());
             }

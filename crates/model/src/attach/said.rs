@@ -28,7 +28,7 @@ pub(super) fn said(
     let of_the_mesh = |one: &Gateway| one.is_waypoint() || one.is_east_west() || one.is_remote();
     let others = others.filter(|one| !is_ours(world, &one.class.0) && !of_the_mesh(one));
     said.extend(others.filter_map(|one| {
-        // A class that is declared is somebody's; one that is not is a mistake.
+        // A declared class belongs to another controller; an undeclared class is a mistake.
         let (class, source) = &one.class;
         if api.classes.contains_key(class) {
             return None;
@@ -180,7 +180,7 @@ fn listener(heard: &Heard<'_>) -> Part {
     };
     let programmed = against.or(heard.unresolved.as_ref());
     let programmed = match programmed {
-        // The specification has a ListenerSet's listener say what it says of a conflict everywhere.
+        // The specification demands the same text for a conflict in every condition of a ListenerSet's listener.
         Some(why) if heard.set.is_some() && heard.conflict.is_some() => {
             Condition::bad("Programmed", why)
         }
@@ -210,7 +210,7 @@ fn listener(heard: &Heard<'_>) -> Part {
     }
 }
 
-/// None where its Gateway is somebody else's.
+/// The status of a ListenerSet; `None` if its Gateway belongs to another controller.
 fn of_set(world: &World<'_>, opened: &[Open<'_>], set: &Arc<ListenerSet>) -> Option<Said> {
     let to = &set.parent;
     let open = opened.iter().find(|open| open.gateway.name == to.name);

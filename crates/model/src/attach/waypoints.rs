@@ -53,7 +53,7 @@ fn refusals(gateway: &Gateway) -> Vec<Refusal> {
     refusals
 }
 
-/// The Deployment, Service and account of each, but where somebody wrote its Pods.
+/// Adds the Deployment, Service and account of each waypoint, unless users wrote its Pods.
 pub(super) fn add(world: &World<'_>, further: &mut Further) {
     let good = |gateway: &&Arc<Gateway>| {
         refusals(gateway).is_empty() && world.mesh.flaws(gateway).is_empty()

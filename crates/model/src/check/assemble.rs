@@ -1,5 +1,5 @@
-//! Puts the mesh together from good resources: what depends on a namespace's labels or on the root namespace is decided
-//! here, and two resources that claim one name in the mesh are told apart, first come, first served.
+//! Assembles the mesh from good resources. It decides settings that depend on a namespace's labels or on the root
+//! namespace. Of two resources with the same name in the mesh, the first one wins.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -124,7 +124,7 @@ fn first_round(
             _ => {}
         }
     }
-    // The configuration lives in the namespace it calls the root; a folder has but one, wherever it is.
+    // The configuration is in the namespace that it names as root. In a folder there is only one, in any namespace.
     let home = |(id, _, config): &&(&ResourceId, &Stored, &Arc<crate::mesh::MeshConfig>)| {
         id.namespace.as_ref() == Some(&config.root_namespace)
     };

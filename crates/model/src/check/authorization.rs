@@ -451,7 +451,7 @@ impl Checking<'_> {
     }
 }
 
-/// A `*` in the middle matches only itself, which hardly anybody means.
+/// A `*` in the middle matches only itself, which is hardly ever intended.
 fn literal_star(text: &Text, report: &Report) {
     let value = &*text.value;
     let rest = value

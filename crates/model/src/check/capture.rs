@@ -26,7 +26,7 @@ const KNOWN: [&str; 6] = [
     INCLUDE_OUTBOUND_RANGES,
     EXCLUDE_OUTBOUND_RANGES,
 ];
-/// Istio's, and what they would need that a Pod here does not have.
+/// Istio's annotations for features that a Pod does not have here.
 const MEANINGLESS: [&str; 3] = [
     "excludeInterfaces",
     "kubevirtInterfaces",
@@ -36,7 +36,7 @@ const MEANINGLESS: [&str; 3] = [
 /// Annotation for the way the kernel redirects connections.
 const INTERCEPTION_MODE: &str = "sidecar.istio.io/interceptionMode";
 
-/// Reads them; what is wrong is reported, and the Pod is then not in force.
+/// Reads the annotations. Errors are reported, and the Pod is then not in force.
 pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureScope {
     let reader = Reader {
         annotations,
@@ -108,7 +108,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `*` and nothing said are everything; then what is left out counts.
+    /// `*` and a missing list mean everything; then the excluded list counts.
     fn scope<T>(
         &self,
         include: &'static str,

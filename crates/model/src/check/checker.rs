@@ -1,5 +1,5 @@
-//! Checks the same files again and again: a file that did not change is not read again, and where nothing is wrong a change is
-//! patched into the mesh instead of putting it together anew.
+//! Checks the same files repeatedly. An unchanged file is not parsed again. If there is no error, a change is patched
+//! into the mesh without assembling it anew.
 //!
 //! ```text
 //! files ─ same as before? ─▶ what was read of them ─┬ all is well, kinds that touch nothing else ─▶ patch the mesh ─▶ Changes
@@ -46,12 +46,12 @@ pub struct Patch {
 /// Something of a mesh before and after; absent where it was not there.
 pub type Turn<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
-/// For whom a resource is: workloads of a namespace, or of all if it is the root namespace.
+/// The workloads that a resource applies to: those of a namespace, or all if it is the root namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach {
     /// Its namespace.
     pub namespace: Namespace,
-    /// Which of them, where it says that.
+    /// Its selector, if it has one.
     pub selector: Option<Labels>,
 }
 
@@ -79,17 +79,18 @@ pub struct Changes {
     pub policies: BTreeSet<ResourceName>,
     /// The hosts of VirtualServices, and of those that hand over to them; `None` where none of them changed.
     pub routes: Option<BTreeSet<Hostname>>,
-    /// For whom Sidecars and PeerAuthentications are and were: how workloads listen, and may be called.
+    /// Workloads of changed Sidecars and PeerAuthentications, before and after. Their listeners, and the way to call
+    /// them, may change.
     pub inbound: Vec<Reach>,
     /// Some of these were PeerAuthentications.
     pub peers: bool,
-    /// For whom RequestAuthentications are and were.
+    /// Workloads of changed RequestAuthentications, before and after.
     pub tokens: Vec<Reach>,
-    /// For whom Telemetry is and was.
+    /// Workloads of changed Telemetries, before and after.
     pub telemetry: Vec<Reach>,
-    /// For whom RateLimits are and were.
+    /// Workloads of changed RateLimits, before and after.
     pub rate_limits: Vec<Reach>,
-    /// For whom HealthChecks are and were; without a selector, for gateways anywhere.
+    /// Workloads of changed HealthChecks, before and after; without a selector, all gateways.
     pub health_checks: Vec<Reach>,
 }
 
@@ -172,7 +173,7 @@ impl Checker {
             return None;
         }
         let changes = patch.apply(mesh);
-        // A clash: only the whole can tell who came first.
+        // A clash: only a check of all resources knows the first one.
         self.plain = changes.is_some();
         Some((patch, changes?))
     }
@@ -483,7 +484,7 @@ impl Changes {
         }
     }
 
-    /// Notes whose routes follow from a VirtualService that is in the mesh.
+    /// Notes the services whose routes follow from a VirtualService in the mesh.
     fn routed(&mut self, mesh: &Mesh, one: &VirtualService) {
         let to_it = |route: &HttpRoute| {
             let delegate = route.delegate.as_ref();
@@ -500,7 +501,7 @@ impl Changes {
         self.routes.get_or_insert_default().extend(hosts);
     }
 
-    /// Notes for whom a resource is that says something of others.
+    /// Notes the workloads of a resource with settings for workloads.
     fn note(&mut self, checked: &Checked) {
         match checked {
             Checked::Sidecar(one) => {

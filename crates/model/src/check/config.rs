@@ -155,7 +155,7 @@ fn default_exports(written: &written::DefaultExports, report: &Report) -> Defaul
     }
 }
 
-/// Puts what is written over the defaults.
+/// Applies the written settings over the defaults.
 fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
     let trust_domain = |text: &Text| {
         report.parsed(

@@ -183,7 +183,7 @@ fn bounded(
     u32::try_from(number.value).ok().filter(|_| valid)
 }
 
-/// The selector and the template of a controller whose Pods run for ever.
+/// The selector and the template of a controller whose Pods run forever.
 fn lasting(
     kind: ControllerKind,
     meta: &Meta,
@@ -266,7 +266,7 @@ fn strategy(written: &written::Strategy, report: &Report) -> Option<Strategy> {
     })
 }
 
-/// Words to a sidecar that stand on the controller itself, where nobody hears them.
+/// Reports sidecar settings on the controller itself, where no proxy reads them.
 fn misplaced(kind: ControllerKind, meta: &Meta, report: &Report) {
     const OF_PODS: [&str; 3] = [
         "sidecar.istio.io/",

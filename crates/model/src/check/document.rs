@@ -1,4 +1,4 @@
-//! One document: what it is, what it is called, and which check it goes to.
+//! Reads one document: its kind, its name, and the check for its kind.
 
 use std::sync::Arc;
 
@@ -192,7 +192,7 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
     read.diagnostics.extend(report.into_diagnostics());
 }
 
-/// Keeps what is to be in force of a bad security resource.
+/// Keeps the part of an invalid security resource that stays in force.
 fn hold(
     id: &ResourceId,
     checked: Checked,
@@ -369,7 +369,7 @@ enum Outcome {
     Good(ResourceId, Checked),
     /// Not in force.
     Bad(ResourceId),
-    /// A bad security resource whose namespace is known, and whose name is not: under a name that stands for it.
+    /// An invalid security resource with a readable namespace and an unreadable name. It gets a replacement name.
     Unnamed(ResourceId, Checked, Called),
     /// Not in force, and without a whole name; its kind where that can be read.
     Lost(Option<&'static str>, Called),
@@ -596,7 +596,7 @@ fn unread(header: &Header, group: Option<&str>, kind: &str, at: &At, report: &Re
     Outcome::Nothing
 }
 
-/// A kind that nobody here knows.
+/// An unknown kind.
 fn stranger(
     header: &Header,
     group: Option<&str>,
@@ -618,7 +618,7 @@ fn stranger(
         }
         _ => {
             unknown_kind(kind, at, report);
-            // It may be a misspelt kind whose good version is remembered.
+            // It may be a misspelt kind with a last good version.
             match group {
                 Some(SECURITY) => Outcome::MayBe(SECURITY_KINDS.into(), called(header)),
                 _ => Outcome::Lost(None, called(header)),

@@ -16,7 +16,7 @@ use crate::written::endpoints as written;
 
 /// Label that names the Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Labels by which Kubernetes' controllers know what they wrote of whom a Service selects.
+/// Labels by which Kubernetes' controllers mark the slices that they wrote for a Service's selector.
 const WRITTEN_BY: [(&str, &str); 2] = [
     (
         "endpointslice.kubernetes.io/managed-by",
@@ -228,7 +228,7 @@ impl<'a> Checking<'a> {
         Some(EndpointAddress::Ip(address))
     }
 
-    /// The Pod that an endpoint is to be; what else it may be means nothing here.
+    /// The Pod that an endpoint must be; other kinds mean nothing here.
     fn pod(&self, target: &written::TargetRef, at: &At) -> Option<ResourceName> {
         let kind = target.kind.as_ref()?;
         if &*kind.value != "Pod" {
@@ -244,7 +244,7 @@ impl<'a> Checking<'a> {
         Some(ResourceName::new(namespace, name.value.clone()))
     }
 
-    /// Says what of an endpoint is not heard.
+    /// Reports the ignored fields of an endpoint.
     fn unheard(&self, written: &written::Endpoint, pod: Option<&ResourceName>) {
         if self.of_selector {
             return;

@@ -55,7 +55,7 @@ pub(super) fn checked(
     }
 }
 
-/// Reads what is pointed at; `usual` is the group and kind where none is said. The caller finishes the fields.
+/// Reads a reference. `usual` is the default group and kind. The caller finishes the fields.
 fn reference(
     fields: &mut Fields<'_>,
     usual: (&str, &str),
@@ -93,7 +93,7 @@ fn at_most(count: usize, most: usize, what: &str, at: &At, report: &Report) {
     }
 }
 
-/// Something of Gateway API that is not done here, whatever else is written.
+/// Reports a part of Gateway API that Voile does not support.
 fn not_done(what: &str, help: &str, at: &At, report: &Report) {
     let message = format!("{what} is not yet supported, and would not be in force");
     report.error(codes::NOT_YET, at, message, help);

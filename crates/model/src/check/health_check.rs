@@ -12,7 +12,7 @@ use crate::mesh::HealthCheck;
 use crate::mesh::health_check::{CheckQuestion, CheckTerms, MAX_EXPECTED};
 use crate::written::{Text, health_check as written};
 
-/// From one question to the next where nothing is said: Kubernetes' `periodSeconds`.
+/// Default interval: Kubernetes' `periodSeconds`.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The least of it: each proxy asks each endpoint.
@@ -24,10 +24,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Default jitter of the interval, in hundredths: proxies that start together soon diverge.
 const JITTER_PERCENT: u32 = 10;
 
-/// Good answers in a row where nothing is said: Kubernetes' `successThreshold`.
+/// Default number of good answers in a row: Kubernetes' `successThreshold`.
 const HEALTHY: u32 = 1;
 
-/// Bad answers in a row where nothing is said: Kubernetes' `failureThreshold`.
+/// Default number of bad answers in a row: Kubernetes' `failureThreshold`.
 const UNHEALTHY: u32 = 3;
 
 /// Most answers in a row that are waited for.

@@ -12,7 +12,7 @@ use crate::mesh::intent::{Gateway, Intent, Intents};
 
 pub(super) use destination::destination;
 
-/// Istio's Gateway. Analysis looks at one that asks for what is not in force yet, too.
+/// Reads Istio's Gateway. Analysis also sees a Gateway with fields that are not yet in force.
 pub(super) fn gateway(
     meta: Meta,
     fields: &mut Fields<'_>,

@@ -1,5 +1,6 @@
-//! Istio's labels and annotations: each is obeyed, or a warning names it and says what is so instead. `values::labels_and_annotations`
-//! calls this for resources and for the templates of Pods. It never refuses a resource: Kubernetes takes any key.
+//! Istio's labels and annotations. Each is either obeyed, or a warning names it and describes Voile's behaviour.
+//! `values::labels_and_annotations` calls this for resources and for the templates of Pods. It never refuses a
+//! resource: Kubernetes accepts any key.
 
 use crate::codes;
 use crate::decode::Report;
@@ -10,7 +11,7 @@ use crate::written::TextMap;
 const GROUP: &str = "istio.io";
 /// `capture` reads these and names the wrong ones.
 const CAPTURE: &str = "traffic.sidecar.istio.io";
-/// Tools of Istio mark what they made with keys of this group; nothing is asked for.
+/// Istio's tools mark generated resources with keys of this group; the keys request nothing.
 const OPERATOR: &str = "operator.istio.io";
 
 /// Keys that are obeyed, and marks that ask for nothing.
@@ -62,7 +63,7 @@ const METRICS: &str = "metrics are Istio's standard ones";
 const READINESS: &str = "a proxy is ready when it has its configuration";
 const CANARY: &str = "all requests go to the waypoint of istio.io/use-waypoint";
 
-/// Keys that change nothing here, with what is so instead.
+/// Keys without effect here, with Voile's behaviour.
 const WITHOUT_EFFECT: [(&str, &str); 48] = [
     ("alpha.istio.io/canonical-serviceaccounts", LEGACY),
     ("alpha.istio.io/kubernetes-serviceaccounts", LEGACY),
@@ -183,7 +184,7 @@ const WITHOUT_EFFECT: [(&str, &str); 48] = [
     ),
 ];
 
-/// Annotations that Istio has deprecated, with what it takes instead. Those without effect are named anyway.
+/// Annotations that Istio has deprecated, with their replacements. A warning names those without effect in any case.
 const DEPRECATED: [(&str, &str); 1] = [(
     "sidecar.istio.io/inject",
     "write it as a label, which Istio's injector looks at first",
@@ -207,14 +208,14 @@ const ALPHA: [&str; 14] = [
     "traffic.sidecar.istio.io/includeOutboundPorts",
 ];
 
-/// Says whether Istio takes a value, and what it takes.
+/// Test of a value as Istio does it, and a description of accepted values.
 type Takes = (fn(&str) -> bool, &'static str);
 
 const NUMBER: Takes = (|text| text.parse::<u32>().is_ok(), "a number of 0 or more");
 const QUANTITY: Takes = (is_quantity, "a quantity such as 100m, 2 or 128Mi");
 
-/// Annotations without effect here whose values Istio checks: it injects no Pod that has a wrong one. `capture` and `pod` check those
-/// that are obeyed.
+/// Annotations without effect here whose values Istio checks: it injects no Pod with a wrong value. `capture` and `pod`
+/// check the obeyed annotations.
 const VALUES: [(&str, Takes); 9] = [
     (
         "prometheus.istio.io/merge-metrics",

@@ -186,10 +186,10 @@ pub(super) const UNREAD: &[(&str, &str, Unread)] = &[
     ("install.istio.io", "IstioOperator", Unread::Installation),
 ];
 
-/// The group of the kinds that decide who may call.
+/// The group of the security kinds, which decide about callers.
 pub(super) const SECURITY: &str = "security.istio.io";
 
-/// Kinds whose loss opens something.
+/// Kinds whose loss would permit more.
 pub(super) const SECURITY_KINDS: [&str; 3] = [
     "PeerAuthentication",
     "AuthorizationPolicy",

@@ -89,8 +89,8 @@ impl Known {
     }
 }
 
-/// From one list of files to the next, by their places in the lists: what is the same file in both, and is not the same `Arc`; what is
-/// only in the first, or only in the second.
+/// Differences between two lists of files, by their indexes: files in both lists that are not the same `Arc`, files
+/// only in the first list, files only in the second.
 #[derive(Default)]
 struct Steps {
     there: Vec<(usize, usize)>,
@@ -150,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// Files come, go, change, change places and names, alone and all at once: what is known follows, and what is said to have changed
-    /// is what did.
+    /// Files appear, disappear, change, move and get new names, alone and all at once. The known files follow, and
+    /// exactly the changed files are reported as changed.
     #[test]
     fn what_is_known_of_files_follows_them_wherever_they_stand() {
         let text = |random: &mut fastrand::Rng| {

@@ -405,7 +405,8 @@ fn service_port(
     })
 }
 
-/// `appProtocol`, else the port name's prefix, else found out on the wire, but for ports whose servers speak first.
+/// The protocol of a port: `appProtocol`, else the port name's prefix, else detected, except on ports whose servers
+/// speak first.
 fn protocol(app_protocol: Option<&str>, name: &str, number: Port) -> Protocol {
     let by_name = || {
         // Before `grpc`, whose prefix it shares.

@@ -1,5 +1,5 @@
-//! The last good version of a resource stays in force while what is written now is bad. A resource that is gone from a
-//! file that reads well is gone.
+//! The last good version of a resource stays in force while its current text is bad. A resource that is missing from a
+//! readable file is removed.
 
 use super::{Read, ResourceId, Resources, Stored, shut};
 use crate::codes;

@@ -42,7 +42,7 @@ pub(super) fn merge(rules: &mut Vec<Arc<DestinationRule>>, diagnostics: &mut Vec
     }
 }
 
-/// Says what of a rule is not in force since an older one for the same host names the same clients.
+/// Reports the parts of a rule that are not in force because an older rule for the same host names the same clients.
 fn rivals(older: &DestinationRule, rule: &DestinationRule) -> Option<Diagnostic> {
     let (Visibility::Namespaces(known), Visibility::Namespaces(named)) =
         (&older.visibility, &rule.visibility)

@@ -19,7 +19,7 @@ const TLS_MODE: &str = "security.istio.io/tlsMode";
 
 /// Annotation of an entry that was made for a member of a group.
 pub const GROUP: &str = "istio.io/autoRegistrationGroup";
-/// Annotation of an entry whose workload is asked how it is.
+/// Annotation of an entry whose workload has a health check.
 pub const HEALTH_CHECKED: &str = "proxy.istio.io/health-checks-enabled";
 
 /// Name of the only cluster there is.
@@ -32,7 +32,7 @@ pub(super) fn workload_entry(
 ) -> Option<Checked> {
     let written = report.required(written::WorkloadEntry::read(fields), &meta.at, "spec")?;
     let Some(mut endpoint) = endpoint(&written, report) else {
-        // A warning has named it; there is nobody to call.
+        // A warning has named it; it has no address to call.
         return is_of_network(&written).then(|| Checked::Services(Vec::new(), Vec::new()));
     };
     // Istio selects by the labels of the specification, and takes those of metadata where it has none.

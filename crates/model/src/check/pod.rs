@@ -20,7 +20,7 @@ use crate::written::pod as written;
 pub(super) const INJECT: &str = "sidecar.istio.io/inject";
 /// Annotation that says whether a node proxy takes the Pod's connections; Istio's CNI writes it.
 pub(super) const REDIRECTION: &str = "ambient.istio.io/redirection";
-/// Label of a Pod or namespace that says by whom its connections are to be taken.
+/// Label of a Pod or namespace that selects the proxy for its connections.
 pub(super) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Annotation that says whether probes go round the sidecar.
 const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";

@@ -1,5 +1,5 @@
-//! Checks of the probes of containers and WorkloadGroups: Kubernetes' defaults and bounds. A probe is a promise that somebody is asked, so what
-//! would not be asked as written is refused.
+//! Checks of the probes of containers and WorkloadGroups: Kubernetes' defaults and bounds. A probe that cannot run as
+//! written is refused.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ const FRAMING: [&str; 7] = [
 enum Among<'a> {
     /// A container, which is asked at its own address.
     Container(&'a [ContainerPort]),
-    /// A member of a WorkloadGroup, whose proxy asks it beside itself.
+    /// A member of a WorkloadGroup, checked by the proxy beside it.
     Member,
 }
 

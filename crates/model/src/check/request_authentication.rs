@@ -41,7 +41,7 @@ const RESERVED: [&str; 12] = [
     "cookie",
 ];
 
-/// Always gives a resource: a bad one says at least what it was meant for.
+/// Always returns a resource: an invalid one keeps at least its target.
 pub(super) fn request_authentication(
     meta: Meta,
     fields: &mut Fields<'_>,

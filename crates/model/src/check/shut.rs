@@ -1,15 +1,16 @@
-//! Fail closed: a security resource that cannot be put into force, and never was, denies what it decides about, and nothing else.
+//! Fail closed: a security resource that is invalid and has no last good version denies the traffic that it decides
+//! about, and nothing else.
 //!
-//! | kind | what is denied |
+//! | kind | denied traffic |
 //! |---|---|
-//! | PeerAuthentication | plaintext where it says a mode: for its workloads, or for the ports of them that it names |
-//! | AuthorizationPolicy ALLOW | what no other ALLOW policy allows to its workloads; what its own rules allow passes if they are readable |
-//! | DENY, CUSTOM | what its rules match; if they cannot be read, every request to its workloads |
+//! | PeerAuthentication | plaintext, if it sets a mode: to its workloads, or to their ports that it names |
+//! | AuthorizationPolicy ALLOW | requests to its workloads that no other ALLOW policy allows; its own readable rules still allow |
+//! | DENY, CUSTOM | requests that its rules match; with unreadable rules, every request to its workloads |
 //! | AUDIT, dry run | nothing |
-//! | RequestAuthentication | requests that carry a token where it looks for one |
+//! | RequestAuthentication | requests with a token in one of its places |
 //! | BackendTLSPolicy | calls of its Services |
 //!
-//! A selector that cannot be read stands for the namespace, and in the root namespace for the mesh.
+//! An unreadable selector means the namespace, and in the root namespace the mesh.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::source::Source;
 /// Begins the name of what has none that can be read; no resource's name has a colon.
 const UNNAMED: &str = "unreadable:";
 
-/// A name for a resource whose own cannot be read: no other has it.
+/// A unique name for a resource whose own name is unreadable.
 pub(super) fn unnamed(source: &Source) -> Arc<str> {
     format!("{UNNAMED}{source}").replace('/', ":").into()
 }
@@ -141,8 +142,8 @@ fn refusing(mut one: RequestAuthentication, unread: bool) -> Option<RequestAuthe
     (!one.rules.is_empty()).then_some(one)
 }
 
-/// Puts into force what is held of the bad. It is not among the mesh's resources, so that the next reading does not take it for what
-/// was good.
+/// Puts the held parts of invalid resources into force. They are not among the mesh's resources, so that the next check
+/// does not take them for a last good version.
 pub(super) fn shut(
     mesh: &mut Mesh,
     broken: BTreeMap<ResourceId, Stored>,
@@ -192,7 +193,7 @@ pub(super) fn shut(
     mesh.peer_authentications.rotate_left(before);
 }
 
-/// For whom a policy is.
+/// Scope of a policy, in words.
 fn scope(namespace: &Namespace, root: &Namespace, selects: bool) -> String {
     match (namespace == root, selects) {
         (true, false) => "the whole mesh".to_owned(),

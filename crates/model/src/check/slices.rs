@@ -75,7 +75,7 @@ pub(super) fn follow(mesh: &mut Mesh, said: &Said, changes: &mut Changes) {
     }
 }
 
-/// The Services of which it may be said otherwise who is behind them.
+/// The Services whose endpoints may have changed.
 fn concerned(mesh: &Mesh, said: &Said, changes: &Changes) -> BTreeSet<ResourceName> {
     let slices = &mesh.endpoint_slices;
     let mut concerned: BTreeSet<ResourceName> = said.keys().cloned().collect();
@@ -154,7 +154,7 @@ fn replace_strangers(
     }
 }
 
-/// Notes the workloads of which slices say something else than before: they are as they were, and what they stand behind is not.
+/// Notes the workloads whose slices changed: the workloads are unchanged, but their services are not.
 fn note_known(
     mesh: &Mesh,
     (service, before): (&ResourceName, &Places),

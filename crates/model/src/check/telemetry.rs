@@ -1,5 +1,5 @@
-//! Check of Telemetry. A filter that cannot be read refuses the resource by name: what its author wanted logged or kept
-//! quiet cannot be guessed.
+//! Check of Telemetry. A filter that cannot be parsed refuses the resource by name: the author's intent cannot be
+//! guessed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

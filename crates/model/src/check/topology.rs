@@ -33,7 +33,7 @@ const FORWARDS: [(&str, Option<ForwardClientCertificate>); 6] = [
     ),
 ];
 
-/// Reads it; what is wrong is reported, and the Pod is then not in force.
+/// Reads the annotation. Errors are reported, and the Pod is then not in force.
 pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topology {
     let none = Topology::default();
     let Some(text) = annotations.get(ANNOTATION) else {
@@ -51,7 +51,7 @@ pub(super) fn topology(annotations: &Labels, at: &At, report: &Report) -> Topolo
             return none;
         }
     };
-    // Lines inside of an annotation are nobody's: all we can name is where its Pod begins.
+    // A line inside an annotation has no line of its own in the file: errors name the start of its Pod.
     super::config::pin(&mut root, at.place);
     let Value::Map(entries) = &root.value else {
         report.error(codes::WRONG_TYPE, &at, "a mapping is wanted here", "");

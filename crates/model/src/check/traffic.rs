@@ -207,7 +207,7 @@ fn locality(written: &written::LocalitySetting, report: &Report) -> LocalitySett
     }
 }
 
-/// Shares that are not a hundred in all are somebody's mistake, as in Istio.
+/// Shares that do not sum to a hundred are an error, as in Istio.
 fn distribute(written: &written::Distribute, report: &Report) -> Option<Distribute> {
     let place = |text: &Text| {
         let whole = match &*text.value {

@@ -65,7 +65,7 @@ pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Result
     ))
 }
 
-/// Checks metadata but for the name, whose place is given.
+/// Checks metadata except the name; `at` is the name's location.
 pub(super) fn meta_of(header: &Header, name: ResourceName, at: At, report: &Report) -> Meta {
     let metadata = &header.metadata;
     let (labels, annotations) = labels_and_annotations(metadata, report);
@@ -166,7 +166,7 @@ pub(super) fn namespace(text: &Text, report: &Report) -> Option<Namespace> {
     )
 }
 
-/// `exportTo`: `*` is everybody, `.` the own namespace, `~` nobody; nothing said is everybody.
+/// `exportTo`: `*` is every namespace, `.` the own namespace, `~` none; a missing list is every namespace.
 pub(super) fn visibility(list: &[Text], own: &Namespace, report: &Report) -> Visibility {
     if list.is_empty() || list.iter().any(|text| &*text.value == "*") {
         return Visibility::Public;
@@ -179,7 +179,7 @@ pub(super) fn visibility(list: &[Text], own: &Namespace, report: &Report) -> Vis
     Visibility::Namespaces(named.collect())
 }
 
-/// The same said for whatever says nothing itself.
+/// The same for the mesh's defaults.
 pub(super) fn exports(list: &[Text], report: &Report) -> Exports {
     if list.is_empty() || list.iter().any(|text| &*text.value == "*") {
         return Exports::All;

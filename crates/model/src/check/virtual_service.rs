@@ -1,5 +1,5 @@
-//! Check of VirtualService. One reading serves who obeys it and analysis, which also looks at what asks for something that is not
-//! in force yet: that is an error by name, and leaves the resource out.
+//! Check of VirtualService. One parse serves proxies and analysis; analysis also sees resources with fields that are
+//! not yet in force. Such a field is an error by name, and keeps the resource out of force.
 
 mod actions;
 mod connections;
@@ -308,7 +308,7 @@ impl Reading<'_> {
         Some(read)
     }
 
-    /// A token is verified where requests come in: at gateways, and not by who calls.
+    /// Checks that matches on tokens are at gateways: callers in the mesh do not verify tokens.
     fn verified(&self, read: &HttpMatch, at: &At) {
         let in_mesh = match read.criteria.get(&Subject::Gateways) {
             Some(Criterion::OneOf(names)) => names.iter().any(|name| &**name == MESH),
@@ -433,7 +433,7 @@ impl Reading<'_> {
         })
     }
 
-    /// 0 where none is written; none where it is bad.
+    /// The weight; 0 if missing, `None` if invalid.
     fn weight(&self, fields: &mut Fields<'_>) -> Option<u32> {
         let weight = fields.integer("weight");
         weight.map_or(Some(0), |weight| values::weight(&weight, self.report))

@@ -1,4 +1,4 @@
-//! Checks of WorkloadGroup: who may join by itself, and what it is then.
+//! Checks of WorkloadGroup: the condition for joining, and the resulting workload.
 
 use super::networking::described;
 use super::probe;
@@ -61,7 +61,7 @@ pub(super) fn read(
     }
     let described = described(template, report);
     let said = values::labels(&written.labels, report);
-    // Istio's order: what `metadata` says is stronger than the template.
+    // Istio's order: `metadata` precedes the template.
     let labels: Labels = described
         .labels
         .iter()

@@ -1,4 +1,4 @@
-//! The fields of one mapping. Asking for a field makes it known; `finish` reports what nobody asked for.
+//! The fields of one mapping. Reading a field marks it as known; `finish` reports all other fields.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
         entries.any(|(key, node)| &*key.text == name && !node.is_null())
     }
 
-    /// The text of a field, whatever it is taken for; asking does not make it known.
+    /// The text of a field, if its value is text. The call does not mark the field as known.
     pub(crate) fn plain(&self, name: &str) -> Option<&'a str> {
         let (_, node) = self.entries.iter().find(|(key, _)| &*key.text == name)?;
         match &node.value {
@@ -163,8 +163,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Fields that are known and change nothing, each with what is so instead: a warning where one is there. Everything else of the
-    /// resource is in force.
+    /// Known fields without effect, each with Voile's behaviour. A warning reports each field that is present. All
+    /// other fields of the resource are in force.
     pub fn without_effect(&mut self, fields: &[(&'static str, &str)]) {
         for (name, instead) in fields {
             if let Some(cursor) = self.get(name) {
@@ -178,8 +178,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that is known and obeyed by no proxy: a warning where it asks for something else than what is so anyway, with what
-    /// becomes of it. Everything else of the resource is in force.
+    /// A known field that no proxy obeys. A warning reports a value other than Voile's behaviour, with the consequence.
+    /// All other fields of the resource are in force.
     pub fn not_obeyed(
         &mut self,
         name: &'static str,
@@ -195,7 +195,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reports what nobody asked for.
+    /// Reports unread fields.
     pub fn finish(self) {
         let protobuf = self.cursor.report.is_protobuf();
         for (key, _) in self.entries {

@@ -1,4 +1,5 @@
-//! One command between its percent signs: which exist, what they take, and which of Envoy's are refused and why.
+//! Access log commands between percent signs: the existing commands, their arguments, and the commands of Envoy that
+//! are refused, with reasons.
 
 use std::sync::Arc;
 
@@ -234,7 +235,7 @@ const REFUSED: [&str; 26] = [
     "VIRTUAL_CLUSTER_NAME",
 ];
 
-/// Reads one command, which begins after its percent sign. Gives what is behind its last one.
+/// Reads one command, which begins after its percent sign. Returns it with the text after its last one.
 pub(super) fn parse(text: &str) -> Result<(Command, &str), FormatError> {
     let name_end = text
         .find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'))

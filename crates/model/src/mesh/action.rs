@@ -31,7 +31,7 @@ pub enum Answer {
     },
 }
 
-/// `rewrite`: what goes on is not what came.
+/// `rewrite`: changes of the request before it is forwarded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rewrite {
     /// Of the path, whose query stays.

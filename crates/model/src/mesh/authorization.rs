@@ -1,5 +1,5 @@
-//! Istio's AuthorizationPolicy, checked: who may do what to which workloads. Every value is a typed matcher here; what a
-//! rule means for a request is decided by `voile-policy`.
+//! Istio's AuthorizationPolicy, checked: permissions of callers at workloads. Every value is a typed matcher here;
+//! `voile-policy` evaluates rules for requests.
 
 pub mod values;
 

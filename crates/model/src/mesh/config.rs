@@ -1,4 +1,4 @@
-//! Mesh-wide settings: what the ConfigMap `istio` says, with Istio's defaults where it is silent.
+//! Mesh-wide settings: the ConfigMap `istio`, with Istio's defaults for unset fields.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct MeshConfig {
     pub source: Option<Source>,
     /// Trust domain of our own identities.
     pub trust_domain: TrustDomain,
-    /// Other trust domains whose identities count as ours.
+    /// Other trust domains whose identities belong to this mesh.
     pub trust_domain_aliases: Vec<TrustDomain>,
     /// Namespace whose policies hold for the whole mesh.
     pub root_namespace: Namespace,
@@ -71,7 +71,7 @@ pub struct DefaultExports {
 /// Namespaces that a resource is exported to, independent of its own namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Exports {
-    /// Everybody.
+    /// Every namespace.
     #[default]
     All,
     /// These.
@@ -261,7 +261,7 @@ impl Default for ProxySettings {
 pub struct ExtensionProvider {
     /// Its name.
     pub name: Arc<str>,
-    /// Istio's field that says what it is, such as `envoyExtAuthzHttp`.
+    /// Istio's field for the kind of provider, such as `envoyExtAuthzHttp`.
     pub kind: Arc<str>,
     /// Settings of the provider.
     pub provider: Provider,
@@ -284,7 +284,7 @@ pub enum Provider {
     Prometheus,
     /// `envoyExtAuthzHttp` and `envoyExtAuthzGrpc`: decides about requests.
     ExtAuthz(ExtAuthzProvider),
-    /// Nothing that anybody can use.
+    /// A provider that Voile cannot use.
     Other,
 }
 
@@ -373,7 +373,7 @@ pub struct HttpAuthorizer {
     pub path_prefix: Arc<str>,
     /// Headers of the request that it is told, besides those that it always is; in lower case.
     pub request_headers: Vec<StringMatch>,
-    /// Headers that it is told whatever the request says; names in lower case.
+    /// Headers that every check has, independent of the request; names in lower case.
     pub additional_headers: Vec<(Arc<str>, Arc<str>)>,
     /// Headers of its yes that the application is told.
     pub upstream_on_allow: Vec<StringMatch>,

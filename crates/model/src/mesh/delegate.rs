@@ -11,8 +11,8 @@ use crate::names::ResourceName;
 /// VirtualServices by name.
 pub(super) type ByName<'m> = HashMap<&'m ResourceName, &'m Arc<VirtualService>>;
 
-/// A VirtualService with the routes of those that it hands over to in their places. A route that hands over to what is not there,
-/// or cannot be handed over to, stays as it is, and leads nowhere.
+/// A VirtualService with delegated routes in place. A route whose delegate is missing or invalid stays unchanged and
+/// has no destination.
 pub(super) fn whole(one: &Arc<VirtualService>, all: &ByName<'_>) -> Arc<VirtualService> {
     if one.http.iter().all(|route| route.delegate.is_none()) {
         return Arc::clone(one);

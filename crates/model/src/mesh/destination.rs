@@ -39,7 +39,7 @@ pub struct DestinationRule {
     pub policy: TrafficPolicy,
     /// Named parts of the service, with policies of their own.
     pub subsets: BTreeMap<Arc<str>, Subset>,
-    /// Younger rules of its namespace for the same host, whose words it holds as well.
+    /// Younger rules of its namespace for the same host, whose settings are merged into it.
     pub merged: Vec<(ResourceName, Source)>,
 }
 

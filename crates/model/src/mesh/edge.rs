@@ -11,12 +11,12 @@ use super::{
 };
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
 
-/// The Gateway that a VirtualService of a namespace names; none for the proxies of the mesh, and for what is no name.
+/// The Gateway that a VirtualService of a namespace names; `None` for the proxies of the mesh, and for an invalid name.
 #[must_use]
 pub fn gateway_name(text: &str, own: &Namespace) -> Option<ResourceName> {
     match text.split_once('/') {
         None if text == MESH => None,
-        // An old way to name one of another namespace: NAME.NAMESPACE, and whatever follows.
+        // An old form for a Gateway of another namespace: NAME.NAMESPACE, with any further parts.
         None if text.contains('.') => {
             let (name, rest) = text.split_once('.')?;
             let namespace = rest.split('.').next()?;
@@ -58,7 +58,7 @@ impl Mesh {
         self.gateways.iter().filter(selects)
     }
 
-    /// The VirtualServices that route what comes to a Gateway, as its workloads in a namespace see them; oldest first.
+    /// The VirtualServices that route the traffic of a Gateway, as its workloads in a namespace see them; oldest first.
     pub fn routed_at<'m>(
         &'m self,
         gateway: &'m ResourceName,
@@ -90,7 +90,8 @@ impl Mesh {
         ports.find(leads).map(|port| port.number)
     }
 
-    /// The port of a gateway's workload to which a Service before it leads what comes to this port: there it listens, as in Istio.
+    /// The port at which a gateway's workload listens for this port: the target port of a Service in front of it, as in
+    /// Istio.
     #[must_use]
     pub fn port_behind(&self, workload: &Workload, port: Port) -> Option<Port> {
         let services = self.services_of(workload);

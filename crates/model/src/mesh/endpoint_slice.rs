@@ -20,7 +20,7 @@ pub struct EndpointSlice {
     pub name: ResourceName,
     /// Which of the two kinds it is.
     pub kind: SliceKind,
-    /// The name of the Service that it is for, in its namespace; `None` is for nobody.
+    /// Name of its Service, in its namespace; `None` without a Service.
     pub service: Option<Arc<str>>,
     /// File and line of its definition.
     pub source: Source,
@@ -70,7 +70,7 @@ pub struct SlicePort {
     pub number: Port,
 }
 
-/// Somebody who answers.
+/// An endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SliceEndpoint {
     /// Its address.
@@ -135,13 +135,13 @@ pub(crate) type Places = BTreeMap<EndpointAddress, Place>;
 /// All slices of a mesh.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EndpointSlices {
-    /// By the name of the Service that they are for; without a name those for nobody.
+    /// By the name of their Service; the name is empty for slices without a Service.
     by_service: BTreeMap<ResourceName, OfService>,
-    /// Of which Services an address is said.
+    /// Services whose slices name an address.
     by_address: HashMap<IpAddr, BTreeSet<ResourceName>>,
 }
 
-/// The slices of a Service, and what they come to.
+/// The slices of a Service, and their merged data.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct OfService {
     slices: BTreeMap<(SliceKind, Arc<str>), Arc<EndpointSlice>>,
@@ -171,7 +171,7 @@ impl EndpointSlices {
         self.by_service.get(service).map(|one| &one.places)
     }
 
-    /// The Services of which an address is said.
+    /// The Services whose slices name an address.
     pub(crate) fn services_at(&self, address: IpAddr) -> impl Iterator<Item = &ResourceName> {
         self.by_address.get(&address).into_iter().flatten()
     }
@@ -208,7 +208,7 @@ impl EndpointSlices {
         }
     }
 
-    /// Puts together what is said of a Service.
+    /// Merges the slices of a Service.
     pub(crate) fn put_together(&mut self, service: &ResourceName) {
         let Some(of_service) = self.by_service.get_mut(service) else {
             return;
@@ -231,13 +231,14 @@ impl EndpointSlice {
         ResourceName::new(self.name.namespace.clone(), name)
     }
 
-    /// All who are said to answer.
+    /// All its endpoints.
     pub fn endpoints(&self) -> impl Iterator<Item = &SliceEndpoint> {
         self.subsets.iter().flat_map(|subset| &subset.endpoints)
     }
 }
 
-/// Puts together what is said of each address: all the ports; of the rest what the readiest says, and the first slice by name of those.
+/// Merges the data of each address: all ports, and the other fields from the readiest endpoint. Among equals the first
+/// slice by name counts.
 fn places<'a>(slices: impl Iterator<Item = &'a Arc<EndpointSlice>>) -> Places {
     let mut all = Places::new();
     for subset in slices.flat_map(|slice| &slice.subsets) {
@@ -369,7 +370,7 @@ impl Mesh {
             .collect()
     }
 
-    /// A workload for each address of a Service's slices at which nobody is known.
+    /// A workload for each address of a Service's slices without a known workload.
     pub(crate) fn strangers(&self, service: &Service, owners: &Owners) -> Vec<Workload> {
         let own = &service.key.namespace;
         let places = self.places_of(service).into_iter().flatten();

@@ -15,9 +15,9 @@ pub use said::{Condition, Part, Reason, Refusal, Said};
 
 /// Group of Gateway API's kinds.
 pub const GROUP: &str = "gateway.networking.k8s.io";
-/// Which of our Gateways a Pod is for: on Pods that somebody else starts, and on those that are started for one.
+/// Label with a Pod's Gateway: on Pods that users start, and on generated ones.
 pub const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
-/// Its class, on what is made for it.
+/// Label with the Gateway's class, on generated resources.
 pub const GATEWAY_CLASS: &str = "gateway.networking.k8s.io/gateway-class-name";
 /// Controllers of the GatewayClasses that Voile serves: its own name, and Istio's, which users have already written.
 pub const CONTROLLERS: [&str; 2] = [
@@ -91,15 +91,15 @@ pub struct Gateway {
     pub places: Vec<(Arc<str>, Arc<str>, Source)>,
     /// The service account that it is said to have, where it stands for another mesh's.
     pub account: Option<Arc<str>>,
-    /// For a waypoint whose pods are other programs: the way to call them.
+    /// The way to call the pods of a waypoint that run another program than Voile.
     pub binding: Option<InboundBinding>,
     /// Location of `parametersRef`, if it has one.
     pub parameters: Option<Source>,
     /// ListenerSets that may add listeners to it.
     pub allowed_listeners: Admission,
-    /// Labels of what is made for it.
+    /// Labels of generated resources.
     pub labels: Labels,
-    /// Annotations of what is made for it.
+    /// Annotations of generated resources.
     pub annotations: Labels,
     /// Its own labels.
     pub own_labels: Labels,
@@ -193,7 +193,7 @@ pub enum Admission {
 pub struct LabelSelector {
     /// `matchLabels`.
     pub labels: Labels,
-    /// `matchExpressions`: a key, what is asked, and values.
+    /// `matchExpressions`: a key, an operator, and values.
     pub expressions: Vec<(Arc<str>, Operator, Vec<Arc<str>>)>,
 }
 
@@ -265,7 +265,7 @@ pub struct Route {
     pub source: Source,
     /// `metadata.creationTimestamp` in seconds since 1970, if written.
     pub created: Option<i64>,
-    /// Hosts it is for; none is all of what it attaches to.
+    /// Hosts it is for; empty means all hosts of its parents.
     pub hostnames: Vec<Hostname>,
     /// The Gateways and Services that it attaches to.
     pub parents: Vec<Parent>,

@@ -22,7 +22,7 @@ pub struct HealthCheck {
     pub name: ResourceName,
     /// File and line of its definition.
     pub source: Source,
-    /// The host whose endpoints are asked.
+    /// The host whose endpoints are checked.
     pub host: Hostname,
     /// Of its ports this one; `None` is each.
     pub port: Option<Port>,

@@ -1,6 +1,7 @@
-//! Networks: pods of one cannot reach those of another but through the other's gateway. Ours has the name that the root namespace's
-//! label says; what is said of it by that name is ours like what says nothing. Another one is reached by a Gateway of the class
-//! `istio-remote`, which says where its gateway is and as whom it answers; our own is entered by one of the class `istio-east-west`.
+//! Networks: pods of one network reach those of another only through the other's gateway. The label of the root
+//! namespace names our own network. Resources with that name, or with none, belong to ours. A Gateway of the class
+//! `istio-remote` gives the address and identity of another network's gateway. Traffic enters our network by a Gateway
+//! of the class `istio-east-west`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -79,7 +80,7 @@ fn number((kind, value, _): &(Arc<str>, Arc<str>, Source)) -> Option<IpAddr> {
 }
 
 impl Mesh {
-    /// The name of our own network; empty where nothing says it.
+    /// The name of our own network; empty if unset.
     #[must_use]
     pub fn own_network(&self) -> &str {
         let root: &Namespace = &self.config.root_namespace;

@@ -42,7 +42,7 @@ pub enum Question {
     Http {
         /// The port.
         port: Port,
-        /// Over TLS, whatever certificate is shown.
+        /// True for TLS; every certificate is accepted.
         tls: bool,
         /// Path and query, beginning with `/`, fit for a request line.
         path: Arc<str>,

@@ -1,4 +1,4 @@
-//! Our own RateLimit: how many requests a workload takes, by route and by who asks. Istio has no resource for it.
+//! Voile's own RateLimit: limits the requests of a workload, by route and by caller. Istio has no resource for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,8 +157,8 @@ impl Mesh {
         all.filter(move |one| self.is_limited(one, namespace, &workload.labels))
     }
 
-    /// The RateLimits that hold at a waypoint, by name, each with the services behind it that it aims at; those that are for the
-    /// waypoint's own Pod count whatever it takes, and have none.
+    /// The RateLimits at a waypoint, by name, each with its target services behind the waypoint. RateLimits for the
+    /// waypoint's own Pods count all requests and have no services.
     pub fn rate_limits_at<'m>(
         &'m self,
         waypoint: &'m Gateway,

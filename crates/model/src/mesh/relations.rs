@@ -178,7 +178,7 @@ fn target_ports(service: &Service, workload: &Workload) -> BTreeMap<Port, Port> 
     let target = |port: &super::ServicePort| match (&workload.kind, &port.target) {
         (WorkloadKind::Pod, TargetPort::Named(name)) => workload.named_ports.get(name).copied(),
         (WorkloadKind::Pod, TargetPort::Number(number)) => Some(*number),
-        // Entries name their ports after the service's port; what they do not name keeps the service's target.
+        // Entries name their ports after the service's port; a port without a name keeps the service's target.
         (_, TargetPort::Number(number)) => Some(
             workload
                 .named_ports

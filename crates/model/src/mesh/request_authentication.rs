@@ -1,5 +1,5 @@
-//! Istio's RequestAuthentication, checked: whose tokens a workload believes, where requests carry them, and what the
-//! application is told of them. Keys are not read here: what a key set means is decided by `voile-policy`.
+//! Istio's RequestAuthentication, checked: trusted issuers of a workload, places of tokens in requests, and headers for
+//! the application. `voile-policy` parses the keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,12 @@ pub struct RequestAuthentication {
     pub rules: Vec<TokenRule>,
 }
 
-/// One of `jwtRules`: an issuer whose tokens are believed.
+/// One of `jwtRules`: an issuer whose tokens are trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRule {
     /// File and line of its definition.
     pub source: Source,
-    /// `iss` must be this; anybody's when it is empty.
+    /// `iss` must be this; empty means any issuer.
     pub issuer: Arc<str>,
     /// `aud` must hold one of these; any when there are none.
     pub audiences: Vec<Arc<str>>,

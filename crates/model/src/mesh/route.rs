@@ -1,5 +1,6 @@
-//! Istio's VirtualService: which requests it takes, in which order, and what becomes of them. `Mesh::virtual_services` has those
-//! that are in force, in the mesh and at gateways; analysis also sees those that ask for what is not yet (`Mesh::intents`).
+//! Istio's VirtualService: matches, order and actions of routes. `Mesh::virtual_services` has the VirtualServices in
+//! force, in the mesh and at gateways. Analysis also sees those with fields that are not yet in force
+//! (`Mesh::intents`).
 
 mod lead;
 
@@ -223,7 +224,7 @@ pub enum TextMatch {
     Exact(Arc<str>),
     /// A text with this prefix.
     Prefix(Arc<str>),
-    /// Of a path: these segments, and what is below them. Without a slash at the end, but for the root.
+    /// A path with these segments, and all paths below it. It has no slash at the end, except for the root.
     Segments(Arc<str>),
     /// All of it matches this expression.
     Regex(Arc<str>),
@@ -365,7 +366,8 @@ impl LayerFourRoute {
     }
 }
 
-/// Those that take something, with their shares: one that is alone takes everything, whatever its weight.
+/// Destinations with a share of the traffic, and their shares. A single destination takes everything, independent of
+/// its weight.
 fn shares(all: &[WeightedDestination]) -> impl Iterator<Item = (&WeightedDestination, u32)> {
     let alone = all.len() == 1;
     let taking = all.iter().filter(move |to| alone || to.weight > 0);
@@ -390,7 +392,7 @@ pub struct RouteDestination {
 }
 
 impl VirtualService {
-    /// The namespaces whose clients are told otherwise of it than others: those that it names.
+    /// The namespaces whose clients may get other routes than the rest: those that it names.
     pub fn namespaces(&self) -> impl Iterator<Item = Namespace> {
         let seeing = match &self.visibility {
             Visibility::Public => None,
@@ -458,7 +460,7 @@ impl<'m> Routing<'m> {
         self.by_host.is_empty() && self.by_pattern.is_empty()
     }
 
-    /// Those that route a service for anybody, oldest first.
+    /// Those that route a service for any client, oldest first.
     #[must_use]
     pub fn of(&self, service: &Service) -> Vec<&Arc<VirtualService>> {
         let host = &service.key.hostname;
@@ -471,8 +473,9 @@ impl<'m> Routing<'m> {
     }
 }
 
-/// The one of several that holds for clients in a namespace (`None`: one that nobody names): of those that they see the one that
-/// names the service most closely, and the oldest of several, as in Istio, which merges none in the mesh.
+/// The VirtualService in force for clients of a namespace (`None`: a namespace that none names). Of those that the
+/// clients see, the closest match of the service's name wins, then the oldest. As in Istio, they are not merged in the
+/// mesh.
 #[must_use]
 pub fn holding<'m>(
     routing: &[&'m Arc<VirtualService>],

@@ -1,4 +1,4 @@
-//! Services: what clients can call, whether written as a Kubernetes Service or an Istio ServiceEntry.
+//! Services that clients can call, from a Kubernetes Service or an Istio ServiceEntry.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

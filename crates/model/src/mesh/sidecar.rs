@@ -1,4 +1,4 @@
-//! Istio's Sidecar resource: which listeners a proxy has, and what it can reach.
+//! Istio's Sidecar resource: the listeners of a proxy, and the services it can reach.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ pub enum EndpointHost {
     Workload,
 }
 
-/// An outbound listener, or what is reachable through the ones there are.
+/// An outbound listener, or the hosts reachable through existing listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressListener {
     /// Its port; `None` is every port of the hosts.

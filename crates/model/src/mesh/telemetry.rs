@@ -131,7 +131,7 @@ pub struct TracingRule {
     pub providers: Vec<ProviderName>,
     /// The sides it is for.
     pub sides: Sides,
-    /// Of requests whose caller decided nothing.
+    /// Share of sampled requests, if the caller made no sampling decision.
     pub sampling: Option<Share>,
     /// Trace context is passed on, spans are not reported.
     pub disable_span_reporting: Option<bool>,

@@ -15,13 +15,13 @@ pub struct PortTraffic {
     pub pool: ConnectionPool,
     /// `retryBudget`.
     pub retry_budget: Option<RetryBudget>,
-    /// `tls`; as the mesh finds it where nothing is said.
+    /// `tls`; unset means detection by the mesh.
     pub tls: Option<ClientTls>,
-    /// `proxyProtocol`: what connections begin with, before TLS.
+    /// `proxyProtocol`: the header that begins each connection, before TLS.
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
-/// The version of the header by which a server is told for whom a connection is made.
+/// The version of the PROXY header, which names the original client to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyProtocol {
     /// A line of text.
@@ -47,7 +47,7 @@ impl PortTraffic {
 /// `tls`: how clients speak to a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientTls {
-    /// DISABLE: plaintext, whoever is called.
+    /// DISABLE: plaintext to every endpoint.
     Disable,
     /// ISTIO_MUTUAL: the mesh's mutual TLS and nothing else; with `sni` clients ask for that name.
     Mutual(Option<Arc<str>>),
@@ -55,7 +55,7 @@ pub enum ClientTls {
     Originate(Arc<TlsOrigin>),
 }
 
-/// TLS that a proxy makes of what comes to it in plaintext.
+/// TLS that a proxy originates for plaintext traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TlsOrigin {
     /// MUTUAL: it shows a certificate of its own, too.
@@ -139,7 +139,7 @@ impl Default for LocalitySetting {
 /// One of `distribute`. Localities are `region/zone/subzone`, or begin so and end in `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribute {
-    /// Of whom.
+    /// The callers' locality.
     pub from: Arc<str>,
     /// Destination localities, with a percentage each.
     pub to: Vec<(Arc<str>, u32)>,
@@ -280,7 +280,7 @@ impl Default for OutlierDetection {
 pub struct ConnectionPool {
     /// `http.h2UpgradePolicy`; `None` (DEFAULT) is the mesh's.
     pub http2_upgrade: Option<bool>,
-    /// `http.useClientProtocol`: what a client speaks is spoken on, and nothing is upgraded.
+    /// `http.useClientProtocol`: the proxy keeps the client's protocol and upgrades nothing.
     pub use_client_protocol: bool,
     /// `tcp.maxConnections`.
     pub max_connections: Option<u32>,
@@ -302,7 +302,7 @@ pub struct ConnectionPool {
     pub http_idle: Option<Duration>,
 }
 
-/// `tcpKeepalive`; what is not said is the kernel's.
+/// `tcpKeepalive`; unset fields are the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpKeepAlive {
     /// Unanswered probes after which a connection is dead.

@@ -1,6 +1,6 @@
-//! Waypoints: which Gateway stands before which services and workloads, by Istio's labels. A label that names a waypoint holds
-//! whether that is there or not, and whether it takes others' or not: who goes past a waypoint goes past its policies, so what is
-//! named and does not serve leads nowhere. (Istio goes past it.)
+//! Waypoints: Gateways in front of services and workloads, chosen by Istio's labels. A label holds even if the waypoint
+//! does not exist, or does not admit the namespace. Bypassing a waypoint would bypass its policies, so traffic to it
+//! then goes nowhere. (Istio bypasses it.)
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use super::gateway_api::{Admission, GROUP, Gateway};
 use super::{AuthorizationPolicy, Mesh, RequestAuthentication, Service, ServiceOrigin, Workload};
 use crate::names::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, Port, ResourceName};
 
-/// Label of a service, a workload or a namespace that names its waypoint; [`NO_WAYPOINT`] is none, whatever the namespace says.
+/// Label of a service, a workload or a namespace that names its waypoint. [`NO_WAYPOINT`] means none, and overrides the
+/// namespace's label.
 pub const USE_WAYPOINT: &str = "istio.io/use-waypoint";
 /// Label beside it: the waypoint's namespace, if not its own.
 pub const USE_WAYPOINT_NAMESPACE: &str = "istio.io/use-waypoint-namespace";
@@ -30,9 +31,9 @@ pub const INBOUND_BINDING: &str = "ambient.istio.io/waypoint-inbound-binding";
 /// Value of that annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboundBinding {
-    /// PROXY: by a header of that protocol, which says who calls. NONE: by nothing.
+    /// PROXY: with a PROXY header, which names the caller. NONE: without a header.
     pub proxy: bool,
-    /// The port, where it is another than the one that is asked for.
+    /// The port, if it differs from the called one.
     pub port: Option<Port>,
 }
 
@@ -183,7 +184,7 @@ impl Mesh {
         let own = WaypointChoice::of(&workload.labels);
         let chosen = self.chosen(own.as_ref(), &workload.key.namespace)?;
         let stands = workload.ambient && self.may_stand(&chosen, Before::Workloads);
-        // Nor does anybody stand before the pods of a waypoint: it would be called for itself.
+        // No waypoint handles traffic to the pods of a waypoint: callers reach these directly.
         (stands && self.named_by(workload).is_none()).then_some(chosen)
     }
 
@@ -201,7 +202,7 @@ impl Mesh {
         self.named_by(workload).filter(|_| served)?.binding
     }
 
-    /// The waypoint whose pod a workload says that it is, of whatever program.
+    /// The waypoint that a workload's label names, for a pod of any program.
     fn named_by(&self, workload: &Workload) -> Option<&Arc<Gateway>> {
         let name = workload.labels.get(super::gateway_api::GATEWAY_NAME)?;
         self.waypoint(&ResourceName::new(workload.key.namespace.clone(), name))
@@ -281,7 +282,7 @@ impl Mesh {
         })
     }
 
-    /// All policies that hold at a waypoint, whatever is called.
+    /// All policies at a waypoint, for every called service.
     #[must_use]
     pub fn authorization_through(&self, waypoint: &Gateway) -> Vec<&Arc<AuthorizationPolicy>> {
         let behind: Vec<&Service> = self.services_behind(waypoint).map(|one| &**one).collect();

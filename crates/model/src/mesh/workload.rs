@@ -204,7 +204,7 @@ pub enum WorkloadKind {
     WorkloadEntry,
     /// An endpoint written inside this ServiceEntry.
     ServiceEntryEndpoint(ResourceName),
-    /// An endpoint of the EndpointSlices of this Service of its namespace, at whose address nobody else is.
+    /// An endpoint of the EndpointSlices of this Service of its namespace, at an address without another workload.
     SliceEndpoint(Arc<str>),
 }
 
@@ -485,7 +485,7 @@ pub struct Container {
     pub command: Vec<Arc<str>>,
     /// More arguments.
     pub args: Vec<Arc<str>>,
-    /// Whole ConfigMaps and Secrets whose keys are variables; those of `env` are stronger.
+    /// Whole ConfigMaps and Secrets whose keys are variables; `env` takes precedence.
     pub env_from: Vec<EnvFrom>,
     /// Environment, in the order written (a later one may name an earlier one as `$(NAME)`).
     pub env: Vec<(Arc<str>, EnvValue)>,

@@ -1,4 +1,4 @@
-//! WorkloadGroups: what a workload is that joins the mesh by itself.
+//! WorkloadGroups: templates for workloads that join the mesh by themselves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Which service a host name means to whoever asks for it. Exact names come first, then the short forms of Kubernetes Services (a
-//! resolver's search list is not always there), then wildcard hosts, the longest first.
+//! Finds the service of a host name for a client. Exact names come first, then the short forms of Kubernetes Services
+//! (a resolver's search list is not always there), then wildcard hosts, the longest first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Hostname, Namespace, ServiceKey};
 use crate::mesh::Visibility;
 
-/// A service that may be found, and what is found by it.
+/// A service in the table, with its value.
 #[derive(Debug)]
 pub struct Candidate<T> {
     /// Its host, and the namespace that declares it.
@@ -35,7 +35,7 @@ struct Bearer<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts<T> {
     by_host: HashMap<Hostname, Vec<Bearer<T>>>,
-    /// Kubernetes Services without the cluster's domain (`reviews.shop.svc`): what short forms lead to.
+    /// Kubernetes Services without the cluster's domain (`reviews.shop.svc`), for short forms.
     by_short: HashMap<String, Hostname>,
 }
 

@@ -106,7 +106,8 @@ const PROVIDER_KINDS: [&str; 15] = [
     "sds",
 ];
 
-/// Fields of Istio that change nothing here, with what is so instead. A MeshConfig is not lost for them: what else it says is in force.
+/// Istio's fields without effect here, with Voile's behaviour. They do not invalidate a MeshConfig: its other fields
+/// are in force.
 const WITHOUT_EFFECT: [(&str, &str); 26] = [
     (
         "ca",
@@ -480,7 +481,8 @@ pub(crate) fn proxy_headers(
     (said, details)
 }
 
-/// Headers that are written, or are not, whatever `proxyHeaders` says: where it says it, what is so, and what that comes to.
+/// Headers that `proxyHeaders` cannot change: the header, its field, the values that match Voile's behaviour, and that
+/// behaviour.
 const HEADERS_AS_THEY_ARE: [(&str, &str, &[&str], &str); 6] = [
     (
         "attemptCount",

@@ -5,7 +5,7 @@ use super::pod::Template;
 use super::{Text, TextMap};
 use crate::decode::{At, Fields, IntegerOrText, Spanned};
 
-/// `spec` of a controller; what a kind does not have is never there.
+/// `spec` of a controller; fields that a kind does not have are always absent.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) at: At,

@@ -1,4 +1,4 @@
-//! EndpointSlices, and the Endpoints that came before them: who answers for a Service that selects nobody.
+//! EndpointSlices, and the older Endpoints: endpoints of a Service without a selector.
 
 use super::Text;
 use crate::decode::{At, Cursor, Fields, Spanned};
@@ -10,7 +10,7 @@ pub(crate) struct EndpointSlice {
     pub(crate) subset: Subset,
 }
 
-/// Ports, and who has them.
+/// Ports, and the endpoints with these ports.
 #[derive(Debug)]
 pub(crate) struct Subset {
     pub(crate) ports: Vec<Port>,
@@ -39,7 +39,7 @@ pub(crate) struct Endpoint {
     pub(crate) target: Option<TargetRef>,
 }
 
-/// `targetRef`: what the endpoint is.
+/// `targetRef`: the resource behind the endpoint.
 #[derive(Debug)]
 pub(crate) struct TargetRef {
     pub(crate) kind: Option<Text>,

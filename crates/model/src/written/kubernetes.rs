@@ -28,7 +28,8 @@ pub(crate) struct ServicePort {
     pub(crate) node_port: Option<Spanned<i64>>,
 }
 
-/// Fields of a Service by which kube-proxy chooses endpoints and no proxy of ours: what is so anyway, and what may be written instead.
+/// Fields of a Service that guide kube-proxy and that Voile ignores: the values that match Voile's behaviour, and the
+/// alternatives.
 const NOT_OBEYED: [(&str, &[&str], &str, &str); 3] = [
     (
         "internalTrafficPolicy",

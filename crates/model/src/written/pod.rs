@@ -17,7 +17,7 @@ pub(crate) struct PodSpec {
     pub(crate) security: SecurityContext,
 }
 
-/// `securityContext` of a Pod or of a container: what an application runs as.
+/// `securityContext` of a Pod or of a container: user and privileges of the application.
 #[derive(Debug, Default)]
 pub(crate) struct SecurityContext {
     pub(crate) user: Option<Spanned<i64>>,
@@ -183,7 +183,7 @@ impl Template {
 }
 
 impl PodStatus {
-    /// Reads `status`; what else a cluster writes there is its own business.
+    /// Reads `status`; other fields that a cluster writes there are ignored.
     pub(crate) fn read(document: &mut Fields<'_>) -> Self {
         let Some(mut status) = document.inner("status") else {
             return Self::default();

@@ -1,5 +1,5 @@
-//! A security resource that cannot be put into force denies what it decides about, and nothing else: for each kind and each broken
-//! part, what is in force.
+//! An invalid security resource denies the traffic that it decides about, and nothing else. The tests list the policies
+//! in force for each kind and each invalid part.
 
 use voile_model::Mesh;
 use voile_model::mesh::UNREADABLE_KEYS;

@@ -21,7 +21,7 @@ fn rule(name: &str, host: &str, more: &str) -> String {
 const EXACT: &str = "a.shop.svc.cluster.local";
 const WIDE: &str = "*.shop.svc.cluster.local";
 
-/// The rule that a client obeys: `namespace`, or `namespace app=LABEL`, or `-` for one that nobody names.
+/// The rule of a client: `namespace`, or `namespace app=LABEL`, or `-` for a client that no rule names.
 fn obeyed(mesh: &Mesh, client: &str) -> String {
     let service = mesh.services.values().next().unwrap();
     let (namespace, label) = client.split_once(" app=").unwrap_or((client, ""));

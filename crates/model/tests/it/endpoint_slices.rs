@@ -176,7 +176,7 @@ fn slices_count_where_a_service_selects_nobody_and_only_there() {
     );
 }
 
-/// A mesh and who keeps it; each step is a text that takes the place of the slices.
+/// A mesh and its checker; each step replaces the text of the slices.
 struct Kept {
     checker: Checker,
     mesh: Mesh,
@@ -235,7 +235,7 @@ fn an_endpoint_that_comes_or_goes_is_a_change_of_endpoints_and_of_nothing_else()
     let came = kept.step(&of("{addresses: [192.0.2.1]}, {addresses: [192.0.2.2]}"));
     assert_eq!(concerned(&came), ["db/slice/192.0.2.2"]);
     assert!(came.endpoints.contains(&key));
-    // A pod that is known stays what it was, and stands behind one more.
+    // A known pod stays unchanged and gets one more service.
     let known = kept.step(&of("{addresses: [10.0.0.1]} , {addresses: [192.0.2.2]}"));
     assert_eq!(concerned(&known), ["db-0", "db/slice/192.0.2.1"]);
     assert_eq!(
@@ -270,7 +270,7 @@ fn whoever_comes_to_an_address_that_slices_name_takes_the_strangers_place() {
             "10.0.0.3 entry default: 5432-1"
         ]
     );
-    // In another namespace it is not called at all, and when it goes the address is nobody's again.
+    // A workload of another namespace is not called, and its removal frees the address.
     kept.step(ELSEWHERE);
     assert_eq!(members(&kept.mesh), ["10.0.0.1 stranger default: 5432-1"]);
     kept.step("");

@@ -69,7 +69,7 @@ fn shown(visibility: &Visibility) -> String {
     }
 }
 
-/// Services, VirtualServices, DestinationRules: each by what it says, and whom it is exported to.
+/// Services, VirtualServices, DestinationRules: the host or name of each, and its visibility.
 fn all(mesh: &Mesh) -> [String; 3] {
     let services = mesh.services.values();
     let services = services.map(|one| format!("{}={}", one.key.hostname, shown(&one.visibility)));

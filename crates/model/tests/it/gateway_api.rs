@@ -1,4 +1,5 @@
-//! Gateway API's resources together: the conditions of each, by the specification's reasons, and what comes of what is attached.
+//! Gateway API's resources together: the conditions of each, by the specification's reasons, and the resources
+//! generated from attached ones.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ fn shown(mesh: &Mesh) -> String {
     text
 }
 
-/// A case: a name, resources, and lines that must be among what is said, or after `not` begin none of them.
+/// A case: a name, resources, and lines that the status must contain. Lines after `not` must begin no line of the
+/// status.
 const CASES: &str = include_str!("gateway_api.txt");
 
 #[test]
@@ -158,7 +160,7 @@ spec: {selector: {app: edge}, ports: [{name: http, port: 80, targetPort: 9080}, 
     let mesh = good(&(DOOR.to_owned() + own));
     let names = mesh.deployments.keys().map(|name| &*name.name);
     assert_eq!(names.collect::<Vec<_>>(), ["edge"]);
-    // It listens where their Service sends what comes to its ports.
+    // It listens at the target port of its Service.
     let listens = mesh
         .gateways
         .iter()

@@ -170,7 +170,8 @@ fn what_may_be_any_policy_holds_those_of_its_kind_wherever_they_were_and_nothing
     assert_eq!((policies(&mesh), names(&mesh)), (Vec::new(), vec!["a"]));
 }
 
-/// Every field of metadata, with every wrong type, in every kind: what was good stays, under its name and no other.
+/// Every field of metadata, with every wrong type, in every kind: the last good version stays, under its name and no
+/// other.
 #[test]
 fn whatever_is_wrong_in_metadata_the_last_good_version_stays() {
     let documents = [

@@ -259,7 +259,7 @@ fn a_service_finds_its_workloads_and_their_ports() {
             )
         })
         .collect();
-    // `old` has no container port called `web`, so its 9080 is served by nobody there.
+    // `old` has no container port called `web`, so it does not serve port 9080.
     let expected = [
         ("old".to_owned(), ports(&[(3306, 3306), (9090, 7070)])),
         (

@@ -102,7 +102,7 @@ fn document(kind: &str, version: &str, inner: &str) -> String {
     )
 }
 
-/// Field, and what is said of it that says it is not known.
+/// Fields that a diagnostic reports as unknown, with the diagnostic.
 fn unknown(spell: impl Fn(&str, &str) -> String) -> Vec<String> {
     let mut found = Vec::new();
     for (kind, version, leaves) in kinds() {
@@ -161,7 +161,7 @@ fn fields_of_istio_may_be_spelt_as_protocol_buffers_define_them() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Fields of MeshConfig that ask, in their least form, for what is so anyway.
+/// Fields of MeshConfig that, in their least form, request the behaviour that Voile has already.
 const SO_ANYWAY: [&str; 8] = [
     "defaultConfig.proxyHeaders.envoyDebugHeaders.disabled",
     "defaultConfig.proxyHeaders.metadataExchangeHeaders.mode",

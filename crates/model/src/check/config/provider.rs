@@ -39,7 +39,7 @@ pub(super) fn provider(written: &written::Telemetry, report: &Report) -> Option<
     }
 }
 
-/// Says what is wrong with a format, at its place.
+/// Reports the error of a format at its location.
 pub(super) fn format<T>(
     text: &Spanned<T>,
     parsed: Result<LogFormat, FormatError>,

@@ -34,7 +34,7 @@ pub(super) fn tls(written: &written::ClientTls, report: &Report) -> Option<Clien
         }
         "SIMPLE" => Some(ClientTls::Originate(origin(written, false, report)?.into())),
         "MUTUAL" => Some(ClientTls::Originate(origin(written, true, report)?.into())),
-        // Said where it is read as an intent.
+        // The check of intents reports it.
         _ => None,
     }
 }
@@ -67,7 +67,7 @@ fn is_mode(written: &written::ClientTls, mode: &str) -> bool {
         .is_some_and(|text| &*text.value == mode)
 }
 
-/// The mesh's own certificates are nobody's to write.
+/// The mesh's own certificates cannot be configured.
 fn of_mesh(written: &written::ClientTls, report: &Report) {
     if let Some(text) = written.subject_alt_names.first() {
         let message = "`subjectAltNames` of mode ISTIO_MUTUAL is not yet supported, and would not be in force";
@@ -156,7 +156,7 @@ fn origin(written: &written::ClientTls, mutual: bool, report: &Report) -> Option
     })
 }
 
-/// The file of what is revoked.
+/// The CRL file.
 fn revocations(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
     let text = written.ca_crl.as_ref()?;
     if written.credential_name.is_some() {
@@ -167,7 +167,7 @@ fn revocations(written: &written::ClientTls, report: &Report) -> Option<Arc<str>
     values::file(text, report)
 }
 
-/// A Secret of the namespace of whoever speaks.
+/// A Secret in the namespace of the calling proxy.
 fn credential(written: &written::ClientTls, report: &Report) -> Option<Arc<str>> {
     let text = written.credential_name.as_ref()?;
     let name = text.value.strip_prefix("kubernetes://");

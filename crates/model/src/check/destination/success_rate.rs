@@ -60,7 +60,7 @@ fn unknown(key: &Text, name: &str, report: &Report) {
     report.error(codes::UNKNOWN_FIELD, &key.at, message, help);
 }
 
-/// Says it of all who are put out by a rule.
+/// Applies the comparison to every outlier detection of a rule.
 pub(super) fn compare(rule: &mut DestinationRule, rate: SuccessRate, at: &At, report: &Report) {
     let parts = rule.subsets.values_mut().map(|part| &mut part.policy);
     let policies = once(&mut rule.policy).chain(parts);

@@ -1,4 +1,4 @@
-//! Check of `filters`: of a rule, and what of it a backend may have.
+//! Check of `filters`: those of a rule, and those that a backend may have.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ const TYPES: [(&str, &str); 6] = [
     ("URLRewrite", "urlRewrite"),
     ("CORS", "cors"),
 ];
-/// Types that are known and done by nobody here.
+/// Known types that Voile does not support.
 const NOT_DONE: [(&str, &str); 2] = [
     ("ExtensionRef", "extensionRef"),
     ("ExternalAuth", "externalAuth"),
@@ -98,7 +98,7 @@ impl Reading<'_> {
         filters
     }
 
-    /// `filters` of a backend: what becomes of headers.
+    /// `filters` of a backend: header edits.
     pub(super) fn of_backend(&self, backend: &mut Fields<'_>) -> HeaderRules {
         let mut headers = HeaderRules::default();
         let items = backend

@@ -100,7 +100,7 @@ pub(super) fn gateway(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     })
 }
 
-/// One of `addresses`, which are by number where nothing is said.
+/// One of `addresses`; the default type is an IP address.
 fn place(cursor: &Cursor<'_>, report: &Report) -> Option<(Arc<str>, Arc<str>, Source)> {
     let mut fields = cursor.fields()?;
     let kind = fields.text("type").map(|text| text.value);
@@ -111,7 +111,7 @@ fn place(cursor: &Cursor<'_>, report: &Report) -> Option<(Arc<str>, Arc<str>, So
     Some((kind.unwrap_or_else(|| "IPAddress".into()), value, source))
 }
 
-/// As whom another network's gateway answers.
+/// The service account of another network's gateway.
 fn account(meta: &Meta, report: &Report) -> Option<Arc<str>> {
     let name = meta.annotations.get(GATEWAY_ACCOUNT)?;
     if names::is_dns_subdomain(name) {
@@ -266,7 +266,7 @@ fn tls(mut fields: Fields<'_>, own: &Namespace, report: &Report) -> ListenerTls 
     }
 }
 
-/// `namespaces` of what is let in; `usual` where nothing is said.
+/// `namespaces` of admitted resources; `usual` is the default.
 fn admission(fields: &mut Fields<'_>, usual: Admission, report: &Report) -> Admission {
     let Some(mut namespaces) = fields.inner("namespaces") else {
         return usual;

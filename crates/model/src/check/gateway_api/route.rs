@@ -65,7 +65,7 @@ pub(super) fn read<T>(
     let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
     let own = meta.name.namespace.clone();
     let hostnames = match kind {
-        // Its connections name nobody.
+        // Its connections carry no name.
         RouteKind::Tcp => Vec::new(),
         RouteKind::Http | RouteKind::Grpc => hostnames(&mut spec, MAX_HOSTNAMES, report),
         RouteKind::Tls => hostnames(&mut spec, MAX_SERVER_NAMES, report),

@@ -23,7 +23,7 @@ pub(in super::super) fn destination(
     written: &written::DestinationRule,
     report: &Report,
 ) -> Option<Destination> {
-    // Not through `report`: what is wrong with it is said by the check of what is in force.
+    // Not through `report`: the check of the resource in force reports its errors.
     let silent = Report::new("".into());
     let host = whole(written.host.as_ref()?, &meta.name, &silent)?;
     let mut tls = Vec::new();

@@ -33,7 +33,7 @@ const MODES: [(&str, ServerTlsMode); 6] = [
     ("AUTO_PASSTHROUGH", ServerTlsMode::AutoPassthrough),
 ];
 
-/// Versions by Istio's words; what is older than 1.2 is spoken by nobody here.
+/// Versions by Istio's words. Voile never speaks versions older than 1.2.
 const VERSIONS: [(&str, Option<TlsVersion>); 3] = [
     ("TLS_AUTO", None),
     ("TLSV1_2", Some(TlsVersion::V12)),

@@ -322,8 +322,8 @@ impl Reading<'_> {
         self.report.one_of(text, &words)
     }
 
-    /// A percentage, as `{value: 0.1}` or, as it was written once, a whole number. Istio takes a missing one of a fault for none
-    /// at all, which nobody means.
+    /// A percentage, as `{value: 0.1}` or, in the older form, a whole number. Istio takes a missing percentage of a
+    /// fault for zero, which is hardly ever intended.
     fn share(
         &self,
         fields: &mut Fields<'_>,

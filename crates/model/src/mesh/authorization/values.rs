@@ -13,7 +13,7 @@ pub const MAX_VALUE_BYTES: usize = 8 * 1024;
 const MAX_SERVICE_ACCOUNT_CHARS: usize = 320;
 /// Most of them in one list: Istio's.
 pub const MAX_SERVICE_ACCOUNTS: usize = 16;
-/// Deepest claim (`request.auth.claims[a][b]…`) anybody may ask for.
+/// Deepest claim (`request.auth.claims[a][b]…`) that a condition may test.
 const MAX_CLAIM_DEPTH: usize = 16;
 
 /// Every key of a condition, brackets left out.
@@ -50,7 +50,7 @@ pub fn string(value: &str) -> Result<StringMatch, String> {
     Ok(StringMatch::parse(text(value)?))
 }
 
-/// A namespace, with `*` for any letters. Istio takes names that no namespace can have; they match nobody.
+/// A namespace, with `*` for any letters. Istio accepts names that no namespace can have; they match nothing.
 pub fn namespace(value: &str) -> Result<Arc<str>, String> {
     match text(value)?.contains('/') {
         false => Ok(value.into()),

@@ -28,7 +28,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// One of a namespace that nobody selects.
+    /// A client of a namespace that no rule selects.
     #[must_use]
     pub fn within(namespace: Option<&'a Namespace>) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Mesh {
         own.or_else(of_service).or_else(|| of(root, false))
     }
 
-    /// The namespaces whose clients may obey another rule than clients that nobody names.
+    /// Namespaces whose clients may get another rule than clients that no rule names.
     pub fn namespaces_apart(&self, service: &Service) -> BTreeSet<&Namespace> {
         let own = [&service.key.namespace, &self.config.root_namespace];
         let mut apart = BTreeSet::new();

@@ -21,7 +21,7 @@ struct Known {
 }
 
 impl DestinationRules {
-    /// Those whose host is a service's, or covers it: first those of its very name, then patterns, either in order of age.
+    /// Rules whose host is a service's, or covers it: exact names first, then patterns, each in order of age.
     pub fn covering<'a>(
         &'a self,
         host: &Hostname,
@@ -47,7 +47,7 @@ impl DestinationRules {
 }
 
 impl Known {
-    /// Among whom a rule is found.
+    /// The list that holds a rule.
     fn alike(&mut self, rule: &DestinationRule) -> &mut Vec<Arc<DestinationRule>> {
         match rule.host.is_wildcard() {
             true => &mut self.patterns,

@@ -8,7 +8,7 @@ use crate::source::Source;
 /// A reason of the specification for a condition that does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// Parameters that are not there, or that nobody reads.
+    /// Parameters that do not exist, or that Voile does not read.
     InvalidParameters,
     /// Addresses of its own.
     UnsupportedAddress,
@@ -114,7 +114,7 @@ pub struct Condition {
 /// Conditions of a part of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// A listener's name, or of a route what it attaches to, such as `Gateway shop/public, listener http`.
+    /// A listener's name, or a route's parent, such as `Gateway shop/public, listener http`.
     pub name: Arc<str>,
     /// As it stands in the status: a listener's `name`, a parent's fields.
     pub written: Vec<(&'static str, Arc<str>)>,

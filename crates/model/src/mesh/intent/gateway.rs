@@ -104,7 +104,7 @@ pub enum TlsVersion {
     V13,
 }
 
-/// A host that is served, and for whose routes.
+/// A served host, and the namespace of its routes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerHost {
     /// Routes of this namespace; `None` is any.

@@ -40,7 +40,7 @@ impl<'m> Leads<'m> {
         Self { mesh, hosts }
     }
 
-    /// All of one host, whoever may see them.
+    /// All services of one host, visible or not.
     pub fn services(&self, host: &Hostname) -> impl Iterator<Item = &'m Arc<Service>> {
         self.hosts.get(host).into_iter().flatten().copied()
     }
@@ -131,7 +131,8 @@ impl HttpRoute {
         (self.matches.is_empty() || !matches.is_empty()).then_some(matches)
     }
 
-    /// Those of its destinations that take something, with their shares: one that is alone takes everything, whatever its weight.
+    /// Destinations with a share of the traffic, and their shares. A single destination takes everything, independent
+    /// of its weight.
     pub fn shares(&self) -> impl Iterator<Item = (&WeightedDestination, u32)> {
         super::shares(&self.route)
     }

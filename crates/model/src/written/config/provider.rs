@@ -196,7 +196,7 @@ impl FileLog {
 }
 
 impl Service {
-    /// Reads both of whatever names them.
+    /// Reads host and port of a service that a provider names.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
         Self {
             at: fields.at().clone(),
