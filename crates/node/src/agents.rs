@@ -49,7 +49,7 @@ const ASKED_AT_ONCE: usize = 8;
 /// Pods of one node, at most: Kubernetes' usual limit is 110, its largest in use about a thousand.
 const MAX_PODS: usize = 4096;
 
-/// What serving needs beside the pods.
+/// Shared dependencies for serving pods.
 pub(crate) struct Means {
     pub(crate) asker: Asker,
     pub(crate) directory: Rc<Directory>,
@@ -96,9 +96,9 @@ pub(crate) struct Agency {
     path: PathBuf,
     talking: RefCell<Option<AbortHandle>>,
     pods: RefCell<BTreeMap<String, Served>>,
-    /// What the process before us gave.
+    /// Listeners inherited from the previous process.
     inherited: RefCell<Inherited>,
-    /// Whether connections are accepted.
+    /// True while connections are accepted.
     open: Cell<bool>,
     badges: RefCell<BTreeMap<Identity, Weak<Badge>>>,
     /// To ask for their certificates.
@@ -107,7 +107,7 @@ pub(crate) struct Agency {
     complete: watch::Sender<bool>,
 }
 
-/// What one agent said in one conversation.
+/// State of one conversation with an agent.
 #[derive(Default)]
 struct Conversation {
     named: BTreeSet<String>,
@@ -130,7 +130,7 @@ impl Agency {
         }))
     }
 
-    /// Whether an agent has told of all pods.
+    /// Returns true once an agent has listed all pods.
     pub(crate) fn is_complete(&self) -> bool {
         *self.complete.borrow()
     }
@@ -141,7 +141,7 @@ impl Agency {
         pods.values().map(|doors| Arc::clone(&doors.pod)).collect()
     }
 
-    /// What pods looked up.
+    /// Returns the counters of the pods' DNS queries.
     pub(crate) fn looked_up(&self) -> DnsFigures {
         let pods = self.pods.borrow();
         let each = pods.values().filter_map(|doors| doors.dns.as_ref());
@@ -149,7 +149,7 @@ impl Agency {
         self.means.directory.figures(each)
     }
 
-    /// What was looked up for the calls of pods.
+    /// Returns the counters of the names resolved for the pods' connections.
     pub(crate) fn lookups(&self) -> OnDemandFigures {
         let pods = self.pods.borrow();
         let each = pods.values().filter_map(|doors| doors.dns.as_ref());
@@ -157,7 +157,8 @@ impl Agency {
         self.means.directory.lookups(each)
     }
 
-    /// Where a name leads that a pod calls. Of one that is gone nobody answers: whoever waits sees that.
+    /// Resolves a host name for a connection of a pod. For a removed pod it drops the question; the waiting
+    /// connection sees the closed channel.
     pub(crate) fn resolve(&self, question: Question) {
         let pods = self.pods.borrow();
         if let Some(doors) = pods.get(&*question.pod.uid)

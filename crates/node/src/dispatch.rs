@@ -1,4 +1,5 @@
-//! Which worker a connection goes to: the least loaded. What beginning took, and what ended connections held, is let go of.
+//! Dispatches each connection to the least loaded worker. Releases memory that start-up took and that ended
+//! connections held.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +16,7 @@ use crate::worker::{Door, Figures, Homes, Job};
 /// So many connections of one worker are worth a look at what their end frees.
 const MANY_CONNECTIONS: usize = 64;
 
-/// How many connections a worker has.
+/// Number of connections of a worker.
 #[derive(Debug)]
 pub(crate) struct Burden {
     count: AtomicUsize,
@@ -158,7 +159,7 @@ impl Dispatcher {
 mod tests {
     use super::*;
 
-    /// Whether it was said that most are gone.
+    /// Returns true if the burden has notified that most connections ended.
     fn is_emptied(emptied: &Notify) -> bool {
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         let asked = std::pin::pin!(emptied.notified());

@@ -28,9 +28,9 @@ use crate::pod::Pod;
 use crate::registry::{Served, Sought, Subscription, View};
 use crate::worker::Asker;
 
-/// Where a pod's questions are redirected to, at its loopback addresses.
+/// Port at the pod's loopback addresses to which its DNS queries are redirected.
 const PORT: u16 = 15053;
-/// How the sockets are called towards a successor.
+/// Names under which the sockets are passed to a successor process.
 const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 /// A name that no pod looked up for so long is let go: many times what clients may keep an answer.
 const UNUSED_FOR: Duration = Duration::from_mins(10);
@@ -38,9 +38,10 @@ const UNUSED_FOR: Duration = Duration::from_mins(10);
 const MAX_FORWARDED: usize = 32;
 /// Questions of one pod that wait for their turn: with those passed on fewer than are answered at once.
 const MAX_WAITING: usize = 128;
-/// How long they do: together with the resolver's time (4 s) less than a client's patience (5 s).
+/// Time that a waiting query waits for its turn. With the resolver's time (4 s) it stays below a client's patience (5
+/// s).
 const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
-/// What one pod may have at once: less than a pod's own proxy allows, since there are a hundred.
+/// Limits for one pod: lower than in a pod's own proxy, since a node has a hundred pods.
 const BOUNDS: Bounds = Bounds {
     outstanding: 256,
     connections: 16,
@@ -51,7 +52,7 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// No hosts file is the pod's that we could read.
 const NO_HOSTS: &str = "";
 
-/// Who knows names that the mesh does not.
+/// Resolver of the names outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outside {
     /// The servers of our own resolv.conf.
@@ -62,7 +63,7 @@ pub enum Outside {
     Nowhere,
 }
 
-/// What the mesh says of names, as far as the pods of this node asked.
+/// Names of the mesh, as far as the pods of this node asked for them.
 pub(crate) struct Directory {
     asker: Asker,
     view: watch::Receiver<Arc<View>>,
@@ -72,7 +73,7 @@ pub(crate) struct Directory {
     /// Names asked of the control plane, as pods last looked for each.
     asked: RefCell<Asked>,
     sweeping: Cell<bool>,
-    /// What pods asked that are gone, and was looked up for them.
+    /// Query counters of removed pods, and counters of the names resolved for their connections.
     gone: Cell<Figures>,
     gone_lookups: Cell<OnDemandFigures>,
 }
@@ -95,9 +96,9 @@ impl Directory {
         })
     }
 
-    /// What a name means to a namespace's pods, by what `say` makes of its service; asks the control plane if nobody did yet and it
-    /// does not tell all.
-    /// None when it does not say in time.
+    /// Returns the meaning of a name to a namespace's pods; `say` derives it from the name's service.
+    /// Asks the control plane if nobody has asked yet and the subscription is on demand.
+    /// Returns None if the control plane does not answer in time.
     async fn meaning(
         self: &Rc<Self>,
         namespace: &Namespace,
@@ -153,7 +154,7 @@ impl Directory {
         next
     }
 
-    /// What was asked so far, by these pods and by those that are gone.
+    /// Returns the counters of all DNS queries so far, of these pods and of removed ones.
     pub(crate) fn figures(&self, pods: impl Iterator<Item = Figures>) -> DnsFigures {
         let mut all = self.gone.get();
         pods.for_each(|one| all.add(&one));
@@ -166,7 +167,7 @@ impl Directory {
         }
     }
 
-    /// What was looked up so far, for these pods and for those that are gone.
+    /// Returns the counters of all resolved names so far, of these pods and of removed ones.
     pub(crate) fn lookups(&self, pods: impl Iterator<Item = OnDemandFigures>) -> OnDemandFigures {
         let mut all = self.gone_lookups.get();
         pods.for_each(|one| all.add(&one));
@@ -188,7 +189,7 @@ async fn sweep(directory: Weak<Directory>) {
     }
 }
 
-/// What the mesh says to one pod.
+/// Answers the DNS queries of one pod from the mesh's names.
 struct Desk {
     directory: Rc<Directory>,
     namespace: Namespace,
@@ -210,8 +211,8 @@ impl Desk {
 }
 
 impl Names for Desk {
-    /// What nobody says is the resolver's to say: names of the cluster it may know by itself, and whoever is called is asked of
-    /// the control plane once more.
+    /// A name without an answer goes to the resolver. The resolver may know names of the cluster by itself, and the
+    /// proxy asks the control plane again about the address that is called.
     async fn meaning(&self, host: &str) -> Meaning {
         let found = self.directory.meaning(&self.namespace, host, said).await;
         match found {
@@ -228,7 +229,7 @@ impl Names for Desk {
     }
 }
 
-/// What a service's name means to a pod that calls through us.
+/// Returns the meaning of a service's name to a pod whose connections this proxy carries.
 fn said(view: &View, served: &Served) -> Option<Meaning> {
     let behind = || view.behind(&served.service.key).iter();
     let behind = || behind().map(|one| &one.workload);
@@ -349,7 +350,7 @@ impl PodDns {
         self.responder.figures()
     }
 
-    /// Where a name leads to which the pod's calls go.
+    /// Resolves a name to which connections of the pod go.
     pub(crate) fn resolve(&self, host: &Arc<str>, answer: oneshot::Sender<Resolved>) {
         self.lookups.resolve(host, answer);
     }
@@ -366,7 +367,7 @@ impl Drop for PodDns {
         self.directory.gone.set(gone);
         let lookups = self.lookups.figures();
         let mut gone = self.directory.gone_lookups.get();
-        // What is known for a pod goes with it.
+        // Counts only lookups and failures: the names held for the pod are dropped with it.
         gone.add(&OnDemandFigures {
             lookups: lookups.lookups,
             failures: lookups.failures,

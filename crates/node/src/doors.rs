@@ -19,7 +19,7 @@ use crate::pages::{self, Sockets, Told};
 use crate::pod::CERTIFICATE_PATIENCE;
 use crate::{Options, RunError};
 
-/// How often a process that is to take over looks whether it may.
+/// Interval at which a process that takes over checks if it may serve.
 const FITNESS_LOOK: Duration = Duration::from_millis(20);
 
 /// As whom a node proxy asks the one before it.
@@ -31,7 +31,7 @@ pub(crate) struct Who {
     place: (u64, u64),
 }
 
-/// What came of the process before us.
+/// Result of asking the previous process for its listeners.
 pub(crate) struct Legacy {
     pub(crate) who: Who,
     pub(crate) predecessor: Option<Predecessor>,
@@ -81,14 +81,15 @@ impl Who {
     }
 }
 
-/// Who serves in our place.
+/// Process that serves in place of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Successor {
     /// Nobody.
     Nobody,
     /// A process of our own network: nobody needs us when everybody left.
     Here,
-    /// One of another network, such as the next pod of a DaemonSet. Whoever runs us ends us, and would start us again if we did.
+    /// A process of another network, such as the next pod of a DaemonSet. The supervisor ends this process, and would
+    /// restart it if it ended by itself.
     Elsewhere,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Doors {
     pages: RefCell<Option<Sockets>>,
     serving: RefCell<Vec<AbortHandle>>,
     offering: Cell<Option<AbortHandle>>,
-    /// Who asked last.
+    /// Process that asked last.
     candidate: Cell<Successor>,
     successor: Cell<Successor>,
 }
@@ -188,7 +189,7 @@ impl Doors {
         addresses.all(|address| view.knows(*address))
     }
 
-    /// How many pods have a certificate, of how many.
+    /// Returns the number of pods that have a certificate, and the number of pods.
     fn certified(&self) -> (usize, usize) {
         let pods = self.told.agency.pods();
         let has = |pod: &&std::sync::Arc<crate::pod::Pod>| pod.badge.store.current().is_some();
@@ -204,7 +205,7 @@ impl Doors {
         ))
     }
 
-    /// Nobody is taken on any more. Who serves in our place.
+    /// Stops offering the listeners to a successor. Returns the process that serves in place of this one.
     pub(crate) fn close(&self) -> Successor {
         if let Some(offering) = self.offering.take() {
             offering.abort();
@@ -213,8 +214,9 @@ impl Doors {
     }
 }
 
-/// Whether a process may take over that has certificates for so many of its pods, so long after it knew all else. One pod whose
-/// identity nobody certifies must not keep all others from a newer process; an authority that certifies nobody must.
+/// Reports if a process may take over. It has certificates for `certified` of `all` pods, and has waited since it
+/// knew all else. One pod without a certified identity must not keep the other pods from a newer process. An
+/// authority that certifies no pod must keep them.
 fn may_serve(certified: usize, all: usize, waited: Duration) -> bool {
     certified == all || (certified > 0 && waited >= CERTIFICATE_PATIENCE)
 }

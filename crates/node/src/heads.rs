@@ -1,4 +1,4 @@
-//! What a CONNECT of a node proxy says of who calls: Istio's baggage of its workload. Pure.
+//! Header fields that a node proxy adds to a CONNECT request: Istio's baggage of the calling workload. Pure.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

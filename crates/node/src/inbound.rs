@@ -1,5 +1,6 @@
-//! What calls a pod: tunnels of other proxies (15008), and plaintext (15006). Both are judged by the pod's policies, and again
-//! whenever those change; the application is called from its client's own address where that is possible.
+//! Inbound connections of a pod: tunnels of other proxies (15008) and plaintext (15006). The pod's policies are
+//! checked at the start and again whenever they change. Where possible, the application is called from its client's
+//! own address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,7 +30,7 @@ use crate::route::OWN_PORTS;
 use crate::tunnel::{self, End as TunnelEnd};
 use crate::worker::{Closed, Watched, Worker, own};
 
-/// Who calls, over one connection between proxies.
+/// The peer proxy of one tunnel connection, and the workload that calls through it.
 pub(crate) struct Calling {
     pod: Arc<Pod>,
     proven: Rc<Proven>,
@@ -120,8 +121,8 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
             return false;
         }
     };
-    // Who takes the tunnel back before it is there need not wait for us, nor we for the application. Boxed: beginning takes several
-    // times what carrying does, and tunnels stay.
+    // A client that resets the tunnel early need not wait for this proxy, nor this proxy for the application. Boxed:
+    // the start takes several times the memory of the relay, and tunnels stay open.
     let opened = tokio::select! {
         opened = Box::pin(admit(worker, calling, &called, began)) => opened,
         _ = request.taken_back() => return false,
@@ -143,7 +144,7 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
     done.inward + done.outward > 0 || done.end == TunnelEnd::Finished
 }
 
-/// What a tunnel asks for.
+/// Target of a CONNECT request.
 #[derive(Debug)]
 enum Called {
     /// The workload's own address.
@@ -154,14 +155,14 @@ enum Called {
     Elsewhere(SocketAddr),
 }
 
-/// Where a tunnel leads.
+/// Resolved target of a tunnel.
 #[derive(Debug, PartialEq, Eq)]
 struct Way {
-    /// What is asked for as policies see it: at the pod's own address.
+    /// Destination as policies see it: at the pod's own address.
     judged: SocketAddr,
-    /// Where the application is called.
+    /// Address at which the application is called.
     to: SocketAddr,
-    /// What it is told that was asked for, in a header of the PROXY protocol.
+    /// Original destination, for the application, in a header of the PROXY protocol.
     told: Option<SocketAddr>,
 }
 
@@ -214,8 +215,8 @@ impl Called {
         Ok(SocketAddr::new(*address, number))
     }
 
-    /// Where a tunnel leads that asks for this. A waypoint that takes none itself is called at its loopback address, where nobody else
-    /// calls it, and told who calls whom.
+    /// Resolves the target of a tunnel. A waypoint that takes no tunnels itself is called at its loopback address,
+    /// which only this proxy can reach. A PROXY header tells it the client and the destination.
     fn way(&self, own: &Resident, here: IpAddr, view: &View) -> Result<Way, Nowhere> {
         let Some(tunnel) = own.workload.application_tunnel else {
             if let Self::Elsewhere(_) = self {
@@ -496,7 +497,7 @@ mod tests {
         ("shop", "*.wild.test", &["10.96.0.6"]),
     ];
 
-    /// What is judged, where it goes, and what a PROXY header says; or the status of a refusal.
+    /// The judged address, the address to call and the PROXY header; or the status of a refusal.
     type Shown = Result<(String, String, Option<String>), u16>;
 
     fn address(text: &&str) -> proto::NetworkAddress {
@@ -546,7 +547,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// What a waypoint says of how it wants to be called.
+    /// Application tunnel that a waypoint asks for: protocol and port.
     type Wish = Option<(Protocol, u32)>;
 
     fn check(cases: Vec<(Wish, Called, Shown)>) {

@@ -62,16 +62,16 @@ pub use registry::Subscription;
 use registry::{Registry, View};
 use worker::Asker;
 
-/// How often a draining proxy looks whether everybody left.
+/// Interval at which a draining proxy checks if all connections have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
-/// How long workers may take to end what is cut: one turn each, on however busy a machine.
+/// Time that workers get to end cut connections: one turn each, even on a busy machine.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Most workers anybody may ask for.
 const MAX_WORKERS: usize = 256;
 
-/// What a node proxy needs to begin.
+/// Options of a node proxy.
 #[derive(Debug)]
 pub struct Options {
     /// The pod that it is itself.
@@ -90,15 +90,15 @@ pub struct Options {
     pub agent: PathBuf,
     /// `https://host:port` of each control plane.
     pub control: Vec<String>,
-    /// What of the mesh they are asked for.
+    /// Part of the mesh that the proxy subscribes to.
     pub subscription: Subscription,
     /// PEM file of the mesh's root.
     pub root_cert: PathBuf,
     /// Its own service-account token, bound to its pod.
     pub token_file: PathBuf,
-    /// Whether applications are called from their clients' own addresses.
+    /// True if applications are called from their clients' own addresses.
     pub keeps_source: bool,
-    /// Who knows names that the mesh does not.
+    /// Resolver of the names outside the mesh.
     pub outside: Outside,
     /// Admin pages (15000).
     pub admin: SocketAddr,
@@ -108,11 +108,11 @@ pub struct Options {
     pub readiness: SocketAddr,
     /// Threads that carry traffic.
     pub workers: usize,
-    /// How long connections may take to end at shutdown, and when their pod is gone.
+    /// Time that connections get to end at shutdown, and after their pod is gone.
     pub drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
     pub handover: Option<PathBuf>,
-    /// How long connections may take to end when another process serves in our place.
+    /// Time that connections get to end after another process has taken over.
     pub handover_drain_timeout: Duration,
     /// Changes the log's level.
     pub log: Option<Level>,
@@ -179,7 +179,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     Ok(())
 }
 
-/// What it must be allowed to do, tried before anything begins.
+/// Checks the capabilities that the proxy needs, before anything starts.
 fn may(options: &Options) -> Result<(), RunError> {
     let here = voile_host::netns::Namespace::current()?;
     here.within(|| ()).map_err(|error| {
@@ -276,7 +276,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     Ok(threads)
 }
 
-/// Who serves the pods that the agent tells of, and our own where that is wished.
+/// Creates the agency that serves the agent's pods, and the proxy's own pod where that is wanted.
 fn agency(options: &Options, means: Means, inherited: Inherited) -> Result<Rc<Agency>, RunError> {
     let agency = Agency::new(means, options.agent.clone(), inherited)?;
     if let Some(account) = &options.own_account {
@@ -409,7 +409,8 @@ fn discover(options: &Options, news: Arc<News>) -> XdsClient {
     client
 }
 
-/// Who we say we are, in ztunnel's words: nobody trusts it, but people read it.
+/// Node metadata that the proxy sends, in ztunnel's words. The control plane does not trust it; it is for people to
+/// read.
 fn node(options: &Options) -> Node {
     let (name, namespace) = (&options.name, &options.namespace);
     let text = |text: &str| Value {

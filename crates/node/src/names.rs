@@ -28,10 +28,10 @@ const MAX_LOOKUPS: usize = 16;
 /// A name that was not called for so long is forgotten, with where it led: somebody else may have those addresses by now.
 const UNUSED_FOR: Duration = Duration::from_mins(10);
 
-/// Where a name leads; at least one address, or why there is none.
+/// Addresses of a name, at least one; or the reason why there is none.
 pub(crate) type Resolved = Result<Arc<[IpAddr]>, Arc<str>>;
 
-/// What a worker asks when a pod calls somebody who is known by a name.
+/// A worker's question for the addresses of a name, to which a connection of a pod goes.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) pod: Arc<Pod>,
@@ -78,7 +78,8 @@ impl Lookups {
         let mut known = self.known.borrow_mut();
         known.forget(&asking.let_go);
         let ask = known.table.used(host, now);
-        // Whoever hears of a failure hears of the last one; where it is tried again, of what comes of that.
+        // A caller gets the last failure of a name. If the name is being looked up again, it waits for that result
+        // instead.
         let tried = ask || known.waiting.contains_key(host);
         let answered = match known.table.state(host) {
             State::Known(addresses) => Some(Ok(Arc::clone(addresses))),
@@ -86,7 +87,7 @@ impl Lookups {
             State::Failed(_) | State::Unknown => None,
         };
         match answered {
-            // Whoever asked may have gone meanwhile.
+            // The waiting connection may be gone by now.
             Some(answered) => drop(answer.send(answered)),
             None => {
                 let waiting = known.waiting.entry(Arc::clone(host)).or_default();
@@ -137,7 +138,7 @@ impl Lookups {
             }
         };
         for waiting in known.waiting.remove(host).unwrap_or_default() {
-            // Whoever asked may have gone meanwhile.
+            // The waiting connection may be gone by now.
             let _ = waiting.send(told.clone());
         }
     }

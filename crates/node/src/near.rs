@@ -27,7 +27,7 @@ pub(crate) fn home(worker: &Worker, target: &Target) -> Option<Arc<Pod>> {
         .expected
         .as_ref()
         .filter(|_| target.waypoint.is_none() && target.far.is_none())?;
-    // What is handed on to a waypoint is handed on by its own tunnels' side.
+    // The inbound side hands a connection on to a waypoint's own port.
     let called = target.resident.as_ref();
     if called.is_some_and(|one| one.workload.application_tunnel.is_some()) {
         return None;

@@ -1,5 +1,6 @@
-//! When a view is made of what came: at once, but where all of a mesh is told, a small part of the time is spent on it, however large
-//! the mesh is and however often it changes. What comes meanwhile is in the next view.
+//! Paces the making of views: a view is made at once after a response. With a subscription to everything, views take
+//! only a small part of the time, however large the mesh is and however often it changes. Responses that arrive in
+//! the pause are in the next view.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ impl News {
         rejections
     }
 
-    /// Whether it is too early for another view; one is made when it is time.
+    /// Returns true if it is too early for another view. The next view is then made once the pause ends.
     fn rest(self: &Arc<Self>) -> bool {
         let mut pace = self.pace();
         let Some(next) = pace.next.filter(|next| Instant::now() < *next) else {
@@ -102,7 +103,7 @@ impl News {
     }
 }
 
-/// How long none is made after one that took so long.
+/// Returns the pause after a view that took `took`.
 fn rest_after(took: Duration) -> Duration {
     took.saturating_mul(REST).min(MAX_REST)
 }

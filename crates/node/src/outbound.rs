@@ -1,4 +1,5 @@
-//! What a pod's application calls (15001): where it was going, who is there, and through a tunnel to whom that needs one.
+//! Outbound connections of a pod's application (15001). Finds the original destination and its endpoint, and opens a
+//! tunnel to an endpoint that needs one.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +46,7 @@ pub(crate) const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
 const NETWORK_POLICY: &str = "NETWORK_POLICY";
 pub(crate) const CERT_REVOKED: &str = "CERT_REVOKED";
 
-/// What makes two tunnels alike.
+/// Key by which tunnels share a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     /// The pod that calls: its sockets are its own.
@@ -94,7 +95,7 @@ impl Owner for Of {
     }
 }
 
-/// How a connection goes on.
+/// Next hop of a connection.
 enum Way {
     /// To another pod of this node, for the resident that calls.
     Home(Arc<Pod>, Arc<Resident>, SocketAddr),
@@ -138,7 +139,7 @@ pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, clien
     }
 }
 
-/// Where it goes, as far as somebody there takes it; none where nothing comes of it, which was said.
+/// Decides the next hop and connects to it. Returns None after a failure, which it has logged already.
 async fn begin<'a>(
     worker: &'a Worker,
     pod: &Arc<Pod>,
@@ -201,7 +202,8 @@ async fn begin<'a>(
     }
 }
 
-/// Where it is to go. An endpoint that is known by its name is looked up; where that leads nowhere, another is taken.
+/// Selects the target of a connection. Looks up an endpoint that is known by its name; if the name has no address,
+/// selects another endpoint.
 async fn target(
     worker: &Worker,
     pod: &Arc<Pod>,
@@ -272,7 +274,7 @@ fn trouble(flags: &'static str, reason: impl Display) -> Trouble {
 /// A tunnel to whom it is for: its place on a connection, and its two directions.
 type Opened = (Lease, (RecvStream, SendStream));
 
-/// Whose connection it is to whom, and where.
+/// Builds the tunnel key: calling pod and identity, expected identities, address.
 fn key(
     pod: &Pod,
     source: IpAddr,
@@ -480,7 +482,7 @@ fn unsealed(error: &HandshakeError, whom: std::fmt::Arguments<'_>) -> Trouble {
     trouble(flags, format_args!("{whom}: {error}"))
 }
 
-/// Who answered, if that is who was expected and is believed.
+/// Verifies the peer that answered: an expected identity, and no revoked certificate.
 fn verified(
     worker: &Worker,
     (protocol, chain): (Option<&[u8]>, &[CertificateDer<'_>]),

@@ -20,7 +20,7 @@ use crate::agents::Agency;
 use crate::dispatch::Dispatcher;
 use crate::registry::View;
 
-/// How long a worker may take to answer a scrape before the page goes out without it.
+/// Time that a worker gets to answer a scrape. After it the page is sent without that worker.
 const SCRAPE_PATIENCE: Duration = Duration::from_secs(2);
 
 const HELP: &str = "\
@@ -34,7 +34,7 @@ POST /quitquitquit       end in good order, as SIGTERM does
 GET  /help               this
 ";
 
-/// What the pages tell of.
+/// State that the pages show.
 pub(crate) struct Told {
     pub(crate) agency: Rc<Agency>,
     pub(crate) dispatcher: Rc<Dispatcher>,
@@ -119,7 +119,7 @@ fn logging(told: &Told, question: &Question) -> Answer {
     }
 }
 
-/// What a process still waits for that is to serve.
+/// Lists what keeps this process from being ready.
 pub(crate) fn unready(told: &Told) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     let view = told.view.borrow();

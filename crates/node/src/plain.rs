@@ -1,5 +1,5 @@
-//! What connections in plaintext have in common, whichever way they go: where the kernel's redirection took them from, and how
-//! they are carried and noted.
+//! Shared steps of plaintext connections, inbound and outbound: the destination from the kernel's redirection, the
+//! relay and the record.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -44,7 +44,7 @@ impl Arrival<'_> {
         reset(tcp);
     }
 
-    /// Where it was going before it was redirected; none: it is refused.
+    /// Returns the destination before redirection. Without one, refuses the connection and returns None.
     pub(crate) fn destination(&self, tcp: &TcpStream) -> Option<SocketAddr> {
         match original_destination(tcp) {
             Ok(Some(to)) => return Some(to),

@@ -18,7 +18,7 @@ use voile_transport::{
     CONNECT_TIMEOUT, ConnectError, KeepAlive, OUTWARD_MARK, Origin, alpn, open, prepare,
 };
 
-/// How long a connection waits for its pod's first certificate.
+/// Time that a connection waits for its pod's first certificate.
 pub(crate) const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A peer that is gone without a word is noticed by the kernel after some four minutes: nothing here cuts a tunnel for being
@@ -32,14 +32,14 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
 /// Addresses that nobody has (RFC 5737, RFC 3849): to choose a way there tells which address is ours.
 const NOWHERE: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 
-/// How far a pod is.
+/// State of a pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Life {
     /// It is served.
     Served,
     /// It takes nothing new; what is open may end by itself.
     Leaving,
-    /// What is still open is cut.
+    /// The proxy cuts connections that are still open.
     Gone,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Pod {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) badge: Arc<Badge>,
     pub(crate) life: watch::Sender<Life>,
-    /// Whether its applications are called from their clients' own addresses.
+    /// True if its applications are called from their clients' own addresses.
     pub(crate) keeps_source: bool,
     /// Of our own pod, the ports of our pages: nothing else in our network is for those who call by tunnels.
     pub(crate) pages: Option<Box<[u16]>>,
@@ -129,13 +129,13 @@ impl Pod {
         Ok(stream)
     }
 
-    /// Whether a tunnel may lead to this port.
+    /// Returns true if a tunnel may lead to this port.
     pub(crate) fn opens(&self, port: u16) -> bool {
         let pages = self.pages.as_ref();
         pages.is_none_or(|pages| pages.contains(&port))
     }
 
-    /// Whether it is the pod's own address.
+    /// Returns true for one of the pod's own addresses.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }

@@ -1,5 +1,6 @@
-//! Who may connect, as Istio's `Authorization` says it (interop with istiod): pure. DENY before ALLOW; where there is an ALLOW
-//! for a workload, one must match. What cannot be read, or is named and not known, denies: nothing is widened by a doubt.
+//! Authorization of connections by Istio's `Authorization` resource (interop with istiod). Pure. DENY comes before
+//! ALLOW; if a workload has an ALLOW policy, one must match. A policy that is unreadable, or named but unknown,
+//! denies: doubt never widens access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +26,7 @@ pub(crate) struct Policy {
 enum Scope {
     Everybody,
     Namespace(Arc<str>),
-    /// Whoever names it.
+    /// Only workloads that name the policy.
     Named,
 }
 
@@ -40,11 +41,11 @@ enum Action {
 /// A connection, as policies see it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller<'a> {
-    /// Who calls, where it was proven.
+    /// Identity of the caller, if it was proven.
     pub(crate) identity: Option<&'a Identity>,
     /// From where.
     pub(crate) source: IpAddr,
-    /// Whom: the workload's own address and the port of its application.
+    /// Destination: the workload's own address and the port of its application.
     pub(crate) destination: SocketAddr,
 }
 
@@ -150,7 +151,7 @@ impl Policies {
         self.0.insert(name, Arc::new(policy));
     }
 
-    /// Whether one of this name is known.
+    /// Returns true if a policy of this name is known.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -160,12 +161,12 @@ impl Policies {
         self.0.remove(name);
     }
 
-    /// How many there are.
+    /// Returns the number of policies.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the connection may be.
+    /// Authorizes a connection, or returns the reason of its denial.
     pub(crate) fn judge(&self, judged: &Judged<'_>, caller: &Caller<'_>) -> Result<(), Denial> {
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let mut all: Vec<(&Arc<str>, &Policy)> = Vec::new();
@@ -197,7 +198,7 @@ impl Policies {
     }
 }
 
-/// Whether every word of it can be understood.
+/// Checks that every field of a match can be understood.
 fn check(one: &wire::Match) -> Result<(), String> {
     let texts = [
         &one.namespaces,

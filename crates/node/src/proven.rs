@@ -1,4 +1,5 @@
-//! Who proved to be whom, by which certificates: they may be taken back while it is connected.
+//! Peers that proved their identity, with the certificates they used. Certificates may be revoked while the peer is
+//! connected.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -9,7 +10,7 @@ use voile_identity::revocation::keys_of;
 use voile_identity::{CertificateKey, Identity, PeerError, Revocations, identity_of};
 use voile_transport::Stream;
 
-/// What is said of whoever is believed no longer.
+/// Reason of a refusal or cut because of a revoked certificate.
 pub(crate) const REVOKED: &str = "its certificate is revoked";
 
 /// A peer that showed certificates.
@@ -20,12 +21,12 @@ pub(crate) struct Proven {
 }
 
 impl Proven {
-    /// Who is at the other end of this TLS.
+    /// Returns the peer of a TLS connection.
     pub(crate) fn of(stream: &Stream) -> Result<Self, PeerError> {
         Self::shown(stream.peer_certificates())
     }
 
-    /// Who showed these certificates, which were verified.
+    /// Returns the peer that presented these verified certificates.
     pub(crate) fn shown(chain: &[CertificateDer<'_>]) -> Result<Self, PeerError> {
         let leaf = chain.first().ok_or(PeerError::NoCertificate)?;
         Ok(Self {
@@ -42,7 +43,7 @@ impl Proven {
         }
     }
 
-    /// Whether it is believed no longer.
+    /// Returns true if one of the peer's certificates is revoked.
     pub(crate) fn is_revoked(&self, lists: &Revocations) -> bool {
         self.certificates.iter().any(|key| lists.includes(*key))
     }
@@ -62,7 +63,7 @@ impl Bond {
         *self.proven.borrow_mut() = Some(proven);
     }
 
-    /// Whether whoever it leads to is believed no longer.
+    /// Returns true if the peer's certificate is revoked.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.get()
     }
@@ -101,7 +102,7 @@ impl Bonds {
             let proven = bond.proven.borrow();
             if proven.as_ref().is_some_and(|one| one.is_revoked(lists)) {
                 bond.broken.set(true);
-                // Who leaves and who cuts may both wait.
+                // The leaving side and the cutting side may both wait.
                 bond.word.notify_waiters();
                 bond.word.notify_one();
             }

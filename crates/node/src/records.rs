@@ -1,4 +1,4 @@
-//! What is told of connections: ztunnel's metrics, by Istio's labels, and one line in the access log at each one's end.
+//! Telemetry of connections: ztunnel's metrics with Istio's labels, and one access log line at each connection's end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::worker::Worker;
 pub(crate) fn peer(resident: Option<&Resident>, identity: Option<&Identity>) -> Peer {
     let principal = identity.map(ToString::to_string).unwrap_or_default();
     let Some(resident) = resident else {
-        // What a certificate says is known of a stranger, too.
+        // The certificate's fields are known even for a peer outside the mesh.
         return Peer {
             namespace: identity
                 .map(|one| one.namespace.to_string())
@@ -56,7 +56,7 @@ fn service(served: Option<&Served>) -> Service {
     }
 }
 
-/// Who is connected with whom.
+/// Both ends of a connection.
 pub(crate) struct Parties<'a> {
     pub(crate) reporter: Reporter,
     pub(crate) source: (Option<&'a Resident>, Option<&'a Identity>),
@@ -64,7 +64,7 @@ pub(crate) struct Parties<'a> {
     pub(crate) service: Option<&'a Served>,
     pub(crate) security: Security,
     pub(crate) client: SocketAddr,
-    /// Where the TCP connection leads, and what is at the tunnel's end if there is one.
+    /// Destination of the TCP connection, and the target at the tunnel's end if there is a tunnel.
     pub(crate) server: SocketAddr,
     pub(crate) tunnelled: Option<SocketAddr>,
 }
@@ -105,7 +105,7 @@ impl<'a> Record<'a> {
         shard.tcp_opened(series);
         let shared = shard.shared_labels(series);
         drop(shard);
-        // Where there is no room for another series, the log knows who it was all the same.
+        // The log shows the real labels even when the metrics have no room for another series.
         let labels = match *shared == labels {
             true => shared,
             false => Arc::new(labels),
@@ -139,7 +139,7 @@ impl<'a> Record<'a> {
 }
 
 impl Drop for Record<'_> {
-    /// Whoever was dropped in the middle is told of, too.
+    /// Reports a connection that was dropped in the middle, too.
     fn drop(&mut self) {
         let outcome = self.outcome.take().unwrap_or_else(|| Outcome {
             flags: "-",

@@ -1,5 +1,5 @@
-//! What the control plane said, and what was asked of it: workloads and services by address, and who may connect. It is told
-//! by the discovery client and gives [`View`]s, which never change: a worker's decisions take no lock.
+//! State of the discovery subscription: workloads and services by address, and policies. The discovery client feeds
+//! it. It gives out [`View`]s, which never change, so that a worker's decisions take no lock.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -26,13 +26,13 @@ pub(crate) use searches::Sought;
 pub(crate) use view::View;
 use view::{Catalogue, Population};
 
-/// What of the mesh the control plane is asked for.
+/// Part of the mesh that the proxy subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Subscription {
     /// Everything, as a ztunnel does: what is not told of is not there.
     All,
-    /// Whom connections and names are for, as they come. Only a control plane that tells of what comes later under a name that meant
-    /// nobody when it was asked for serves so.
+    /// Addresses and names, as connections and lookups need them. This requires a control plane that later announces
+    /// a resource under a name that was absent when the proxy subscribed.
     #[default]
     OnDemand,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Resident {
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) service: Service,
-    /// What a near endpoint has in common with the client, most important first.
+    /// Attributes that a near endpoint shares with the client, most important first.
     pub(crate) preference: Vec<proto::load_balancing::Scope>,
     /// Only endpoints that have all of it.
     pub(crate) strict: bool,
@@ -102,7 +102,7 @@ pub(crate) struct Registry {
     /// With a subscription to all: whether all was told.
     whole: bool,
     held: BTreeMap<Arc<str>, Held>,
-    /// What of `held` the last view was made of, as far as that is so still.
+    /// Parts of the last view that still match `held`.
     catalogue: OnceLock<Arc<Catalogue>>,
     population: OnceLock<Arc<Population>>,
     /// Names of what is there and cannot be understood, with its addresses.
@@ -126,14 +126,14 @@ pub(crate) struct Registry {
     searches: Searches,
 }
 
-/// What to tell the discovery client.
+/// Changes of subscription for the discovery client.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) subscribe: Option<String>,
     pub(crate) unsubscribe: Option<String>,
 }
 
-/// How an address is asked for; our own network has no name.
+/// Returns the resource name of an address. This proxy's own network has no name.
 pub(crate) fn name_of(address: IpAddr) -> String {
     format!("/{address}")
 }
@@ -151,7 +151,7 @@ impl Registry {
         }
     }
 
-    /// Whether everything is told without being asked for.
+    /// Returns true if the proxy subscribes to everything.
     pub(crate) fn is_told_all(&self) -> bool {
         self.subscription == Subscription::All
     }
@@ -236,12 +236,12 @@ impl Registry {
         }
     }
 
-    /// What came of a search, as far as anything did.
+    /// Returns the result of a search, if there is one.
     pub(crate) fn sought(&self, name: &str) -> Option<Sought> {
         self.searches.result(name)
     }
 
-    /// Whether a response that comes says no more than that searches were in vain, which no view speaks of.
+    /// Returns true if a response only reports failed searches, which no view contains.
     pub(crate) fn is_of_searches(&self, update: &Update) -> bool {
         *update.type_url == *type_url::ADDRESS
             && !self.is_told_all()
@@ -340,7 +340,7 @@ impl Registry {
                 }
             }
         }
-        // What is asked for at once is told at once: so does istiod, and so do we.
+        // A control plane answers a subscription in one response: istiod does, and so does Voile's.
         self.whole = self.is_told_all();
         rejections
     }
@@ -371,7 +371,7 @@ impl Registry {
             match Policy::decode(&resource.body) {
                 Ok(policy) => self.policies.set(name, policy),
                 Err((closed, reason)) => {
-                    // What it said before goes on; one that never was good closes.
+                    // The last good version stays in force; a policy that never was good denies.
                     if !self.policies.contains(&name) {
                         self.policies.set(Arc::clone(&name), closed);
                     }
@@ -382,7 +382,8 @@ impl Registry {
         rejections
     }
 
-    /// Takes lists in. What cannot be read leaves what was good before, and where nothing was, nobody is believed.
+    /// Applies revocation lists. An unreadable list leaves the last good one in force; without a last good one, no
+    /// peer is trusted.
     fn revoke(&mut self, update: &Update) -> Vec<Rejection> {
         if !update.removed.is_empty() || !update.absent.is_empty() {
             self.revocations = None;
@@ -408,7 +409,7 @@ impl Registry {
         rejections
     }
 
-    /// What is known now.
+    /// Returns the current view.
     pub(crate) fn view(&self) -> View {
         let catalogue = || Arc::new(Catalogue::of(&self.held, self.subscription));
         let population = || Arc::new(Population::of(&self.held));

@@ -1,6 +1,6 @@
-//! Where a connection of a pod goes: pure. A service's endpoint is drawn once for each connection, by weight, among those that
-//! have most in common with the client; a workload that needs a tunnel is never called without one. An endpoint that is known by a
-//! name is looked up by whoever asked, and is then called as the control plane says it is, wherever the name leads.
+//! Routing of a pod's connection: pure. Draws a service's endpoint once for each connection, by weight, among those
+//! that share most with the client. Never calls a workload without the tunnel that it needs. The caller looks up an
+//! endpoint that is known by name; the control plane's word on how to call it holds for any address of that name.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, PORT];
 pub(crate) struct Target {
     /// The workload's address and port, or, of a stranger or of what stands behind a waypoint, what was called.
     pub(crate) to: SocketAddr,
-    /// Whose proxy is called, where it is not the one at that address.
+    /// Address of the waypoint whose proxy is called, if the proxy is not at the target's own address.
     pub(crate) waypoint: Option<IpAddr>,
-    /// Who must answer, where it is called through a tunnel; plaintext without.
+    /// Identities of which one must answer the tunnel; None for plaintext.
     pub(crate) expected: Option<Vec<Identity>>,
-    /// Who it is, if it is of the mesh.
+    /// The workload at the target, if it is in the mesh.
     pub(crate) resident: Option<Arc<Resident>>,
     /// The service that was meant.
     pub(crate) service: Option<Arc<Served>>,
@@ -36,14 +36,15 @@ pub(crate) struct Target {
 /// The way to another network: whoever is expected is behind its gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Far {
-    /// Where that network is entered: at any of these, and there is one.
+    /// Gateways of that network: at least one, any of which may be called.
     pub(crate) gates: Vec<Keeper>,
-    /// What is asked for, there and behind it: the service by its name. Addresses mean something else there.
+    /// Target of the CONNECT request, at the gateway and behind it: the service by its name. Addresses have another
+    /// meaning there.
     pub(crate) called: String,
 }
 
 impl Target {
-    /// Where the proxy takes tunnels that is to answer.
+    /// Returns the address at which the answering proxy takes tunnels.
     pub(crate) fn proxy(&self) -> SocketAddr {
         if let Some(gate) = self.far.as_ref().and_then(|far| far.gates.first()) {
             return gate.at;
@@ -53,12 +54,12 @@ impl Target {
     }
 }
 
-/// What a connection is for, as far as it can be said without asking anybody.
+/// Target of a connection, as far as it can be decided without a lookup.
 #[derive(Debug, Clone)]
 pub(crate) enum Aim {
     /// This.
     At(Target),
-    /// Whoever a name leads to.
+    /// An endpoint known by a name, which needs a lookup.
     Named(Named),
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Named {
     port: Port,
     resident: Arc<Resident>,
     service: Arc<Served>,
-    /// What was called, in whose family it is called where it can be.
+    /// Called address. An address of the same family is preferred for the endpoint.
     called: IpAddr,
 }
 
@@ -89,8 +90,8 @@ impl Named {
         Refusal::Nowhere(self.service.service.key.clone(), self.host.clone(), why)
     }
 
-    /// One of the addresses that the name leads to; `turn` may be any number. Who is there must be who the workload is, and is
-    /// called in plaintext only where that is.
+    /// Selects one of the addresses of the name; `turn` may be any number. The peer there must have the workload's
+    /// identity. It is called in plaintext only if the workload is.
     pub(crate) fn at(&self, addresses: &[IpAddr], turn: usize) -> Result<Target, Refusal> {
         let alike = |one: &&IpAddr| one.is_ipv4() == self.called.is_ipv4();
         let alike: Vec<&IpAddr> = addresses.iter().filter(alike).collect();
@@ -182,8 +183,8 @@ pub(crate) fn decide(
     Ok(Aim::At(target))
 }
 
-/// The waypoint that a call of `source` goes through: none where it comes from the waypoint itself, whose own calls would never
-/// arrive. Who that is, is the control plane's word about a pod whose identity is proven.
+/// Returns the waypoint for a connection of `source`. Returns None for the waypoint itself, whose own connections
+/// would never arrive otherwise. The control plane says which pod is the waypoint; the pod's identity is proven.
 fn before<'a>(
     source: &Resident,
     waypoint: Option<&'a WaypointAddress>,
@@ -263,7 +264,8 @@ fn far(
     })
 }
 
-/// Where its network is entered: there, by whoever the control plane says is there, and at the others that it tells of with it.
+/// Returns the gateways of a workload's network. The first is the workload that the control plane reports at the
+/// entrance; the others come with it.
 fn gates(view: &View, workload: &Workload, entrance: &Entrance) -> Vec<Keeper> {
     let keeper = view.keeper(entrance).map(|keeper| &keeper.workload);
     let keeper = keeper.filter(|keeper| keeper.tunnel == Tunnel::Hbone);
@@ -277,7 +279,8 @@ fn gates(view: &View, workload: &Workload, entrance: &Entrance) -> Vec<Keeper> {
     first.into_iter().chain(others.cloned()).collect()
 }
 
-/// Where the network of a workload is entered, if it is another than ours and that is known.
+/// Returns the entrance of a workload's network, if it is another network than the proxy's own and the entrance is
+/// known.
 fn entrance(resident: &Resident) -> Option<&Entrance> {
     resident
         .workload
@@ -307,7 +310,7 @@ pub(crate) fn entrances(view: &View, source: &Resident, to: SocketAddr) -> Vec<E
     found
 }
 
-/// Who may answer: the workload itself, and whoever else the service is said to be.
+/// Returns the identities that may answer: the workload's own, and the service's subject alternative names.
 fn answering(workload: &Workload, service: Option<&Arc<Served>>) -> Vec<Identity> {
     let others = service
         .into_iter()
@@ -371,12 +374,12 @@ fn through(
     })
 }
 
-/// How far a connection may go.
+/// Limit of a connection's way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// On our own network, at an address.
     Near,
-    /// Where a name leads and through other networks' gateways, too.
+    /// To addresses behind a name and through gateways of other networks, too.
     Anywhere,
 }
 
@@ -423,7 +426,7 @@ fn drawn<'a>(
     Ok((*resident, *at))
 }
 
-/// How many of the things that matter, from the most important on, two workloads have in common.
+/// Returns how many of the preferred attributes two workloads share, counted from the most important.
 fn rank(source: &Resident, other: &Resident, preference: &[Scope]) -> usize {
     let same = |index: usize| {
         let [own, of] = [source, other].map(|one| one.workload.locality.split('/').nth(index));

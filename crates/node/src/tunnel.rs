@@ -11,7 +11,7 @@ use voile_http2::{Reason, RecvStream, SendStream};
 use voile_transport::Stream;
 use voile_transport::buffers::{Buffer, Class};
 
-/// How a connection ended.
+/// Reason why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Both sides said that they were done.
@@ -24,7 +24,7 @@ pub(crate) enum End {
     Cut,
 }
 
-/// What was carried.
+/// Bytes that were carried.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Carried {
     /// Bytes from TCP into the tunnel.

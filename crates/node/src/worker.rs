@@ -1,5 +1,5 @@
-//! A thread that carries connections: its own runtime, pools and counters. What it knows is a [`View`] that never changes;
-//! when there is a newer one, every connection that came in is judged again.
+//! A worker thread that carries connections, with its own runtime, pools and counters. It reads a [`View`] that never
+//! changes. With a newer view it checks the policies of every inbound connection again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -27,8 +27,8 @@ use crate::policy::{Caller, Denial, Judged};
 use crate::proven::{Bonds, Proven};
 use crate::registry::{Registry, Resident, Subscription, View, Wish};
 
-/// How long a connection waits to learn who is at an address. The control plane answers in milliseconds; one that is away is
-/// not guessed for.
+/// Time that a connection waits to learn which workload has an address. The control plane answers in milliseconds. If
+/// it is away, the worker does not guess.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same where the answer only names a caller in metrics.
@@ -62,7 +62,7 @@ impl Door {
 /// Pods of this node by their addresses.
 pub(crate) type Homes = HashMap<IpAddr, Arc<Pod>>;
 
-/// What a worker is given.
+/// Job of a worker.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// A connection.
@@ -79,7 +79,7 @@ pub(crate) enum Job {
     Scrape(oneshot::Sender<Figures>),
 }
 
-/// What a worker counts.
+/// Counters of a worker.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) snapshot: Snapshot,
@@ -95,7 +95,7 @@ pub(crate) struct Asker {
     pub(crate) client: XdsClient,
     pub(crate) registry: Arc<Mutex<Registry>>,
     pub(crate) subscription: Subscription,
-    /// Who looks names up for pods.
+    /// Resolves names for pods.
     pub(crate) names: mpsc::UnboundedSender<Question>,
 }
 
@@ -155,9 +155,9 @@ pub(crate) struct Worker {
     changes: watch::Receiver<Arc<View>>,
     asker: Asker,
     pub(crate) pool: Rc<Pool>,
-    /// Where other networks are entered, and not.
+    /// Gateways of other networks, and their failures.
     pub(crate) gateways: Gateways,
-    /// Who answered us.
+    /// Peers that this worker's connections have verified.
     pub(crate) bonds: Bonds,
     /// Our own pods, by address.
     homes: RefCell<Arc<Homes>>,
@@ -178,10 +178,10 @@ pub(crate) enum Closed {
     /// The control plane does not know the pod, or as somebody else.
     #[error("the control plane does not know this pod at {0}")]
     Nobody(IpAddr),
-    /// Whoever calls showed a certificate that is taken back.
+    /// The caller's certificate is revoked.
     #[error("the certificate of {0} is revoked")]
     Revoked(Identity),
-    /// Where a waypoint believes whoever says who calls, which is for us alone to say.
+    /// A port at which a waypoint trusts the named client without proof. Only the node proxy may call it.
     #[error("port {0} of this waypoint is the node proxy's to call")]
     Door(u16),
 }
@@ -306,17 +306,18 @@ impl Worker {
         }
     }
 
-    /// What is known now.
+    /// Returns the current view.
     pub(crate) fn view(&self) -> Rc<Known> {
         Rc::clone(&self.view.borrow())
     }
 
-    /// What is known once it is known who is at these addresses; none when nobody says so in time.
+    /// Returns a view that knows these addresses; None if the control plane does not answer in time.
     pub(crate) async fn known(&self, addresses: &[IpAddr]) -> Option<Rc<Known>> {
         self.known_within(ANSWER_PATIENCE, addresses).await
     }
 
-    /// What is known once it is known, too, who stands before what a pod calls; none when nobody says so in time.
+    /// Returns a view that also knows the waypoint of a pod's destination; None if the control plane does not answer
+    /// in time.
     async fn known_waypoint(
         &self,
         view: &Rc<Known>,
@@ -335,7 +336,7 @@ impl Worker {
             .await
     }
 
-    /// What is known once it is known, too, what this service is; none when nobody says so in time.
+    /// Returns a view that also knows this service; None if the control plane does not answer in time.
     pub(crate) async fn known_service(
         &self,
         view: Rc<Known>,
@@ -350,8 +351,8 @@ impl Worker {
             .await
     }
 
-    /// What is known once it is known, too, who stands on the way to what a pod calls: its waypoint, and where other networks are
-    /// entered. Where nobody says who stands there, that way is not gone.
+    /// Returns a view that also knows the hops to a pod's destination: its waypoint and the gateways of other
+    /// networks. Without an answer in time for a hop, the connection does not take that way.
     pub(crate) async fn known_way(
         &self,
         view: &Rc<Known>,
@@ -371,7 +372,7 @@ impl Worker {
         Some(self.once(ANSWER_PATIENCE, known).await.unwrap_or(view))
     }
 
-    /// What is known of a pod of ours and, for labels alone and therefore not for long, of its caller.
+    /// Returns a view that knows a local pod. Waits only briefly for its caller, which is needed for labels alone.
     pub(crate) async fn known_both(&self, ours: IpAddr, caller: IpAddr) -> Option<Rc<Known>> {
         let view = self.known(&[ours]).await?;
         let both = self.known_within(LABEL_PATIENCE, &[ours, caller]).await;
@@ -398,14 +399,14 @@ impl Worker {
         self.once(patience, knows).await
     }
 
-    /// Whether it is known who is there. Where all is told, that nobody is said to be at an address of a pod of ours means that it is not
-    /// told yet: the agent is often quicker than the control plane.
+    /// Returns true if the view knows this address. With a subscription to everything, a missing address of a local
+    /// pod counts as not yet received: the agent is often quicker than the control plane.
     fn is_known(&self, view: &View, address: IpAddr) -> bool {
         let is_coming = || view.is_whole() && !view.names(address) && self.home(address).is_some();
         view.knows(address) && !is_coming()
     }
 
-    /// What is known once this is.
+    /// Waits for a view that satisfies `knows`.
     async fn once(&self, patience: Duration, knows: impl Fn(&View) -> bool) -> Option<Rc<Known>> {
         let _place = Parked::among(&self.parked)?;
         let mut changes = self.changes.clone();
@@ -415,13 +416,13 @@ impl Worker {
         Some(Rc::new(Known(view)))
     }
 
-    /// Where a name leads for a pod.
+    /// Resolves a name for a pod.
     pub(crate) async fn resolve(&self, pod: &Arc<Pod>, host: &str) -> Resolved {
         let Some(_place) = Parked::among(&self.parked) else {
             return Err("too many connections wait".into());
         };
         let (answer, answered) = oneshot::channel();
-        // Who looks names up lives as long as we do; without, the answer is dropped.
+        // The resolver task lives as long as the worker; without it the answer is dropped.
         let _ = self.asker.names.send(Question {
             pod: Arc::clone(pod),
             host: host.into(),
@@ -499,7 +500,7 @@ impl Worker {
         match job {
             Job::Homes(homes) => *self.homes.borrow_mut() = homes,
             Job::Scrape(answer) => {
-                // Who asked may be gone.
+                // The asking side may be gone.
                 let _ = answer.send(self.figures());
             }
             Job::Accepted {

@@ -1,4 +1,4 @@
-//! What Istio's node proxy reads in each message, as tables.
+//! Tables of how policies match, as in Istio's node proxy.
 
 use super::*;
 
@@ -69,7 +69,7 @@ fn judge(policies: &Policies, named: &[&str], identity: Option<&Identity>) -> Re
     policies.judge(&judged, &caller)
 }
 
-/// What one match says of the client.
+/// Result of one match for the client.
 fn says(one: wire::Match) -> (bool, bool) {
     let policies = known(&[(
         "shop/one",
@@ -82,7 +82,7 @@ fn says(one: wire::Match) -> (bool, bool) {
 
 type Fill = fn(&mut wire::Match);
 
-/// What each says of the client, and of who has no identity.
+/// Checks the result of each match for the client, and for a caller without identity.
 fn table(cases: &[(&str, Fill, (bool, bool))]) {
     for (what, fill, wanted) in cases {
         let mut one = wire::Match::default();

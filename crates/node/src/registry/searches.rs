@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use voile_model::ServiceKey;
 
-/// What came of a search.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sought {
     /// This service.

@@ -1,4 +1,4 @@
-//! What responses do to what is known.
+//! Effects of responses on the registry.
 
 use super::*;
 use voile_proto::authorization as policy;
@@ -157,7 +157,7 @@ fn an_answer_by_any_name_is_an_answer_and_so_is_nobody() {
         vec![
             (KEY, &["/10.96.0.10"], Type::Service(service())),
             (ONE, &["/10.244.0.3"], Type::Workload(workload("one", 3))),
-            // What ztunnels are told besides.
+            // Additional resources that ztunnels get.
             ("/10.244.0.3", &[], Type::Workload(workload("one", 3))),
         ],
         &["/10.244.0.9"],
@@ -508,7 +508,7 @@ fn who_cannot_be_understood_is_nobody_to_be_called_in_plaintext() {
     assert!(said.registry.view().knows(pod(8)));
     said.addresses(vec![(two, &[], Type::Workload(workload("two", 9)))], &[]);
     assert!(said.registry.view().workload(pod(9)).is_some());
-    // What was good before serves on.
+    // The last good version stays in force.
     said.addresses(vec![(two, &[], Type::Workload(bad.clone()))], &[]);
     assert!(said.registry.view().workload(pod(9)).is_some());
     said.addresses(Vec::new(), &[two]);

@@ -1,4 +1,4 @@
-//! What is known at one moment. It never changes; what of it is as it was is shared with the view before.
+//! Immutable view of the mesh at one moment. A view shares unchanged parts with the view before.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -33,26 +33,26 @@ pub(crate) struct View {
     pub(crate) policies: Policies,
     /// Certificates that are taken back.
     pub(crate) revocations: Arc<Revocations>,
-    /// Whether the control plane has said which policies there are.
+    /// True once the control plane has sent the policies.
     pub(crate) is_told: bool,
 }
 
-/// What is known of services.
+/// Services of a view.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
     at: HashMap<IpAddr, Vec<Arc<Served>>>,
     by_key: HashMap<ServiceKey, Arc<Served>>,
-    /// Where all is told, what is found by ranges and by hosts, since nobody is asked.
+    /// Services by address range and by host. Only with a subscription to everything, which asks for no single name.
     ranges: Ranges,
     hosts: Hosts<Arc<Served>>,
 }
 
-/// What is known of workloads.
+/// Workloads of a view.
 #[derive(Debug, Default)]
 pub(super) struct Population {
     at: HashMap<IpAddr, Arc<Resident>>,
     behind: HashMap<ServiceKey, Vec<Arc<Resident>>>,
-    /// Who is on other networks, by these and their addresses there.
+    /// Workloads on other networks, by network and address there.
     away: HashMap<Place, Arc<Resident>>,
     /// Some workload is on another network.
     reaches_out: bool,
@@ -174,28 +174,29 @@ impl Population {
 }
 
 impl View {
-    /// Whether all was subscribed to and is told: who is not known then is not there.
+    /// Returns true if the proxy subscribes to everything and has received everything. A name or address that the
+    /// view lacks then does not exist.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// Whether all was subscribed to, and is to be told yet.
+    /// Returns true if the proxy subscribes to everything and has not yet received everything.
     pub(crate) fn awaits_all(&self) -> bool {
         self.subscription == Subscription::All && !self.whole
     }
 
-    /// Whether somebody is known to be there.
+    /// Returns true if a workload or service is known at this address.
     pub(crate) fn names(&self, address: IpAddr) -> bool {
         self.population.at.contains_key(&address) || !self.services(address).is_empty()
     }
 
-    /// Whether it is known who is there, if anybody.
+    /// Returns true if it is known which workload or service has this address, or that none has.
     pub(crate) fn knows(&self, address: IpAddr) -> bool {
         let nobody = || self.whole && !self.obscure.contains(&address);
         self.names(address) || self.absent.contains(&address) || nobody()
     }
 
-    /// Whether it is known who this waypoint is, if anybody.
+    /// Returns true if this waypoint is known, or known to be absent.
     pub(crate) fn knows_waypoint(&self, waypoint: &WaypointAddress) -> bool {
         match waypoint {
             WaypointAddress::Address(address) => self.knows(*address),
@@ -204,23 +205,23 @@ impl View {
         }
     }
 
-    /// Whether it is known what this service is, or that there is none.
+    /// Returns true if this service is known, or known to be absent.
     pub(crate) fn knows_service(&self, key: &ServiceKey) -> bool {
         self.whole || self.catalogue.by_key.contains_key(key) || self.missing.contains(key)
     }
 
-    /// Whether it is known who stands where another network is entered, if anybody.
+    /// Returns true if the gateway at this entrance of another network is known, or known to be absent.
     pub(crate) fn knows_entrance(&self, entrance: &Entrance) -> bool {
         let place = place_of(entrance);
         self.whole || self.population.away.contains_key(&place) || self.empty.contains(&place)
     }
 
-    /// Who stands there.
+    /// Returns the gateway at this entrance.
     pub(crate) fn keeper(&self, entrance: &Entrance) -> Option<&Arc<Resident>> {
         self.population.away.get(&place_of(entrance))
     }
 
-    /// Whether anybody is known to be on another network.
+    /// Returns true if some workload is known to be on another network.
     pub(crate) fn knows_others(&self) -> bool {
         self.population.reaches_out
     }

@@ -1,4 +1,4 @@
-//! Where connections go, as tables.
+//! Tables of routing decisions.
 
 use super::*;
 use crate::registry::tests::{Said, service, workload};
@@ -45,7 +45,7 @@ fn called(view: &View, to: impl Into<SocketAddr>, random: f64) -> Result<Target,
     }
 }
 
-/// Who is called at the service's port, for many draws.
+/// Endpoints that are selected at the service's port, for many draws.
 fn drawn(view: &View) -> Vec<u8> {
     let mut found: Vec<u8> = (0..100)
         .filter_map(|n| called(view, ([10, 96, 0, 10], 80), f64::from(n) / 100.0).ok())
@@ -513,7 +513,7 @@ fn the_nearest_are_called_and_others_only_where_that_is_allowed() {
     }
 }
 
-/// Where the network `east` is entered: at 192.0.2.9, and by whom.
+/// Entrance of the network `east`: at 192.0.2.9, and its gateway.
 fn entered() -> Option<proto::GatewayAddress> {
     use proto::gateway_address::Destination;
     Some(proto::GatewayAddress {
@@ -536,7 +536,7 @@ fn keeper() -> proto::Workload {
     }
 }
 
-/// Where a network is entered, and by which accounts.
+/// Gateways of a network, by address and account.
 fn gates(far: &Far) -> Vec<String> {
     let all = far.gates.iter();
     all.map(|gate| format!("{} as {}", gate.at, gate.identity.service_account))
@@ -615,7 +615,7 @@ fn a_network_is_entered_at_all_the_gateways_that_are_told_of() {
     };
     let both = ["192.0.2.9:15008 as gate", "192.0.2.8:15008 as other"];
     assert_eq!(through(vec![client(), far.clone(), keeper()]), both);
-    // Who is asked for and not there is not in the way of the others.
+    // A gateway that was asked for and is absent does not hinder the others.
     assert_eq!(through(vec![client(), far]), both[1..]);
 }
 
