@@ -22,7 +22,7 @@ const FILE: &str = "workloads.json";
 
 type Pod = (Namespace, Arc<str>);
 
-/// Who is in the mesh: pods, and identities that at least one workload has.
+/// Workloads in the mesh: the pods, and the identities that at least one workload has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Present {
     pods: HashSet<Pod>,
@@ -37,7 +37,7 @@ impl Present {
                 .filter(|private| !private.joined)
                 .map(|private| (private.owner.namespace.clone(), private.pod.clone()))
                 .collect(),
-            // Who may come back at any time has not left.
+            // An identity that a WorkloadGroup invites has not left: a workload may join with it at any time.
             identities: all()
                 .map(|private| &private.owner)
                 .chain(&*snapshot.invited)
@@ -56,7 +56,7 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
-    /// What is true after `after` took the place of `before`.
+    /// Computes the departed workloads after the mesh changed from `before` to `after`.
     pub(crate) fn follow(&self, before: &Present, after: &Present, end: Instant) -> Self {
         Self {
             pods: gone(&self.pods, &before.pods, &after.pods, end),
@@ -64,12 +64,12 @@ impl Departed {
         }
     }
 
-    /// Whether nobody has this identity any more who had it before.
+    /// Returns true if an identity belonged to the mesh and no workload has it any more.
     pub(crate) fn includes(&self, identity: &Identity) -> bool {
         self.identities.contains_key(identity)
     }
 
-    /// What a caller is called when its `farewell` changes.
+    /// Name under which streams of a caller are notified when its `farewell` changes.
     pub(crate) fn called(caller: &voile_identity::Caller) -> Arc<str> {
         match &caller.pod {
             Some(pod) => called_pod(&caller.identity.namespace, pod),
@@ -77,7 +77,7 @@ impl Departed {
         }
     }
 
-    /// Whom the two do not treat alike.
+    /// Names of the callers that the two registers treat differently.
     pub(crate) fn differences(&self, other: &Self) -> Vec<Arc<str>> {
         let pods = differing(&self.pods, &other.pods);
         let identities = differing(&self.identities, &other.identities);
@@ -132,7 +132,7 @@ fn gone<K: Clone + Eq + Hash>(
     all
 }
 
-/// What is written: each name, and for those that left the second since 1970 at which their streams end.
+/// Content of the file: each name, and for each departed name the second since 1970 at which its streams end.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Written {
     /// `namespace/name`.
@@ -141,7 +141,7 @@ struct Written {
     identities: BTreeMap<String, Option<u64>>,
 }
 
-/// What is remembered from one run of the control plane to the next.
+/// Register of present and departed workloads that the state directory keeps between two runs of the control plane.
 #[derive(Debug)]
 pub(crate) struct Register {
     file: StateFile,
@@ -154,7 +154,7 @@ impl Register {
         }
     }
 
-    /// Who was there and who had left when it was last written; nobody when that cannot be read, which is said.
+    /// Loads the present and departed workloads as written last. Returns empty sets if the file cannot be read, and logs that.
     pub(crate) fn load(&self) -> (Present, Departed) {
         let written = match self.file.read() {
             Ok(Some(text)) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
@@ -210,7 +210,8 @@ impl Register {
     }
 }
 
-/// Takes over who left as somebody else knows it, as far as there is room. Who is there now, or left by what we know, is as we say.
+/// Takes over departed workloads that another replica knows, as far as there is room. Entries of this replica win over the
+/// other's.
 fn adopt(ours: &mut BTreeMap<String, Option<u64>>, theirs: BTreeMap<String, Option<u64>>) {
     let left = ours.values().filter(|end| end.is_some()).count();
     let mut theirs: Vec<(String, u64)> = theirs

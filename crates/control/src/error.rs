@@ -11,7 +11,7 @@ pub enum ControlError {
     Folder {
         /// Which.
         folder: PathBuf,
-        /// What the system said.
+        /// Error text of the operating system.
         reason: String,
     },
     /// The state directory cannot be used.
@@ -24,7 +24,7 @@ pub enum ControlError {
         address: SocketAddr,
         /// For what.
         purpose: &'static str,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// Plaintext discovery would be offered to other machines.

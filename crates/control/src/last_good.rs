@@ -12,10 +12,10 @@ use crate::state_file::StateFile;
 
 /// Name in the state directory. No Secret's key is in it; it is for its owner all the same.
 const FILE: &str = "last-good.json";
-/// What stands in place of what a Secret held. Nothing can be made of it, so that a gateway which has the Secret goes on with it, and
-/// one that never had it lets nobody in.
+/// Text in place of a Secret's content. It decodes to nothing: a gateway that has the Secret goes on with it, and a gateway that
+/// never had it admits no client.
 const LEFT_OUT: &str = "left out: what a Secret holds is in its own source alone";
-/// What a Secret holds for everybody to see: whose certificates are believed, and which were taken back.
+/// Public fields of a Secret: trusted authorities, and lists of revoked certificates.
 const PUBLIC: [&str; 4] = ["ca.crt", "cacert", "ca.crl", "crl"];
 
 /// See the module.
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(mesh.secrets.len(), 5);
         let folder = tempfile::tempdir().expect("a folder");
         let kept = LastGood::new(folder.path());
-        // What earlier versions or a crash left behind, readable by all.
+        // Files of earlier versions or of a crash, readable by all.
         for name in [FILE, "last-good.draft"] {
             let path = folder.path().join(name);
             std::fs::write(&path, "[]").expect("written");

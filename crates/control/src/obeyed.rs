@@ -14,7 +14,7 @@ pub(crate) type Names = BTreeMap<&'static str, BTreeSet<Arc<str>>>;
 pub(crate) struct Obeyed(HashMap<Identity, Arc<Names>>);
 
 impl Obeyed {
-    /// Whether a workload of this identity obeys it.
+    /// Returns true if a workload of this identity obeys the policy.
     pub(crate) fn includes(&self, identity: &Identity, kind: &str, name: &str) -> bool {
         let names = self.0.get(identity).and_then(|names| names.get(kind));
         names.is_some_and(|names| names.contains(name))
@@ -49,7 +49,7 @@ impl Obeyed {
         self.0.retain(|identity, _| keep(identity));
     }
 
-    /// Whoever left finishes with what it obeyed before.
+    /// A workload that left keeps the policies that it obeyed before.
     pub(crate) fn keep(&mut self, before: &Self, has_left: impl Fn(&Identity) -> bool) {
         let left = before.0.iter().filter(|(identity, _)| has_left(identity));
         let left = left.map(|(identity, names)| (identity.clone(), Arc::clone(names)));

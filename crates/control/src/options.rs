@@ -1,4 +1,4 @@
-//! What the person who starts a control plane may choose.
+//! Options of a control plane.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,14 +14,14 @@ use crate::ztunnel::NodeAccount;
 /// outlives the token or certificate that opened it.
 pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(30 * 60);
 
-/// How long a removed workload's proxy is still told what it asks: longer than any drain, since an application that
-/// finishes its work may call somebody new.
+/// Time for which a removed workload's proxy still gets answers. It is longer than any drain, since an application that finishes
+/// its work may still make new calls.
 pub const FAREWELL: Duration = Duration::from_secs(300);
 
 /// Istiod's own: how long a workload that joined by itself may be without a stream before it has left.
 pub const WORKLOAD_GRACE: Duration = Duration::from_secs(10);
 
-/// Where the control plane reads, keeps its secrets, and listens.
+/// Options of the control plane: its sources, its state directory, and its listeners.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Folders of resources, read together.
@@ -36,21 +36,21 @@ pub struct Options {
     pub names: Vec<String>,
     /// Discovery in plaintext, for callers with a token; `None` is off.
     pub plaintext: Option<SocketAddr>,
-    /// Whether plaintext may be offered beyond this machine.
+    /// Allows the plaintext listener beyond loopback.
     pub plaintext_beyond_loopback: bool,
     /// Longest life of a workload's certificate.
     pub certificate_ttl: Duration,
     /// Service accounts whose pods are node proxies (ztunnel), which may ask for certificates of their node's ambient workloads.
     pub node_accounts: BTreeSet<NodeAccount>,
-    /// How long a connection may last before its caller must prove itself again.
+    /// Age at which a connection ends and its caller must prove itself again.
     pub connection_age: Duration,
-    /// How long a removed workload's proxy is still told what it asks.
+    /// Time for which a removed workload's proxy still gets answers.
     pub farewell: Duration,
-    /// How long a workload that joined by itself may be without a stream before it has left.
+    /// Time without a stream after which a workload that joined by itself has left.
     pub workload_grace: Duration,
     /// Readiness, metrics and status.
     pub monitoring: SocketAddr,
-    /// How token issuers' keys are fetched.
+    /// Options for fetching token issuers' keys.
     pub keys: KeyOptions,
 }
 

@@ -1,6 +1,6 @@
-//! The loop that turns edits into snapshots: wait for an edit, read what changed, check it, translate what depends on it, publish. What
-//! is broken is reported and what was good stays in force; what is equal is not published. What can wait (analysis, reports, what
-//! the state directory remembers) waits for a rest: see `rest`.
+//! The loop that turns edits into snapshots: wait for an edit, read the changes, check them, translate their dependents, publish.
+//! Broken resources are reported and the last good ones stay in force. An equal snapshot is not published. Analysis, reports and
+//! writes to the state directory wait until the configuration rests: see `rest`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,7 +37,7 @@ use crate::ztunnel::{NodeAccount, Staff};
 const NOTHING: &str =
     "the configuration holds no resources: proxies that ask are told to serve nothing";
 
-/// What the state directory remembers from one run to the next.
+/// State that the state directory keeps between two runs.
 pub(crate) struct Kept {
     last_good: LastGood,
     virtual_addresses: VirtualAddresses,
@@ -59,20 +59,20 @@ impl Kept {
     }
 }
 
-/// Where snapshots go: for all to see first, then to those whom it concerns.
+/// Publishes a snapshot: first for all readers, then to the streams that it concerns.
 pub(crate) struct Publisher {
     pub(crate) snapshots: watch::Sender<Arc<dyn Snapshot<Caller>>>,
     pub(crate) staff: watch::Sender<Arc<Staff>>,
     pub(crate) interest: Arc<Interest>,
 }
 
-/// What the loop carries from one reading to the next.
+/// State that the loop carries from one reading to the next.
 pub(crate) struct Reload<S> {
     pub(crate) source: S,
     pub(crate) publisher: Publisher,
     pub(crate) trust: Arc<TrustStore>,
     pub(crate) status: Arc<Status>,
-    /// How long a removed workload's proxy is still told what it asks.
+    /// Time for which a removed workload's proxy still gets answers.
     pub(crate) farewell: Duration,
     /// Service accounts of node proxies.
     pub(crate) node_accounts: Arc<BTreeSet<NodeAccount>>,
@@ -81,7 +81,7 @@ pub(crate) struct Reload<S> {
     virtual_addresses: VirtualAddresses,
     revocations: RevocationFile,
     keys: Keys,
-    /// What was known of keys when the snapshot was made.
+    /// Keys that the current snapshot was made with.
     texts: Texts,
     checker: Checker,
     mesh: Option<Arc<Mesh>>,
@@ -91,13 +91,13 @@ pub(crate) struct Reload<S> {
     snapshot: Option<Arc<MeshSnapshot>>,
     /// Of the last reading.
     known: Known,
-    /// What waits for a rest.
+    /// Work that waits until the configuration rests.
     pending: Option<Pending>,
     /// Absent while it works.
     rest: Option<Rest>,
 }
 
-/// What checking brought.
+/// Result of a check.
 struct Checked {
     /// None: nothing but what is said of each file.
     diagnostics: Option<Vec<Diagnostic>>,
@@ -233,7 +233,8 @@ impl<S: Source> Reload<S> {
         );
     }
 
-    /// Translates what there is and, if it is something new, publishes; says whether it was. What is to be said of it waits for a rest.
+    /// Translates the current mesh, and publishes the snapshot if it is new. Returns true if it published. The report waits for a
+    /// rest.
     fn put_in_force(&mut self, changes: Option<&Changes>) -> bool {
         let before = std::mem::replace(&mut self.texts, self.keys.texts());
         let (snapshot, present) = self.translated(changes, before != self.texts);
@@ -252,7 +253,7 @@ impl<S: Source> Reload<S> {
         changed
     }
 
-    /// Reads what is revoked; gives what a person should know of it. What was good stays in force when it fails.
+    /// Reads the lists of revoked certificates. Returns a warning for the operator. On failure the last good lists stay in force.
     fn read_revocations(&mut self) -> Result<Option<String>, String> {
         let now = SystemTime::now();
         let read = self.revocations.read(now);
@@ -285,7 +286,7 @@ impl<S: Source> Reload<S> {
                     let mesh = self.addressed.as_mut().map(Arc::make_mut);
                     mesh.map(|mesh| patch.apply(mesh));
                 } else {
-                    // Whether a service has a virtual address depends on all of them.
+                    // The virtual address of one service depends on all other services.
                     let before = self.give_addresses();
                     before.correct(&self.given, &mut changes.services);
                 }
@@ -348,7 +349,7 @@ impl<S: Source> Reload<S> {
         (snapshot, present)
     }
 
-    /// How many workloads have which identity.
+    /// Counts the workloads of each identity.
     fn workload_counts(&self, mesh: &Mesh, changes: Option<&Changes>) -> Arc<WorkloadCounts> {
         let before = self.snapshot.as_ref();
         let before = before.map(|before| &before.workload_counts);
@@ -361,7 +362,7 @@ impl<S: Source> Reload<S> {
         }
     }
 
-    /// Who is a node proxy.
+    /// Finds the node proxies.
     fn staff(&self, mesh: &Mesh, changes: Option<&Changes>) -> Arc<Staff> {
         let before = self.snapshot.as_ref().map(|before| &before.staff);
         let Some((before, changes)) = before.zip(changes) else {
@@ -490,13 +491,13 @@ impl<S: Source> Reload<S> {
         if working.is_some() {
             self.rest = finished(&mut working).await;
         }
-        // What the state directory should know must not be lost with us.
+        // Work for the state directory must not be lost at the end of the process.
         if let Some(work) = self.work() {
             let _ = tokio::task::spawn_blocking(work).await;
         }
     }
 
-    /// What is to be done now that nothing changes, if anything is.
+    /// Takes the work that is to be done while nothing changes, if there is some.
     fn work(&mut self) -> Option<impl FnOnce() -> Rest + Send + 'static> {
         let mut rest = self.rest.take()?;
         let Some(mut pending) = self.pending.take() else {

@@ -1,5 +1,5 @@
-//! What waits until the configuration rests, so that it never keeps a change from its proxies: analysis across resources, the report,
-//! and what the state directory remembers for the next start. While edits never end it is done every few seconds.
+//! Work that waits until the configuration rests, so that it never delays a change on its way to proxies. It is the analysis
+//! across resources, the report, and the state for the next start. While edits never end, the work is done every few seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,33 +17,33 @@ use crate::status::{Documents, Status};
 
 /// Quiet after which the configuration rests: people wait for what is said of their edit, and storms have shorter pauses.
 const QUIET: Duration = Duration::from_millis(100);
-/// What is not kept when the control plane is killed amid a storm: no more than this, or what a larger mesh's work takes so many
-/// times, so that edits that never end cost a twentieth of a core at most.
+/// Longest time for which work waits amid a storm of edits; a kill of the control plane loses no more. A larger mesh waits for
+/// this multiple of its last work's duration, so that endless edits cost a twentieth of a core at most.
 const LONGEST: Duration = Duration::from_secs(5);
 const LONGEST_SHARE: u32 = 20;
 /// So many times as long as the work took nothing is done before it is done again, but see `LONGEST`; the first edit after a pause is
 /// told of at once.
 const PAUSE: u32 = 200;
 
-/// What readings of the sources brought since the last report.
+/// Result of the readings of the sources since the last report.
 #[derive(Debug)]
 pub struct Report {
     /// Problems of resources, sorted by place.
     pub diagnostics: Vec<Diagnostic>,
-    /// What fits the model but cannot be put into force.
+    /// Resources that fit the model but cannot be put into force.
     pub problems: Vec<String>,
     /// Why nothing could be read at all.
     pub unreadable: Option<ControlError>,
     /// Version of the snapshot now in force.
     pub version: String,
-    /// Whether proxies were told something new since the last report, by any of the readings in between.
+    /// True if any reading since the last report told proxies something new.
     pub changed: bool,
 }
 
 /// Hears each report; called from a blocking thread.
 pub type Reporter = Box<dyn FnMut(&Report) + Send>;
 
-/// What was read last.
+/// Result of the last reading.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
     /// None: nothing could be read yet; what is in force is the last good configuration.
@@ -61,7 +61,7 @@ struct Earlier {
     mesh: Mesh,
 }
 
-/// What waits for the rest.
+/// Work that waits for the rest.
 pub(crate) struct Pending {
     begin: Instant,
     last: Instant,
@@ -71,7 +71,7 @@ pub(crate) struct Pending {
     pub(crate) first: bool,
     /// Sources were read, and not only keys.
     pub(crate) read: bool,
-    /// Who is in the mesh, when that changed.
+    /// Workloads in the mesh, if they changed.
     pub(crate) present: Option<Present>,
     earlier: Option<Box<Earlier>>,
     unreadable: Option<ControlError>,
@@ -93,7 +93,7 @@ impl Pending {
         }
     }
 
-    /// What there is to be said now, after a reading that succeeded or news of keys.
+    /// Stores the result of a successful reading, or of new keys.
     pub(crate) fn heard(&mut self, known: Known) {
         self.last = Instant::now();
         self.known = Some(known);
@@ -133,7 +133,7 @@ impl Pending {
     }
 }
 
-/// What follows on the work.
+/// Pause after the work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pause {
     /// Until then it is not done again.
@@ -151,7 +151,7 @@ impl Pause {
     }
 }
 
-/// What it takes to do it.
+/// State that the work needs.
 pub(crate) struct Rest {
     pub(crate) reporter: Reporter,
     pub(crate) last_good: LastGood,
@@ -213,7 +213,7 @@ impl Rest {
         self.pause = Some(Pause::after(end, end - begin));
     }
 
-    /// Analyses and reports a state; keeps it if it is new and good. How many errors it has.
+    /// Analyses and reports a state, and keeps it if it is new and good. Returns its number of errors.
     fn say(
         &mut self,
         known: Known,

@@ -19,7 +19,7 @@ pub(crate) struct RevocationFile {
     path: PathBuf,
     issuers: Vec<CertificateDer<'static>>,
     held: Arc<Revocations>,
-    /// What the lists in force were read of.
+    /// PEM text of the lists in force.
     pem: Vec<u8>,
     resource: Option<Arc<Resource>>,
 }
@@ -36,7 +36,7 @@ impl RevocationFile {
         }
     }
 
-    /// What is in force.
+    /// Revocations in force.
     pub(crate) fn held(&self) -> &Arc<Revocations> {
         &self.held
     }
@@ -85,8 +85,8 @@ impl RevocationFile {
         Ok(())
     }
 
-    /// What a person should know of the lists in force. A stale one is obeyed: to refuse everybody because a list was not
-    /// renewed would make a forgotten timer an outage, and whoever is on it stays refused either way.
+    /// Warning for the operator if a list in force is stale. A stale list stays in force: refusing all callers because a
+    /// list was not renewed would turn a forgotten timer into an outage. A certificate on the list is refused either way.
     pub(crate) fn stale(&self, now: SystemTime) -> Option<String> {
         let next = self.held.next_update().filter(|next| *next <= now)?;
         let since = next.duration_since(UNIX_EPOCH).ok()?.as_secs();

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 /// A shard of a mesh of 50,000 workloads holds about 200 names: copying it takes microseconds.
 const SHARDS: usize = 256;
 
-/// What counts of a value when two maps are compared by their sums.
+/// The part of a value that counts when two maps are compared by their sums.
 pub(crate) trait Weigh {
-    /// Whatever tells it from other values under its name; nothing when it follows from what other maps hold.
+    /// Hashes everything that distinguishes a value from others under its name. Hashes nothing if that follows from other maps.
     fn weigh(&self, hash: &mut Sha256) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! All that proxies may ask for at one moment, by every name they may ask by. Who may hear what is decided here.
+//! All resources that proxies may ask for at one moment, by every name they may ask by. The snapshot decides who may see them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -39,11 +39,11 @@ use recent::Recent;
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;
 
-/// What a caller is told whose proof is one no longer.
+/// Reason given to a caller whose certificate was revoked.
 const REVOKED: &str =
     "the certificate that opened this stream was revoked: come again with another proof";
 
-/// How all callers are called whose proof can be taken back.
+/// Common name of all callers with a proof that can be revoked.
 const BY_CERTIFICATE: &str = "by certificate";
 
 /// Who asks.
@@ -81,11 +81,11 @@ pub(crate) struct Private {
     /// The policies that it names.
     pub(crate) obeys: Arc<Obeys>,
     pub(crate) resource: Arc<Resource>,
-    /// What of it cannot be put into force.
+    /// Parts that cannot be put into force.
     pub(crate) problems: Arc<[String]>,
 }
 
-/// What clients are told of a service that not all of them are told alike: where requests to it go, or how it is called.
+/// A resource of a service that differs between client namespaces: its routes, or its policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ByNamespace {
     /// As clients are told whom nobody names; `None`: nothing is for them.
@@ -106,7 +106,7 @@ impl ByNamespace {
         }
     }
 
-    /// What clients in a namespace are told.
+    /// The resource for clients in a namespace.
     pub(crate) fn for_clients_of(&self, namespace: Option<&Namespace>) -> Option<&Arc<Resource>> {
         let apart = namespace.and_then(|namespace| self.apart.get(namespace));
         apart.unwrap_or(&self.general).as_ref()
@@ -174,15 +174,15 @@ pub struct MeshSnapshot {
     pub(crate) all_addresses: Shards<Arc<Resource>>,
     /// By every name and alias of an Address: the names of those that have it, workloads first.
     pub(crate) owners: Index,
-    /// What a service brings along: workloads by the service's name.
+    /// Workloads that are sent along with a service, by the service's name.
     pub(crate) behind: Index,
     /// And the services that bring a workload along.
     pub(crate) before: Index,
     /// Services that have ranges of addresses, by name.
     pub(crate) ranges: Arc<Ranges<Arc<str>>>,
-    /// Where the mesh's workloads and virtual addresses are, as every sidecar is told.
+    /// Address ranges of the mesh's workloads and virtual addresses, as every sidecar gets them.
     pub(crate) mesh_ranges: Arc<[AddressRange]>,
-    /// What these follow from.
+    /// Counted addresses that `mesh_ranges` follows from.
     pub(crate) places: Arc<Places>,
     pub(crate) policies: Shards<Arc<Resource>>,
     /// Of services that clients of some namespaces call otherwise: what `policies` has, and what these are told.
@@ -195,14 +195,14 @@ pub struct MeshSnapshot {
     pub(crate) key_sets: Shards<Arc<Resource>>,
     /// The key sets that each of `tokens` names.
     pub(crate) keys_of: Arc<KeySets>,
-    /// What of `tokens` cannot be put into force.
+    /// Parts of `tokens` that cannot be put into force.
     pub(crate) token_problems: Arc<[String]>,
     pub(crate) configurations: Shards<Private>,
-    /// Who may join by itself.
+    /// WorkloadGroups that workloads may join by.
     pub(crate) groups: Arc<BTreeMap<ResourceName, Arc<WorkloadGroup>>>,
-    /// Who they prove to be.
+    /// Identities of the WorkloadGroups.
     pub(crate) invited: Arc<BTreeSet<Identity>>,
-    /// Whom which policies are for.
+    /// Identities that obey each policy.
     pub(crate) obeyed: Arc<Obeyed>,
     /// Certificates that are taken back, where there are lists of them.
     pub(crate) revocations: Option<Arc<Resource>>,
@@ -214,28 +214,28 @@ pub struct MeshSnapshot {
     /// Hosts that the mesh's own configuration sends every proxy to (collectors, authorizers), whoever sees them.
     pub(crate) providers: Arc<BTreeSet<Hostname>>,
     pub(crate) departed: Arc<Departed>,
-    /// Whether any workload is behind a node proxy (ztunnel).
+    /// True if any workload is behind a node proxy (ztunnel).
     pub(crate) ambient: bool,
-    /// Whether anything may be behind a waypoint, or on another network.
+    /// True if anything may be behind a waypoint, or on another network.
     pub(crate) together: bool,
-    /// What node proxies are told in the place of Addresses whose tunnel they cannot speak.
+    /// Addresses for node proxies, in place of those with a tunnel that node proxies cannot speak.
     pub(crate) plain: Shards<Arc<Resource>>,
     /// Policies as node proxies keep them.
     pub(crate) node_policies: Shards<NodePolicy>,
-    /// Who is a node proxy.
+    /// Callers that are node proxies.
     pub(crate) staff: Arc<Staff>,
-    /// How many workloads have which identity.
+    /// Number of workloads of each identity.
     pub(crate) workload_counts: Arc<WorkloadCounts>,
-    /// What was brought last.
+    /// Cache of the last answers by name.
     pub(crate) recent: Recent,
-    /// What programs that are not ours were told.
+    /// Cache of the resources made for programs that are not ours.
     pub(crate) made: Made,
     /// Envoys, and what they were told.
     pub(crate) envoys: Envoys,
 }
 
 impl MeshSnapshot {
-    /// How many resources there are, by type.
+    /// Number of resources, by type.
     pub fn counts(&self) -> [(&'static str, usize); 9] {
         [
             (type_url::ADDRESS, self.all_addresses.len()),
@@ -301,13 +301,13 @@ impl MeshSnapshot {
         self.seal();
     }
 
-    /// Whether what a caller proved itself by was taken back since.
+    /// Returns true if a certificate that proved the caller has been revoked since.
     fn is_revoked(&self, caller: &voile_identity::Caller) -> bool {
         let mut proof = caller.certificates.iter();
         proof.any(|certificate| self.revoked.includes(*certificate))
     }
 
-    /// Whoever left finishes with what it obeyed before.
+    /// A workload that left keeps the policies that it obeyed before.
     pub(crate) fn keep_obeyed(&mut self, before: &Self) {
         if Arc::ptr_eq(&self.obeyed, &before.obeyed) {
             return;
@@ -320,7 +320,7 @@ impl MeshSnapshot {
         }
     }
 
-    /// Whether there is a service, or a workload with a sidecar, of this name.
+    /// Returns true if there is a service, or a workload with a sidecar, of this name.
     pub(crate) fn speaks_of(&self, name: &str) -> bool {
         self.all_addresses.get(name).is_some() || self.configurations.get(name).is_some()
     }
@@ -367,7 +367,7 @@ impl MeshSnapshot {
         }
     }
 
-    /// What a name or alias of an Address brings: those that have it, each service with its workloads.
+    /// Addresses for a name or alias: the owners of the name, each service with its workloads.
     fn brought(&self, name: &str) -> Vec<Arc<Resource>> {
         self.recent.or_else(name, || self.found(name))
     }
@@ -386,7 +386,7 @@ impl MeshSnapshot {
         found
     }
 
-    /// Whether the same identities and pods are in both.
+    /// Returns true if both snapshots have the same identities and pods.
     pub(crate) fn has_same_callers(&self, other: &Self) -> bool {
         let same =
             |one: &Private, other: &Private| one.owner == other.owner && one.pod == other.pod;
@@ -394,7 +394,7 @@ impl MeshSnapshot {
         ours.differences(others, same).is_empty() && self.invited == other.invited
     }
 
-    /// What cannot be put into force, in order.
+    /// Problems that keep parts of the mesh out of force, sorted.
     pub(crate) fn problems(&self) -> Vec<String> {
         let all = self.configurations.values();
         let mut all: Vec<String> = all.flat_map(|one| one.problems.iter().cloned()).collect();
@@ -405,8 +405,8 @@ impl MeshSnapshot {
         all
     }
 
-    /// What the caller may see of what has an address: who has it alone first, then who has a range around it, the
-    /// narrowest first. Services that are not exported to the caller are nobody there.
+    /// Addresses at an address that the caller may see. Owners of that very address come first, then services with a range
+    /// around it, the narrowest first. Services that are not exported to the caller do not exist for it.
     fn at_address(&self, caller: &Caller, name: &str) -> Resolution {
         // A node's proxy calls for pods of every namespace.
         let all = self.serves_node(caller);
@@ -441,7 +441,7 @@ impl MeshSnapshot {
         Some(&resource.body)
     }
 
-    /// How a service, or a workload, is called by the caller.
+    /// The policy by which the caller calls a service or a workload.
     pub(crate) fn policy_of(&self, caller: &Caller, name: &str) -> Option<&Arc<Resource>> {
         match self.policies_apart.get(name) {
             Some(apart) => apart.for_clients_of(Some(caller.namespace())),
@@ -449,7 +449,7 @@ impl MeshSnapshot {
         }
     }
 
-    /// How a service is called, or where its requests go, as the caller's namespace is told.
+    /// The policy or the routes of a service, as the caller's namespace gets them.
     fn of_clients(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
         if let Some(reason) = self.withheld(caller, name) {
             return Resolution::Refused(reason);
@@ -473,7 +473,7 @@ impl MeshSnapshot {
         }
         let found = match parse_search(name) {
             Some((named, host)) => {
-                // Whoever serves a node asks for pods of every namespace; who calls for itself, for itself.
+                // A caller that serves a node asks for pods of every namespace; any other caller asks for itself.
                 let asker = match &named {
                     Some(_) if !self.serves_node(caller) => {
                         return Resolution::Refused(
@@ -508,7 +508,8 @@ impl MeshSnapshot {
         matches!(caller, Caller::Known(caller) if self.staff.serves_node(caller))
     }
 
-    /// Whether a policy is the caller's business: a node's proxy keeps all, a pod's those of its namespace and of the mesh.
+    /// Returns true if a node proxy may see a policy. A node's proxy keeps all policies; a pod's proxy keeps those of its
+    /// namespace and of the mesh.
     fn concerns(&self, caller: &Caller, policy: &NodePolicy) -> bool {
         let Caller::Known(caller) = caller else {
             return false;
@@ -724,7 +725,7 @@ impl Snapshot<Caller> for MeshSnapshot {
     }
 }
 
-/// What answers a name, once more under that very name: a ztunnel that asks on demand waits for it and does not look at aliases.
+/// Adds the answer once more under the requested name: a ztunnel that asks on demand waits for that name and ignores aliases.
 fn by_name(found: Resolution, name: &str) -> Resolution {
     let Resolution::Found(mut all) = found else {
         return found;

@@ -1,4 +1,4 @@
-//! Where resources come from. Files are the first; Kubernetes will be the second.
+//! Sources of resources. Files are the first; Kubernetes will be the second.
 
 use std::collections::BTreeMap;
 use std::future::Future;

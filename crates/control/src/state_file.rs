@@ -5,10 +5,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Who holds it may write; whoever makes keys holds it, too.
+/// Lock for writing the state directory. The process that makes keys holds it, too.
 const LOCK: &str = ".lock";
 
-/// What becomes of a file.
+/// Change of a file.
 pub(crate) enum Change {
     /// It says this.
     Write(Vec<u8>),
@@ -36,7 +36,7 @@ impl StateFile {
         &self.path
     }
 
-    /// What it says; none where there is no file.
+    /// Content of the file; `None` if there is no file.
     pub(crate) fn read(&self) -> io::Result<Option<Vec<u8>>> {
         match std::fs::read(&self.path) {
             Ok(text) => Ok(Some(text)),

@@ -1,4 +1,5 @@
-//! What an operator sees of the control plane: counters, and each proxy's stream with what it took and what it refused.
+//! The control plane's state as an operator sees it: counters, and each proxy's stream with the resources it accepted
+//! and refused.
 
 mod documents;
 pub(crate) mod gateway_api;
@@ -74,11 +75,11 @@ pub(crate) struct Status {
     pub(crate) journal: Journal,
     /// The mesh when it last rested.
     mesh: Mutex<Arc<Mesh>>,
-    /// What of its documents is not in force.
+    /// Documents that are not in force.
     documents: Mutex<Documents>,
     /// Stock Envoys, and what could not be said to them.
     pub(crate) envoys: Envoys,
-    /// What stock gRPCs could not be told.
+    /// Limits of the translation for stock gRPCs.
     pub(crate) limits: Limits,
 }
 
@@ -115,7 +116,7 @@ impl Default for Status {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What there is now.
+    /// The current snapshot.
     snapshot: Arc<MeshSnapshot>,
     proxies: Proxies,
     /// The snapshot about which it was last said that everybody has it.
@@ -145,7 +146,7 @@ struct Page<'a> {
     gateway_api: Vec<gateway_api::Shown>,
     #[serde(skip_serializing_if = "Documents::is_well")]
     documents: Documents,
-    /// What the mesh says and stock Envoys cannot do, by workload; and stock gRPCs, by what it is said of.
+    /// Parts of the mesh that stock Envoys (by workload) and stock gRPCs (by subject) cannot do.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     translation_limits: BTreeMap<String, Vec<String>>,
 }
@@ -200,7 +201,7 @@ impl Status {
         });
     }
 
-    /// What certificates are taken back now.
+    /// Records the revocations in force.
     pub(crate) fn revoked(&self, held: &Revocations) {
         let next = held.next_update();
         let next = next.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -209,12 +210,12 @@ impl Status {
         self.next_update.store(next, Ordering::Relaxed);
     }
 
-    /// What there is was made of this mesh, or will be shortly.
+    /// Stores the mesh that the current or the next snapshot is made of.
     pub(crate) fn explained_by(&self, mesh: Arc<Mesh>) {
         *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = mesh;
     }
 
-    /// What of the documents that were read last is not in force.
+    /// Stores the documents of the last reading that are not in force.
     pub(crate) fn found(&self, documents: Documents) {
         *self.documents() = documents;
     }
@@ -300,7 +301,7 @@ impl Status {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing is on its way to streams that they have not been sent.
+    /// Returns true if every stream has been sent all that is published for it.
     fn is_quiet(&self) -> bool {
         self.interest
             .get()

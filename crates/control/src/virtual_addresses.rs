@@ -36,7 +36,7 @@ pub(crate) struct VirtualAddresses {
 }
 
 impl VirtualAddresses {
-    /// What an earlier run gave; nothing when that cannot be read, which is said.
+    /// Loads the addresses that an earlier run gave. Returns none if the file cannot be read, and logs that.
     pub(crate) fn load(state: &Path) -> Self {
         let file = StateFile::new(state, FILE);
         let given = match file.read() {
@@ -73,7 +73,7 @@ impl VirtualAddresses {
                 IpAddr::V6(_) => None,
             })
             .collect();
-        // What somebody wrote into a resource is theirs.
+        // An address in a resource belongs to that resource's service.
         self.given.retain(|_, address| !fixed.contains(address));
         self.forget(&needing);
         let names: Vec<String> = needing.iter().map(|one| one.key.to_string()).collect();

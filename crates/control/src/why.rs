@@ -29,7 +29,8 @@ pub(crate) struct Explained {
     kind: String,
     name: String,
     version: String,
-    /// What it was made of; none where no document says it (keys that were fetched, lists of revoked certificates).
+    /// Documents that the resource was made of; none if no document declares it (fetched keys, lists of revoked
+    /// certificates).
     documents: BTreeSet<Document>,
 }
 

@@ -1,4 +1,4 @@
-//! How many workloads have an identity, by what the mesh declares: what the control plane keeps and does for an identity grows with that.
+//! Number of declared workloads of each identity: the control plane's limits for an identity grow with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl WorkloadCounts {
         counts.map(Self)
     }
 
-    /// How many there are of an identity.
+    /// Number of workloads with an identity.
     pub(crate) fn with(&self, identity: &Identity) -> usize {
         let account = (identity.namespace.clone(), identity.service_account.clone());
         self.0.get(&account).copied().unwrap_or_default()

@@ -1,5 +1,6 @@
-//! What node proxies (ztunnel) are told beyond workloads and services, and who they are: AuthorizationPolicies and
-//! PeerAuthentications as Istio's `Authorization` for connections, and whose certificates one may ask for. Decision 0022.
+//! Resources for node proxies (ztunnel) beyond workloads and services, and the decision which callers are node proxies.
+//! AuthorizationPolicies and PeerAuthentications become Istio's `Authorization` for connections. The module also decides whose
+//! certificates a node proxy may ask for. Decision 0022.
 
 mod authorization;
 mod peer;
@@ -30,7 +31,7 @@ pub(crate) struct NodePolicy {
     /// It is every namespace's business: it is of the root namespace.
     pub(crate) global: bool,
     pub(crate) resource: Arc<Resource>,
-    /// What of it a node proxy cannot keep, and what becomes of that.
+    /// Parts that a node proxy cannot enforce, and their replacement.
     pub(crate) problems: Arc<[String]>,
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn peer_policies(mesh: &Mesh) -> Vec<NodePolicy> {
     all.map(packed).collect()
 }
 
-/// Whether the policy of this name was made of a PeerAuthentication.
+/// Returns true if the policy of this name was made of this PeerAuthentication.
 pub(crate) fn is_made_of(mesh: &Mesh, name: &str, policy: &PeerAuthentication) -> bool {
     peer::is_made_of(mesh, name, policy)
 }
@@ -103,20 +104,21 @@ pub(crate) fn name_policies(mesh: &Mesh, workload: &Workload, message: &mut Told
     message.authorization_policies = names;
 }
 
-/// Whether the node proxy before a workload refuses plaintext to a port: by what PeerAuthentications are to it, which the workload names.
+/// Returns true if the node proxy of a workload refuses plaintext to a port, by the translated PeerAuthentications that the
+/// workload names.
 pub(crate) fn refuses_plaintext(policies: &Shards<NodePolicy>, told: &Told, port: Port) -> bool {
     let names = told.authorization_policies.iter();
     let mut named = names.filter_map(|name| policies.get(name));
     named.any(|policy| {
         let policy = wire::Authorization::decode(&*policy.resource.body);
-        // What cannot be read lets nobody in.
+        // A policy that cannot be read admits no connection.
         policy.map_or(true, |policy| peer::refuses(&policy, port))
     })
 }
 
-/// How a node proxy is told of a workload with a sidecar: it cannot speak the sidecar's mutual TLS and refuses to hear of it.
-/// So it is told of tunnels where the sidecar takes them, and else that there is none: what the sidecar takes in plaintext is the
-/// sidecar's to say.
+/// Address of a workload with a sidecar, as a node proxy gets it. A node proxy cannot speak the sidecar's mutual TLS and rejects
+/// an Address that says so. The Address therefore names the tunnel if the sidecar takes tunnels, and else none. The sidecar
+/// decides which plaintext it takes.
 pub(crate) fn plain(mesh: &Mesh, told: &Resource) -> Option<Resource> {
     let mut address = Address::decode(&*told.body).ok()?;
     let Some(address::Type::Workload(workload)) = &mut address.r#type else {

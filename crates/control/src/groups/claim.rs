@@ -1,6 +1,7 @@
-//! What a proxy says of itself that wants to join, and whether it may. Who it is it has proved before; what it says gets it nothing
-//! that its identity and its connection do not: the group is one of its own namespace and for its own service account, and the address
-//! is the one it connects from or one that the group allows.
+//! Claim of a proxy that asks to join the mesh, and the check of the claim. The caller's identity is proven before.
+//!
+//! A claim grants nothing beyond the identity and the connection. The group must be of the caller's namespace and service
+//! account. The address must be the one that the caller connects from, or one that the group allows.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,11 +27,11 @@ const MAX_GROUP_BYTES: usize = 253;
 /// Longest locality that is kept, in bytes: regions and zones are a few words.
 const MAX_LOCALITY_BYTES: usize = 256;
 
-/// What a proxy says that wants to join.
+/// Claim of a proxy that asks to join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) group: ResourceName,
-    /// Who it proved to be.
+    /// Proven service account of the caller.
     pub(super) account: Arc<str>,
     pub(super) address: IpAddr,
     /// The address that it connects from.
@@ -91,7 +92,7 @@ impl Claim {
         }))
     }
 
-    /// Whether its group, as it is now, is for the caller and lets it have the address.
+    /// Checks that the group in its current version is for the caller's service account and allows the address.
     pub(super) fn check_group(&self, found: &WorkloadGroup) -> Result<(), Status> {
         let Self { group, account, .. } = self;
         if found.service_account != *account {
@@ -109,7 +110,7 @@ impl Claim {
         WorkloadGroup::member(&self.group.name, self.address)
     }
 
-    /// Whether this caller may be what it says, as the mesh is now.
+    /// Checks the claim against the current mesh.
     pub(super) fn check(&self, caller: &Caller, snapshot: &MeshSnapshot) -> Result<(), Status> {
         let Self { group, .. } = self;
         let Some(found) = snapshot.groups.get(group) else {

@@ -19,7 +19,7 @@ const HEALTHY: &str = "Healthy";
 /// Most characters of a complaint that are kept: people read it.
 pub(super) const MAX_COMPLAINT: usize = 400;
 
-/// How a member's application is: well, or what it complains of.
+/// Health of a member's application: healthy, or the text of its complaint.
 pub(super) type Health = Result<(), String>;
 
 /// A document.
@@ -72,7 +72,7 @@ struct Condition {
 }
 
 impl Entry {
-    /// What there is to be said of a member.
+    /// Makes the document of a member.
     pub(super) fn of(group: &WorkloadGroup, claim: &Claim, health: Option<&Health>) -> Self {
         let texts = |labels: &voile_model::Labels| -> BTreeMap<String, String> {
             let all = labels.iter();
@@ -162,7 +162,7 @@ impl Entry {
             .insert(HOLDER.to_owned(), holder.to_owned());
     }
 
-    /// Whether both are of one workload: then the newer takes the older one's place.
+    /// Returns true if both documents describe the same workload. Then the newer replaces the older one.
     pub(super) fn is_same_member(&self, other: &Self) -> bool {
         let of = |entry: &Self| {
             (
@@ -179,7 +179,7 @@ impl Entry {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
     }
 
-    /// What was known of its health stays known while nobody says otherwise.
+    /// Keeps the older document's health if this document has none and its health is checked.
     pub(super) fn keep_health(&mut self, older: &Self) {
         let checked = self.metadata.annotations.contains_key(HEALTH_CHECKED);
         if self.status.is_none() && checked {

@@ -42,12 +42,12 @@ impl Holder {
         &self.name
     }
 
-    /// Whether another one runs. Where that cannot be known it does.
+    /// Returns true if the control plane of this name runs. Returns true as well if that cannot be known.
     pub(super) fn is_alive(&self, other: &str) -> bool {
         if other == self.name {
             return true;
         }
-        // What somebody wrote there is a name of ours, or of nobody.
+        // A name in a document is hexadecimal if a control plane wrote it. Any other name belongs to no control plane.
         if other.is_empty() || !other.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return false;
         }

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use voile_model::mesh::AddressRange;
 
-/// Where clouds answer with the credentials of a machine (AWS over IPv6, Alibaba); 169.254.169.254 is link-local.
+/// Addresses at which clouds answer with a machine's credentials (AWS over IPv6, Alibaba); 169.254.169.254 is link-local.
 const METADATA: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
 ];
 
-/// What an address is that no member may claim; none for one that may belong to a host.
+/// Description of an address that no member may claim; `None` if the address may belong to a host.
 fn reserved(address: IpAddr) -> Option<&'static str> {
     if METADATA.contains(&address) {
         return Some("the address of a cloud's metadata service");
@@ -36,11 +36,11 @@ fn reserved(address: IpAddr) -> Option<&'static str> {
     .find_map(|(is, what)| is.then_some(what))
 }
 
-/// Whether who connects from `peer` may claim `address` in a group that allows these ranges. A peer on loopback runs on this machine,
-/// where every loopback address is its own: a mesh on one machine lives there.
+/// Checks that a caller connecting from `peer` may claim `address` in a group that allows these ranges. A peer on loopback runs
+/// on this machine and may claim any loopback address: a mesh on one machine lives there.
 ///
 /// # Errors
-/// Why not.
+/// The reason of the refusal.
 pub(super) fn may_claim(
     address: IpAddr,
     peer: Option<IpAddr>,

@@ -1,5 +1,5 @@
-//! How many workloads may join by one WorkloadGroup and by one identity, and how often: a credential that was stolen fills neither the
-//! state directory nor the time of the thread that writes it. No clock: time is an argument.
+//! Quotas of joining: the number and the rate of workloads that join by one WorkloadGroup or one identity. A stolen credential
+//! can fill neither the state directory nor the time of the thread that writes it. No clock: time is an argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -23,11 +23,11 @@ use super::roll::{Act, Key, Roll};
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::state_file::{Change, StateFile};
 
-/// How long members of a control plane that ended have to come to another, or to it when it is back. A proxy waits at most 15 s
-/// between two attempts, so several fit.
+/// Time in which members of an ended control plane must reach another one, or the same one after its restart. A proxy waits at
+/// most 15 s between two attempts, so several fit.
 pub(super) const ORPHANED: Duration = Duration::from_secs(60);
 
-/// What the thread and everybody else look at.
+/// State that the registrar's thread shares with its callers.
 struct Shared {
     desk: Mutex<Desk>,
     wake: Condvar,
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Registrar {
 }
 
 impl Registrar {
-    /// Keeps entries in a folder of the state directory, which is made. Who is gone for `grace` has left.
+    /// Keeps entries in a folder of the state directory, and makes the folder. A member that is gone for `grace` has left.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -102,7 +102,7 @@ impl Registrar {
         self.shared.wake.notify_one();
     }
 
-    /// Whether a stream is of somebody who joins by itself, and what it waits for then.
+    /// Returns the admission that a stream waits for if its caller asks to join; `None` for other callers.
     pub(crate) fn admit(
         &self,
         id: StreamId,
@@ -149,7 +149,7 @@ impl Registrar {
         self.shared.wake.notify_one();
     }
 
-    /// How many have joined here.
+    /// Number of members that joined at this control plane.
     pub(crate) fn len(&self) -> usize {
         self.shared.desk().roll.len()
     }
@@ -227,7 +227,7 @@ fn work(shared: &Shared, files: &mut Files) {
     }
 }
 
-/// What a member's document shall say, if there shall be one, and the file that it has.
+/// The wanted document of a member, if it shall have one, and the file that the member has now.
 struct Wanted {
     claim: Claim,
     entry: Option<Entry>,
@@ -337,7 +337,8 @@ impl Files {
         }
     }
 
-    /// What there is, and when to look again: while there is something of others they may end.
+    /// Lists the files of the folder, and gives the time of the next look. There is a next look while documents of other control
+    /// planes exist, since those control planes may end.
     fn look(&mut self, now: Instant) -> (BTreeSet<String>, Option<Instant>) {
         let mut found = BTreeSet::new();
         let mut alive: BTreeMap<String, bool> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Who joined here, by which streams, and what is to be done about it now. No files, no clock: time is an argument.
+//! Roll of the members that joined here: their streams, and the next action for each. No files, no clock: time is an
+//! argument.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -12,8 +13,8 @@ use super::quota::Quotas;
 
 /// Members that one control plane holds: each is a document of half a kilobyte that everybody reads.
 pub(super) const MAX_MEMBERS: usize = 20_000;
-/// What is told of a member's health is put in force no more often: each time is a push to all that call it, and whoever says
-/// otherwise all the time says nothing.
+/// Least time between two changes of a member's health. Each change is a push to all callers of the member. A member whose
+/// health changes all the time says nothing.
 pub(super) const CALM: Duration = Duration::from_secs(1);
 
 /// `namespace/name` of a member.
@@ -84,7 +85,7 @@ impl Roll {
     pub(super) fn joins(&mut self, stream: u64, claim: Claim, answer: Answer, now: Instant) {
         let key = format!("{}/{}", claim.group.namespace, claim.member());
         if self.members.len() >= MAX_MEMBERS && !self.members.contains_key(&key) {
-            // Who asked may be gone.
+            // The caller that waits for the answer may be gone.
             let _ = answer.send(Err(Status::resource_exhausted(format!(
                 "WorkloadGroup {}: {MAX_MEMBERS} workloads have joined here already",
                 claim.group
@@ -146,7 +147,7 @@ impl Roll {
         self.changed.extend(self.members.keys().cloned());
     }
 
-    /// What others wrote may have changed.
+    /// Other control planes may have written documents: schedules a look at the folder.
     pub(super) fn others_changed(&mut self, now: Instant) {
         let soon = now + self.grace;
         self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
@@ -166,7 +167,7 @@ impl Roll {
         }
     }
 
-    /// What is to be done now.
+    /// The next action that is due now.
     pub(super) fn next(&mut self, now: Instant) -> Option<Act> {
         let is_over = |member: &Member| member.left.is_some_and(|left| left + self.grace <= now);
         let over = self.members.iter().find(|(_, member)| is_over(member));
@@ -224,7 +225,7 @@ impl Roll {
                 member.file = file;
                 member.calm = Some(now + CALM);
             }
-            // Who was refused is none of ours.
+            // A refused member belongs to no one: drops it and its streams.
             Err(_) if is_new && member.file.is_none() => {
                 let member = self.members.remove(key);
                 member

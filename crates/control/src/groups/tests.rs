@@ -1,4 +1,5 @@
-//! What is decided about who joins, without a file or a clock; and that its document means what its group says.
+//! Tests of decisions about joining, without files or a clock, and of documents: a member's document means the
+//! same as its group.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -113,7 +114,7 @@ fn named(address: &str) -> String {
     format!("sidecar~{address}~x.shop~shop.svc.cluster.local")
 }
 
-/// What becomes of a claim of who connects from the address it claims: the member's name, or why there is none.
+/// Outcome of a claim from the address that it claims: the member's name, or the reason of the refusal.
 fn claimed(caller: &Caller, address: &str, said: &[(&str, &str)]) -> String {
     let listed = said.iter().find(|(key, _)| *key == "INSTANCE_IPS");
     let own = listed.and_then(|(_, list)| list.split(',').next());
@@ -192,7 +193,7 @@ fn a_claim_that_is_not_good_is_refused_with_its_reason() {
     }
 }
 
-/// What the mesh makes of a member's document.
+/// The mesh that is read from a member's document.
 fn member(group: &str, health: Option<Result<(), String>>) -> (Mesh, Entry) {
     let before = mesh("");
     let node = node(&named("10.0.0.7"), &[("AUTO_REGISTER_GROUP", group)]);
@@ -251,7 +252,7 @@ fn a_members_document_says_what_its_group_says() {
         .find(|one| &*one.name == "echo")
         .expect("the service");
     assert_eq!(mesh.workloads_of(echo).len(), 2);
-    // What is shown to the proxy: how it is to ask.
+    // The proxy is told how to probe its application.
     let (snapshot, _) = translate(&mesh, None);
     let private = snapshot
         .configurations
@@ -497,7 +498,7 @@ fn members_are_bounded_by_group_by_identity_and_in_all_until_somebody_leaves() {
     let full = fill(&mut roll, "e", "other", &mut now);
     assert!(full.contains("20000 workloads"), "{full}");
     assert_eq!(roll.len(), MAX_MEMBERS);
-    // Who is there already may have one more stream, and waits for its document.
+    // A member that is present may open one more stream, and that stream waits for the document.
     assert_eq!(refusal(joins_as(&mut roll, ("a", "vm"), 1, now)), None);
     roll.ended(1, now);
     let later = now + GRACE;

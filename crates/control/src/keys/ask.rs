@@ -31,12 +31,12 @@ const MAX_REDIRECTS: usize = 5;
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 4;
 
-/// What is known of the world outside.
+/// Settings of requests to key servers outside the mesh.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outside {
     /// Ranges that nobody is asked at, besides those that never are.
     pub(super) blocked: Vec<AddressRange>,
-    /// Whether addresses of this machine may be asked.
+    /// Allows addresses of this machine.
     pub(super) loopback: bool,
     /// Authorities believed besides the system's, as PEM.
     pub(super) authorities: Option<PathBuf>,
@@ -93,8 +93,8 @@ async fn ask(outside: &Outside, place: &Place) -> Result<Answer, String> {
     exchange(stream, place).await
 }
 
-/// Connects to the first address that answers. What was looked up is what is connected to, so that no name can mean one
-/// address when it is checked and another when it is called.
+/// Connects to the first address that answers. The connection uses the very addresses that were looked up and checked. So a
+/// name cannot mean one address for the check and another for the call.
 async fn connect(outside: &Outside, place: &Place) -> Result<TcpStream, String> {
     let addresses: Vec<SocketAddr> = match place.host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, place.port)],
@@ -121,7 +121,7 @@ async fn connect(outside: &Outside, place: &Place) -> Result<TcpStream, String> 
 /// system's hundred and more authorities take no memory.
 fn config(authorities: Option<PathBuf>) -> Result<Arc<ClientConfig>, String> {
     let mut roots = RootCertStore::empty();
-    // What of the system cannot be read is no reason to refuse the rest.
+    // System certificates that cannot be read are skipped: they are no reason to refuse the rest.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = authorities {
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -164,7 +164,7 @@ where
         .await
         .map_err(failed)?;
     let _driver = Driver(tokio::spawn(async move {
-        // What ended it is told to who waits for the answer.
+        // The task that waits for the answer learns of the error that ended the connection.
         let _ = connection.await;
     }));
     let request = Request::get(&place.target)
@@ -220,7 +220,7 @@ async fn body(mut body: Incoming) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "the document is no text".to_owned())
 }
 
-/// What went wrong, with its cause.
+/// Text of an error, with its cause.
 fn said(error: &hyper::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) if cause.downcast_ref::<io::Error>().is_some() => format!("{error}: {cause}"),

@@ -13,7 +13,7 @@ use super::Origin;
 use super::read::key_set;
 use crate::state_file::StateFile;
 
-/// How long keys that nobody wants any more are kept: whoever takes a policy away by mistake has them again.
+/// Time for which unwanted keys are kept. A policy that was removed by mistake and is restored finds its keys.
 const UNWANTED: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The largest file read, in bytes: a key set and its origin.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -77,7 +77,7 @@ impl Kept {
             let age = modified.ok().and_then(|at| at.elapsed().ok());
             let unwanted = !wanted.contains(&*entry.file_name().to_string_lossy());
             if unwanted && age.is_some_and(|age| age > UNWANTED) {
-                // What stays is looked at again next time.
+                // A file that cannot be removed is tried again next time.
                 let _ = std::fs::remove_file(entry.path());
             }
         }

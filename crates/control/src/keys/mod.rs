@@ -34,7 +34,7 @@ use ask::Outside;
 use kept::{Kept, seconds};
 pub(crate) use read::key_set;
 
-/// How often good keys are asked for again, as by istiod.
+/// Interval between two fetches of good keys, the same as istiod's.
 pub const REFRESH: Duration = Duration::from_secs(20 * 60);
 /// Questions under way at once: a slow server holds up few others.
 const MAX_AT_ONCE: usize = 32;
@@ -44,21 +44,21 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 const MIN_TIMEOUT: Duration = Duration::from_millis(10);
 /// After keys changed, how long others are waited for, so that a thousand issuers are not a thousand snapshots.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How old kept keys may become before they are kept again, so that their file shows that they are in use.
+/// Age at which kept keys are written again, so that their file shows that they are in use.
 const KEEP_AGAIN: Duration = Duration::from_secs(24 * 3600);
-/// What is appended to an issuer to find its OpenID configuration.
+/// Path that is appended to an issuer to find its OpenID configuration.
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 
-/// What the operator says about fetching keys.
+/// The operator's options for fetching keys.
 #[derive(Debug, Clone)]
 pub struct KeyOptions {
-    /// How often good keys are asked for again.
+    /// Interval between two fetches of good keys.
     pub refresh: Duration,
     /// Certificate authorities (PEM) believed besides the system's.
     pub authorities: Option<PathBuf>,
     /// Addresses that nobody is asked at.
     pub blocked: Vec<AddressRange>,
-    /// Whether this machine may be asked: for `voile up`, whose services are there.
+    /// Allows addresses of this machine: for `voile up`, whose services listen there.
     pub loopback: bool,
 }
 
@@ -73,7 +73,7 @@ impl Default for KeyOptions {
     }
 }
 
-/// Where an issuer's keys come from.
+/// Source of an issuer's keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Origin {
     /// `jwksUri`.
@@ -83,7 +83,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Where a rule's keys come from; nowhere if it brings them.
+    /// Source of a rule's keys; `None` if the rule contains the keys.
     pub(crate) fn of(rule: &TokenRule) -> Option<Self> {
         match &rule.keys {
             KeySource::Inline(_) => None,
@@ -107,7 +107,7 @@ impl fmt::Display for Origin {
 /// Key sets at one moment.
 pub(crate) type Texts = BTreeMap<Origin, Arc<str>>;
 
-/// What is known of one origin.
+/// State of one origin.
 #[derive(Debug)]
 struct Entry {
     limit: Duration,
@@ -205,7 +205,7 @@ impl Keys {
         self.0.wanted.notify_one();
     }
 
-    /// What is known now.
+    /// Keys known now, by origin.
     pub(crate) fn texts(&self) -> Texts {
         let table = self.table();
         let known = table.iter();
@@ -214,7 +214,7 @@ impl Keys {
             .collect()
     }
 
-    /// What servers would have answered; whether that is news.
+    /// Stores these answers as if servers had sent them. Returns true if one of them is new.
     #[cfg(test)]
     pub(crate) fn bring(&self, answers: &Texts) -> bool {
         let mut news = false;

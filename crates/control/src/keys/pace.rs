@@ -41,7 +41,7 @@ mod tests {
             let pause = pause(failures, refresh, chance).as_secs_f64();
             assert!((pause - seconds).abs() < 0.01, "{failures}: {pause}");
         }
-        // Whoever refreshes more often than that asks more often after failures, too.
+        // A refresh interval below the pause shortens the pause after failures as well.
         let short = Duration::from_millis(200);
         assert_eq!(pause(7, short, 0.0), short);
     }

@@ -1,5 +1,5 @@
-//! Where keys may be fetched: which URLs are understood, where a redirect may lead, and which addresses nobody is asked at.
-//! Whoever may write a RequestAuthentication has the control plane send a GET somewhere; this bounds where. Pure.
+//! Rules for URLs of keys: the URLs that are understood, the redirects that are followed, and the addresses that are blocked. An
+//! author of a RequestAuthentication makes the control plane send a GET to a chosen address; this module bounds that. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -68,7 +68,7 @@ impl Place {
         })
     }
 
-    /// Where a `Location` leads from here.
+    /// URL that a `Location` header leads to from this URL.
     pub(super) fn redirected(&self, location: &str) -> Result<Self, String> {
         let next = match location {
             _ if location.contains("://") => Self::parse(location)?,
@@ -145,8 +145,8 @@ pub(super) fn forbidden(address: IpAddr, outside: &Outside) -> Option<&'static s
     never.then_some("nobody's keys are there (clouds hand out credentials at such addresses)")
 }
 
-/// Where clouds answer their machines, besides the link-local 169.254.169.254: over IPv6 those of Amazon and Google, then Alibaba's,
-/// Oracle's and Azure's.
+/// Addresses of cloud metadata services besides the link-local 169.254.169.254: Amazon and Google over IPv6, then Alibaba, Oracle
+/// and Azure.
 const CLOUD_METADATA: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),

@@ -1,5 +1,5 @@
-//! What a key server sent, read with suspicion: a key set must be one, and what goes on to proxies are the public parts of
-//! its keys and nothing else.
+//! Reads a key server's answer, with suspicion. The answer must be a key set. Only the public parts of its keys go on to
+//! proxies.
 
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ pub(super) fn keys_of(document: &Document) -> Result<Arc<str>, String> {
     key_set(&document.text).map_err(|why| called(why, document))
 }
 
-/// Where the keys are, by the issuer's own OpenID configuration (OpenID Connect Discovery 1.0, section 4.3: the `issuer`
-/// in it must be the one that was asked about).
+/// URL of the keys in the issuer's own OpenID configuration (OpenID Connect Discovery 1.0, section 4.3: the `issuer` in it
+/// must be the one that was asked about).
 pub(super) fn keys_uri(document: &Document, issuer: &str) -> Result<String, String> {
     let parsed: Value = serde_json::from_str(&document.text)
         .map_err(|error| called(format!("no JSON: {error}"), document))?;
@@ -67,7 +67,7 @@ pub(super) fn keys_uri(document: &Document, issuer: &str) -> Result<String, Stri
         .ok_or_else(|| "it names no `jwks_uri`".to_owned())
 }
 
-/// What was wrong, with what the server says that it sent where that tells something.
+/// Adds the content type that the server declared to an error, if the content type explains the error.
 fn called(why: String, document: &Document) -> String {
     match &*document.content_type {
         "" => why,

@@ -161,7 +161,7 @@ fn over_tls(name: &str) -> (SocketAddr, String) {
             while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
                 head.push(byte[0]);
             }
-            // Who does not believe it has hung up.
+            // A client that distrusts this server has hung up.
             let _ = write!(
                 stream,
                 "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{KEYS}",

@@ -1,5 +1,5 @@
-//! Whatever the sequence of edits, what is patched in equals what is put together anew, a sound end equals a fresh start, and
-//! whoever would be answered differently is woken.
+//! Random sequences of edits. A patched snapshot equals one made anew, a sound end equals a fresh start, and an edit wakes every
+//! stream whose answer it changes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ const DOCUMENTS: [&str; 49] = [
     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: over, namespace: shop}\nspec: {hosts: [b, c], http: [{match: [{uri: {prefix: /part}}], delegate: {name: part%, namespace: bank}}, {route: [{destination: {host: b, port: {number: 80}}}]}]}",
     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: part1, namespace: bank}\nspec: {http: [{match: [{uri: {prefix: /part/%}}], timeout: %s, route: [{destination: {host: a.shop.svc.cluster.local}}]}]}",
 ];
-/// What is wrong in one way or another.
+/// Documents with various errors.
 const WRONG: [&str; 5] = [
     "apiVersion: v1\nkind: Pod\nmetadata: {name: p1, namespace: shop}\nspec: {containers: 7}",
     "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: one, namespace: shop}\nspec: {action: PERHAPS}",
@@ -98,7 +98,7 @@ const PATCHED: [usize; 40] = [
 const ASKED: usize = 11;
 /// Makes a namespace depend on all services.
 const LISTS: usize = 15;
-/// What would clash with another.
+/// Documents that clash with another one.
 const RIVALS: [usize; 2] = [8, 26];
 const FILES: [&str; 4] = ["a.yaml", "b.yaml", "c.yaml", "d.yaml"];
 
@@ -110,10 +110,10 @@ const KEYS: [&str; 2] = [
 
 type Documents = BTreeMap<&'static str, Vec<String>>;
 
-/// What the loops share: the texts that they read, and an authority.
+/// State that the loops share: the texts that they read, and an authority.
 struct World {
     texts: Arc<Mutex<Documents>>,
-    /// What key servers would answer.
+    /// Answers of the key servers.
     keys: BTreeMap<Origin, Arc<str>>,
     trust: Arc<TrustStore>,
     root: CertificateDer<'static>,
@@ -346,7 +346,7 @@ fn envoys(snapshot: &MeshSnapshot) -> Vec<Caller> {
     ["p1", "p2", "p3"].map(of).into()
 }
 
-/// What stock Envoys are told is the same whether it was made anew or what an edit did not concern was kept. Gives how much that is.
+/// Checks that stock Envoys get the same resources from a patched snapshot as from a new one. Returns the number of resources.
 fn check_envoys(kept: &MeshSnapshot, anew: &MeshSnapshot, seed: u64) -> usize {
     let mut told = 0;
     for (one, other) in envoys(kept).iter().zip(envoys(anew)) {
@@ -434,7 +434,7 @@ fn questions(snapshots: [&MeshSnapshot; 2]) -> Vec<(&'static str, Arc<str>)> {
     all
 }
 
-/// Whoever asked for something that is answered otherwise now is woken: by its name, or by what it was found to stand for.
+/// Checks that an edit wakes every stream whose answer changed: by the name in the request, or by the name that it resolved to.
 fn check_woken(old: &MeshSnapshot, new: &MeshSnapshot, seed: u64) {
     let touched = new.touched_since(old);
     for caller in callers() {
@@ -494,7 +494,7 @@ fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_conce
     assert!(told > 100, "Envoys were told {told} things");
 }
 
-/// Who stands behind a waypoint, and by what policies, is asked of all that there is: nothing of it is patched in.
+/// The services and policies of a waypoint are computed from the whole mesh: no edit patches them.
 #[test]
 fn what_a_waypoint_stands_before_ends_where_a_fresh_start_begins() {
     let service = |name: &str, labels: &str| {

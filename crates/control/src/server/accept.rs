@@ -37,14 +37,15 @@ const SERVER_NAMES: [&str; 5] = [
     "istiod.istio-system.svc",
     "istiod.istio-system.svc.cluster.local",
 ];
-/// How long a handshake may take.
+/// Longest time for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long accepting rests after a failure such as running out of descriptors.
+/// Pause of accepting after a failure such as running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections that must go when there are no descriptors left.
 const EVICT_AT_ONCE: usize = 16;
 
-/// What has finished its handshake. In a box: a task that owns a connection is moved several times, and keeps room for each.
+/// A connection after its TLS handshake. Boxed, because a task that owns a connection is moved several times and keeps room for
+/// each move.
 pub(super) type OverTls = Guarded<Box<TlsStream<Socket>>>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
@@ -100,7 +101,7 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
         .map_err(|error| failed(&error))
 }
 
-/// What listens, and what it needs.
+/// The listeners, and the state that they need.
 pub(super) struct Listening {
     /// Over TLS, and in plaintext.
     pub(super) listeners: (std::net::TcpListener, Option<std::net::TcpListener>),
@@ -117,7 +118,7 @@ pub(super) struct Accepting {
     pub(super) plaintext: mpsc::Receiver<Guarded<Socket>>,
 }
 
-/// What the tasks of the thread share. Both ports have the same lanes: it is one budget.
+/// State that the tasks of the thread share. Both ports share the same lanes: it is one budget.
 struct Entry {
     waiting: Lane,
     newcomers: Lane,

@@ -1,4 +1,4 @@
-//! Who calls, by the head of its call: nobody is told anything without a proof, on no port. In plaintext the only proof is a token.
+//! Authenticates a caller by the head of its call. Every port demands a proof. On the plaintext port the only proof is a token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const OLD: &str = "this stream has reached its age: come again";
 /// Streams end up to this share of their age earlier, so that proxies that came together do not come back together.
 const AGE_JITTER: f64 = 0.1;
 
-/// How long a stream may last that begins now.
+/// Lifetime of a stream that begins now.
 fn life(until: SystemTime, age: Duration) -> BoundedLife {
     let (now, clock) = (Instant::now(), SystemTime::now());
     let age = age.mul_f64(1.0 - AGE_JITTER * random());
@@ -47,8 +47,8 @@ fn random() -> f64 {
     bits as f64 / (1u64 << 53) as f64
 }
 
-/// Whom the authority certifies: those who prove who they are and whose workload is in the mesh. Who left it may finish with
-/// the certificate it has (as long as its streams last), and gets no more.
+/// Authenticator of the certificate service: certifies proven callers whose workload is in the mesh. A workload that left may
+/// finish with its certificate (as long as its streams last), and gets no new one.
 #[derive(Clone)]
 pub(super) struct Present {
     pub(super) authenticator: Arc<MeshAuthenticator>,

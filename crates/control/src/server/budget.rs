@@ -1,5 +1,5 @@
-//! What callers cost at most before they have proven who they are, and what a proven one costs whose connections follow no stream: the
-//! limits of a connection, of each lane, and their products.
+//! Upper bounds of memory: for unproven callers, and for proven callers whose connections carry no stream. They are the limits of
+//! a connection, of each lane, and their products.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) const MAX_MEMBERS: usize = 64;
 pub(super) const WAITING: Limits = Limits {
     places: MAX_WAITING,
     per_source: MAX_WAITING / 2,
-    // Who has said nothing has nothing to lose.
+    // A connection that has sent nothing loses nothing when it is closed.
     min_stay: Duration::ZERO,
     deadline: Duration::from_secs(10),
 };
@@ -48,7 +48,7 @@ pub(super) const MAX_RESTING_PER_CALLER: usize = 32;
 pub(super) const RESTING: Limits = Limits {
     places: MAX_RESTING,
     per_source: MAX_RESTING_PER_CALLER,
-    // Whoever asks nothing loses nothing.
+    // A connection without a call loses nothing when it is closed.
     min_stay: Duration::ZERO,
     // An agent that renews certificates leaves its connection open for the next time, which is hours away.
     deadline: Duration::from_mins(10),
@@ -56,7 +56,7 @@ pub(super) const RESTING: Limits = Limits {
 
 /// Largest question, in bytes: a certificate's is a few kilobytes, and its service takes less than this.
 pub(super) const MAX_QUESTION: usize = 64 * 1024;
-/// How long a question's body may take, whoever asks.
+/// Longest time for the body of a question, for every caller.
 pub(super) const QUESTION_DEADLINE: Duration = Duration::from_secs(5);
 /// Bytes that a newcomer may say in all, after its handshake: a head and a question.
 pub(super) const MAX_NEWCOMER_SAYS: usize = MAX_QUESTION + 32 * 1024;
@@ -131,23 +131,23 @@ const HEARD_BYTES: usize = MAX_NEWCOMER_SAYS + 2 * MAX_HEAD as usize + 2 * 4096;
 const QUESTION_BYTES: usize = MAX_QUESTION;
 /// Answers that wait, in bytes: each turn adds at most as much as it reads.
 const SAID_BYTES: usize = MAX_UNWRITTEN + ROOM;
-/// What a newcomer costs at most, in bytes.
+/// Upper bound of a newcomer's memory, in bytes.
 pub(super) const NEWCOMER_BYTES: usize =
     WAITING_BYTES + TLS_BYTES + HEARD_BYTES + QUESTION_BYTES + SAID_BYTES;
 
-/// What all of them together cost at most, in bytes, on both ports: the product of the limits above.
+/// Upper bound of all unproven connections' memory on both ports, in bytes: the product of the limits above.
 pub const UNPROVEN_BYTES: usize =
     MAX_WAITING * WAITING_BYTES + (MAX_NEWCOMERS + MAX_MEMBERS) * NEWCOMER_BYTES;
 
-/// What a proven caller's connection without a stream costs at most, in bytes: TLS, heads, bodies that were not yet read, questions
-/// that were, and answers that are not read.
+/// Upper bound of the memory of a proven caller's connection without a stream, in bytes: TLS, heads, unread bodies, read
+/// questions, and answers that the caller does not read.
 const RESTING_CONNECTION_BYTES: usize = WAITING_BYTES
     + TLS_BYTES
     + PROVEN_HTTP2.max_heads
     + PROVEN_HTTP2.connection_window as usize
     + MAX_CALLS as usize * MAX_QUESTION
     + PROVEN_HTTP2.max_unsent;
-/// What all connections of one credential that follow no stream cost at most, in bytes, from one address.
+/// Upper bound of the memory of one credential's connections without a stream from one address, in bytes.
 pub const RESTING_BYTES_PER_CALLER: usize = MAX_RESTING_PER_CALLER * RESTING_CONNECTION_BYTES;
 /// And those of all credentials together.
 pub const RESTING_BYTES_OF_ALL: usize = MAX_RESTING * RESTING_CONNECTION_BYTES;

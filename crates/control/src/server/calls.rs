@@ -43,7 +43,7 @@ impl Call {
         }
     }
 
-    /// Whether it is a discovery stream.
+    /// Returns true for a discovery stream.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self, Self::Following(_))
     }
@@ -92,7 +92,7 @@ impl Following {
 
     /// Hears what came; why the stream ends, if it does.
     fn hear(&mut self, room: &mut Vec<u8>) -> Option<Status> {
-        // Whoever serves the connection comes here whenever something came: nobody else need be woken.
+        // The task of the connection runs this after every read, so no other task needs a wake-up.
         let mut nobody = Context::from_waker(Waker::noop());
         loop {
             match self.body.poll_data(&mut nobody) {
@@ -125,7 +125,7 @@ impl Following {
         if self.behind > MAX_BEHIND {
             let status = Status::resource_exhausted("responses are not read");
             self.stream.part(status.message());
-            // Who reads nothing would not read the end of it either.
+            // A caller that reads no responses would not read the trailers either.
             self.say.send_reset(Reason::ENHANCE_YOUR_CALM);
             return Err(status);
         }
@@ -179,7 +179,7 @@ fn http_status(code: Code) -> StatusCode {
     }
 }
 
-/// Whether a caller understands a status of gRPC.
+/// Returns true if the caller understands a gRPC status.
 fn speaks_grpc(request: &Request<()>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
     request.method() == Method::POST && kind.is_none_or(|kind| kind.as_bytes().starts_with(GRPC))
@@ -202,7 +202,7 @@ fn request(head: &Fields, entrance: &Entrance) -> Option<Request<()>> {
 /// A call was refused by its head: nothing of its body is read.
 pub(super) struct Refused;
 
-/// Begins to serve a call. Where it goes and who asks is looked at here, by its head.
+/// Begins to serve a call. The head of the call decides its route, and authenticates its caller.
 pub(super) fn begin<D: Discovery, C: GrpcService>(
     shared: &Rc<Shared<D, C>>,
     entrance: &Entrance,

@@ -25,28 +25,28 @@ use super::newcomers::{Entrance, Guarded, Probation};
 use super::over;
 use super::routes::{Discovery, GrpcService, Routes};
 
-/// How long a connection may take to end when it has reached its age: streams end a little earlier, other calls are short.
+/// Time in which a connection must end after it has reached its age: streams end a little earlier, other calls are short.
 const AGE_GRACE: Duration = Duration::from_secs(5);
-/// How long the end of TLS may take to be said.
+/// Time in which the end of TLS must be written.
 const LINGER: Duration = Duration::from_secs(1);
 /// Reads in a row before others get their turn.
 const MAX_READS: usize = 16;
-/// What is said in one turn may make this much room stay with the thread, in bytes.
+/// Output buffer that a thread keeps between two turns, in bytes.
 const KEPT_ROOM: usize = 64 * 1024;
 
 /// So many connections that ended are worth the search for memory that the kernel may have back: a renewal of certificates is a
 /// connection, and a mesh renews at once.
 const MANY: u32 = 100;
-/// How long after the first of them, so that a storm is over.
+/// Delay between the first of them and the search, so that a storm is over.
 const GIVE_BACK_AFTER: Duration = Duration::from_secs(5);
 
-/// What the connections of a thread share.
+/// State that the connections of a thread share.
 pub(super) struct Shared<D, C> {
     pub(super) routes: Routes<D, C>,
     pool: Pool,
     /// To read into.
     room: RefCell<Box<[u8]>>,
-    /// What is said in one turn.
+    /// Output of one turn.
     said: RefCell<Vec<u8>>,
     /// Connections that ended since somebody began to count.
     left: Cell<u32>,
@@ -162,7 +162,7 @@ where
         let mut too_old = pin!(sleep(longest));
         let end = too_old.deadline();
         let mut left = false;
-        // Whom both wake when it is time: they are not asked before, since what they keep lies cold.
+        // Waker that both the timer and the end signal hold. Neither is polled before its time, because their memory is cold.
         let mut wakes: Option<Waker> = None;
         poll_fn(|context| {
             let known = wakes.as_ref();
@@ -265,7 +265,7 @@ where
         }
     }
 
-    /// Whoever has too many calls refused must come again.
+    /// A caller with too many refused calls must connect again.
     fn count_refusal(&mut self) {
         let Some(allowance) = &mut self.allowance else {
             return;
@@ -276,7 +276,7 @@ where
         }
     }
 
-    /// Whoever has proven itself is served by the limits of those who have.
+    /// Raises the limits of a connection after its caller has proven itself.
     fn widen(&mut self) {
         if self.allowance.is_some() && self.entrance.standing.is_settled() {
             self.allowance = None;
@@ -318,7 +318,7 @@ where
         let mut connection = self.link.borrow();
         loop {
             if connection.output().is_empty() {
-                // What did not fit may have its turn.
+                // Output that did not fit before may fit now.
                 connection.replenish();
             }
             if connection.output().is_empty() {

@@ -17,7 +17,7 @@ use crate::error::ControlError;
 use crate::snapshot::Caller;
 use crate::status::Status;
 
-/// What is served, and where.
+/// The services of the discovery ports, and their listeners.
 pub(super) struct Doors {
     pub(super) listening: Listening,
     pub(super) streams: Streams<Caller>,
@@ -25,7 +25,7 @@ pub(super) struct Doors {
     pub(super) authenticator: Arc<MeshAuthenticator>,
     pub(super) interest: Arc<Interest>,
     pub(super) status: Arc<Status>,
-    /// How long a connection may last.
+    /// Longest age of a connection.
     pub(super) age: Duration,
 }
 

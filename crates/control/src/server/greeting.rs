@@ -23,7 +23,7 @@ const MAJOR: u8 = 3;
 /// Times that nothing new may have come although the kernel says so: at the end of a connection it says so for ever.
 const MAX_NOTHING_NEW: usize = 8;
 
-/// What a connection must begin with.
+/// The bytes that a connection must begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Greeting {
     /// A record that may be a ClientHello.
@@ -86,7 +86,7 @@ impl Greeting {
                 if nothing_new > MAX_NOTHING_NEW {
                     return Err(io::ErrorKind::UnexpectedEof.into()).into();
                 }
-                // What is there is not enough: the kernel tells of more.
+                // The bytes so far are not enough: clears readiness, so that the kernel reports the next bytes.
                 let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
                 let _ = stream.try_io(Interest::READABLE, nothing);
             }

@@ -51,14 +51,14 @@ use discovery::{Discovery, Doors};
 /// When the kernel asks whether the other end of a quiet connection is there, so that a proxy that vanished does not stay on
 /// the books. Kernels answer that among themselves; HTTP/2 pings would wake every idle proxy of the mesh.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-/// How long its question may stay unanswered before it asks again.
+/// Time after which an unanswered keep-alive question is repeated.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Questions unanswered after which the connection is lost.
 const KEEPALIVE_RETRIES: u32 = 2;
-/// How long open calls may take to end at shutdown.
+/// Time in which open calls must end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// Where a running control plane listens (port 0 has become a real one).
+/// Addresses of a running control plane's listeners (port 0 has become a real one).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// Discovery and certificates over TLS.
@@ -193,7 +193,7 @@ impl Control {
         })
     }
 
-    /// Where it listens.
+    /// Addresses of the listeners.
     pub fn addresses(&self) -> Addresses {
         self.addresses
     }
@@ -227,7 +227,8 @@ fn issuers(options: &Options, status: &Status) -> Keys {
     issuers
 }
 
-/// What the state directory holds is followed, too; who joins by itself is written down there.
+/// Starts the registrar of WorkloadGroups. Its folder in the state directory becomes a source: the registrar writes joined
+/// workloads there.
 fn register(
     options: &Options,
     source: &mut impl Source,
@@ -293,7 +294,7 @@ async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListene
         .with_time(KEEPALIVE_AFTER)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_RETRIES);
-    // What is accepted has the listener's options.
+    // Accepted sockets inherit the listener's options.
     let socket = SockRef::from(&listener);
     socket.set_tcp_keepalive(&keep_alive).map_err(failed)?;
     Ok(listener)

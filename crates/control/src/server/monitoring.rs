@@ -16,12 +16,12 @@ use voile_xds::server::Interest;
 
 const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\nGET /debug/config?proxy=NAME  what proxies hold, and the documents it was made of (NAME: a stream's number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/workloads  every workload as proxies are told of it, and whether it takes traffic\nGET /debug/events?after=NUMBER&wait=SECONDS  what happened since, waiting for something to happen; without `after`, where to begin\n";
 
-/// How long a stream may take to say what its proxy holds: it answers at once unless the machine is overloaded.
+/// Longest wait for a stream's report of its proxy's resources: it answers at once unless the machine is overloaded.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Streams that are asked at once, when a name means several.
 const MAX_ASKED: usize = 16;
 
-/// What pages are made of.
+/// State that the pages show.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
     pub(super) status: Arc<Status>,
@@ -90,8 +90,8 @@ pub(super) fn start(listener: TcpListener, known: Known) -> Result<Monitoring, C
     })
 }
 
-/// Whether a page tells of the mesh: a browser that a name led here (DNS rebinding) must not read it. Scrapers and probes of a cluster
-/// ask by names for the rest.
+/// Returns true if a page tells of the mesh: a browser that was led here by a name (DNS rebinding) must not read such a page.
+/// Scrapers and probes of a cluster ask for the other pages by name.
 fn is_private(path: &str) -> bool {
     !matches!(path, "/ready" | "/healthz/ready" | "/metrics")
 }

@@ -36,7 +36,7 @@ struct State {
     places: Places,
     /// By place: who may be told to go.
     dismissals: HashMap<u64, oneshot::Sender<()>>,
-    /// Who waits for a place, by source, the newest last.
+    /// Connections that wait for a place, by source, the newest last.
     waiting: HashMap<Source, Vec<oneshot::Sender<Probation>>>,
 }
 
@@ -119,7 +119,7 @@ impl Lane {
                 return next;
             }
             for (give, probation) in granted {
-                // Who has gone meanwhile gives its place back.
+                // A connection that has gone meanwhile gives its place back.
                 drop(give.send(probation));
             }
         }
@@ -159,7 +159,8 @@ impl State {
         }
     }
 
-    /// Places for the newest of each source, those with the smallest share first. Who must go for the others is told.
+    /// Grants places to the newest connection of each source, sources with the smallest share first. Tells evicted connections to
+    /// go.
     fn grant(
         &mut self,
         now: Instant,
@@ -197,7 +198,7 @@ impl State {
     }
 }
 
-/// Whether a connection holds a place of a lane.
+/// Place of a connection in a lane, until the connection settles.
 #[derive(Debug)]
 pub(super) struct Standing {
     lane: Lane,
@@ -267,7 +268,7 @@ impl Future for Probation {
     }
 }
 
-/// Where a connection of a proven caller holds a place while it follows no discovery stream, and in whose share.
+/// Lane and source that count a proven caller's connection while it carries no discovery stream.
 #[derive(Debug, Clone)]
 pub(super) struct Resting {
     pub(super) lane: Lane,
@@ -344,7 +345,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 }
 
-/// What a request knows of its connection.
+/// Facts about a request's connection.
 #[derive(Debug, Clone)]
 pub(super) struct Entrance {
     pub(super) standing: Arc<Standing>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Whose share a place counts in.
+/// Source of a connection, in whose share its place counts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Source {
     /// An IPv4 address.
@@ -39,13 +39,13 @@ pub(super) struct Limits {
     pub(super) places: usize,
     /// Places of one source.
     pub(super) per_source: usize,
-    /// How long a place is kept for whoever has it while others of no smaller share wait.
+    /// Time for which a holder keeps its place while sources of no smaller share wait.
     pub(super) min_stay: Duration,
-    /// How long a place may be held at all.
+    /// Longest time for which a place may be held.
     pub(super) deadline: Duration,
 }
 
-/// What a source that wants a place is answered.
+/// Decision about a source that wants a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// There is one.
@@ -113,7 +113,7 @@ impl Places {
         self.staying.get(source)?.first().copied()
     }
 
-    /// What a source that wants a place is answered. `largest` is [`Self::largest`].
+    /// Decides about a source that wants a place. `largest` is [`Self::largest`].
     pub(super) fn decide(
         &self,
         source: &Source,
@@ -130,7 +130,7 @@ impl Places {
         let Some((victim, oldest)) = oldest else {
             return Decision::Busy;
         };
-        // Whose share stays the larger one waits for nothing.
+        // A source whose share stays larger even then is evicted without delay.
         if victim != source && self.held_by(victim) > mine + 1 {
             return Decision::Evict(oldest);
         }
@@ -169,7 +169,7 @@ impl Places {
     }
 }
 
-/// Whether it was there.
+/// Removes a holder. Returns true if it was there.
 fn remove(staying: &mut HashMap<Source, BTreeSet<u64>>, source: &Source, id: u64) -> bool {
     let Some(held) = staying.get_mut(source) else {
         return false;

@@ -22,12 +22,13 @@ pub(super) struct Routes<D, C> {
 pub(super) type Answered = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 impl<D: Discovery, C: GrpcService> Routes<D, C> {
-    /// Whether a call asks for a discovery stream.
+    /// Returns true if a call asks for a discovery stream.
     pub(super) fn is_discovery(request: &Request<()>) -> bool {
         request.uri().path().starts_with(DISCOVERY)
     }
 
-    /// Whether somebody answers another call, and its caller may ask: its head with what is known of the caller.
+    /// Checks that a service answers the call and that its caller may ask. Returns the head with the facts about
+    /// the caller.
     pub(super) fn admit(&self, head: Request<()>) -> Result<Request<()>, Status> {
         match &self.certificates {
             Some(certificates) if C::PATHS.contains(&head.uri().path()) => certificates.admit(head),
@@ -44,7 +45,7 @@ impl<D: Discovery, C: GrpcService> Routes<D, C> {
     }
 }
 
-/// Where discovery streams begin.
+/// Opens discovery streams.
 pub(super) trait Discovery: 'static {
     fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status>;
 }

@@ -1,4 +1,5 @@
-//! What may be kept and done for a caller, by what the mesh declares of its identity; and the types that there is anything of.
+//! Allowance of a caller: the limits that follow from the declared workloads of its identity, and the types that have
+//! resources.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub(super) fn account(caller: &Caller) -> Arc<str> {
     known.identity.to_string().into()
 }
 
-/// What a caller's identity may have.
+/// Allowance of a caller's identity.
 pub(super) fn of(snapshot: &MeshSnapshot, caller: &Caller) -> Allowance {
     let (Caller::Known(known) | Caller::Envoy(known, _)) = caller;
     let declared = snapshot.workload_counts.with(&known.identity);

@@ -1,4 +1,5 @@
-//! What `exportTo` keeps from a caller: services that are not exported to its namespace, and that workloads stand behind them.
+//! Visibility by `exportTo`: hides services that are not exported to the caller's namespace, and the workloads' references to
+//! them.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use voile_xds::server::Resource;
 use super::{Caller, MeshSnapshot, resource};
 
 impl MeshSnapshot {
-    /// Whether a service is exported to the caller's namespace.
+    /// Returns true if a service is exported to the caller's namespace.
     pub(super) fn sees(&self, caller: &Caller, service: &str) -> bool {
         let Some(visibility) = self.kept_close.get(service) else {
             return true;
@@ -58,12 +59,12 @@ impl MeshSnapshot {
         found
     }
 
-    /// Whether a node's proxy calls, for pods of every namespace.
+    /// Returns true if the caller is a node's proxy, which calls for pods of every namespace.
     pub(super) fn sees_all(&self, caller: &Caller) -> bool {
         self.serves_node(caller) || self.is_node_proxy(caller)
     }
 
-    /// Whether a workload stands behind a service of this kind.
+    /// Returns true if the workload stands behind a service that fulfils this condition.
     pub(super) fn stands_behind(&self, workload: &str, is_so: impl Fn(&str) -> bool) -> bool {
         let services = self.before.get(workload).into_iter();
         services

@@ -1,5 +1,5 @@
-//! Whom a caller means who does not know a service's name yet: by an address, or by a host as clients write it. It asks how to speak to
-//! whoever that is, and where its requests go, in the same breath as who it is.
+//! Services that a caller means before it knows their names: by an address, or by a host as clients write it. The caller asks for
+//! the policy and the routes of such a service at the same time as for its Address.
 
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use voile_xds::wire::{CLUSTER, parse_search};
 
 use super::{Caller, MeshSnapshot};
 
-/// Whether a resource of clients' is asked for by what Addresses say, and by no name of its own.
+/// Returns true if a request names a policy or routes by an address or a host, and not by the resource's own name.
 pub(super) fn is_question(name: &str) -> bool {
     name.starts_with(['/', '*'])
 }
 
 impl MeshSnapshot {
-    /// What there is of a type for whoever is meant. Where there is nothing of all of them, that is said of each by its name.
+    /// Resources of a type for all services that the question means. If none of them has one, the answer lists their names as
+    /// lacking.
     pub(super) fn of_meant(&self, caller: &Caller, type_url: &str, question: &str) -> Resolution {
         let (mut found, mut lacking) = (Vec::new(), Vec::new());
         for name in self.meant(caller, question) {

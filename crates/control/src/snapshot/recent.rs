@@ -1,5 +1,5 @@
-//! What a few names brought when they were last asked for: a change concerns thousands of streams, all of which ask for the same names
-//! one after the other.
+//! Cache of the Addresses last found for a few names: a change concerns thousands of streams, and all of them ask for the same
+//! names one after the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ pub(crate) struct Recent(Mutex<Last>);
 #[derive(Debug, Default)]
 struct Last {
     brought: Vec<(Box<str>, Vec<Arc<Resource>>)>,
-    /// Whose place the next takes.
+    /// Index that the next entry overwrites.
     oldest: usize,
 }
 
@@ -35,7 +35,7 @@ impl PartialEq for Recent {
 impl Eq for Recent {}
 
 impl Recent {
-    /// What this name brought, or is found to bring now.
+    /// Returns the cached Addresses for this name, or finds and caches them.
     pub(super) fn or_else(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! What changed between two snapshots, as those who asked would call it, so that only they look again.
+//! Differences between two snapshots by the names that streams asked for, so that only the streams
+//! concerned look again.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::strangers::envoy::TYPES;
 use crate::ztunnel::NodePolicy;
 
 impl MeshSnapshot {
-    /// What changed since `old`. Its cost follows what changed, where one was made from the other.
+    /// Names that changed since `old`. The cost follows the size of the change if one snapshot was
+    /// made from the other.
     pub(crate) fn touched_since(&self, old: &Self) -> Touched {
         let mut touched = Touched::default();
         self.addresses_since(old, &mut touched);
@@ -54,7 +56,8 @@ impl MeshSnapshot {
         for name in self.node_policies.differences(&old.node_policies, same) {
             touched.touch(type_url::AUTHORIZATION, name);
         }
-        // Who becomes a node proxy, or is one no more, is told otherwise of everybody.
+        // A caller that becomes or ceases to be a node proxy gets different Addresses for all
+        // services.
         if self.staff != old.staff {
             touched.touch_type(type_url::ADDRESS);
             touched.touch_type(type_url::AUTHORIZATION);
@@ -64,14 +67,15 @@ impl MeshSnapshot {
                 touched.touch(CALLER, caller);
             }
         }
-        // What an Envoy is told is made as one.
+        // One translation makes all types for an Envoy.
         if self.envoys.are_there() && !touched.is_empty() {
             TYPES.into_iter().for_each(|kind| touched.touch_type(kind));
         }
         touched
     }
 
-    /// Who may not be told of a policy is told otherwise when it obeys it.
+    /// Policies that an identity began or ceased to obey: those streams get a different answer, since
+    /// a caller sees only policies it obeys.
     fn obeyed_since(&self, old: &Self) -> Obeys {
         match Arc::ptr_eq(&self.obeyed, &old.obeyed) {
             true => Obeys::new(),
@@ -84,7 +88,7 @@ impl MeshSnapshot {
         if self.names != old.names || self.ranges != old.ranges {
             touched.touch_type(type_url::ADDRESS);
         }
-        // What is kept from somebody is kept whole.
+        // A hidden service is hidden together with its policy and its routes.
         if self.kept_close != old.kept_close || self.providers != old.providers {
             touched.touch_type(type_url::ADDRESS);
             touched.touch_type(type_url::SERVICE_POLICY);

@@ -1,4 +1,5 @@
-//! What of the documents is not in force, as an operator sees it: what is wrong with which, at what place, and what serves instead.
+//! Documents that are not in force, as an operator sees them: the error of each, its location, and the resource that serves
+//! instead.
 
 use serde::Serialize;
 use voile_model::{Diagnostic, codes};
@@ -17,7 +18,7 @@ pub(crate) struct Documents {
     /// Those that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<usize>,
-    /// What fits and cannot be put into force.
+    /// Valid resources that cannot be put into force.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<String>,
 }
@@ -38,7 +39,7 @@ struct Refused {
 }
 
 impl Documents {
-    /// What a reading brought, by place.
+    /// Collects the results of a reading, sorted by location.
     pub(crate) fn of(diagnostics: &[Diagnostic], problems: &[String]) -> Self {
         let told = |one: &&Diagnostic| one.is_error() || one.code == codes::LAST_GOOD;
         let refused = |one: &Diagnostic| Refused {

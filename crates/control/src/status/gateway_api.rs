@@ -1,4 +1,4 @@
-//! What is said of Gateway API's resources: on the page of the status, and as documents with `status` for a file of the state
+//! Status of the Gateway API's resources: for the status page, and as documents with `status` in a file of the state
 //! directory, since there is no cluster to write it back to.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ const FILE: &str = "gateway-api-status.yaml";
 #[derive(Debug)]
 pub(crate) struct Written {
     file: StateFile,
-    /// What it says.
+    /// Content of the file.
     text: String,
 }
 
@@ -146,7 +146,7 @@ fn document(said: &Said) -> Value {
     })
 }
 
-/// What is said by something that a resource points at.
+/// Status of an object that a resource points at.
 fn pointed(reference: &str, part: &Part) -> Value {
     let mut fields = Map::new();
     for (name, value) in &part.written {

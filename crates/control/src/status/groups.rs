@@ -13,7 +13,7 @@ use voile_model::{ResourceName, Source};
 pub(super) struct Group {
     name: String,
     service_account: String,
-    /// Whether its members are asked how they are.
+    /// True if the members' health is probed.
     probed: bool,
     declared: String,
     members: Vec<Member>,

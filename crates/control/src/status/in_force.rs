@@ -1,5 +1,5 @@
-//! Whether what was published last is in force, by what proxies acknowledged. The status page, `voile status`, the events and the
-//! screen of `voile up` all read this decision; nobody else makes one.
+//! Decides if the last publication is in force, from the acknowledgements of proxies. The status page, `voile status`, the events
+//! and the screen of `voile up` all read this decision; no other code decides it.
 
 use serde::Serialize;
 

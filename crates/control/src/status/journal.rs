@@ -1,5 +1,5 @@
-//! What happened lately, for who follows it: a short memory and a number that grows. Whoever asks says the last number it knows and
-//! waits for more; who was away for too long is told that something is missing.
+//! Journal of recent events for followers: a short memory and a growing number. A follower gives the last number it knows and
+//! waits for more. A follower that was away for too long is told that events are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -98,7 +98,7 @@ impl Default for Journal {
 struct Page<'a> {
     /// When numbers began.
     began: u64,
-    /// What to ask after next.
+    /// Number to ask after next.
     last: u64,
     /// Events that were forgotten before they were asked for.
     missed: u64,
@@ -125,7 +125,7 @@ impl Journal {
         self.last.send_replace(memory.last);
     }
 
-    /// What came after this number, waiting so long for something. None asks for nothing but the number to begin with.
+    /// Events after this number, waiting so long for one. `None` asks for nothing but the number to begin with.
     pub(crate) async fn after(&self, number: Option<u64>, wait: Duration) -> String {
         if let Some(number) = number {
             let mut last = self.last.subscribe();

@@ -17,7 +17,7 @@ use crate::snapshot::Caller;
 /// Callers whose certificates are remembered: more than any mesh has, less than would exhaust us.
 const MAX_CERTIFIED: usize = 100_000;
 
-/// Who asked for certificates: an identity and the pod its token names.
+/// A caller that asked for certificates: an identity and the pod that its token names.
 type Asker = (Identity, Option<String>);
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct Proxies {
     behind: usize,
     /// Streams that refuse something.
     refusing: usize,
-    /// What their HealthChecks found.
+    /// Findings of the proxies' HealthChecks.
     pub(super) unwell: Unwell,
 }
 
@@ -39,7 +39,7 @@ struct Proxy {
     caller: Caller,
     node: String,
     connected_at: u64,
-    /// What it acknowledged last.
+    /// Version that it acknowledged last.
     version: Option<Arc<str>>,
     /// Changes that it has enforced, the last and the slowest.
     changes: u64,
@@ -84,7 +84,8 @@ impl Serialize for Types {
     }
 }
 
-/// What each push touches. Thousands of these lie cold between two pushes, so what most never have is elsewhere.
+/// Counters of one type that each push touches. Thousands of these lie cold between two pushes, so rare fields are kept
+/// elsewhere.
 #[derive(Debug, Clone, Default)]
 struct Kind {
     pushes: u64,
@@ -97,12 +98,12 @@ struct Kind {
     trouble: Option<Box<Trouble>>,
 }
 
-/// What went wrong.
+/// Errors of one type on a stream.
 #[derive(Debug, Clone, Default)]
 struct Trouble {
     last_nack: Option<String>,
     last_nack_at: Option<u64>,
-    /// What it asks for and is not told, with the reasons.
+    /// Resources that it asks for and may not have, with the reasons.
     refused: BTreeMap<String, String>,
 }
 
@@ -152,7 +153,7 @@ impl Kind {
 #[derive(Debug, Serialize)]
 pub(super) struct Refusal<'a> {
     stream: u64,
-    /// What it calls itself, or else its pod.
+    /// Node id of the proxy, or else its pod.
     proxy: &'a str,
     identity: String,
     #[serde(rename = "type")]
@@ -197,7 +198,7 @@ impl Proxy {
         self.travelling > 0
     }
 
-    /// What it calls itself, or else its pod.
+    /// Node id of the proxy, or else its pod.
     fn called(&self) -> &str {
         let (Caller::Known(caller) | Caller::Envoy(caller, _)) = &self.caller;
         match self.node.as_str() {
@@ -225,7 +226,7 @@ impl Proxies {
         self.refusing
     }
 
-    /// What proxies refuse, `most` of it.
+    /// Resources that proxies refuse, at most `most` of them.
     pub(super) fn refusals(&self, most: usize) -> Vec<Refusal<'_>> {
         let refusing = self.streams.iter().filter(|(_, proxy)| proxy.refusals > 0);
         let all = refusing.flat_map(|(stream, proxy)| {
@@ -268,7 +269,7 @@ impl Proxies {
         self.streams.insert(id.0, Box::new(proxy));
     }
 
-    /// What it asks for of a type and is not told.
+    /// Records the resources of a type that a stream asks for and may not have.
     pub(super) fn cannot_have(
         &mut self,
         id: StreamId,
@@ -290,7 +291,7 @@ impl Proxies {
         }
     }
 
-    /// Who it is, while it is there.
+    /// Identity of the proxy while its stream is open.
     pub(super) fn identity(&self, id: StreamId) -> String {
         let proxy = self.streams.get(&id.0);
         proxy
@@ -363,7 +364,8 @@ impl Proxies {
         });
     }
 
-    /// What it was sent is in force there, so long after the sources changed if a change was part of it.
+    /// Records that the proxy put a version in force. `took` is the time since the sources changed, if a change was part of the
+    /// version.
     pub(super) fn acknowledged(
         &mut self,
         id: StreamId,

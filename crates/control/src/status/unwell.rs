@@ -26,15 +26,15 @@ pub(super) struct Shown<'a> {
     /// The HealthCheck.
     check: &'a str,
     why: &'a str,
-    /// Whose address it is, as far as the mesh knows.
+    /// Workload with this address, as far as the mesh knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<String>,
-    /// Where that is written.
+    /// Document that declares the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<String>,
 }
 
-/// What one proxy tells.
+/// Findings of one proxy.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Told<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]

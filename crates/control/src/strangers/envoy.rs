@@ -1,6 +1,6 @@
-//! Stock Envoys in sidecars' places: whoever asks is told what `voile_envoy` makes of the mesh for the workload that it is. One
-//! translation answers all types of one snapshot, so that what an Envoy hears fits together; what says the same as before is the
-//! same resource, and is not sent again. What several are told is made once (`shared`).
+//! Stock Envoys in the places of sidecars: an Envoy gets the resources that `voile_envoy` makes of the mesh for its workload.
+//! One translation answers all types of one snapshot, so that an Envoy's resources fit together. An unchanged resource is the
+//! same resource, and is not sent again. Resources of several Envoys are made once (`shared`).
 
 mod shared;
 
@@ -26,7 +26,7 @@ use self::shared::{Part, Shared};
 use crate::keys::{Origin, Texts, key_set};
 use crate::snapshot::{Caller, MeshSnapshot};
 
-/// How Envoy names itself.
+/// Envoy's name for itself in a node.
 const AGENT: &str = "envoy";
 /// Longest name of a workload, in bytes: Kubernetes takes no longer ones.
 pub(super) const MAX_WORKLOAD: usize = 253;
@@ -41,10 +41,10 @@ pub(crate) const TYPES: [&str; 5] = [
     type_url::SECRET,
 ];
 
-/// What an Envoy says of itself. None of it gets it anything that its proven identity does not.
+/// Claims of an Envoy about itself. They grant nothing beyond its proven identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seat {
-    /// Whether it says that it is a gateway.
+    /// True if the Envoy claims to be a gateway.
     gateway: bool,
     /// Namespace and name of the workload that it stands for.
     workload: Option<(String, String)>,
@@ -55,7 +55,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Where the node is an Envoy, a sidecar or a gateway.
+    /// Reads the node of an Envoy that is a sidecar or a gateway; `None` for other nodes.
     pub(super) fn of(node: &Node) -> Option<Self> {
         let mut parts = node.id.split('~');
         let kind = parts.next()?;
@@ -90,16 +90,16 @@ struct Told {
     /// The snapshot's.
     version: Arc<str>,
     seat: Arc<Seat>,
-    /// Who it proved to be.
+    /// Proven identity of the Envoy.
     owner: Identity,
-    /// What is its workload's alone.
+    /// Resources of its workload alone.
     own: Part,
-    /// What all are told that call from where it does.
+    /// Resources that all Envoys share which call from the same scope.
     calls: Arc<Part>,
 }
 
 impl Told {
-    /// What could not be said.
+    /// Parts of the mesh that could not be translated.
     fn limits(&self) -> impl Iterator<Item = &String> {
         self.own.limits.iter().chain(&self.calls.limits)
     }
@@ -120,11 +120,11 @@ impl Told {
 /// So many are remembered, whoever they are; beyond that those who are gone are forgotten as often as the number doubles.
 const FEW: usize = 256;
 
-/// What is told to whom, by workload; or why nothing is.
+/// Resources of each workload's Envoy; or the reason of a refusal.
 #[derive(Default)]
 struct Everybody {
     told: HashMap<WorkloadKey, Result<Arc<Told>, String>>,
-    /// How many may be there before it is looked who is gone.
+    /// Number of entries above which departed workloads are searched and forgotten.
     enough: usize,
 }
 
@@ -146,7 +146,7 @@ impl Everybody {
     }
 }
 
-/// What translations are made of.
+/// Inputs of the translations.
 #[derive(Default)]
 struct Ground {
     /// Held once an Envoy has asked: then an edit copies the mesh, which without Envoys it need not.
@@ -190,7 +190,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Envoys {
-    /// Whether there ever was one.
+    /// Returns true if an Envoy has ever connected.
     pub(crate) fn are_there(&self) -> bool {
         self.0.used.load(Ordering::Relaxed)
     }
@@ -217,7 +217,7 @@ impl Envoys {
         ground.revoked = revoked.map(|pem| String::from_utf8_lossy(pem).into_owned());
     }
 
-    /// What could not be said to whom, by workload.
+    /// Parts of the mesh that could not be translated, by workload.
     pub(crate) fn limits(&self) -> BTreeMap<String, Vec<String>> {
         let everybody = locked(&self.0.told);
         let limits = everybody.told.iter().map(|(workload, told)| {
@@ -259,7 +259,7 @@ impl Envoys {
             let is_known = mesh
                 .as_ref()
                 .is_some_and(|mesh| mesh.workloads.contains_key(key));
-            // Who left is told what it was until its streams end.
+            // A workload that left keeps its resources until its streams end.
             is_known
                 || told
                     .as_ref()
@@ -276,7 +276,7 @@ impl Envoys {
         (key, known, seat): (&WorkloadKey, &voile_identity::Caller, &Arc<Seat>),
         before: Option<&Told>,
     ) -> Result<Told, Reason> {
-        // Who comes meanwhile waits, and then finds what it needs.
+        // Other Envoys wait for this lock, and then find the shared resources made.
         let mut shared = locked(&self.0.shared);
         let (mesh, keys, revoked) = {
             let mut ground = locked(&self.0.ground);
@@ -370,7 +370,7 @@ impl Reason {
     }
 }
 
-/// What is new of what cannot be said, in the log.
+/// Logs new limits of the translation.
 fn say(name: &str, before: Option<Result<Arc<Told>, String>>, told: &Result<Arc<Told>, String>) {
     match (before, told) {
         (Some(Err(before)), Err(reason)) if before == *reason => {}
@@ -401,7 +401,7 @@ impl voile_envoy::Keys for Known {
     }
 }
 
-/// Where an Envoy finds its certificate and the mesh's roots.
+/// SDS secrets of an Envoy: paths of its certificate and of the mesh's roots.
 fn secrets(seat: &Seat, revoked: Option<&str>) -> BTreeMap<String, serde_json::Value> {
     let mut secrets = BTreeMap::new();
     if let Some(folder) = &seat.certificates {
@@ -411,7 +411,7 @@ fn secrets(seat: &Seat, revoked: Option<&str>) -> BTreeMap<String, serde_json::V
     secrets
 }
 
-/// What an Envoy's question by name comes to.
+/// Answers an Envoy's request for a resource by name.
 pub(super) fn resolve(
     snapshot: &MeshSnapshot,
     known: &voile_identity::Caller,

@@ -1,5 +1,5 @@
-//! What a stock gRPC asks for (`xds:///HOST:PORT`, and servers by the name in their bootstrap) and what it is told: services as
-//! `voile_envoy::grpc` writes them, with mutual TLS where a sidecar would speak it.
+//! Requests of stock gRPCs (`xds:///HOST:PORT`, and servers by the name in their bootstrap) and their answers. Answers describe
+//! services as `voile_envoy::grpc` writes them, with mutual TLS if a sidecar would speak it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ use destination::Destination;
 
 use crate::snapshot::{Caller, MeshSnapshot};
 
-/// What a server's listener is called in Istio's bootstraps and ours; its address follows.
+/// Prefix of a server's listener name in Istio's bootstraps and ours; the server's address follows.
 const SERVER: &str = "xds.istio.io/grpc/lds/inbound/";
-/// What routes, clusters and endpoints for gRPC are called: `grpc|PORT|SUBSET|HOST`. Nobody but a gRPC client is led to them.
+/// Prefix of names of routes, clusters and endpoints for gRPC: `grpc|PORT|SUBSET|HOST`. Only gRPC clients are led to these
+/// names.
 const CLIENT: &str = "grpc|";
 /// The cluster of routes that lead to what is not there: nobody is in it, so that calls end at once.
 const NOWHERE: &str = "grpc|nowhere";
@@ -134,7 +135,7 @@ pub(super) fn rests_on(
         None => return Vec::new(),
         Some(Asked::Server(..) | Asked::Nowhere(_)) => {}
         Some(Asked::Target(host, _) | Asked::Part(_, host, ..)) => {
-            // Whoever searches is told when names lead elsewhere.
+            // A client that searches a host is notified when the name leads elsewhere.
             on.push((type_url::ADDRESS, search_name(host)));
             if let Some(service) = snapshot.names.find(Some(caller.namespace()), host) {
                 // Which ports node proxies refuse plaintext to is said by policies that keep their names.
@@ -179,7 +180,7 @@ fn configuration(snapshot: &MeshSnapshot, caller: &Caller) -> Result<ProxyConfig
     ProxyConfiguration::decode(&private.resource.body).map_err(|error| error.to_string())
 }
 
-/// What a host means to a caller: nothing, or a service, which its Sidecar may keep from it.
+/// Service of a host for a caller; `None` if there is no service, an error if the caller's Sidecar hides it.
 fn service_of<'a>(
     snapshot: &'a MeshSnapshot,
     caller: &Caller,
@@ -197,12 +198,12 @@ fn service_of<'a>(
     Some(Ok(service))
 }
 
-/// Whether this is the host's only spelling: not a short form, and not one of a wildcard's many.
+/// Returns true if this is the service's own host: no short form, and none of the many names of a wildcard.
 fn is_host_of(service: &str, host: &str) -> bool {
     service.split_once('/').is_some_and(|(_, own)| own == host)
 }
 
-/// What the parts of a service's port are called: by its own host, unless that is a wildcard.
+/// Name of the parts of a service's port: with the service's own host, unless that is a wildcard.
 fn name_of(service: &str, asked: &str, port: Port, subset: Option<&str>) -> String {
     let own = service.split_once('/').map_or(asked, |(_, own)| own);
     let host = if own.starts_with('*') { asked } else { own };
@@ -217,7 +218,7 @@ fn key_of(service: &str) -> Option<ServiceKey> {
 /// Which port of which service, or of which part of it.
 type At<'a> = (&'a Arc<str>, Port, Option<&'a str>);
 
-/// What is said of how the caller calls a service.
+/// Policy of the caller's calls to a service.
 fn policy_of(
     snapshot: &MeshSnapshot,
     caller: &Caller,
@@ -293,7 +294,7 @@ fn server(
     super::made::resource(name, &message)
 }
 
-/// What kind of connection the workload takes on a port.
+/// Mutual TLS mode of a port of the workload.
 fn mode_of(own: &ProxyConfiguration, port: u16) -> MutualTls {
     let bound = own
         .inbound

@@ -1,5 +1,5 @@
-//! What stock gRPCs could not be told, by what it is about. Who is told of something anew says anew what of it cannot be said; what
-//! is gone from the mesh is forgotten.
+//! Limits of the translation for stock gRPCs, by subject. A new translation of a subject replaces its limits. Subjects that are
+//! gone from the mesh are forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

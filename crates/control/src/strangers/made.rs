@@ -1,4 +1,5 @@
-//! What was made for strangers from one snapshot, so that the second who asks gets what the first got, and which limits were met.
+//! Cache of the resources made for strangers from one snapshot, so that the second request gets the answer of the first, and the
+//! limits of the translation.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use voile_xds::server::Resource;
 use super::limits::Limits;
 use crate::snapshot::hex;
 
-/// Resources kept of one snapshot: as many as parts of services in a large mesh. What is beyond is made each time.
+/// Resources kept of one snapshot: as many as parts of services in a large mesh. Resources beyond that are made for each request.
 const MAX_MADE: usize = 50_000;
 
 /// A type, and what of that.
@@ -21,7 +22,7 @@ type Key = (&'static str, String);
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     resources: Mutex<HashMap<Key, Result<Arc<Resource>, String>>>,
-    /// What gRPC could not be told.
+    /// Limits of the translation for gRPC.
     pub(crate) limits: Limits,
 }
 
@@ -44,7 +45,7 @@ impl PartialEq for Made {
 impl Eq for Made {}
 
 impl Made {
-    /// What was made of this, or is made now and called so.
+    /// Returns the resource made from this, or makes it now under this name.
     pub(crate) fn once(
         &self,
         kind: &'static str,
@@ -68,7 +69,7 @@ impl Made {
             .resources
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // What cannot be made is asked for under names that the caller thinks of, without end.
+        // Failures are not kept: a caller can invent names without end.
         if made.is_ok() && resources.len() < MAX_MADE {
             resources.insert(key, made.clone());
         }

@@ -1,5 +1,5 @@
-//! Programs that are not ours and speak xDS all the same. What they are told is made, when they ask, of what our own proxies
-//! would be told: so it is as closed and as new as that, and a mesh without strangers pays nothing for them.
+//! Programs that are not ours and speak xDS all the same. Their resources are made on request, from the resources for our
+//! own proxies. So they are as closed and as new as those, and a mesh without strangers pays nothing for them.
 
 pub(crate) mod envoy;
 mod grpc;
@@ -14,7 +14,7 @@ use envoy::MAX_WORKLOAD;
 pub(crate) use limits::Limits;
 pub(crate) use made::Made;
 
-/// What a stranger's question comes to; `None` when no stranger would ask it.
+/// Answers a stranger's request; `None` if no stranger asks for this type or name.
 pub(crate) fn resolve(
     snapshot: &MeshSnapshot,
     caller: &Caller,

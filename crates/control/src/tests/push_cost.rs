@@ -1,5 +1,5 @@
-//! What a push costs in instructions, counted by valgrind so that it cannot creep up: from the publication of a change to the moment at
-//! which its acknowledgement is on the status page. TLS, HTTP/2 and the kernel are not in it: what is left is ours.
+//! Cost of a push in instructions, counted by valgrind so that it cannot creep up. It runs from the publication of a change to
+//! its acknowledgement on the status page. TLS, HTTP/2 and the kernel are not in it: the rest is ours.
 
 use std::env;
 use std::fmt::Write as _;
@@ -86,7 +86,7 @@ impl Proxy {
         assert!(over.is_pending(), "the stream goes on");
     }
 
-    /// What was said, as the proxy reads it.
+    /// Responses so far, as the proxy reads them.
     fn heard(&mut self) -> Vec<DeltaDiscoveryResponse> {
         let mut all = Vec::new();
         let mut rest = &self.said[..];

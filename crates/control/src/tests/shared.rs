@@ -87,7 +87,7 @@ fn shared(one: &[Arc<Resource>], other: &[Arc<Resource>]) -> [Vec<String>; 2] {
     names
 }
 
-/// What our own proxies and stock gRPCs ask for, and how much it is.
+/// Requests of our own proxies and of stock gRPCs, and the number of resources in the answers.
 const ASKED: [(&str, &str, usize); 7] = [
     (type_url::ADDRESS, "shop/all.shop.svc.cluster.local", 4),
     (
@@ -128,7 +128,7 @@ fn whoever_asks_for_a_resource_is_given_the_same_encoding() {
         let told = |pod| found(after.everything(&envoy(&after, pod), of), of);
         let [same, apart] = shared(&told("one"), &told("two"));
         assert!(same.len() >= least, "{of}: {same:?} {apart:?}");
-        // What is a workload's alone is made for it alone.
+        // Resources of one workload alone are made for it alone.
         let inbound = |name: &String| name.to_lowercase().contains("inbound");
         assert!(apart.iter().all(inbound), "{of}: {apart:?}");
         assert!(!same.iter().any(inbound), "{of}: {same:?}");

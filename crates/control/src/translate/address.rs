@@ -96,7 +96,7 @@ pub(super) fn named_endpoints(mesh: &Mesh, service: &Service) -> Vec<Resource> {
         .collect()
 }
 
-/// Whoever stands where other networks are entered, as Addresses.
+/// Gateways to other networks, as Addresses.
 pub(super) fn network_gateways(mesh: &Mesh) -> Vec<Resource> {
     let found = mesh.network_gateways();
     let found = found.map(|gateway| {

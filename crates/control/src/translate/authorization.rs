@@ -39,8 +39,8 @@ pub(super) fn reference(
     }
 }
 
-/// Whom the CUSTOM policies of a workload ask. Who cannot be asked is left out and said: the proxy denies what it would have
-/// asked about.
+/// Authorizers of a workload's CUSTOM policies. An authorizer that cannot be called is left out and reported: the proxy then
+/// denies the requests that need it.
 pub(super) fn authorizers(
     mesh: &Mesh,
     workload: &Workload,

@@ -14,7 +14,7 @@ use voile_xds::wire::{Protocol, protocol_of, socket_address};
 
 use super::listeners;
 
-/// What a port is before its mode is known.
+/// A port before its mode is known.
 struct Declared {
     protocol: Protocol,
     endpoint: Option<SocketAddr>,
@@ -63,7 +63,7 @@ pub(super) fn capture(
     }
 }
 
-/// What a Sidecar lets its workload see: listeners of their own are limits for captured addresses as well.
+/// Hosts that a Sidecar lets its workload reach. Listeners of their own bound the captured addresses as well.
 fn reachable(workload: &Workload, sidecar: Option<&Sidecar>) -> Vec<wire::ReachableHosts> {
     let hosts = sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
     let hosts = hosts.flat_map(|listener| &listener.hosts);

@@ -1,6 +1,6 @@
-//! What a gateway's workload takes from outside: the servers of the Gateways that select it, and the VirtualServices that name
-//! those. As in Istio: servers of one port are one listener, and of several VirtualServices for one host each has its routes there,
-//! the oldest first, those that take everything last.
+//! Gateway configuration of a workload: the servers of the Gateways that select it, and the VirtualServices bound to those. As in
+//! Istio, servers of one port are one listener. Each of several VirtualServices for one host has its routes there, the oldest
+//! first, catch-all routes last.
 
 mod automatic;
 mod connections;
@@ -63,7 +63,7 @@ pub(super) fn gateway(
     gateway.encode()
 }
 
-/// What can share a port.
+/// Kind of server: servers of the same kind can share a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     Http,
@@ -186,7 +186,7 @@ fn in_tls(
     }
 }
 
-/// What is shown to clients.
+/// The certificates that clients see.
 fn tls(
     mesh: &Mesh,
     workload: &Workload,
@@ -199,7 +199,7 @@ fn tls(
     }
 }
 
-/// What is shown to clients, from files that the gateway reads itself: the control plane knows their names and nothing else.
+/// Certificates from files that the gateway reads itself: the control plane knows only the file names.
 fn of_files(server: &Server, files: &ServerFiles) -> GatewayTls {
     let said = server.tls.as_ref();
     GatewayTls {
@@ -255,7 +255,7 @@ fn secret(
     }
 }
 
-/// By the Secrets that are named. Where one of several is not there the others serve, and it is said.
+/// Certificates from the named Secrets. If one of several Secrets is missing, the others serve, and a problem is reported.
 fn of_secrets(
     mesh: &Mesh,
     workload: &Workload,
@@ -353,7 +353,7 @@ fn hosts(
     hosts.into_iter().map(virtual_host).collect()
 }
 
-/// Whether no request passes a route.
+/// Returns true if a route matches every request.
 fn takes_all(route: &Route) -> bool {
     let any = |one: &RequestMatch| {
         let path = match &one.uri {

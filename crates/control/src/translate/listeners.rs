@@ -1,6 +1,6 @@
-//! A sidecar's listeners: inbound from the Sidecar resource or else from the services of the workload, outbound from the
-//! Sidecar's egress listeners that clients connect to (`captureMode: NONE`). What transparent capture brings
-//! is in `capture`.
+//! A sidecar's listeners. Inbound listeners come from the Sidecar resource or else from the services of the workload.
+//! Outbound listeners are the Sidecar's egress listeners that clients connect to (`captureMode: NONE`). Transparent
+//! capture is in `capture`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -223,7 +223,7 @@ mod tests {
     use voile_model::Port;
     use voile_xds::wire::Protocol;
 
-    /// What port 8080 of a workload speaks whose service has these ports.
+    /// Protocol of port 8080 of a workload whose service has these ports.
     fn spoken(ports: &[&str]) -> Option<Protocol> {
         let mut list = String::new();
         for (at, name) in ports.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! From the checked mesh to what proxies ask for: pure functions, so that any sequence of edits ends where a fresh start
-//! begins. What did not change keeps its identity (`previous`), so that an edit that changes nothing pushes nothing; where it is
-//! known what changed, only what depends on it is made again (`update`).
+//! Translation of the checked mesh into the resources of proxies. Pure functions: any sequence of edits ends at the same state as
+//! a fresh start. Unchanged resources keep their identity (`previous`), so that an edit without effect pushes nothing. If the
+//! changes are known, only their dependents are made again (`update`).
 
 mod address;
 mod authorization;
@@ -96,12 +96,12 @@ pub(crate) fn translate_with(
     snapshot
 }
 
-/// A snapshot in the making: one function for each thing that proxies ask for. What comes out as it was before is the same `Arc`.
+/// A snapshot in the making: one function for each kind of resource. An unchanged resource is the same `Arc` as before.
 struct Making<'a> {
     mesh: &'a Mesh,
     previous: Option<&'a MeshSnapshot>,
     snapshot: MeshSnapshot,
-    /// What configurations name, each set once.
+    /// Sets of names that configurations refer to, each set once.
     obeys: HashSet<Arc<Names>>,
     /// Somebody obeys something else than before.
     obeyed_anew: bool,
@@ -169,7 +169,7 @@ impl<'a> Making<'a> {
         self.snapshot.put_address(made);
     }
 
-    /// What depends on who stands behind a service.
+    /// Makes the resources that depend on the workloads behind a service.
     fn members(&mut self, service: &Service, name: Arc<str>) {
         let members = self.mesh.workloads_of(service);
         let named = address::named_endpoints(self.mesh, service);
@@ -181,7 +181,7 @@ impl<'a> Making<'a> {
         self.policies_apart(service, name, general);
     }
 
-    /// What clients of some namespaces are told otherwise of how a service is called.
+    /// Makes the policies of a service for the namespaces whose clients get a different one.
     fn policies_apart(&mut self, service: &Service, name: Arc<str>, general: Arc<Resource>) {
         let named = self.mesh.namespaces_apart(service).into_iter();
         let told = named.filter_map(|namespace| {
@@ -250,7 +250,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// What a workload's sidecar is told, if it has one. Ranges and policies have to be there.
+    /// Makes the configuration of a workload's sidecar, if it has one. Ranges and policies must exist already.
     fn configuration(&mut self, workload: &Workload) {
         if !workload.has_sidecar {
             return;
@@ -300,7 +300,7 @@ impl<'a> Making<'a> {
         made
     }
 
-    /// Whom which policies are for, of all configurations.
+    /// Collects the identities that obey each policy from all configurations.
     fn gather(&mut self) {
         let mut gathering = Gathering::default();
         for private in self.snapshot.configurations.values() {
@@ -329,7 +329,7 @@ fn put(map: &mut crate::snapshot::Index, name: &Arc<str>, list: Vec<Arc<str>>) {
     }
 }
 
-/// What one sidecar listens on and obeys.
+/// Configuration of one sidecar: its listeners, and the policies that it obeys.
 fn configuration(
     mesh: &Mesh,
     workload: &Workload,
@@ -376,7 +376,7 @@ fn configuration(
         }),
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
         limits: limits(config.proxy.limits),
-        // What is obeyed before a waypoint's destinations is said of each.
+        // A waypoint's destinations each name their own policies.
         authorization_policies: match workload.waypoint {
             true => Vec::new(),
             false => authorization::references(mesh, workload, snapshot),
@@ -407,7 +407,7 @@ fn member_of<'a>(mesh: &'a Mesh, workload: &Workload) -> Option<&'a Arc<Workload
     (group.service_account == workload.service_account).then_some(group)
 }
 
-/// Whom WorkloadGroups are for.
+/// Identities that WorkloadGroups are for.
 fn invited(mesh: &Mesh) -> BTreeSet<Identity> {
     let groups = mesh.workload_groups.values();
     let identity = |group: &Arc<WorkloadGroup>| Identity {
@@ -429,7 +429,7 @@ fn limits(limits: voile_model::mesh::ProxyLimits) -> Option<wire::Limits> {
     })
 }
 
-/// What becomes of `x-forwarded-client-cert`.
+/// Treatment of `x-forwarded-client-cert`.
 fn forwards(said: ForwardClientCertificate) -> wire::ForwardClientCertificate {
     use wire::ForwardClientCertificate as Wire;
     match said {

@@ -1,5 +1,5 @@
-//! What is told of other networks: by which gateways a workload there is reached, who they must be, and that who is near is preferred
-//! to whom is not.
+//! Workloads and services on other networks: the gateways to them, the identities expected there, and the preference for the own
+//! network.
 
 use voile_model::TrustDomain;
 use voile_model::mesh::network::NetworkGateway;
@@ -7,8 +7,8 @@ use voile_model::mesh::{EndpointAddress, Mesh, Service};
 use voile_proto::workload as wire;
 use voile_xds::wire::{CLUSTER, address_bytes, encode_network_gateway, encode_network_gateways};
 
-/// A workload on another network is reached by the gateways that lead there, in mutual TLS. Of one to which none leads it is said
-/// that it is elsewhere, and nothing else. Who knows Istio's words alone hears of the first gateway.
+/// A workload on another network is reached through the gateways to that network, in mutual TLS. Without a gateway, the resource
+/// says only that the workload is elsewhere. A reader that knows Istio's fields alone sees the first gateway.
 pub(super) fn of_workload(mesh: &Mesh, network: &str, message: &mut wire::Workload) {
     let own = network == mesh.own_network();
     if network.is_empty() || own {
@@ -25,8 +25,8 @@ pub(super) fn of_workload(mesh: &Mesh, network: &str, message: &mut wire::Worklo
     }
 }
 
-/// Who is near is called as long as anybody there is well; then whoever is elsewhere. A node proxy expects who answers from there to be
-/// one of these names.
+/// Endpoints on the own network are called as long as one of them is healthy; then those on other networks. A node proxy expects
+/// an endpoint on another network to have one of these names.
 pub(super) fn of_service(mesh: &Mesh, service: &Service, message: &mut wire::Service) {
     if !mesh.has_networks() {
         return;
@@ -53,7 +53,7 @@ pub(super) fn of_service(mesh: &Mesh, service: &Service, message: &mut wire::Ser
         return;
     }
     let balancing = message.load_balancing.get_or_insert_default();
-    // What the service says itself begins with the network.
+    // The service's own preference already begins with the network.
     let silent = balancing.routing_preference.is_empty();
     if silent && balancing.mode() != wire::load_balancing::Mode::Passthrough {
         let network = wire::load_balancing::Scope::Network;
@@ -65,7 +65,7 @@ pub(super) fn of_service(mesh: &Mesh, service: &Service, message: &mut wire::Ser
     message.subject_alt_names.dedup();
 }
 
-/// Whoever stands where another network is entered.
+/// Gateway to another network, as a workload.
 pub(super) fn gateway(gateway: &NetworkGateway, trust_domain: &TrustDomain) -> wire::Workload {
     let NetworkGateway {
         name,
@@ -223,7 +223,7 @@ spec:
             panic!("{at:?}");
         };
         assert_eq!((&*at.network, at.address), ("east", vec![192, 0, 2, 9]));
-        // Who answers from there, and that who is near comes first.
+        // The expected identities on the other network, and the preference for the own network.
         assert_eq!(
             web.subject_alt_names,
             ["spiffe://cluster.local/ns/shop/sa/far"]

@@ -1,5 +1,5 @@
-//! Where the mesh's workloads and virtual addresses are, as every sidecar is told: coarse, so that pods may come and go without a word.
-//! They are counted, so that whoever comes or goes need not be looked for among all others.
+//! Address ranges of the mesh's workloads and virtual addresses, as every sidecar gets them. They are coarse, so that pods may
+//! come and go without a push. They are counted, so that a change needs no search among all addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const MAX_RANGES: usize = 64;
 /// Prefixes of IPv4 and IPv6, the finest first.
 const CUTS: [(u8, u8); 3] = [(24, 64), (16, 48), (8, 16)];
 
-/// How many addresses are in each network, by the cuts.
+/// Number of addresses in each network, by the cuts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Places([BTreeMap<(IpAddr, u8), u32>; CUTS.len()]);
 
@@ -96,7 +96,8 @@ fn addresses(workload: &Workload) -> &[IpAddr] {
     }
 }
 
-/// A service's addresses. Where it has a range for itself, its endpoints may need mutual TLS as those behind any virtual address.
+/// A service's addresses and ranges. Endpoints in a service's own range may need mutual TLS like those behind any virtual
+/// address.
 fn ranges(service: &Service) -> impl Iterator<Item = (IpAddr, Option<u8>)> {
     let own = service.address_ranges.iter();
     let own = own.filter(|_| service.resolution != Resolution::Passthrough);

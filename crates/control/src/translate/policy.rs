@@ -1,4 +1,4 @@
-//! How clients must speak to a service: what Istio's workload messages cannot say.
+//! Policies of clients' calls to a service: the parts that Istio's workload messages cannot express.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, encode_traffic, labels_on_wire, protocol_of};
 
-/// What clients of a namespace are told of a service (`None`: those that nobody names).
+/// The policy of a service for clients of a namespace (`None`: for namespaces without a policy of their own).
 pub(super) fn told(
     mesh: &Mesh,
     service: &Service,
@@ -110,8 +110,8 @@ fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
     })
 }
 
-/// Whether HTTP/1.1 to a port travels as HTTP/2: only ports that are known to speak it. A DestinationRule's word counts
-/// before the mesh's.
+/// Returns true if HTTP/1.1 to a port travels as HTTP/2: only on ports that are declared as HTTP. A DestinationRule overrides
+/// the mesh's setting.
 fn upgrades(mesh: &Mesh, pool: ConnectionPool, protocol: wire::Protocol) -> bool {
     pool.http2_upgrade.unwrap_or(mesh.config.http2_upgrade)
         && !pool.use_client_protocol

@@ -106,7 +106,7 @@ impl Answers<'_> {
         let general: Option<Arc<Resource>> = answer(None);
         let apart = self.apart(all).into_iter();
         let apart = apart.map(|namespace| (answer(Some(&namespace)), namespace));
-        // Who is told what all are told is nobody apart.
+        // A namespace with the general answer needs no entry of its own.
         let apart = apart.filter(|(told, _)| *told != general);
         ByNamespace {
             apart: apart.map(|(told, namespace)| (namespace, told)).collect(),
@@ -124,7 +124,7 @@ impl Answers<'_> {
                     if let Visibility::Namespaces(list) = &service.visibility {
                         named.extend(list.iter().cloned());
                     }
-                    // Whether a service has a part is a matter of the rule that a client obeys.
+                    // The DestinationRule that a client obeys decides if a service has a subset.
                     if to.subset.is_some() {
                         let apart = self.mesh.namespaces_apart(service).into_iter();
                         named.extend(apart.cloned());
@@ -135,7 +135,7 @@ impl Answers<'_> {
         named
     }
 
-    /// What a VirtualService says to clients in a namespace.
+    /// Routes of a VirtualService for clients in a namespace.
     pub(super) fn routes(
         &self,
         one: &VirtualService,
@@ -146,7 +146,7 @@ impl Answers<'_> {
         routes.filter_map(move |route| self.route(one, route, namespace, place))
     }
 
-    /// What some of its routes say of connections of these clients.
+    /// Connection routes of a VirtualService for clients in a namespace, from some of its routes.
     pub(super) fn connections<'r>(
         &self,
         one: &VirtualService,
@@ -214,7 +214,7 @@ impl Answers<'_> {
         })
     }
 
-    /// What a destination is, or what of it is not there (as Istio: 503 for those who come by this route, and for nobody else).
+    /// Target of a destination, or its missing part (as in Istio: 503 for requests on this route, and for no others).
     fn target(
         &self,
         one: &VirtualService,

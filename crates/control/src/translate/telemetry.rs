@@ -1,6 +1,6 @@
-//! What one proxy tells about its traffic: Telemetry's inheritance, Istio's rules. A rule without providers takes its
-//! parent's; the narrowest resource that names providers decides which of them are in scope; where no resource speaks of
-//! access logs, MeshConfig's default providers hold, and without those its `accessLogFile`.
+//! Telemetry of one proxy: Telemetry's inheritance, Istio's rules. A rule without providers takes its parent's. The
+//! narrowest resource that names providers decides which of them are in scope. If no resource speaks of access logs,
+//! MeshConfig's default providers hold, and without those its `accessLogFile`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use voile_proto::proxy as wire;
 /// Share of requests traced when nobody says: Istio's default, 1 %.
 const DEFAULT_SAMPLING_MILLIONTHS: u32 = 10_000;
 
-/// Everything for one workload. What cannot be put into force is left out and said in `problems`.
+/// Telemetry of one workload. Parts that cannot be put into force are left out and reported in `problems`.
 pub(super) fn telemetry(
     mesh: &Mesh,
     workload: &Workload,
@@ -33,7 +33,7 @@ pub(super) fn telemetry(
     made
 }
 
-/// What one side tells by these resources, which are from wide to narrow.
+/// Adds the telemetry of one side by these resources, which are ordered from wide to narrow.
 fn tell(
     mesh: &Mesh,
     resources: &[&Arc<Telemetry>],
@@ -48,11 +48,11 @@ fn tell(
     made.metrics.extend(metrics(mesh, resources, side));
 }
 
-/// What a waypoint tells of destinations of which it does not tell what it tells of others: each once, however many have it.
+/// Telemetry of a waypoint's destinations that differs from the waypoint's own: each variant once, for all its destinations.
 pub(super) struct Told<'m> {
     mesh: &'m Mesh,
     own: &'m Workload,
-    /// What holds for the waypoint itself.
+    /// Telemetry resources of the waypoint itself.
     usual: Vec<&'m Arc<Telemetry>>,
     unusual: Vec<Vec<&'m Arc<Telemetry>>>,
     pub(super) made: Vec<wire::Telemetry>,
@@ -167,7 +167,7 @@ fn providers_of_logs<'a>(
     };
     let mut in_scope = defaults.clone();
     for resource in resources {
-        // What it says of the other side leaves this one's providers as they are.
+        // Rules for the other side leave this side's providers as they are.
         let meant = resource.access_logging.iter();
         let meant = meant.filter(|rule| rule.sides.has(side));
         let names: Vec<Arc<str>> = meant.flat_map(names).collect();
@@ -235,7 +235,7 @@ fn of_als(
     }))
 }
 
-/// Where a provider is.
+/// Address of a provider.
 pub(super) fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::Collector, String> {
     let service = provider_service(mesh, wanted)?;
     Ok(wire::Collector {
@@ -272,7 +272,7 @@ pub(super) fn provider_service<'m>(
     }
 }
 
-/// What rules leave of one side's tracing.
+/// Result of the rules for one side's tracing.
 #[derive(Default)]
 struct Spans<'a> {
     provider: Option<Arc<str>>,

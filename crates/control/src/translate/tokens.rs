@@ -113,7 +113,7 @@ pub(super) fn refer(
 ) {
     let waypoint = body.waypoint.iter();
     let waypoint = waypoint.flat_map(|waypoint| &waypoint.destinations);
-    // What is obeyed before a waypoint's destinations is said of each.
+    // A waypoint's destinations each name their own policies.
     let own = match workload.waypoint {
         true => Vec::new(),
         false => mesh.request_authentication_for(workload),

@@ -41,8 +41,8 @@ pub(crate) fn update(
     changes: &Changes,
     (keys, anew): (&Texts, bool),
 ) -> Option<MeshSnapshot> {
-    // Who stands behind a waypoint, and by what policies, is asked of all services and policies together; so is who is reached
-    // on other networks, or from there.
+    // The services and policies of a waypoint depend on all services and policies together. So do calls to and from other
+    // networks.
     let together = previous.together || names_waypoint(changes);
     if changes.everything || (changes.peers && previous.ambient) || together {
         return None;
@@ -78,7 +78,7 @@ pub(crate) fn update(
     Some(following.finish())
 }
 
-/// Whether any of these is the first to name a waypoint. Gateways and namespaces change everything.
+/// Returns true if one of these is the first to name a waypoint. Gateways and namespaces change everything.
 fn names_waypoint(changes: &Changes) -> bool {
     let mut services = changes
         .services
@@ -97,12 +97,12 @@ fn is_ambient_concerned(changes: &Changes) -> bool {
     turns.any(|(old, new)| is_ambient(old) || is_ambient(new))
 }
 
-/// What is being followed.
+/// The changes being applied.
 struct Following<'a> {
     mesh: &'a Mesh,
     changes: &'a Changes,
     making: Making<'a>,
-    /// Whose configurations are to be made again.
+    /// Workloads whose configurations are to be made again.
     obeying: BTreeSet<&'a WorkloadKey>,
     everybody: bool,
 }
@@ -203,7 +203,7 @@ impl<'a> Following<'a> {
         let hosts = self.changes.routes.as_ref();
         if everywhere || hosts.is_some() {
             self.making.routes(hosts.filter(|_| !everywhere));
-            // What comes in from outside is routed by the gateways' own configurations.
+            // Inbound traffic from outside is routed by the gateways' own configurations.
             let all = self.mesh.workloads.iter();
             let gateways = all.filter(|(_, workload)| workload.gateway);
             self.obeying.extend(gateways.map(|(key, _)| key));
@@ -236,7 +236,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// How workloads listen, and may be called.
+    /// Applies changes of the workloads' inbound side, which also change their clients' policies.
     fn inbound(&mut self) {
         let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
         for reach in &self.changes.inbound {
@@ -258,7 +258,8 @@ impl<'a> Following<'a> {
         self.obeying.extend(keys);
     }
 
-    /// Who asks by a HealthCheck: without a selector gateways of any namespace may, if it is for a service beside it.
+    /// Applies a change of a HealthCheck. Without a selector it holds at gateways of any namespace, if it is for a service beside
+    /// it.
     fn ask(&mut self, reach: &Reach) {
         if reach.selector.is_some() {
             return self.obey(reach);
@@ -283,14 +284,14 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// What is said in a namespace is for its workloads, and in the root namespace for all.
+    /// A resource of a namespace holds for the namespace's workloads; one of the root namespace holds for all.
     fn obey_in(&mut self, namespace: &Namespace) {
         self.everybody |= *namespace == self.mesh.config.root_namespace;
         let own = self.mesh.workloads_in(namespace);
         self.obeying.extend(own.map(|workload| &workload.key));
     }
 
-    /// Where the mesh's addresses are.
+    /// Updates the address ranges of the mesh.
     fn places(&mut self) {
         let service = |one: &Service| {
             let ranges = one.address_ranges.clone();
@@ -397,7 +398,7 @@ impl Making<'_> {
     }
 }
 
-/// Whether it is somewhere else than it was, as far as every sidecar is told.
+/// Returns true if a workload's addresses changed, as far as every sidecar is told of them.
 fn moves((old, new): &Turn<Workload>) -> bool {
     let place = |workload: &Option<Arc<Workload>>| {
         let workload = workload.as_ref().filter(|one| one.has_sidecar);
@@ -406,12 +407,12 @@ fn moves((old, new): &Turn<Workload>) -> bool {
     place(old) != place(new)
 }
 
-/// Whether a service is not what it was in this respect.
+/// Returns true if a service changed in this respect.
 fn differ<T: PartialEq>((old, new): &Turn<Service>, of: impl Fn(&Service) -> T) -> bool {
     old.as_deref().map(&of) != new.as_deref().map(&of)
 }
 
-/// Whether those whom it holds for are told all services that they may call.
+/// Returns true if the Sidecar's workloads get a list of all services that they may call.
 fn lists(sidecar: &Sidecar) -> bool {
     let mut listeners = sidecar.egress.iter();
     listeners.any(|one| one.capture_mode == CaptureMode::None)

@@ -1,7 +1,8 @@
-//! What a waypoint's proxy is told: for each port of each service behind it, and for each port of each workload, what tunnels ask
-//! for and which AuthorizationPolicies and RequestAuthentications hold, those that aim at the Gateway and those that aim at the service.
-//! AuthorizationPolicies with a selector hold at node proxies, and not here, as in Istio. A gateway between networks is told which
-//! services those of other networks may call, and reads nothing of what they say.
+//! Configuration of a waypoint's proxy. For each port of each service behind it, and of each workload, it has the tunnel's target
+//! name, the AuthorizationPolicies and the RequestAuthentications. Policies may target the Gateway or the service.
+//!
+//! AuthorizationPolicies with a selector hold at node proxies and not here, as in Istio. A gateway between networks gets the
+//! services that other networks may call, and does not read their traffic.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -86,7 +87,7 @@ fn forwarded(service: &Service) -> Vec<wire::WaypointDestination> {
     ports.collect()
 }
 
-/// What holds for a destination.
+/// Policies of a destination.
 struct Holding {
     authorization: Vec<wire::PolicyReference>,
     tokens: Vec<wire::PolicyReference>,

@@ -1,6 +1,6 @@
-//! One AuthorizationPolicy as Istio's `Authorization`, which knows connections only. What it cannot say makes the policy
-//! stricter, never wider, and is named: an ALLOW rule goes, a DENY rule reaches further. (Istio's own translation lets a
-//! DENY rule of HTTP attributes alone match nothing.)
+//! One AuthorizationPolicy as Istio's `Authorization`, which knows connections only. An attribute that it cannot express
+//! makes the policy stricter, never wider, and is reported: an ALLOW rule goes, a DENY rule reaches further. (Istio's own
+//! translation lets a DENY rule of HTTP attributes alone match nothing.)
 
 use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Rule, Term, Terms, Text};
 use voile_proto::authorization as wire;
@@ -32,7 +32,7 @@ pub(super) fn authorization(policy: &Policy, scope: wire::Scope) -> Said {
             true
         }
     };
-    // What only marks denies nothing.
+    // An AUDIT policy denies nothing.
     let rules = match policy.action {
         Action::Audit => &[][..],
         _ => &policy.rules[..],
@@ -167,7 +167,7 @@ fn say(term: &Term, said: &mut wire::Match, unsaid: &mut Vec<String>) {
             said.destination_ports.extend(any);
             said.not_destination_ports.extend(none);
         }),
-        // Who asked first, in whose name, and with what words is nothing that a connection shows.
+        // A connection shows neither the original client, nor the token's principal, nor the request.
         Attribute::SourceTrustDomain
         | Attribute::RemoteIp
         | Attribute::RequestPrincipal

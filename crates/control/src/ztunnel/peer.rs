@@ -38,7 +38,8 @@ impl Strictness {
     }
 }
 
-/// Whether the policy of this name was made of that PeerAuthentication: the static one, of all that say STRICT.
+/// Returns true if the policy of this name was made of that PeerAuthentication: the static policy is made of all that say
+/// STRICT.
 pub(super) fn is_made_of(mesh: &Mesh, name: &str, policy: &PeerAuthentication) -> bool {
     let own = &policy.name;
     name == format!("{}/{CONVERTED}{}", own.namespace, own.name)
@@ -96,7 +97,7 @@ pub(super) fn policies(mesh: &Mesh) -> Vec<(Namespace, wire::Authorization, Vec<
     all
 }
 
-/// Whether a policy is such a one, and refuses plaintext to a port.
+/// Returns true if a policy was made of a PeerAuthentication and refuses plaintext to a port.
 pub(super) fn refuses(policy: &wire::Authorization, port: Port) -> bool {
     let number = u32::from(port.get());
     let concerns = |one: &wire::Match| {
@@ -126,7 +127,7 @@ fn clause(one: wire::Match) -> wire::Clause {
     wire::Clause { matches: vec![one] }
 }
 
-/// Whoever has no identity.
+/// Matches a peer without an identity.
 fn nobody() -> wire::Match {
     wire::Match {
         not_principals: vec![wire::StringMatch {

@@ -1,5 +1,5 @@
-//! Who is a node proxy, by what the mesh declares and never by what a caller says of itself, and for whom one may have
-//! certificates: for the ambient workloads of its own node, and nobody else's.
+//! Node proxies, by the mesh's declarations and never by a caller's claim. A node proxy may have certificates for the
+//! ambient workloads of its own node, and for no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -50,7 +50,7 @@ struct Served {
     node: Arc<str>,
 }
 
-/// Who stands where. Empty as long as no workload is ambient.
+/// Ambient workloads and their nodes. Empty as long as no workload is ambient.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Staff {
     accounts: Arc<BTreeSet<NodeAccount>>,
@@ -109,12 +109,12 @@ impl Staff {
         staff
     }
 
-    /// Whether there is any ambient workload.
+    /// Returns true if there is no ambient workload.
     pub(crate) fn is_empty(&self) -> bool {
         self.ambient.is_empty()
     }
 
-    /// How many nodes have ambient workloads.
+    /// Number of nodes with ambient workloads.
     pub(crate) fn node_count(&self) -> usize {
         self.node_count
     }
@@ -126,13 +126,13 @@ impl Staff {
         self.accounts.iter().any(account)
     }
 
-    /// Whether this caller serves a whole node.
+    /// Returns true if this caller serves a whole node.
     pub(crate) fn serves_node(&self, caller: &Caller) -> bool {
         !self.is_empty() && self.is_account(&caller.identity)
     }
 
-    /// Whether this caller is a node proxy, of a node or of one pod. Where an account is shared by pods with a sidecar and
-    /// without, only the pod that a token is bound to can tell.
+    /// Returns true if this caller is a node proxy, of a node or of one pod. If pods with and without a sidecar share an
+    /// account, only the pod that a token is bound to decides.
     pub(crate) fn includes(&self, caller: &Caller) -> bool {
         match &caller.pod {
             _ if self.serves_node(caller) => true,
@@ -163,7 +163,7 @@ impl Staff {
         found.map(|(_, served)| &served.uid)
     }
 
-    /// Whether the caller may have a certificate in the name of `asked`.
+    /// Checks that the caller may have a certificate in the name of `asked`.
     pub(crate) fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
         let who = &caller.identity;
         if *asked == *who {

@@ -1,5 +1,5 @@
-//! What it takes to call a service comes in one turn: who it is and who is behind it with their identities, where requests to it go, and
-//! how it is spoken to. Whoever asks says no word in between: an answer that waits for one does not come.
+//! All that a call to a service needs comes in one turn: its Address, the workloads behind it with their identities, its routes,
+//! and its policy. The client sends no message in between: an answer that waits for one would not come.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -22,7 +22,7 @@ use crate::harness::{Mesh, SECOND_ECHO, SHOP};
 
 /// Far beyond what a loaded machine needs.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How late others may be told of a change, on a loaded machine, in a debug build.
+/// Longest delay of a change's push on a loaded machine, in a debug build.
 const PUSHED: Duration = Duration::from_secs(5);
 const SERVICE: &str = "shop/echo.shop.svc.cluster.local";
 const TYPES: [&str; 9] = [

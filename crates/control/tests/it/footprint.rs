@@ -1,6 +1,6 @@
-//! What a proxy costs the control plane: bytes that it holds for a stream which waits, allocations of a push, and what is left of
-//! proxies that come and go. Counted on the threads of the control plane, over TLS and with all that is kept of a proxy; the proxies are
-//! on another, which is not counted.
+//! Memory and allocations that a proxy costs the control plane: bytes held for a waiting stream, allocations of a push, and bytes
+//! left by proxies that came and went. They are counted on the control plane's threads, over TLS and with all state kept of a
+//! proxy. The proxies run on another thread, which is not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ use crate::harness::{Client, Mesh};
 struct Counting;
 
 thread_local! {
-    /// Whether this is the thread of the proxies, or one that works for it. All others are the control plane's.
+    /// True on the proxies' thread and on threads that work for it. All others are the control plane's.
     static ASKS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -69,8 +69,8 @@ const SERVICES: usize = 10;
 const FIRST: usize = 10;
 const COUNTED: usize = 50;
 
-/// What one stream holds while nothing happens, in bytes. Of it 32 KB are buffers that HTTP/2 and TLS make with each connection, most of
-/// which is never touched.
+/// Bytes that one idle stream holds. Of these 32 KB are buffers that HTTP/2 and TLS make with each connection, and most of them
+/// are never touched.
 const HELD: i64 = 63_000;
 /// Allocations of a push and its acknowledgement, with what the questions in between cost.
 const ALLOCATIONS_OF_A_PUSH: u64 = 40;
@@ -79,7 +79,7 @@ const ALLOCATIONS_OF_A_PUSH: u64 = 40;
 /// names that nobody has) is full, and times that are counted.
 const COMINGS: usize = 3 * 256;
 const COUNTED_COMINGS: usize = 2 * 256;
-/// What these may leave altogether, in bytes: less than 100 each.
+/// Upper bound of the bytes that these leave altogether: less than 100 each.
 const LEFT: i64 = 50 * 1024;
 /// Looks in a row that find no less.
 const LOOKS: usize = 300;
@@ -110,10 +110,10 @@ fn mesh() -> String {
     text
 }
 
-/// What the thread that serves is asked to do.
+/// Orders for the serving thread.
 enum Order {
     Edit(String),
-    /// How often a page says something. It is read where it was made: what is made on one side and dropped on the
+    /// Counts the occurrences of a text on a page. The serving thread reads the page: memory made on one side and dropped on the
     /// other would count as held for ever.
     Count(&'static str, &'static str, oneshot::Sender<usize>),
     /// Bytes that are held when nobody comes and so many streams are there; no more than so many are as good as the least.
@@ -328,7 +328,7 @@ async fn count_comings() {
     let before = crowd.come_and_go_again(0..COMINGS, i64::MIN).await;
     let end = COMINGS + COUNTED_COMINGS;
     let after = crowd.come_and_go_again(COMINGS..end, before + LEFT).await;
-    // Who stays is told what is new.
+    // Proxies that stay get a change.
     crowd.change("v2").await;
     let left = after - before;
     println!("{left} bytes left by {COUNTED_COMINGS} comings");

@@ -1,4 +1,5 @@
-//! What a stock gRPC is told, asked over the wire as it asks: state of the world, by its names. What it is not told has a reason.
+//! Answers to a stock gRPC, which asks over the wire in state of the world, by its own names. A resource that it does not get has
+//! a reason.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -95,7 +96,7 @@ fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
     value.pointer(pointer).unwrap_or(&Value::Null)
 }
 
-/// Where a cluster's endpoints are.
+/// Addresses of a cluster's endpoints.
 fn addresses(endpoints: &Value) -> Vec<String> {
     let mut found = Vec::new();
     assert!(endpoints.is_object(), "nothing was told");
@@ -174,7 +175,7 @@ async fn a_refusal_by_either_side_is_on_the_status_page() {
     let seen = async {
         loop {
             let page = mesh.get("/debug/status").await;
-            // What is no longer asked for is no longer listed: the NACK came with fewer names.
+            // The page lists only requested names: the NACK came with fewer names.
             if expected[..1].iter().all(|part| page.contains(part)) {
                 break;
             }
@@ -393,7 +394,7 @@ async fn a_route_keeps_calls_together_as_where_it_leads_says_and_hears_of_its_ch
     );
 }
 
-/// Whether the cluster of the service's part `one` is there for a client, asked anew.
+/// Returns true if a new client gets the cluster of the service's subset `one`.
 async fn has_part(mesh: &Mesh, account: &str) -> bool {
     let mut client = Stranger::start(mesh, Some(mesh.token(account, None))).await;
     let name = format!("grpc|80|one|{HOST}");
@@ -430,7 +431,7 @@ async fn a_client_is_told_by_the_rule_for_its_namespace_and_its_labels() {
         let begun = std::time::Instant::now();
         loop {
             let mut found = [Vec::new(), Vec::new()];
-            // Whoever asks first, the answer is not the other's.
+            // The first client's answer is not the second one's, in either order.
             for _ in 0..2 {
                 for (account, found) in ["client", "echo"].iter().zip(&mut found) {
                     found.push(has_part(&mesh, account).await);
@@ -609,7 +610,7 @@ async fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_tha
     let mut other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
     let cluster = other.get(CLUSTER, &name, "client-1").await;
     assert_eq!(cluster["transport_socket"], Value::Null);
-    // Who is told of each edit: its port takes plaintext, or not, by policies that keep their names.
+    // The clients learn of each edit: the port takes plaintext or refuses it, by policies that keep their names.
     for (said, is_called) in [
         ("mtls: {mode: STRICT}", false),
         (
@@ -633,7 +634,7 @@ async fn who_has_a_node_proxy_is_called_in_plaintext_where_it_takes_that_and_tha
         assert_eq!(nobody, !is_called, "{said}");
         page(&mesh, "tunnel: port 80", true).await;
     }
-    // Where a rule wants plaintext, sidecars of ours make no tunnel either.
+    // If a rule demands plaintext, our own sidecars make no tunnel either.
     mesh.edit("peers.yaml", &peers("mtls: {mode: STRICT}"));
     client.told(&[&name], None).await;
     mesh.edit("rule.yaml", &rule("{tls: {mode: DISABLE}}"));

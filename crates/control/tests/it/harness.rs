@@ -316,7 +316,7 @@ impl CredentialSource for Fixed {
     }
 }
 
-/// What a client was told.
+/// Answers that a client got.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     /// Bodies in force, by type and name.

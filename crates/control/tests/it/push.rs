@@ -1,4 +1,4 @@
-//! What proxies are told, and when.
+//! Pushes to proxies: their contents and their time.
 
 use voile_control::{Control, Options};
 use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
@@ -271,7 +271,7 @@ async fn a_control_plane_that_starts_while_its_folder_is_away_serves_what_was_go
     mesh.stop().await;
     let away = mesh.folder.path().join("away");
     std::fs::rename(mesh.config(), &away).unwrap();
-    // What was kept is not lost by a start that could read nothing.
+    // A start that could read nothing does not lose the kept state.
     for _ in 0..2 {
         mesh.restart().await;
         mesh.report(|seen| seen.text.contains("No such file")).await;
@@ -326,7 +326,7 @@ async fn an_edit_that_changes_no_meaning_sends_nothing() {
         assert!(!seen.changed, "{}", seen.text);
         assert_eq!(seen.version, version);
     }
-    // Whatever was sent on the way would have come before this.
+    // Any push from the edits above would have come before this one.
     mesh.edit("more.yaml", SECOND_ECHO);
     let told = client.until(|told| told.held.len() == 4).await;
     assert_eq!(told.arrived, before.arrived + 1, "only what is new");

@@ -1,4 +1,4 @@
-//! What nobody gets who should not.
+//! Answers that the control plane must refuse.
 
 use voile_control::{Control, Options};
 use voile_proto::discovery::Node;
@@ -316,7 +316,7 @@ async fn a_service_that_is_not_exported_to_the_caller_is_nobody_by_address_name_
             let absent = told.removed.iter().any(|gone| gone == name);
             assert_eq!(absent, !seen && name != "*", "{export}: {kind} {name}");
         }
-        // Who is called by its own address is guarded by policy, and not by who may see its service.
+        // Policy protects a workload that is called by its own address; its service's visibility does not.
         let mut client = mesh.client(mesh.token("client", None));
         client.ask(ADDRESS, &["/127.1.9.9"]);
         let told = client.until(|told| told.updates > 0).await;
@@ -330,7 +330,7 @@ async fn workloads_do_not_say_which_services_they_stand_behind_that_are_not_expo
     const HOST: &[u8] = b"vault.bank.svc.cluster.local";
     for (export, seen) in [(".", false), ("shop", true)] {
         let mesh = Mesh::start(&format!("{SHOP}{}", HIDDEN.replace("EXPORT", export))).await;
-        // What is asked, and how many are told where the service is not exported.
+        // Requests, and the number of resources in the answer if the service is not exported.
         for (name, count) in [("/127.1.9.9", 1), ("far/127.1.9.8", 1), ("*", 3)] {
             let mut client = mesh.client(mesh.token("client", None));
             client.ask(ADDRESS, &[name]);

@@ -88,7 +88,7 @@ async fn a_crowd_spreads_moves_over_when_one_ends_and_comes_back_within_a_connec
 #[tokio::test]
 async fn every_address_that_a_name_stands_for_is_a_way_and_the_name_is_what_is_certified() {
     let mesh = Mesh::start(SHOP).await;
-    // Where `localhost` is [::1] as well, nobody listens there: the other address is found.
+    // If `localhost` is [::1] as well, no server listens there: the client finds the other address.
     let mut config = mesh.client_config();
     let port = mesh.addresses.tls.port();
     config.addresses = vec![format!("https://localhost:{port}")];

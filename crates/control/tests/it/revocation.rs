@@ -8,7 +8,7 @@ use voile_proto::type_url::{REVOCATION_LISTS, REVOCATIONS};
 
 use crate::harness::{Mesh, SHOP};
 
-/// Whoever starts with a wrong list does not start: it could not say who is refused.
+/// A control plane with a wrong list does not start: it could not tell which certificates are revoked.
 async fn does_not_start(options: Options) {
     let options = Options {
         listen: "127.0.0.1:0".parse().unwrap(),

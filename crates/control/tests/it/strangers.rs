@@ -29,7 +29,7 @@ use crate::streams::certificate;
 const SUBJECT: &str = "strangers::subject";
 /// Far beyond what a loaded machine needs.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How soon whoever is honest is served, beside any crowd: a build without optimization, on a loaded machine.
+/// Longest time in which an honest client is served beside any crowd: a build without optimization, on a loaded machine.
 const PROMPT: Duration = Duration::from_secs(2);
 
 /// Connections that say nothing, from one address.
@@ -113,7 +113,7 @@ async fn over_tls(
     connected.expect("an answer").ok()
 }
 
-/// What a client is told of all workloads and services, and how soon.
+/// Checks that a client gets all workloads and services in good time.
 async fn told_soon(mut client: Client, count: usize) {
     let begun = Instant::now();
     client.ask(ADDRESS, &["*"]);
@@ -259,7 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Caller<S> {
         self
     }
 
-    /// What the first of its calls was answered.
+    /// gRPC status of its first call.
     fn status(&mut self) -> String {
         let mut nobody = Context::from_waker(Waker::noop());
         match self.calls[0].0.poll_head(&mut nobody) {

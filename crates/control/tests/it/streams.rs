@@ -1,5 +1,5 @@
-//! How long a stream may last: no longer than what opened it is good for, nor than its age, nor long after its workload
-//! left; and that coming back costs nobody anything.
+//! Lifetime of a stream: no longer than the proof that opened it, nor than its age, nor long after its workload left.
+//! Coming back costs no other stream anything.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};

@@ -15,7 +15,7 @@ fn files(folder: &Path) -> Files {
     }
 }
 
-/// What a member's document shall say.
+/// The wanted document of a member.
 fn wanted(
     claim: &Claim,
     group: &WorkloadGroup,
@@ -68,7 +68,7 @@ fn an_address_is_one_members_who_may_move_with_all_that_is_known_of_it() {
     let mut expected = held.clone();
     expected.set_holder(other.holder.name());
     assert_eq!(there(&one, &file), Some(expected));
-    // Who has it no more takes nothing away.
+    // A control plane that no longer holds the document removes nothing.
     one.remove(&file);
     assert!(there(&one, &file).is_some());
     other.remove(&file);

@@ -23,7 +23,7 @@ use crate::server::socket::Socket;
 const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 const CERTIFY: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
-/// What a stream answers to each word.
+/// Bytes of a stream's answer to each message.
 const ANSWER: usize = 1000;
 /// Far beyond what a loaded machine needs.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -213,7 +213,7 @@ impl Peer {
         head.expect("a head")
     }
 
-    /// How a stream ended, without having given back any window.
+    /// Waits for the end of a stream, without giving back any window.
     async fn end(&mut self, body: &mut RecvStream) -> (usize, String) {
         let mut bytes = 0;
         loop {
@@ -287,7 +287,7 @@ async fn who_acknowledges_what_it_has_not_read_is_told_nothing_more() {
 
 #[tokio::test]
 async fn who_reads_nothing_is_listened_to_until_so_much_waits_for_it() {
-    /// What the kernel keeps for either end is as little as it lets us say.
+    /// Receive and send buffers of the kernel, as small as it allows.
     const KERNEL: u32 = 4096;
     /// Turns that each end has beyond the bound: what is read without one is many times as much after a few of them.
     const TURNS: usize = 20_000;
@@ -361,7 +361,7 @@ async fn a_connection_ends_with_its_control_plane_and_when_it_is_old() {
         end.send_replace(());
         let (_, status) = peer.end(&mut response.into_body()).await;
         assert_eq!(status, "14 the%20control%20plane%20is%20ending");
-        // Whoever hears that ends the stream as well, and then there is nothing left.
+        // A peer that learns of the end ends its stream as well, and then the connection is over.
         drop(say);
         peer.say().await;
         peer.over().await;
@@ -435,7 +435,7 @@ async fn a_newcomer_says_no_more_than_it_may_and_is_refused_only_so_often() {
     LocalSet::new().run_until(test).await;
 }
 
-/// Whoever has proven itself once does not keep as many connections as it likes: the oldest of those that follow no stream go.
+/// A proven caller cannot keep any number of connections: the oldest of those without a stream are closed.
 #[tokio::test]
 async fn connections_of_one_caller_without_a_stream_are_counted() {
     const TOO_MANY: usize = 4;

@@ -1,6 +1,5 @@
-//! What Envoys are told that is the same for several: clusters and endpoints of one who is called, once for all; listeners and routes
-//! for what applications call, once for all that call from the same scope. An edit has made again what depends on it, when the
-//! next one asks.
+//! Resources that several Envoys share. Clusters and endpoints of a callee are made once for all. Listeners and routes for
+//! outbound calls are made once for each scope. After an edit, the next request makes the dependent resources again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// What is new of this; the rest as it was before.
+    /// Makes a part of a translation, and shares the unchanged resources with the part of before.
     pub(super) fn new(
         made: Configuration,
         secrets: BTreeMap<String, Value>,
@@ -84,7 +83,7 @@ impl Part {
     }
 }
 
-/// What is called from a scope.
+/// Listeners and routes of a scope, and its callees.
 struct Calls {
     /// Listeners and routes.
     part: Arc<Part>,
@@ -93,7 +92,7 @@ struct Calls {
     whole: Option<Arc<Part>>,
 }
 
-/// What is told of those who are called.
+/// Resources of each callee.
 type ByCallee = HashMap<Callee, Arc<Part>>;
 
 /// See the module. All of it was made of the mesh that Envoys stand on.
@@ -111,7 +110,7 @@ impl Shared {
         let Some((mesh, changes)) = following else {
             return self.forget_all();
         };
-        // Who says something new here says also what depends on it.
+        // A new kind of change must decide here which shared resources depend on it.
         let Changes {
             everything,
             services,
@@ -195,7 +194,7 @@ impl Shared {
     }
 }
 
-/// What is told of one who is called, made now if it was not.
+/// Resources of one callee, made now if they are missing.
 fn of(
     (callees, stale): (&mut ByCallee, &mut ByCallee),
     translator: &Translator<'_>,

@@ -185,7 +185,7 @@ fn past_waypoint(
     format!("{name}: {why}")
 }
 
-/// What limits are about.
+/// Subject of the limits.
 fn about(port: Port, subset: Option<&str>) -> String {
     match subset {
         Some(subset) => format!("port {port}, subset {subset}"),
@@ -193,7 +193,7 @@ fn about(port: Port, subset: Option<&str>) -> String {
     }
 }
 
-/// What is said of calls to a port, or to a part of it.
+/// Traffic policy of calls to a port, or to a subset of it.
 pub(super) fn traffic_of<'a>(
     policy: Option<&'a ServicePolicy>,
     port: Port,
@@ -217,7 +217,7 @@ impl Members {
     }
 }
 
-/// Who stands behind a service's port.
+/// Workloads behind a service's port.
 #[derive(Default)]
 struct Behind {
     mutual: Members,
@@ -313,7 +313,8 @@ impl Behind {
         });
     }
 
-    /// Who is called, who is to be expected there (`None`: anybody, in plaintext), and how many are not called.
+    /// Selects the endpoints that are called, the identities that are expected of them (`None`: any, in plaintext), and the
+    /// number of endpoints that are not called.
     fn spoken_to(
         &mut self,
         tls: Option<&ClientTls>,
@@ -323,7 +324,8 @@ impl Behind {
             std::mem::take(&mut self.mutual),
             std::mem::take(&mut self.plain),
         );
-        // Where nobody is, whoever comes is to prove who it is until it is known that it cannot.
+        // A service without endpoints keeps mutual TLS: a later endpoint must prove its identity until it is known that it
+        // cannot.
         let nobody = plain.len() == 0;
         let is_mutual = match tls {
             Some(ClientTls::Disable) => false,
@@ -340,7 +342,7 @@ impl Behind {
         let known = !self.identities.is_empty();
         let mut expected = std::mem::take(&mut self.identities);
         expected.extend(names.filter(|_| known));
-        // Where a rule asks for mutual TLS, that others are not called is what it says.
+        // If a rule asks for mutual TLS, leaving out the other endpoints is the rule's own meaning.
         let left_out = if tls.is_none() { plain.len() } else { 0 };
         (mutual, Some(expected.into_iter().collect()), left_out)
     }

@@ -100,7 +100,7 @@ pub(super) fn of(
     grpc::routes(name, &routes)
 }
 
-/// What VirtualServices say of requests of the caller to a service; nothing where they speak of connections alone.
+/// Routes that VirtualServices give the caller's requests to a service; `None` if they have only routes of connections.
 fn said(
     snapshot: &MeshSnapshot,
     caller: &Caller,
@@ -121,7 +121,7 @@ pub(super) fn led_to(
     caller: &Caller,
     service: &Arc<str>,
 ) -> BTreeSet<Arc<str>> {
-    // What cannot be read is said where it is asked for.
+    // Routes that cannot be read are reported at the request for them.
     let said = said(snapshot, caller, service).ok().flatten();
     let routes = said.iter().flat_map(|said| &said.routes);
     let targets = routes.flat_map(|route| &route.destinations);
@@ -149,7 +149,7 @@ fn keys(
     Ok(keys)
 }
 
-/// What a route does that is not said to gRPC.
+/// Names an action of a route that gRPC does not support.
 fn undone(route: &voile_xds::wire::Route) -> Option<&'static str> {
     let none = HeaderRules::default();
     let edits = |rules: &HeaderRules| *rules != none;
@@ -191,7 +191,7 @@ fn cluster(
     Ok(name_of(&service, &host, port, subset))
 }
 
-/// Whether calls of a client with these labels to this port can be it.
+/// Returns true if calls of a client with these labels to this port can match.
 fn is_ours(one: &RequestMatch, port: Port, own: &Labels) -> bool {
     one.port.is_none_or(|wanted| wanted == port) && one.source_labels.selects(own)
 }
@@ -233,7 +233,7 @@ fn retry(policy: &RetryPolicy) -> Retry<'_> {
     }
 }
 
-/// What of a way to try again gRPC does not hear.
+/// Part of a retry policy that gRPC does not support.
 fn unheard(about: &str, policy: &RetryPolicy) -> Option<Limit> {
     let limit = |why: String| Some(Limit::new(LimitName::Retries, about, why));
     if policy.per_try_timeout.is_some() {

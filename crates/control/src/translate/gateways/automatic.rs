@@ -1,6 +1,6 @@
-//! Where the mesh's own TLS goes that a gateway lets through unread (AUTO_PASSTHROUGH): names of the form
-//! `outbound_.PORT_.SUBSET_.HOST`, one for each port of each service that the gateway may lead to and for each of its parts, as in
-//! Istio. What is not among them is nobody's.
+//! Destinations of the mesh's own TLS that a gateway passes through (AUTO_PASSTHROUGH): names of the form
+//! `outbound_.PORT_.SUBSET_.HOST`. There is one for each port of each service that the gateway may lead to and for each subset,
+//! as in Istio. Any other name has no destination.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use voile_xds::wire::{
 
 use super::Servers;
 
-/// Whether names alone say where its connections go.
+/// Returns true if the server routes connections by name alone.
 pub(super) fn is(server: &Server) -> bool {
     let tls = server.tls.as_ref();
     tls.is_some_and(|tls| tls.mode == ServerTlsMode::AutoPassthrough)
@@ -86,7 +86,7 @@ fn led_to<'m>(
     found
 }
 
-/// Whether somebody of the mesh may answer for it, by a name that can be asked for.
+/// Returns true if a workload of the mesh may answer for the service by a name that a client can ask for.
 fn is_of_the_mesh(service: &Service) -> bool {
     service.location == Location::MeshInternal
         && !matches!(service.resolution, Resolution::Alias(_))

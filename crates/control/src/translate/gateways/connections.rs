@@ -1,5 +1,5 @@
-//! Where a gateway's connections go of which only the name that TLS asks for is known: `tls` of VirtualServices where TLS ends behind
-//! the gateway, `tcp` where it ends here, or where there is none.
+//! Routes of a gateway's connections that are known by the TLS server name only. `tls` of VirtualServices routes TLS that ends
+//! behind the gateway. `tcp` routes TLS that ends here, and plaintext.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn here(
     if hosts.is_empty() {
         return None;
     }
-    // Who speaks no TLS names nobody.
+    // A plaintext connection carries no name.
     if server.tls.is_none() {
         return Some(route);
     }

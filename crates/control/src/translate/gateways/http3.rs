@@ -1,5 +1,5 @@
-//! Whether a gateway's port is served in HTTP/3 as well. Whoever wants that says so as in Istio: the Service in front of the gateway
-//! has a UDP port that leads to where a server of HTTPS listens. No UDP port, no HTTP/3.
+//! HTTP/3 at a gateway is enabled as in Istio: the gateway's Service has a UDP port that targets an HTTPS server's port. Without
+//! a UDP port there is no HTTP/3.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use voile_model::Port;
 use voile_model::mesh::{Mesh, Workload};
 use voile_xds::wire::{GatewayServer, ServerKind};
 
-/// The port that clients call for it. Where TLS does not end here there is none, nor in the mesh's own.
+/// The port that clients call for HTTP/3. There is none if TLS does not end here, and none for the mesh's own TLS.
 pub(super) fn called(
     mesh: &Mesh,
     workload: &Workload,

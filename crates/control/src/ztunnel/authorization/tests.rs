@@ -1,5 +1,5 @@
-//! What a node proxy would decide by a translated policy, beside what the policy means: equal where nothing is named as
-//! unsaid, and stricter, never wider, where something is.
+//! Compares a node proxy's decision by a translated policy with the meaning of the policy. They are equal if no attribute
+//! is reported, and the translation is stricter, never wider, otherwise.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Who is told what node proxies are told, and for whom one may ask.
+//! Answers to node proxies, and the certificates that a node proxy may ask for.
 
 use std::time::SystemTime;
 
