@@ -22,7 +22,7 @@ pub enum AddressError {
     /// More pods than the block holds.
     #[error("more pods than one mesh has addresses for ({limit}); run fewer replicas")]
     Pods {
-        /// How many there can be.
+        /// Number of pods that the block can hold.
         limit: usize,
     },
     /// More pairs of pod and visible service than the block holds.
@@ -30,12 +30,12 @@ pub enum AddressError {
         "more pairs of pod and visible service than one mesh has addresses for ({limit}); narrow what each pod sees with a Sidecar's egress.hosts"
     )]
     Listeners {
-        /// How many there can be.
+        /// Number of pairs that the block can hold.
         limit: usize,
     },
 }
 
-/// How the pods of a mesh are kept apart.
+/// Isolation of a mesh's pods from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// By addresses in 127.S.0.0/16, with this S.
@@ -48,7 +48,7 @@ pub enum Layout {
 const POD_NETWORK: [u8; 2] = [10, 244];
 /// First octets of virtual addresses of services in namespaces.
 const SERVICE_NETWORK: [u8; 2] = [10, 96];
-/// Whether it is one of those.
+/// Returns true for a virtual address of a service.
 pub fn is_service(address: Ipv4Addr) -> bool {
     address.octets()[..2] == SERVICE_NETWORK
 }
@@ -57,9 +57,9 @@ pub fn is_service(address: Ipv4Addr) -> bool {
 pub const PREFIX_V4: u8 = 16;
 /// Bits of the pods' IPv6 network.
 pub const PREFIX_V6: u8 = 64;
-/// What is every pod's way out: the bridge.
+/// The bridge, which is every pod's default gateway.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(POD_NETWORK[0], POD_NETWORK[1], 0, 1);
-/// Where name servers are asked in namespaces; Kubernetes' usual address, and given to no service.
+/// Address of the name server in namespaces. It is Kubernetes' usual address, and no service gets it.
 pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(SERVICE_NETWORK[0], SERVICE_NETWORK[1], 0, 10);
 
 /// The IPv6 address beside an IPv4 address of a pod (or the gateway).
@@ -95,7 +95,7 @@ impl Addresses {
         }
     }
 
-    /// How pods are kept apart.
+    /// Returns the isolation of the pods.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -144,7 +144,7 @@ impl Addresses {
 #[derive(Debug, Clone)]
 struct Pool<K> {
     range: std::ops::RangeInclusive<Slot>,
-    /// Where the search for a free slot begins: behind the last one given.
+    /// Slot after the last one given, at which the search for a free slot begins.
     next: Slot,
     held: BTreeMap<K, Slot>,
     used: BTreeSet<Slot>,

@@ -19,17 +19,17 @@ use crate::variables::{expand, of_services};
 
 /// Istio's ports of a sidecar. Every pod has an address of its own, so nobody need move them.
 pub const ADMIN_PORT: u16 = 15000;
-/// Where a sidecar shows its metrics.
+/// Port of a sidecar's metrics.
 pub const METRICS_PORT: u16 = 15020;
-/// Where a sidecar that captures answers DNS.
+/// Port at which a capturing sidecar answers DNS.
 pub const DNS_PORT: u16 = 15053;
-/// Where a sidecar says whether it is ready.
+/// Port of a sidecar's readiness.
 pub const READINESS_PORT: u16 = 15021;
 
-/// What a sidecar may ask of its application for a kubelet.
+/// Variable that lists the application probes a sidecar may run for a kubelet.
 const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";
 
-/// What every recipe needs to know.
+/// Settings of the run that every recipe needs.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
     /// The path of this program.
@@ -40,9 +40,9 @@ pub struct Surroundings<'a> {
     pub run: &'a RunFolder,
     /// The control plane's state.
     pub state: &'a Path,
-    /// Whether lines are shown.
+    /// True if the processes' lines are shown.
     pub show: bool,
-    /// Whether pods in namespaces have a way out.
+    /// True if pods in namespaces have a way out.
     pub egress: bool,
 }
 
@@ -110,7 +110,7 @@ pub fn sidecar(
         args.extend([
             ("--capture", capture.to_owned()),
             ("--dns", format!("127.0.0.1:{DNS_PORT}")),
-            // Where no way leads out, the resolver of this machine would only be waited for.
+            // Without a way out, queries to this machine's resolver would only time out.
             ("--resolver", resolver),
             ("--admin", format!("127.0.0.1:{ADMIN_PORT}")),
             ("--metrics", format!("0.0.0.0:{METRICS_PORT}")),
@@ -136,7 +136,7 @@ pub fn sidecar(
     recipe
 }
 
-/// Whom a proxy asks for names that the mesh does not know.
+/// Returns the resolver that a proxy asks for names outside the mesh.
 fn resolver_of(around: &Surroundings<'_>) -> String {
     let outside = outside_resolver().filter(|_| around.egress);
     outside.map_or_else(|| "none".to_owned(), |server| server.to_string())

@@ -23,7 +23,7 @@ pub const MAX_CONTROL_PLANES: usize = 3;
 )]
 pub struct NoBlock;
 
-/// Where one control plane listens.
+/// Addresses at which one control plane listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlPlace {
     /// It serves proxies.
@@ -66,7 +66,8 @@ impl Block {
         self.octet
     }
 
-    /// Where control planes listen, as many as there may be. On 127.0.0.1, because their certificates name that address.
+    /// Returns the addresses of all possible control planes. They are on 127.0.0.1, because the certificates name
+    /// that address.
     pub fn control_planes(&self) -> [ControlPlace; MAX_CONTROL_PLANES] {
         CONTROL_PORTS.map(|(xds, monitoring)| ControlPlace {
             xds: self.control(xds),

@@ -1,5 +1,5 @@
-//! What an application of a pod in a namespace is kept from: other users' files, the mesh's keys, other processes. Root
-//! gives each pod a user of its own; without root all run as the user who started the mesh.
+//! Confinement of a pod's application in a namespace: it cannot reach other users' files, the mesh's keys or other
+//! processes. As root, each pod has a user of its own; without root all run as the user who started the mesh.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use crate::expand::PodPlan;
 const FIRST_USER: u32 = 1_900_000_000;
 /// The first where only 65,536 users are known, as in a container.
 const FIRST_USER_OF_FEW: u32 = 30_000;
-/// How many there are of either: a pod's is told by the lower half of its address.
+/// Number of users in either range. The lower half of a pod's address selects its user.
 const USERS: u32 = 30_000;
 
-/// What is hidden from this container, and whom it runs as.
+/// Builds the confinement of a container: its hidden paths and its user.
 pub(crate) fn confinement(
     around: &Surroundings<'_>,
     pod: &PodPlan,
@@ -32,7 +32,8 @@ pub(crate) fn confinement(
         });
     }
     for path in [around.run.path(), around.state] {
-        // Who keeps the keys beside the working folder would hide that, too. Their mode closes them.
+        // If the keys are beside the working folder, covering them would hide the folder, too. The keys' file mode
+        // protects them then.
         if !around.folder.starts_with(path) {
             confinement = confinement.cover(path)?;
         }

@@ -1,5 +1,6 @@
-//! What a control plane says on its status page about the configuration and its proxies, as far as `voile up` shows it. The decision
-//! what is in force is the control plane's; here it is only read, and joined with the proxies that this run has started.
+//! Status page of a control plane, as far as `voile up` shows it: the configuration and its proxies. Only the control
+//! plane decides what is in force. This module reads the page and joins it with the proxies that this run has
+//! started.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How old an answer may be until the proxies that it names no longer count: longer than a control plane takes to start again.
+/// Age at which a page's proxies no longer count: longer than a control plane takes to start again.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -21,9 +22,9 @@ pub struct ControlPage {
     everywhere: bool,
     /// `namespace/name` of the proxies that acknowledged all that concerns them.
     synced: BTreeSet<String>,
-    /// What proxies refuse, in words.
+    /// Refusals by proxies, in words.
     refusals: Vec<String>,
-    /// What it cannot put into force, in words.
+    /// Problems that keep configuration out of force, in words.
     problems: Vec<String>,
     /// Why its state folder is not what it was.
     state_lost: Option<String>,
@@ -73,11 +74,11 @@ fn refusal(one: &Value) -> String {
     format!("the proxy of {proxy} refuses {kind}{resource}: {why}")
 }
 
-/// What all control planes of the mesh say.
+/// Status pages of all control planes of the mesh.
 #[derive(Debug, Clone, Default)]
 pub struct ControlPages(pub Vec<Option<ControlPage>>);
 
-/// Whether an edit is in force.
+/// State of an edit.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All these proxies have acknowledged it.
@@ -94,18 +95,18 @@ impl ControlPages {
         all.filter(move |page| now.duration_since(page.at) < FRESH)
     }
 
-    /// Whether a proxy has acknowledged everything that concerns it.
+    /// Returns true if a proxy has acknowledged everything that concerns it.
     pub fn has_acknowledged(&self, proxy: &str, now: Instant) -> bool {
         self.fresh(now).any(|page| page.synced.contains(proxy))
     }
 
-    /// What proxies refuse, each once.
+    /// Returns the refusals by proxies, each once.
     pub fn refusals(&self) -> BTreeSet<String> {
         let all = self.0.iter().flatten();
         all.flat_map(|page| page.refusals.iter().cloned()).collect()
     }
 
-    /// What else is not in force, and what is wrong with control planes.
+    /// Returns other configuration that is not in force, and problems of control planes.
     pub fn problems(&self) -> BTreeSet<String> {
         let problem = |page: &ControlPage| {
             let lost = page.state_lost.iter().cloned();
@@ -116,7 +117,7 @@ impl ControlPages {
         self.0.iter().flatten().flat_map(problem).collect()
     }
 
-    /// Whether what these folders hold is in force at these proxies.
+    /// Reports if the content of these folders is in force at these proxies.
     pub fn verdict(
         &self,
         folders: &BTreeMap<PathBuf, String>,

@@ -1,5 +1,5 @@
-//! Datagrams that come to a published port of UDP: each client's go to one pod that is ready, from a socket of their own, by which the
-//! pod's answers find back. What is in them is nobody's business here; where a client is silent for long it is forgotten.
+//! Relay of a published UDP port. Each client's datagrams go to one ready pod from a socket of their own, by which
+//! the pod's answers return. The relay never reads the content, and forgets a client that is silent for long.
 
 use std::collections::HashMap;
 use std::io;
@@ -65,7 +65,7 @@ impl Datagrams {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -117,7 +117,7 @@ impl Relay {
         }
     }
 
-    /// To the client's pod. What is lost is sent again by who cares.
+    /// Sends a datagram to the client's pod. A lost datagram is the client's to send again.
     async fn pass(&mut self, client: SocketAddr, datagram: &[u8]) {
         let known = self.clients.get(&client).cloned();
         let socket = match known {

@@ -1,5 +1,6 @@
-//! What the control plane reads beside the user's folder: a Pod with its address for every pod that runs, and a Sidecar
-//! meant for it alone, which carries on the user's Sidecar and adds a listener for every service the pod sees.
+//! Documents that the control plane reads beside the user's folder: a Pod with its address for every running pod, and
+//! a Sidecar for that pod alone. The Sidecar continues the user's Sidecar and adds a listener for every service the
+//! pod sees.
 //!
 //! JSON, which is YAML too, in one file, so that one rename publishes a consistent whole.
 

@@ -24,15 +24,16 @@ use voile_host::netns::original_destination;
 use crate::addresses::is_service;
 use crate::room::Room;
 
-/// How long a connection to the world may take; a sidecar's own patience is 10 s.
+/// Timeout of connecting to the outside; a sidecar's own timeout is 10 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections held at once; more wait in the kernel's queue, and it is said.
 const MAX_CONNECTIONS: u64 = 4096;
-/// What part of our descriptors may be such connections, which take two each; the rest starts pods and serves relays.
+/// Divisor of the descriptor limit that bounds these connections, which take two descriptors each. The rest starts
+/// pods and serves relays.
 const DESCRIPTOR_SHARE: u64 = 4;
 /// Questions to the host's name server at once; more are dropped, and asked again by who asks.
 const MAX_QUESTIONS: usize = 256;
-/// How long a name server may take: longer than those who ask wait.
+/// Timeout of a name server: longer than its clients wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest message over UDP, in bytes.
 const MAX_MESSAGE: usize = 65_535;
@@ -119,7 +120,7 @@ impl Gate {
             let gate = self.clone();
             connections.spawn(async move {
                 let leads = || original_destination(&client).ok().flatten();
-                // Who comes here by itself was going nowhere.
+                // A connection that was not redirected has no destination.
                 let to = resolver.or_else(|| leads().filter(leads_out));
                 if let Err(error) = gate.go_out(client, to).await {
                     tracing::debug!(?to, %error, "not carried out of the mesh");
@@ -143,7 +144,7 @@ impl Gate {
                 keep_alive(&client)?;
                 // Requests are small and must not wait for each other's acknowledgement.
                 let _ = (client.set_nodelay(true), world.set_nodelay(true));
-                // How a connection ended is the business of its two ends.
+                // Only the two ends care how a connection ended.
                 let _ = copy_bidirectional(&mut client, &mut world).await;
                 Ok(())
             }
@@ -180,7 +181,7 @@ impl Gate {
             asked.spawn(async move {
                 let answer = timeout(ANSWER_TIMEOUT, gate.answer(&question, resolver));
                 if let Ok(Ok(answer)) = answer.await {
-                    // Who is gone asks no more.
+                    // The client may be gone.
                     let _ = socket.send_to(&answer, from).await;
                 }
                 drop(permit);
@@ -200,8 +201,8 @@ impl Gate {
     }
 }
 
-/// What is bound to loopback counts on nobody but the host calling it, however its address is written; and a virtual address
-/// that nobody in the mesh has is not somebody's outside.
+/// Returns true for an address outside the mesh. A server bound to loopback relies on being called by its host alone,
+/// in whatever form the address is written. A virtual address that is unused in the mesh does not lead outside.
 fn leads_out(to: &SocketAddr) -> bool {
     let ip = to.ip().to_canonical();
     let virtual_address = matches!(ip, IpAddr::V4(ip) if is_service(ip));

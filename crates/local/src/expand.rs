@@ -34,13 +34,13 @@ pub const POD_LABEL: &str = voile_model::mesh::POD_LABEL;
 pub struct Plan {
     /// Every pod, in order of names.
     pub pods: Vec<PodPlan>,
-    /// What is reachable from outside the mesh.
+    /// Services reachable from outside the mesh.
     pub published: Vec<Publication>,
     /// Virtual addresses that were given to Services which name none (in namespaces).
     pub given: BTreeMap<ResourceName, Ipv4Addr>,
-    /// Whether a node proxy serves the pods.
+    /// True if a node proxy serves the pods.
     pub by_node: bool,
-    /// What is wrong with running this folder here; errors are pods that cannot run.
+    /// Problems with running this folder here; errors are pods that cannot run.
     pub problems: Vec<Diagnostic>,
 }
 
@@ -51,11 +51,11 @@ pub struct PodPlan {
     pub name: ResourceName,
     /// The Deployment, or other controller, it is a replica of; `None` for a bare Pod.
     pub controller: Option<Controller>,
-    /// Where the Deployment or Pod was written.
+    /// Source of the Deployment or Pod.
     pub source: Source,
     /// Its address.
     pub address: Ipv4Addr,
-    /// What runs in it.
+    /// Template of its containers.
     pub template: PodTemplate,
     /// The services it sees, each on an address of its own; none of a gateway's.
     pub services: Vec<ServiceView>,
@@ -65,22 +65,22 @@ pub struct PodPlan {
     pub behind: Vec<Arc<str>>,
     /// Its sidecar's other listeners; `None` when it has no sidecar.
     pub sidecar: Option<SidecarPlan>,
-    /// Where its applications should listen, for readiness.
+    /// Addresses at which its applications should listen, for readiness.
     pub endpoints: Vec<(Ipv4Addr, u16)>,
 }
 
-/// What a pod is a replica of.
+/// Controller of which a pod is a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Controller {
     /// Its key among all of a mesh.
     pub key: ResourceName,
-    /// What it is.
+    /// Kind of the controller.
     pub kind: ControllerKind,
     /// Its name.
     pub name: Arc<str>,
 }
 
-/// What a generated Sidecar takes over from the user's.
+/// Part of the user's Sidecar that a generated Sidecar keeps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SidecarPlan {
     /// The user's Sidecar, if one holds for the pod.
@@ -108,22 +108,23 @@ pub struct Publication {
     pub wish: u16,
     /// TCP or UDP.
     pub transport: Transport,
-    /// Whether HTTP is spoken there, so that a URL can be printed.
+    /// True if the port speaks HTTP, so that a URL can be printed.
     pub http: bool,
     /// Pod and its port, for each pod behind it.
     pub targets: Vec<(ResourceName, Ipv4Addr, u16)>,
 }
 
 impl PodPlan {
-    /// Whether a running `self` can go on as `other`: what differs is learned by its sidecar, or only looked at.
+    /// Returns true if a running `self` can go on as `other`: the sidecar learns the difference, or it is only
+    /// displayed.
     pub fn runs_as(&self, other: &Self) -> bool {
         self.name == other.name
             && self.address == other.address
             && essence(&self.template) == essence(&other.template)
     }
 
-    /// Where a probe of this port asks: the application itself, where a Sidecar resource says that it listens, unless
-    /// probes are to come as callers do.
+    /// Returns the address for a probe of this port. It is the application's own address where a Sidecar resource
+    /// names it, unless probes are to come as callers do.
     pub fn probed(&self, port: u16) -> (Ipv4Addr, u16) {
         if !self.template.rewrites_probes {
             return (self.address, port);
@@ -136,17 +137,18 @@ impl PodPlan {
             .map_or((self.address, port), |l| endpoint(l, self.address))
     }
 
-    /// Whether a node proxy serves it, where there is one.
+    /// Returns true if a node proxy serves the pod, where there is one.
     pub fn is_ambient(&self) -> bool {
         self.template.ambient && self.sidecar.is_none()
     }
 
-    /// Whether its connections go through its proxy unasked, where namespaces can do that: a gateway is called by its address.
+    /// Returns true if the kernel redirects its connections to its proxy, where namespaces allow that. A gateway is
+    /// called by its address instead.
     pub fn is_captured(&self) -> bool {
         self.sidecar.is_some() && !self.template.is_gateway()
     }
 
-    /// What the view groups by: the Deployment or other controller, or the pod itself.
+    /// Returns the name by which the view groups pods: the Deployment or other controller, or the pod itself.
     pub fn workload(&self) -> &str {
         let controller = self.controller.as_ref();
         controller.map_or(&self.name.name, |one| &one.name)
@@ -358,7 +360,7 @@ fn served_ports(
     served
 }
 
-/// Whether a pod of that name with these labels is behind a service.
+/// Returns true if a service selects a pod of that name with these labels.
 pub fn stands_behind(service: &Service, pod: &ResourceName, labels: &Labels) -> bool {
     let selects = |selector: &Labels| !selector.is_empty() && selector.selects(labels);
     service.key.namespace == pod.namespace && service.selector.as_ref().is_some_and(selects)

@@ -1,5 +1,5 @@
-//! How the pods of a mesh are kept apart on this machine, and the way in: by addresses, which needs nothing, or in network
-//! namespaces, for which this process forks before it has a second thread.
+//! Isolation of the mesh's pods on this machine, and the way in. Isolation by addresses needs no privilege. Isolation
+//! by network namespaces makes this process fork before it has a second thread.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::pod_network::{MeshNetwork, check};
 use crate::run_folder::RunFolder;
 use crate::runner::{Dataplane, Options, UpError, Words, run};
 
-/// What the user asked for.
+/// Isolation that the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// Namespaces where they can be had and reach everything the folder names.
@@ -25,7 +25,7 @@ pub enum Wanted {
     Loopback,
 }
 
-/// What there is.
+/// Isolation that is in use.
 #[derive(Debug)]
 pub(crate) enum Ground {
     Loopback(Block),
@@ -47,7 +47,7 @@ impl Ground {
         }
     }
 
-    /// Where the first so many control planes listen.
+    /// Returns the addresses of the first `count` control planes.
     pub(crate) fn control_planes(&self, count: usize) -> Vec<ControlPlace> {
         let all = match self {
             Self::Loopback(block) => block.control_planes(),
@@ -63,7 +63,7 @@ impl Ground {
         }
     }
 
-    /// Where the pods are, in words.
+    /// Describes the location of the pods, in words.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Loopback(block) => format!("127.{}.0.0/16", block.octet()),
@@ -125,7 +125,7 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "voile up: {text}");
 }
 
-/// Whether a pod of the folder is to be served by a node proxy.
+/// Returns true if a pod of the folder is to be served by a node proxy.
 fn has_ambient_pods(folder: &Path) -> bool {
     let Ok(sources) = voile_model::files::read_directory(folder) else {
         return false;
@@ -137,7 +137,8 @@ fn has_ambient_pods(folder: &Path) -> bool {
     templates.any(|template| template.ambient && !template.has_sidecar)
 }
 
-/// What the folder calls that does not run in it: from a namespace of its own a mesh reaches nothing else.
+/// Returns a destination that the folder names and that does not run in it. A mesh in a namespace of its own cannot
+/// reach it.
 fn names_elsewhere(folder: &Path) -> Option<String> {
     let sources = voile_model::files::read_directory(folder).ok()?;
     let (mesh, _) = voile_model::check(&sources, None);

@@ -12,17 +12,17 @@ use tokio::sync::watch;
 use voile_host::netns::Namespace;
 use voile_zds::{Agents, Channel, Told, Who};
 
-/// Where the node proxy itself belongs.
+/// Namespace of the node proxy itself.
 pub(crate) const NAMESPACE: &str = "istio-system";
 /// Its pod, and its service account.
 pub(crate) const NAME: &str = "node-proxy";
 /// The one node there is.
 pub(crate) const NODE: &str = "local";
 
-/// How long accepting pauses after an error.
+/// Pause of accepting after an error.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// What a pod is called towards the node proxy: its name, and its network, so that who comes anew is somebody else.
+/// Pods as the node proxy sees them, by uid: name and network. A pod that is started anew counts as another pod.
 type Pods = BTreeMap<String, (Who, Namespace)>;
 
 /// The proxies that are talked with, by the order in which they came, and what each has said that it serves.
@@ -59,7 +59,7 @@ impl NodeAgent {
         });
     }
 
-    /// Whether a node proxy has said that it serves this one.
+    /// Returns true if a node proxy has confirmed that it serves this pod.
     pub(crate) fn serves(&self, uid: &str) -> bool {
         let talks = self.talks.borrow();
         talks.values().any(|served| served.contains(uid))
@@ -166,7 +166,7 @@ impl Talk<'_> {
     }
 }
 
-/// Whether the proxy says yes.
+/// Tells the proxy; returns true if it agrees.
 async fn say(channel: &Channel, told: &Told) -> io::Result<bool> {
     let answer = channel.tell(told).await?;
     if let Err(reason) = &answer {
@@ -179,7 +179,7 @@ async fn say(channel: &Channel, told: &Told) -> io::Result<bool> {
 mod tests {
     use super::*;
 
-    /// What a proxy is told next, with a yes in answer.
+    /// Reads the next message to a proxy, and agrees.
     async fn hears(proxy: &Channel) -> String {
         let told = proxy.hear().await.expect("heard").expect("a word");
         proxy.answer(Ok(())).await.expect("answered");

@@ -23,25 +23,25 @@ const EAGER: Duration = Duration::from_millis(50);
 /// Between two scrapes of one sidecar.
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
 
-/// Whom to ask.
+/// Pod to observe.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The pod's address.
     pub address: Ipv4Addr,
     /// Its namespace, if it has one of its own: it is asked from within.
     pub namespace: Option<Namespace>,
-    /// Whether it has a sidecar that runs.
+    /// True if it has a sidecar that runs.
     pub sidecar: bool,
-    /// Where its applications listen, once they run.
+    /// Addresses at which its applications listen, once they run.
     pub endpoints: Vec<(Ipv4Addr, u16)>,
     /// Changes when an application was started again, so that it is asked again.
     pub generation: u32,
 }
 
-/// What a pod answered.
+/// Last answers of a pod.
 #[derive(Debug, Clone, Default)]
 pub struct Observation {
-    /// Whether its sidecar is ready.
+    /// True if its sidecar is ready.
     pub sidecar_ready: bool,
     /// The generation whose applications all listen.
     pub listening: Option<u32>,
@@ -55,8 +55,9 @@ pub struct Observation {
 pub type Page = (Instant, Counters);
 
 impl Observation {
-    /// What was counted since the page that was `shown` last, and in which time; where nothing was read since then, or nothing
-    /// shown before, between the latest two pages. Figures that are shown every five seconds speak of five seconds.
+    /// Returns the counts since the page that was `shown` last, and the time they cover. Without a newer page or a
+    /// page shown before, compares the latest two pages. Figures that are shown every five seconds cover five
+    /// seconds.
     pub fn news(&self, shown: Option<&Page>) -> Option<(Counters, Duration)> {
         let (now, latest) = self.counters.as_ref()?;
         let earlier = shown.filter(|(then, _)| then < now);
@@ -68,10 +69,10 @@ impl Observation {
 #[derive(Debug, Default)]
 struct Shared {
     targets: BTreeMap<ResourceName, Target>,
-    /// Where control planes say whether they are ready.
+    /// Addresses of the control planes' readiness.
     controls: Vec<SocketAddr>,
     controls_ready: usize,
-    /// What each of them answered last about its proxies.
+    /// Last status page of each control plane.
     pages: Vec<Option<ControlPage>>,
     seen: BTreeMap<ResourceName, Observation>,
 }
@@ -114,7 +115,7 @@ impl Observer {
         shared.targets = targets;
     }
 
-    /// What all pods answered, how many control planes are ready, and what they say of their proxies.
+    /// Returns the last answers of all pods, the number of ready control planes, and their status pages.
     pub fn look(&self) -> (BTreeMap<ResourceName, Observation>, usize, ControlPages) {
         let shared = lock(&self.shared);
         let pages = ControlPages(shared.pages.clone());

@@ -22,12 +22,12 @@ use crate::block::{ControlPlace, MAX_CONTROL_PLANES};
 use crate::egress::{self, Gate};
 use crate::expand::{Plan, PodPlan, endpoints_of};
 
-/// Where the mesh's own namespace takes what leaves the mesh.
+/// Port at which the mesh's own namespace takes connections that leave the mesh.
 const EGRESS_PORT: u16 = 15004;
-/// Where name servers are asked.
+/// Port of name servers.
 const NAME_PORT: u16 = 53;
 
-/// Where pods ask for names outside, when there is a way out and the host has a name server.
+/// Returns the resolver of pods for names outside, if there is a way out and the host has a name server.
 pub fn outside_resolver() -> Option<SocketAddr> {
     egress::host_resolver().map(|_| (GATEWAY, NAME_PORT).into())
 }
@@ -37,7 +37,7 @@ const XDS_PORT: u16 = 15012;
 /// Istio's port of a control plane's metrics and readiness.
 const MONITORING_PORT: u16 = 15014;
 
-/// What the C library reads to find a name server.
+/// File in which the C library finds its name server.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// The resolv.conf of a pod in this namespace: behind a proxy, which answers DNS, as Kubernetes writes it; without one, the
@@ -71,7 +71,7 @@ pub struct PodNetwork {
     services: Vec<VirtualAddress>,
 }
 
-/// Whether this machine can redirect, tried in a namespace that is thrown away.
+/// Checks that this machine can redirect connections, in a namespace that is thrown away.
 pub fn check() -> Result<(), String> {
     let tool = Tool::find().map_err(|error| error.to_string())?;
     let namespace = Namespace::create().map_err(|error| format!("network namespace: {error}"))?;
@@ -93,8 +93,8 @@ impl MeshNetwork {
         ];
         let bridge = Bridge::create(&addresses)?;
         let range = |address: IpAddr, prefix| Range { address, prefix };
-        // Where nobody listens a connection is refused by a reset. Left to routing, "unreachable" is said a few times a second
-        // at most, and everybody else waits.
+        // Rejects a connection to an unused address by a reset. Routing would send "unreachable" only a few times a
+        // second, and other clients would wait.
         let rules = Rules {
             way_out: Some(WayOut {
                 port: EGRESS_PORT,
@@ -124,7 +124,8 @@ impl MeshNetwork {
         &self.inside
     }
 
-    /// Where control planes listen, as many as there may be: the first on Istio's ports, the others ten further each.
+    /// Returns the addresses of all possible control planes: the first on Istio's ports, each next one ten ports
+    /// higher.
     pub fn control_planes(&self) -> [ControlPlace; MAX_CONTROL_PLANES] {
         [0, 10, 20].map(|further| ControlPlace {
             xds: (GATEWAY, XDS_PORT + further).into(),
@@ -206,17 +207,18 @@ impl PodNetwork {
         &self.namespace
     }
 
-    /// Whether a proxy takes what it calls, and answers its questions for names.
+    /// Returns true if a proxy takes the pod's outbound connections, and answers its DNS queries.
     pub fn is_captured(&self) -> bool {
         self.captured
     }
 
-    /// Where the pod's sidecar starts.
+    /// Returns the place in which the pod's sidecar starts.
     pub fn sidecar_place(&self) -> Place {
         Place::new(self.namespace.clone(), Privileges::Sidecar)
     }
 
-    /// Where an application of the pod starts; it finds `resolver`, if any, as its resolv.conf.
+    /// Returns the place in which an application of the pod starts. The application finds `resolver`, if any, as its
+    /// resolv.conf.
     pub fn application_place(&self, resolver: Option<&Path>) -> io::Result<Place> {
         let place = Place::new(self.namespace.clone(), Privileges::Application);
         // Nothing can be shown in place of what is not there; then the C library asks 127.0.0.1, in vain as before.

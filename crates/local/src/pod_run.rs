@@ -12,12 +12,12 @@ use crate::pod_network::PodNetwork;
 use crate::probing::Probing;
 use crate::process::Process;
 
-/// How long clients have at least to learn that a pod goes, before its sidecar stops taking connections: what they sent before
-/// they learned it arrives meanwhile.
+/// Shortest time that clients get to learn that a pod ends, before its sidecar stops taking connections. Requests
+/// sent earlier arrive meanwhile.
 const NEWS: Duration = Duration::from_millis(700);
-/// How much longer a client that does not learn it is waited for.
+/// Longest extra wait for a client that does not learn it.
 const LONGEST_NEWS: Duration = Duration::from_secs(10);
-/// How long a sidecar may take to drain: its own drain timeout and a little.
+/// Time that a sidecar gets to drain: its own drain timeout and a little.
 const SIDECAR_GRACE: Duration = Duration::from_secs(7);
 /// No application gets longer to stop, whatever `terminationGracePeriodSeconds` says: somebody waits at a terminal.
 const LONGEST_GRACE: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const LONGEST_GRACE: Duration = Duration::from_secs(5);
 /// A pod that runs or is about to.
 #[derive(Debug)]
 pub struct PodRun {
-    /// What it is.
+    /// Plan of the pod.
     pub plan: PodPlan,
     /// Its sidecar.
     pub sidecar: Option<Process>,
@@ -110,7 +110,7 @@ impl PodRun {
         })
     }
 
-    /// Whether its applications have ended and are not started again.
+    /// Returns true if its applications have ended and are not started again.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -126,7 +126,7 @@ impl PodRun {
         self.plan = plan;
     }
 
-    /// Whether its applications wait for somebody to serve it.
+    /// Makes the pod's applications wait for a node proxy that serves the pod.
     pub fn wait_for_node(&mut self, unserved: bool) {
         self.unserved = unserved;
     }
@@ -151,7 +151,7 @@ impl PodRun {
         ))
     }
 
-    /// What the observer should ask.
+    /// Returns the observer's target for this pod.
     pub fn target(&self) -> Target {
         let running = self.apps_started && !self.over && self.apps.iter().all(Process::is_running);
         Target {
@@ -167,18 +167,17 @@ impl PodRun {
         }
     }
 
-    /// Whether it takes traffic as soon as it listens where it should: nobody has said by a readiness probe what else
-    /// tells that.
+    /// Returns true if the pod takes traffic as soon as its applications listen: it has no readiness probe.
     fn must_listen(&self) -> bool {
         !self.plan.endpoints.is_empty() && !self.probing.iter().any(Probing::decides)
     }
 
-    /// Whether it takes traffic.
+    /// Returns true if it takes traffic.
     pub fn is_ready(&self, seen: &Observation) -> bool {
         !self.over && self.missing(seen).is_none()
     }
 
-    /// What it still waits for.
+    /// Returns the first condition that keeps it from being ready.
     pub fn missing(&self, seen: &Observation) -> Option<String> {
         if self.over {
             return None;
@@ -213,7 +212,7 @@ impl PodRun {
         None
     }
 
-    /// How often its processes were started again.
+    /// Returns the number of restarts of its processes.
     pub fn restarts(&self) -> u32 {
         self.sidecar
             .iter()
@@ -227,7 +226,7 @@ impl PodRun {
         self.sidecar.iter_mut().chain(&mut self.apps)
     }
 
-    /// How long its applications may take to stop.
+    /// Returns the time that its applications get to stop.
     pub fn grace(&self) -> Duration {
         self.plan.template.termination_grace.min(LONGEST_GRACE)
     }
@@ -262,7 +261,7 @@ impl Leaving {
         }
     }
 
-    /// Whether only clients that have not learned of it keep it.
+    /// Returns true if the pod waits only for clients that have not learned of its end.
     pub fn is_waiting_for_news(&self, now: Instant) -> bool {
         self.stage == Stage::News && now >= self.until
     }
@@ -289,7 +288,7 @@ impl Leaving {
     }
 }
 
-/// Whether all have ended; when `over`, they are made to.
+/// Returns true if all processes have ended; kills them when `over`.
 pub fn finish<'a>(processes: impl IntoIterator<Item = &'a mut Process>, over: bool) -> bool {
     let mut all = true;
     for process in processes {

@@ -27,10 +27,10 @@ pub struct Probing {
     was_ready: bool,
 }
 
-/// What followed from the answers.
+/// Consequence of the probes' answers.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What people should know.
+    /// Message for the user.
     pub said: Option<String>,
     /// The container is to be restarted, and may take so long to end (`None`: as long as its Pod says).
     pub restart: Option<Option<Duration>>,
@@ -47,9 +47,9 @@ struct Inquiry {
     asking: bool,
     /// That answer is about an earlier life.
     stale: bool,
-    /// What was wrong last.
+    /// Last failure.
     why: String,
-    /// What people should know although the answer is good, and whether they do.
+    /// Warning for the user about a good answer, and if it was shown.
     warning: Option<String>,
     warned: bool,
 }
@@ -103,7 +103,7 @@ impl Probing {
         startup.iter_mut().chain(readiness).chain(liveness)
     }
 
-    /// Whether a readiness probe says who takes traffic.
+    /// Returns true if a readiness probe decides who takes traffic.
     pub fn decides(&self) -> bool {
         self.readiness.is_some()
     }
@@ -160,7 +160,7 @@ impl Probing {
         outcome
     }
 
-    /// What is waited for until the container takes traffic, as far as probes know.
+    /// Returns the probe that the container still waits for before it takes traffic.
     pub fn missing(&self) -> Option<String> {
         let waits = |inquiry: &&Inquiry| inquiry.course.verdict() != Verdict::Good;
         let probed = self.startup.is_some() || self.readiness.is_some() || self.liveness.is_some();

@@ -16,11 +16,11 @@ use voile_model::mesh::Restart;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// No pause is longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Who ran this long is forgiven its earlier ends.
+/// Running time after which earlier ends no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 /// Lines of a log that are shown when a process failed.
 const SHOWN_LINES: usize = 3;
-/// How much of a log's end is looked at when somebody died, in bytes.
+/// Bytes at the end of a log that are read when a process died.
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// The pause before a process is started for the `restart`-th time in a row (from 0).
@@ -33,7 +33,7 @@ pub fn pause(restart: u32) -> Duration {
     }
 }
 
-/// Whether a process that ended like this is started again.
+/// Returns true if a process with this exit is started again.
 fn starts_again(policy: Restart, exit: Exit, restarts: u32) -> bool {
     match policy {
         Restart::Always => true,
@@ -43,10 +43,10 @@ fn starts_again(policy: Restart, exit: Exit, restarts: u32) -> bool {
     }
 }
 
-/// How to start it, again and again.
+/// Description of a process, for every start of it.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    /// What it is called; the log's name.
+    /// Name of the process and of its log.
     pub name: String,
     /// The program.
     pub program: PathBuf,
@@ -54,15 +54,15 @@ pub struct Recipe {
     pub args: Vec<String>,
     /// Variables on top of ours.
     pub env: Vec<(String, String)>,
-    /// Where it runs.
+    /// Working folder.
     pub folder: Option<PathBuf>,
     /// Its log.
     pub log: PathBuf,
-    /// Whether its lines are shown too.
+    /// True if its lines are shown too.
     pub show: bool,
-    /// Where it runs, when not where we do.
+    /// Place in which it runs, if it is not this program's own.
     pub place: Option<Place>,
-    /// Whether it is started again when it ends.
+    /// Policy for starting it again when it ends.
     pub restart: Restart,
 }
 
@@ -71,7 +71,7 @@ pub struct Recipe {
 pub struct Life {
     /// When it began.
     pub since: Instant,
-    /// How many were before it.
+    /// Number of processes before it.
     pub number: u32,
 }
 
@@ -90,7 +90,7 @@ impl Recipe {
         }
     }
 
-    /// How it is started, but for its output.
+    /// Returns the start parameters, without the output.
     pub fn spec(&self) -> Spec {
         let mut spec = Spec::new(&self.name, &self.program).args(&self.args);
         for (name, value) in &self.env {
@@ -136,13 +136,13 @@ pub struct Process {
     /// Ends in a row, without a long life between.
     ends: u32,
     start_at: Instant,
-    /// How often it was started again.
+    /// Number of restarts.
     pub restarts: u32,
     /// When what is left of it is killed, because it is to begin anew.
     kill_at: Option<Instant>,
     /// It is to end for good.
     over: bool,
-    /// How it ended for good.
+    /// Its final exit.
     finished: Option<Exit>,
 }
 
@@ -164,7 +164,7 @@ impl Process {
         }
     }
 
-    /// What it is called.
+    /// Name of the process.
     pub fn name(&self) -> &str {
         &self.recipe.name
     }
@@ -174,7 +174,7 @@ impl Process {
         change(&mut self.recipe.args);
     }
 
-    /// Whether it runs.
+    /// Returns true if it runs.
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }
@@ -240,7 +240,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether another is taking over.
+    /// Returns true if a successor is taking over.
     pub fn is_being_replaced(&self) -> bool {
         self.successor.is_some()
     }
@@ -322,7 +322,7 @@ impl Process {
         })
     }
 
-    /// How it ended, when it is not started again.
+    /// Returns its exit, if it is not started again.
     pub fn finished(&self) -> Option<Exit> {
         self.finished
     }
@@ -375,7 +375,7 @@ impl Process {
         }
     }
 
-    /// Whether it has ended after [`Self::begin_stop`]; it is not started again.
+    /// Returns true if it has ended after [`Self::begin_stop`]; it is not started again.
     pub fn has_stopped(&mut self) -> bool {
         let children = self.child.iter_mut().chain(&mut self.successor);
         // Each is asked, so that each is reaped.

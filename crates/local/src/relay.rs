@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::room::Room;
 
-/// How long a connection to a pod on this machine may take; longer means nobody accepts there.
+/// Timeout of connecting to a pod on this machine. A longer wait means that no application accepts there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that one relay holds at once, of two descriptors each; more wait in the kernel's queue, and it is said.
 const MAX_CONNECTIONS: usize = 4096;
@@ -48,7 +48,7 @@ impl RelayThread {
         })
     }
 
-    /// Where relays are to run.
+    /// Returns the runtime of the relays.
     pub fn handle(&self) -> &tokio::runtime::Handle {
         &self.handle
     }
@@ -96,7 +96,7 @@ impl Relay {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -151,7 +151,7 @@ async fn serve(
 }
 
 async fn copy(mut client: TcpStream, mut pod: TcpStream) {
-    // How a connection ended is the business of its two ends.
+    // Only the two ends care how a connection ended.
     let _ = copy_bidirectional(&mut client, &mut pod).await;
 }
 

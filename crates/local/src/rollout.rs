@@ -16,12 +16,12 @@ const LIVE_ANNOTATIONS: [&str; 1] = ["proxy.istio.io/"];
 pub struct Replica {
     /// The last part of its name.
     pub number: u32,
-    /// What it is.
+    /// Template of its pods.
     pub template: PodTemplate,
     essence: PodTemplate,
 }
 
-/// How far a pod is.
+/// State of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Progress {
     /// It does not take traffic.
@@ -32,15 +32,15 @@ pub enum Progress {
     Known,
 }
 
-/// What the world says to a rollout.
+/// Environment of a rollout: the state of its pods.
 pub trait Scene {
-    /// How far a pod is.
+    /// Returns the state of a pod.
     fn progress(&self, pod: &ResourceName) -> Progress;
     /// Numbers of pods of this Deployment that have not ended yet.
     fn leaving(&self, deployment: &ResourceName) -> BTreeSet<u32>;
-    /// Whether old and new pods of this Deployment can run side by side.
+    /// Returns true if old and new pods of this Deployment can run side by side.
     fn fits_twice(&self, deployment: &ResourceName) -> bool;
-    /// Whether the applications of a pod have ended for good.
+    /// Returns true if the applications of a pod have ended for good.
     fn is_over(&self, pod: &ResourceName) -> bool;
 }
 
@@ -115,7 +115,8 @@ pub fn pod_name(deployment: &ResourceName, number: u32) -> ResourceName {
     ResourceName::new(deployment.namespace.clone(), name)
 }
 
-/// What makes a pod another one when it changes: not where it was written, nor what its sidecar follows as it runs.
+/// Returns the part of a template whose change makes another pod. It leaves out the source, and settings that the
+/// sidecar learns while it runs.
 pub fn essence(template: &PodTemplate) -> PodTemplate {
     let nowhere = Source {
         file: "".into(),
@@ -167,7 +168,7 @@ impl Roster {
             .map_or(&[], |group| &group.replicas)
     }
 
-    /// Whether every controller has the pods it wants, and no others.
+    /// Returns true if every controller has exactly the pods it wants.
     pub fn is_settled(&self) -> bool {
         self.groups.values().all(Group::is_settled)
     }
@@ -350,7 +351,7 @@ fn staying(
 mod tests {
     use super::*;
 
-    /// What is said of pods in a test: their numbers, then `*` known, `+` ready, `x` over, nothing: unready.
+    /// State of pods in a test: their numbers, then `*` known, `+` ready, `x` over, nothing: unready.
     struct Said<'a> {
         pods: &'a str,
         leaving: &'a [u32],

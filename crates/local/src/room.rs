@@ -1,5 +1,5 @@
-//! How many connections a relay holds at once, and what is said when they are all in use: whoever then connects waits in
-//! the kernel's queue, and somebody will wonder why.
+//! Limit of the connections that a relay holds at once. When all are in use, further connections wait in the kernel's
+//! queue, and a line in the log says why.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const SAID_EVERY: Duration = Duration::from_secs(10);
 /// See the module. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
-    /// Whose connections these are, for people.
+    /// Name of the relay, for people.
     what: Arc<str>,
     limit: usize,
     free: Arc<Semaphore>,
@@ -30,7 +30,7 @@ impl Room {
         }
     }
 
-    /// Whose connections these are, for people.
+    /// Returns the name of the relay, for people.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }
@@ -46,7 +46,7 @@ impl Room {
         Arc::clone(&self.free).acquire_owned().await.ok()
     }
 
-    /// What is to be said of there being no place, unless it was said a moment ago.
+    /// Returns the message that no place is free, unless it was given a moment ago.
     fn full(&self, now: Instant) -> Option<String> {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if said.is_some_and(|then| now < then + SAID_EVERY) {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// How often another name is tried when one is taken.
+/// Attempts with another name when one is taken.
 const NAMES_TRIED: u32 = 100;
 const LOCK_FILE: &str = "lock";
 /// The folder of the sidecars' handover sockets; short, as their paths are bounded.
@@ -59,7 +59,7 @@ impl RunFolder {
         ))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,18 +74,18 @@ impl RunFolder {
         self.path.join("config")
     }
 
-    /// Where the output of a process goes.
+    /// Returns the log of a process.
     pub fn log(&self, process: &str) -> PathBuf {
         self.path.join("logs").join(format!("{process}.log"))
     }
 
-    /// Where the token of a pod is.
+    /// Returns the token file of a pod.
     pub fn token(&self, pod: &str) -> PathBuf {
         self.path.join("tokens").join(pod)
     }
 
-    /// Where the sidecar of the pod with this address hands over to its successor. `None` where the path would be longer than
-    /// the kernel allows.
+    /// Returns the socket by which the sidecar of the pod with this address hands over to its successor. Returns
+    /// `None` if the path would be longer than the kernel allows.
     pub fn handover(&self, pod: Ipv4Addr) -> Option<PathBuf> {
         let [_, _, high, low] = pod.octets();
         let path = self.path.join(HANDOVER).join(format!("{high}.{low}"));
@@ -133,7 +133,7 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // What cannot be removed now is swept by the next run.
+        // The next run sweeps files that cannot be removed now.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

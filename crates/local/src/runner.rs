@@ -53,7 +53,7 @@ use display::Shown;
 
 /// Between two steps of the main loop.
 const STEP: Duration = Duration::from_millis(50);
-/// How long a token is good for when nothing else is said.
+/// Default validity of a token.
 pub const TOKEN_TTL: Duration = Duration::from_secs(3600);
 /// Between two attempts at what the machine refused, such as to write a file.
 const RETRY: Duration = Duration::from_secs(1);
@@ -65,14 +65,14 @@ const MESH_FILE: &str = "mesh.json";
 /// The root certificate in the state folder.
 const ROOT_CERTIFICATE: &str = "root-cert.pem";
 
-/// What the user wants.
+/// Options of `voile up`.
 #[derive(Debug)]
 pub struct Options {
     /// The folder that describes the mesh.
     pub folder: PathBuf,
-    /// Where the control plane keeps its keys; `None` is the run's own folder, so that they are new each time.
+    /// Folder of the control plane's keys. `None` is the run's own folder, so that the keys are new each time.
     pub state: Option<PathBuf>,
-    /// Whether another root may be made than the one that the state folder held before.
+    /// True if a root may be made that differs from the one that the state folder held before.
     pub new_root: bool,
     /// No live state.
     pub quiet: bool,
@@ -82,21 +82,21 @@ pub struct Options {
     pub once_ready: Option<String>,
     /// The path of this program.
     pub voile: PathBuf,
-    /// How long the sidecars' tokens are good for; they are written anew after half of it.
+    /// Validity of the sidecars' tokens; they are written anew after half of it.
     pub token_ttl: Duration,
-    /// How many control planes there are, 1 to [`crate::MAX_CONTROL_PLANES`].
+    /// Number of control planes, 1 to [`crate::MAX_CONTROL_PLANES`].
     pub control_planes: usize,
     /// Further words for the control plane.
     pub control: Vec<(&'static str, String)>,
-    /// Whether pods in namespaces reach the host's network.
+    /// True if pods in namespaces reach the host's network.
     pub egress: bool,
-    /// Who serves the pods.
+    /// Proxies that serve the pods.
     pub dataplane: Dataplane,
     /// Nobody has said so: a node proxy is added where the folder has ambient pods and namespaces can be had.
     pub by_labels: bool,
 }
 
-/// Who serves pods. A node proxy needs namespaces.
+/// Kind of proxies that serve pods. A node proxy needs namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dataplane {
     /// A sidecar in each that is injected.
@@ -108,13 +108,13 @@ pub enum Dataplane {
 }
 
 impl Dataplane {
-    /// Whether there is a node proxy.
+    /// Returns true if there is a node proxy.
     pub fn has_node(self) -> bool {
         self != Self::Sidecars
     }
 }
 
-/// What signals say.
+/// Messages from signals.
 #[derive(Debug)]
 pub struct Words {
     /// A message or a hang-up: stop.
@@ -152,7 +152,7 @@ pub enum UpError {
     /// It did not become ready.
     #[error("not ready after {waited:?}; still waiting for {what}")]
     Late {
-        /// How long we waited.
+        /// Time that the runner waited.
         waited: Duration,
         /// What for.
         what: String,
@@ -207,7 +207,7 @@ struct Runner {
     control_was_ready: bool,
     observer: Observer,
     seen: BTreeMap<ResourceName, Observation>,
-    /// How many of them are ready.
+    /// Number of ready control planes.
     controls_ready: usize,
     pods: BTreeMap<ResourceName, PodRun>,
     leaving: Vec<Leaving>,
@@ -230,7 +230,7 @@ struct Runner {
     watch: FolderWatch,
     /// The folder could not be read when it was last looked at.
     unreadable: bool,
-    /// What the machine refused last, and when that is tried again.
+    /// Last failure of the machine, and the time of the next attempt.
     trouble: Option<(String, Instant)>,
     started: Instant,
     was_ready: bool,
@@ -248,7 +248,7 @@ fn canonical(folder: &Path) -> io::Result<PathBuf> {
     folder.canonicalize().map_err(with_name)
 }
 
-/// Where the control planes keep their keys; an error where it was lost.
+/// Returns the folder of the control planes' keys; an error if it was lost.
 fn state_folder(options: &Options, run_folder: &RunFolder) -> Result<PathBuf, UpError> {
     let own = || run_folder.path().join("state");
     let state = options.state.clone().unwrap_or_else(own);
@@ -283,7 +283,7 @@ fn control_planes(
     (controls.collect(), Observer::start(monitoring.collect()))
 }
 
-/// What there is beside pods and control planes: the way out, if any, and the node proxy, if any.
+/// Starts the parts beside pods and control planes: the way out, if any, and the node proxy, if any.
 fn beyond_pods(
     around: &Surroundings<'_>,
     ground: &Ground,
@@ -451,7 +451,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What others are told, and what changes: files are written for all of it.
+    /// Writes the files for changes of the mesh, and renews tokens.
     fn follow(&mut self, now: Instant) -> Result<(), UpError> {
         match &self.trouble {
             Some((_, again)) if now < *again => return Ok(()),
@@ -476,7 +476,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What the machine refuses to a running mesh (a full disk, say) is no reason to end it: it is said, and tried again.
+    /// Tolerates a failure of the machine (a full disk, say) in a running mesh: reports it and tries again.
     fn tolerate(&mut self, outcome: Result<(), UpError>, now: Instant) -> Result<(), UpError> {
         let error = match outcome {
             Err(UpError::Machine(error)) if self.was_ready => error,

@@ -16,7 +16,7 @@ pub struct Counters {
     pub buckets: Vec<(f64, f64)>,
 }
 
-/// What happened between two looks.
+/// Figures between two looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Figures {
     /// Requests a second.
@@ -116,7 +116,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 }
 
 impl Counters {
-    /// What was counted since `earlier`. A counter that went back began anew with its process.
+    /// Returns the counts since `earlier`. A counter that went back began anew with its process.
     pub fn since(&self, earlier: &Self) -> Self {
         if self.requests < earlier.requests {
             return self.clone();

@@ -1,7 +1,7 @@
-//! What an application finds in its environment: Kubernetes' variables for services, and `$(NAME)` in commands.
+//! Environment of an application: Kubernetes' variables for services, and `$(NAME)` in commands.
 //!
-//! Source: Kubernetes' "Accessing the Service" and "Define dependent environment variables". In loopback isolation
-//! these variables are how an application finds its sidecar's listeners; there is no DNS to ask.
+//! Source: Kubernetes' "Accessing the Service" and "Define dependent environment variables". In loopback isolation an
+//! application finds its sidecar's listeners by these variables; there is no DNS to ask.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::scrape::Figures;
 
-/// What the terminal shows.
+/// Content of the terminal view.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     /// The folder.
@@ -14,15 +14,15 @@ pub struct View {
     pub uptime: Duration,
     /// `running`, or why not.
     pub control: String,
-    /// How many services there are.
+    /// Number of services.
     pub services: usize,
-    /// Where to reach the mesh from outside: service and URL.
+    /// Addresses of the mesh for clients outside: service and URL.
     pub reach: Vec<(String, String)>,
-    /// What is wrong now.
+    /// Current problems.
     pub troubles: Vec<String>,
     /// One row a workload.
     pub rows: Vec<Row>,
-    /// What happened lately, oldest first.
+    /// Recent events, oldest first.
     pub events: Vec<String>,
 }
 
@@ -37,15 +37,15 @@ pub struct Row {
     pub wanted: usize,
     /// Its SPIFFE identity; empty without a sidecar.
     pub identity: String,
-    /// What its sidecars counted lately.
+    /// Recent figures of its sidecars.
     pub figures: Figures,
-    /// How often its processes ended and were started again.
+    /// Number of restarts of its processes.
     pub restarts: u32,
 }
 
-/// How many lines of the latest events are shown.
+/// Lines of the latest events that are shown.
 const SHOWN_EVENT_LINES: usize = 8;
-/// How many lines of what is wrong are shown: the rest of the picture must keep its place.
+/// Lines of problems that are shown: the rest of the picture must keep its place.
 const SHOWN_TROUBLES: usize = 5;
 
 /// The whole picture, redrawn in place: no line is wider than `width`, and there are no more than `height`.

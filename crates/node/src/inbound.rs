@@ -1,6 +1,6 @@
 //! Inbound connections of a pod: tunnels of other proxies (15008) and plaintext (15006). The pod's policies are
-//! checked at the start and again whenever they change. Where possible, the application is called from its client's
-//! own address.
+//! checked at the start and again whenever they change. The proxy calls the application from the
+//! client's own address where that is possible.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

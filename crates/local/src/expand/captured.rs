@@ -47,7 +47,7 @@ pub(super) fn pod(
         sidecar.unbounded = user.is_none_or(|user| user.egress.is_empty());
     }
     for listener in sidecar.iter_mut().flat_map(|sidecar| &mut sidecar.ingress) {
-        // What callers would connect to is redirected here; where the application listens stays as written.
+        // Redirection covers the address that callers connect to. The application's own address stays as written.
         if listener.bind.is_none() {
             listener.capture_mode = CaptureMode::Default;
         }
@@ -98,7 +98,7 @@ fn lacks_address(service: &Service) -> bool {
         && service.addresses.is_empty()
 }
 
-/// Where clients call it, if it has or can have such an address.
+/// Returns the address at which clients call the service, if it has or can have one.
 fn virtual_address(
     service: &Service,
     addresses: &mut Addresses,

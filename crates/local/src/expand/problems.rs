@@ -1,4 +1,4 @@
-//! What keeps a pod from running here, said with what would be right.
+//! Problems that keep a pod from running here, each with its remedy.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

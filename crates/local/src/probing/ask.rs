@@ -1,5 +1,5 @@
-//! Who asks: a thread that takes questions and gives answers. Over the network past the pod's sidecar, which would demand
-//! mutual TLS of us; or by a program beside the application.
+//! Runs probes on a thread that takes questions and gives answers. A probe goes over the network past the pod's
+//! sidecar, which would demand mutual TLS; or it is a program beside the application.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ impl Ask {
         }
     }
 
-    /// Where callers reach the application may have changed.
+    /// Updates the application's address.
     pub(super) fn follow(&mut self, plan: &PodPlan) {
         if let What::Network { port, address, .. } = &mut self.what {
             *address = plan.probed(port.get()).into();

@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Liveness,
 }
 
-/// What has come of the answers.
+/// Verdict of the answers so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing yet.
@@ -89,7 +89,7 @@ impl Course {
         self.verdict
     }
 
-    /// Whether it is time. A container that is to be restarted is not asked any more.
+    /// Returns true if the next probe is due. A container that is to be restarted is not probed any more.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let ends = self.kind != Kind::Readiness && self.verdict == Verdict::Bad;
         !ends && now >= self.next

@@ -1,5 +1,5 @@
-//! What proxies acknowledged, as the control planes tell it: whether an edit is in force, which proxies count as ready, what is
-//! refused. Says each change once; `view` shows what still holds.
+//! Acknowledgements by proxies, as the control planes report them: edits in force, ready proxies, refusals. Reports
+//! each change once; `view` shows the state that still holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::control_page::{ControlPages, Verdict};
 use crate::node;
 use crate::pod_run::PodRun;
 
-/// How long an edit may be on its way before that is said.
+/// Time after which an edit that is not yet in force is reported.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 /// Shortest time between two looks at what expires.
 const EXPIRY_EVERY: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ pub(super) struct Acknowledged {
     pub(super) pages: ControlPages,
     /// When the last edit was made that is not yet in force, and what was said of it last.
     edit: Option<(Instant, Option<String>)>,
-    /// What was said and still holds.
+    /// Reported refusals that still hold.
     refusals: BTreeSet<String>,
     problems: BTreeSet<String>,
     /// When certificates are looked at again.
@@ -121,7 +121,8 @@ impl Runner {
         folders
     }
 
-    /// Whether the proxy before a pod has acknowledged all that concerns it. A pod without one has nothing to wait for.
+    /// Returns true if the pod's proxy has acknowledged everything that concerns it. A pod without a proxy has
+    /// nothing to wait for.
     pub(super) fn has_acknowledged(&self, name: &ResourceName, pod: &PodRun, now: Instant) -> bool {
         let proxy = match () {
             () if pod.sidecar.is_some() => name.to_string(),
@@ -167,7 +168,7 @@ impl Runner {
         }
     }
 
-    /// What the control planes answered last.
+    /// Stores the last status pages of the control planes.
     pub(super) fn take_pages(&mut self, pages: ControlPages) {
         self.acknowledged.pages = pages;
     }

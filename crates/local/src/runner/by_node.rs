@@ -23,7 +23,7 @@ pub(super) struct ByNode {
     pub(super) process: Process,
 }
 
-/// Whom the node proxy's token is for.
+/// Subject of the node proxy's token.
 pub(super) fn node_subject() -> TokenSubject {
     TokenSubject {
         namespace: node::NAMESPACE.to_owned(),
@@ -42,7 +42,8 @@ impl ByNode {
     ) -> Result<Self, UpError> {
         let socket = around.run.path().join("zds");
         let control = ground.control_planes(options.control_planes);
-        // Who is not root has these privileges over the mesh's networks alone, and loses them by executing a program.
+        // Without root, the process has these privileges over the mesh's networks alone, and loses them by executing
+        // a program.
         let place = Place::new(Namespace::current()?, Privileges::NodeProxy);
         let recipe = node_proxy(around, config, &control, &socket).at(Some(place));
         Ok(Self {
@@ -58,7 +59,7 @@ impl Runner {
         let node = self.node.as_mut()?;
         let said = node.process.tick(now);
         let mut pods = BTreeMap::new();
-        // Who is on the way out is served until it is gone: its callers do not know yet.
+        // An ending pod is served until it is gone: its callers do not know yet.
         let leaving = self.leaving.iter_mut().map(|leaving| &mut leaving.pod);
         let all = self.pods.values_mut().chain(leaving);
         for pod in all.filter(|pod| pod.plan.is_ambient()) {

@@ -1,4 +1,4 @@
-//! What people see: events as they happen, and the live state, redrawn in place or line by line.
+//! Output for people: events as they happen, and the live state, redrawn in place or line by line.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -15,15 +15,15 @@ use crate::view::{self, Row, View};
 const REDRAW_EVERY: Duration = Duration::from_secs(1);
 /// Between two summary lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// How many events are kept to be shown.
+/// Number of events kept for display.
 const KEPT_EVENTS: usize = 50;
 
-/// What was shown last.
+/// State of the last display.
 pub(super) struct Shown {
     at: Instant,
     /// Of the picture.
     lines: usize,
-    /// What was known of each pod.
+    /// Last page of each pod.
     pages: BTreeMap<ResourceName, Page>,
 }
 
@@ -52,7 +52,7 @@ impl Runner {
         }
     }
 
-    /// Whether there is a picture that is redrawn in place.
+    /// Returns true if the live state is redrawn in place.
     pub(super) fn draws(&self) -> bool {
         self.was_ready && !self.options.quiet && !self.options.logs && io::stderr().is_terminal()
     }
@@ -88,7 +88,7 @@ impl Runner {
         let _ = write!(io::stderr(), "{up}{picture}");
     }
 
-    /// What is wrong now, whenever it began.
+    /// Returns all current problems, whenever they began.
     fn troubles(&self) -> Vec<String> {
         let errors = self.problems.iter().filter(|problem| problem.is_error());
         let mut all = self.acknowledged.troubles();

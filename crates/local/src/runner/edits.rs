@@ -1,4 +1,4 @@
-//! What an edit of the folder means: read, check, expand; a broken one is reported and changes nothing that runs.
+//! Edits of the folder: read, check, expand. A broken edit is reported and changes nothing that runs.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -75,8 +75,8 @@ pub fn serve_by_node(mesh: &mut Mesh) {
     pods.for_each(|one| change(&mut Arc::make_mut(one).template));
 }
 
-/// Whether a problem has a condition of Gateway API in the status, and what of it cannot be is answered so (a backend that is not there
-/// by 500): the rest runs, as in a cluster.
+/// Returns true if a condition of Gateway API reports the problem in the status. The data plane answers requests that
+/// it affects (500 for an absent backend), and the rest runs, as in a cluster.
 pub(super) fn is_answered(mesh: &Mesh, problem: &Diagnostic) -> bool {
     let said = mesh.gateway_api.said.iter();
     let mut refusals = said.flat_map(|said| &said.refusals);

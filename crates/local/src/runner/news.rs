@@ -1,5 +1,5 @@
-//! Whether the news has reached everybody: "ready" is said only when every sidecar knows every pod that it may call, so that
-//! the first request of who reads it finds its way.
+//! Checks that the news of pods has reached all proxies. `voile up` says "ready" only when every sidecar knows every
+//! pod that it may call, so that the user's first request finds its way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::expand::{PodPlan, stands_behind};
 use crate::process::Process;
 
 impl Runner {
-    /// Who does not yet know a pod that is ready, in words.
+    /// Returns a proxy or control plane that does not yet know a ready pod, in words.
     pub(super) fn uninformed(&self) -> Option<String> {
         match self.ground.layout() {
             Layout::Loopback(_) => self.uninformed_beforehand(),
@@ -45,8 +45,9 @@ impl Runner {
         })
     }
 
-    /// A sidecar that captures asks when it is called, and so does the node proxy: who asked early must have heard the news,
-    /// who asks later asks a control plane that has. Whoever does not answer has not.
+    /// A capturing sidecar and the node proxy subscribe when they are called. A proxy that subscribed early must have
+    /// received the news; a later one asks a control plane that has it. A proxy that does not answer counts as
+    /// uninformed.
     fn uninformed_on_demand(&self) -> Option<String> {
         if let Some(pod) = self.unknown_to_control() {
             return Some(format!("control to learn of {pod}"));
@@ -86,11 +87,11 @@ impl Runner {
         })
     }
 
-    /// Who may still send requests to a pod on its way out, in words.
+    /// Returns a proxy that may still send requests to an ending pod, in words.
     pub(super) fn unaware(&self) -> Option<String> {
         let leaving: Vec<_> = self.leaving.iter().map(|one| &one.pod.plan.name).collect();
         self.askable().find_map(|(name, known)| {
-            // Who does not answer calls nobody, or answers before long.
+            // A proxy that does not answer calls no pod, or answers before long.
             let known = known?;
             let pod = leaving.iter().find(|pod| known.takes_traffic(pod))?;
             Some(format!("{name} to forget {pod}"))
@@ -137,7 +138,7 @@ fn sidecar_name(pod: &ResourceName) -> String {
     format!("the sidecar of {pod}")
 }
 
-/// What somebody knows of workloads and services.
+/// Workloads and services that a proxy or control plane knows.
 #[derive(Debug, Default)]
 struct Known {
     /// By `namespace/name`: whether it takes traffic, and behind which services it stands.
@@ -146,7 +147,7 @@ struct Known {
 }
 
 impl Known {
-    /// What stands on a page; `None` when nobody answers.
+    /// Reads a page; `None` without an answer.
     fn ask(address: SocketAddr, path: &str) -> Option<Self> {
         let Ok((200, page)) = http_get(address, path) else {
             return None;
@@ -174,8 +175,8 @@ impl Known {
         known.is_some_and(|(healthy, _)| *healthy)
     }
 
-    /// Whether news of a pod that takes traffic, behind these services, is on its way here: it is known as one that does not, or
-    /// others behind a service that is called from here are known and this one is not.
+    /// Returns true if the proxy lacks news of a ready pod behind these services. It either knows the pod as not
+    /// ready; or it calls one of the services and does not know the pod.
     fn misses(&self, pod: &ResourceName, behind: &[String]) -> bool {
         let known = self.workloads.get(&pod.to_string());
         known.map_or_else(

@@ -1,4 +1,5 @@
-//! What `voile up` relays itself: published services on 127.0.0.1, by TCP and UDP, and services for pods that have no sidecar.
+//! Relays of `voile up` itself: published services on 127.0.0.1, by TCP and UDP, and services for pods that have no
+//! sidecar.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -41,7 +42,7 @@ impl Port {
     }
 }
 
-/// What makes a published port the same one over edits.
+/// Key by which a published port stays the same over edits.
 type Key = (ResourceName, u16, Transport);
 
 fn key(publication: &Publication) -> Key {
@@ -90,7 +91,7 @@ impl Reach {
         self.published.iter().map(named).collect()
     }
 
-    /// Where relays run.
+    /// Returns the runtime of the relays.
     pub(super) fn runtime(&self) -> &Handle {
         self.thread.handle()
     }
@@ -148,7 +149,7 @@ impl Reach {
         match open(wish) {
             Ok(port) => Ok(port),
             Err(error) => {
-                // Whoever may not have port 80 finds it at 8080, if that is free.
+                // Without the right to port 80, the service is published at 8080, if that is free.
                 let low = publication.wish < PRIVILEGED;
                 let second = low.then_some(publication.wish + HIGHER).into_iter();
                 let mut places = second

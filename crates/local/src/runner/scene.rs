@@ -1,5 +1,5 @@
-//! What a rollout is told of the pods that run: who serves, whether the clients know, who still ends, and whether old and new
-//! can run side by side on one machine.
+//! State of the running pods for a rollout: readiness, clients' knowledge and ends, and if old and new pods can run
+//! side by side on one machine.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use crate::addresses::Layout;
 use crate::expand::PodPlan;
 use crate::rollout::{Progress, Scene};
 
-/// How long the news of a pod may be on its way to proxies. A client that hangs must not keep the old pods for ever; a control plane
-/// that has not read of the new ones does, since nobody else can.
+/// Time that the news of a pod may take to reach proxies. A client that hangs must not keep the old pods for ever. A
+/// control plane that has not read of the new pods does keep them, since proxies learn of pods from it alone.
 const LONGEST_NEWS: Duration = Duration::from_secs(10);
 
 /// Sockets of this machine, as the kernel lists them.
@@ -26,9 +26,9 @@ const LISTENS: &str = "0A";
 pub(super) struct Now<'a> {
     runner: &'a Runner,
     now: Instant,
-    /// Whether the control planes have read of all pods that are ready; asked at most once.
+    /// True if the control planes have read of all ready pods; asked at most once.
     read: OnceCell<bool>,
-    /// Whether all clients have heard of them, too.
+    /// True if all clients know them, too.
     heard: OnceCell<bool>,
 }
 
@@ -105,7 +105,7 @@ fn is_of(pod: &PodPlan, deployment: &ResourceName) -> bool {
         .is_some_and(|one| one.key == *deployment)
 }
 
-/// Whether another like it could listen beside it.
+/// Returns true if another pod like it could listen beside it.
 fn has_addresses_of_its_own(pod: &PodPlan, wildcards: &BTreeSet<u16>) -> bool {
     let shared =
         |(address, port): &(Ipv4Addr, u16)| *address != pod.address || wildcards.contains(port);

@@ -12,11 +12,11 @@ use crate::expand::PodPlan;
 use crate::observer::Observation;
 use crate::process::Process;
 
-/// How long the whole mesh may take to become ready at the start.
+/// Time that the whole mesh gets to become ready at the start.
 const START_DEADLINE: Duration = Duration::from_secs(90);
-/// How often the control plane or a sidecar may end before the first readiness; more is not bad luck.
+/// Ends of the control plane or a sidecar that are tolerated before the first readiness.
 const START_RESTARTS: u32 = 3;
-/// What a folder without pods waits for: it is watched, so one may still come.
+/// Condition that a folder without pods waits for. The folder is watched, so a pod may still come.
 const NO_PODS: &str = "a pod: the folder has no Deployment, StatefulSet, DaemonSet, Job or Pod that runs here; add one";
 /// Lines of a log that are shown when the start fails.
 const LOG_LINES: usize = 8;
@@ -107,7 +107,7 @@ impl Runner {
         }
     }
 
-    /// What "ready" does not mean: some pods have no proxy, so that nothing enforces a policy before them.
+    /// Warns at "ready" that some pods have no proxy, so that no policy is enforced for them.
     fn unprotected(&self) -> String {
         let served =
             |pod: &PodPlan| pod.sidecar.is_some() || (self.plan.by_node && pod.is_ambient());

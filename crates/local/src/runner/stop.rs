@@ -8,9 +8,9 @@ use super::{Runner, STEP};
 use crate::pod_run::{PodRun, finish};
 use crate::process::Process;
 
-/// How long all sidecars together may drain.
+/// Time that all sidecars together get to drain.
 const SIDECARS_GRACE: Duration = Duration::from_secs(7);
-/// How long the control planes may take.
+/// Time that the control planes get to end.
 const CONTROL_GRACE: Duration = Duration::from_secs(5);
 
 impl Runner {

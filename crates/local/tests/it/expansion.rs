@@ -1,4 +1,4 @@
-//! What a folder becomes: pods with addresses, the documents for the control plane, and what cannot run here.
+//! Expansion of a folder: pods with addresses, the documents for the control plane, and pods that cannot run here.
 
 use std::collections::BTreeSet;
 use std::path::Path;
