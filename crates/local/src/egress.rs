@@ -28,8 +28,8 @@ use crate::room::Room;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections held at once; more wait in the kernel's queue, and it is said.
 const MAX_CONNECTIONS: u64 = 4096;
-/// Divisor of the descriptor limit that bounds these connections, which take two descriptors each. The rest starts
-/// pods and serves relays.
+/// Divisor of the descriptor limit: a quarter of the descriptors may serve these connections, which take two each. The
+/// rest starts pods and serves relays.
 const DESCRIPTOR_SHARE: u64 = 4;
 /// Questions to the host's name server at once; more are dropped, and asked again by who asks.
 const MAX_QUESTIONS: usize = 256;

@@ -61,13 +61,13 @@ impl<T> AuthorityTable<T> {
             .find_map(|(at, _)| self.by_suffix.get(&lower[at..]))
     }
 
-    /// How many names there are.
+    /// Returns the number of names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_name.len() + self.by_suffix.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the table has no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

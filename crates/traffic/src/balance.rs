@@ -1,6 +1,7 @@
-//! Endpoint choice. What a worker balances by is its own (`vitals`); who is asked at all is decided when that changes
-//! (`tiers`); a choice is then constant work, or the logarithm of the endpoints' number: the better of two (`two`), each in
-//! turn (`rotation`), or whose the request's key is (`ring`, `key`).
+//! Endpoint selection of one worker. Each worker has its own measurements (`vitals`). The groups that may be selected
+//! are decided when endpoints change (`tiers`). A choice takes constant time, or the logarithm of the endpoints'
+//! number: the better of two (`two`), round robin (`rotation`), or consistent hashing of the request's key (`ring`,
+//! `key`).
 
 mod alias;
 mod key;
@@ -20,7 +21,7 @@ pub use two::{Cost, TwoChoices};
 pub use vitals::{EWMA_DECAY, EWMA_INITIAL, MAX_PENALTY, PENALTY, SlowStart, Vitals};
 pub use zones::Zones;
 
-/// How endpoints of a group are chosen.
+/// Algorithm that selects an endpoint of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
     /// The better of two, by what the caller says each costs: by default latency and load.
@@ -86,7 +87,7 @@ impl Balancer {
                 if of.warmth(first) >= 1.0 {
                     return Some(first);
                 }
-                // Who warms up lets some of its turns pass.
+                // An endpoint that warms up skips some of its turns.
                 let takes = |place: usize, random: u64| two::is_warm(of.warmth(place), random);
                 let mut turns = (0..WARM_TURNS).map(|turn| match turn {
                     0 => Some(first),

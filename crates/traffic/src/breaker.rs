@@ -1,10 +1,10 @@
-//! Circuit breakers: how much of each thing may be under way to a destination at once, in the whole proxy. What is over is
+//! Circuit breakers: limits on a destination's connections and requests in the whole proxy. A request over a limit is
 //! refused at once; nothing waits here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// What is limited.
+/// Limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// Connections: Istio's `tcp.maxConnections`.
@@ -41,7 +41,7 @@ impl Limits {
     }
 }
 
-/// A destination's breaker, shared by workers. What has no limit is not counted, so that it costs nothing.
+/// A destination's breaker, shared by workers. A resource without a limit is not counted, so that it costs nothing.
 #[derive(Debug, Default)]
 pub struct Breaker {
     limits: Limits,
@@ -56,7 +56,8 @@ pub struct Held {
 }
 
 impl Breaker {
-    /// With these limits. Who changes limits makes a new one; what is under way then counts for the old one.
+    /// Creates a breaker with these limits. A change of limits makes a new breaker; earlier requests then count for
+    /// the old one.
     #[must_use]
     pub fn new(limits: Limits) -> Arc<Self> {
         let used = Default::default();
@@ -76,7 +77,7 @@ impl Breaker {
         Some(Held { of })
     }
 
-    /// How many are under way; 0 where there is no limit.
+    /// Returns the used amount; 0 where there is no limit.
     #[must_use]
     pub fn used(&self, resource: Resource) -> u32 {
         self.used[resource as usize].load(Relaxed)

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How often an endpoint is asked, and how many answers decide.
+/// Interval of an endpoint's health checks, and answers that decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckPolicy {
     /// From one question to the next.
@@ -21,7 +21,7 @@ pub struct CheckPolicy {
 /// First questions are put within this time, spread by lot: a proxy that begins does not ask everybody at once.
 pub const FIRST_WITHIN: Duration = Duration::from_secs(1);
 
-/// What is known of an endpoint.
+/// Health of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// It has not answered yet, and takes traffic.
@@ -66,7 +66,7 @@ impl Checked {
         }
     }
 
-    /// How it stands.
+    /// Returns the endpoint's health.
     pub fn standing(&self) -> Standing {
         match self.standing.load(Relaxed) {
             WELL => Standing::Well,
@@ -75,12 +75,12 @@ impl Checked {
         }
     }
 
-    /// Whether it takes no traffic.
+    /// Returns true if the endpoint takes no traffic.
     pub fn is_unwell(&self) -> bool {
         self.standing.load(Relaxed) == UNWELL
     }
 
-    /// Whether the caller is to ask now, and nobody else; else when somebody is.
+    /// Claims the check that is due for this caller alone; otherwise returns the time of the next check.
     pub fn claim(&self, policy: &CheckPolicy, now: Duration, lot: u64) -> Result<(), Duration> {
         let due = self.next.load(Relaxed);
         let next = match due {

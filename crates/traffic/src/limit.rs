@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::hash::xxh64;
 
-/// How many requests, and how fast they are allowed again.
+/// Rate of requests: a burst, and the speed at which it refills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Requests that may come at once.
@@ -37,12 +37,12 @@ pub enum RateError {
 /// Longest time in which a bucket may fill up.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// What became of a request.
+/// Verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it may pass.
+    /// True if the request may pass.
     pub allowed: bool,
-    /// How many more may at once.
+    /// Further requests that may pass at once.
     pub remaining: u32,
     /// When the bucket is full again.
     pub full_in: Duration,
@@ -122,14 +122,14 @@ impl Verdict {
     }
 }
 
-/// What somebody else, who counts for several proxies, said of one limit.
+/// Quota of one limit, from a service that counts for several proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Requests in each window.
     pub requests: u32,
-    /// How long that is.
+    /// Length of the window.
     pub window: Duration,
-    /// How many more may come.
+    /// Requests that are left.
     pub remaining: u32,
     /// When the next window begins.
     pub reset_in: Duration,
@@ -195,8 +195,8 @@ impl Bucket {
     }
 }
 
-/// What requests are told apart by: hashed, so that long names take no room. The seed is the proxy's own secret, so that
-/// nobody outside can choose a key that falls together with another's.
+/// Key that tells requests apart: a hash, so that long names take no room. The seed is the proxy's own secret, so
+/// that no client can choose a key that collides with another's.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitKey(u64);
 
@@ -268,7 +268,7 @@ impl KeyedBuckets {
             let Some(free) = own.iter().find(|slot| slot.1.load(Relaxed) <= now) else {
                 return shared;
             };
-            // Where two want it at once the loser looks again.
+            // If two threads want it at once, the loser looks again.
             let was = free.0.load(Relaxed);
             if was != key && free.0.compare_exchange(was, key, Relaxed, Relaxed).is_ok() {
                 return free;

@@ -16,15 +16,16 @@ pub struct OutlierPolicy {
     pub consecutive_local: Option<u32>,
     /// Endpoints that succeed far less often than the others.
     pub success_rate: Option<SuccessRate>,
-    /// How often success rates are compared, and how long a return must last to shorten the next time out by a step.
+    /// Interval of comparing success rates. It is also the time that an endpoint must stay in before its next
+    /// ejection gets a step shorter.
     pub interval: Duration,
-    /// How long it is out the first time; each further time that much longer.
+    /// Length of the first ejection; each further one is that much longer.
     pub base_ejection: Duration,
-    /// How long it is out at most.
+    /// Longest ejection.
     pub max_ejection: Duration,
-    /// How many in 100 may be out at once; of two or more, one always may, unless this is 0.
+    /// Percentage of endpoints that may be ejected at once. Of two or more, one always may, unless this is 0.
     pub max_ejection_percent: u32,
-    /// How many in 100 must stay in.
+    /// Percentage of endpoints that must stay in.
     pub min_health_percent: u32,
 }
 
@@ -44,7 +45,7 @@ impl Default for OutlierPolicy {
     }
 }
 
-/// Who succeeds less often than the mean by more than so many deviations is put out.
+/// Ejects endpoints whose success rate is below the mean by more than a number of deviations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuccessRate {
     /// Endpoints with enough requests that there must be to compare. Envoy: 5.
@@ -53,7 +54,7 @@ pub struct SuccessRate {
     pub request_volume: u32,
     /// Deviations, in thousandths. Envoy: 1900.
     pub deviations_thousandths: u32,
-    /// How many in 100 of those that are found so are put out. Envoy: 100.
+    /// Percentage of these endpoints that are ejected. Envoy: 100.
     pub enforcing_percent: u32,
 }
 
@@ -66,7 +67,7 @@ pub struct Ejection {
     pub reason: Reason,
 }
 
-/// What somebody is put out for.
+/// Reason of an ejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     /// So many bad answers in a row, the last of which was reported now.
@@ -80,7 +81,7 @@ const ROUNDING: f64 = 1e-9;
 /// A request in a tally, of which the lower half counts successes.
 const ONE_REQUEST: u64 = 1 << 32;
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// With this status; a gRPC failure counts as the status that it stands for.
@@ -89,7 +90,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// What is known of one endpoint. Moments are nanoseconds since a fixed one.
+/// State of one endpoint. Moments are nanoseconds since a fixed one.
 #[derive(Debug, Default)]
 struct Record {
     five: AtomicU32,
@@ -133,8 +134,8 @@ impl Outliers {
         }
     }
 
-    /// Of other endpoints, some of which are `old` ones: `was` has the old place of each. Who is out stays out as long as
-    /// as many may be.
+    /// Creates the state for other endpoints, some of which are `old` ones: `was` has the old place of each. An
+    /// ejected endpoint stays ejected as long as the limit allows.
     #[must_use]
     pub fn follow(policy: OutlierPolicy, was: &[Option<usize>], old: &Self) -> Self {
         let new = Self::new(policy, was.len());
@@ -158,7 +159,7 @@ impl Outliers {
         new
     }
 
-    /// How many may be out at once.
+    /// Returns the number of endpoints that may be ejected at once.
     #[must_use]
     pub fn most_out(&self) -> u32 {
         let all = self.records.len() as u64;
@@ -169,7 +170,7 @@ impl Outliers {
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
-    /// Whether an endpoint is out.
+    /// Returns true if an endpoint is ejected.
     pub fn is_out(&self, place: usize, now: Duration) -> bool {
         let record = &self.records[place];
         let until = record.until.load(Relaxed);
@@ -187,7 +188,7 @@ impl Outliers {
         until > nanos(now)
     }
 
-    /// How many are out.
+    /// Returns the number of ejected endpoints.
     pub fn out(&self, now: Duration) -> usize {
         let places = 0..self.records.len();
         places.filter(|place| self.is_out(*place, now)).count()
@@ -208,7 +209,7 @@ impl Outliers {
     /// Counts, and says whether that is enough.
     fn count(&self, record: &Record, outcome: Outcome) -> bool {
         let clear = |counter: &AtomicU32| {
-            // Whoever is well writes nothing that others read.
+            // A healthy endpoint writes nothing that others read.
             if counter.load(Relaxed) > 0 {
                 counter.store(0, Relaxed);
             }
@@ -328,7 +329,7 @@ fn clear_if_answered(outcome: Outcome, record: &Record, clear: impl Fn(&AtomicU3
     }
 }
 
-/// Who succeeds far less often than the others, of successes and requests by place.
+/// Returns the endpoints whose success rate is far below the others', from successes and requests by place.
 #[must_use]
 pub fn unsuccessful(seen: &[(u32, u32)], rule: &SuccessRate) -> Vec<usize> {
     let volume = rule.request_volume.max(1);

@@ -1,6 +1,6 @@
-//! Whether a request may be made once more. The first question is always what the attempt that failed can have done;
-//! only then what the policy wishes and what the budget allows. RFC 9110 section 9.2.2, RFC 9112 section 9.3.1, RFC 9113
-//! section 8.7; why in docs/decisions/0008-resilience.md.
+//! Retry decisions. The state of the failed attempt comes first: could it have had an effect? Then come the policy's
+//! conditions and the budget. RFC 9110 section 9.2.2, RFC 9112 section 9.3.1, RFC 9113 section 8.7; reasons are in
+//! docs/decisions/0008-resilience.md.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub const BUDGET_PERCENT: u32 = 20;
 /// Retries in flight that a destination with little traffic may always have: Envoy's and Istio's default.
 pub const BUDGET_MIN: u32 = 3;
 
-/// What is known of an attempt that gave the client nothing yet.
+/// State of an attempt that gave the client nothing yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
     /// No connection could be opened.
@@ -33,7 +33,7 @@ pub enum Attempt {
     Refused,
     /// The request went out, at least in part, and the connection ended without a word.
     Unanswered {
-        /// Whether the connection had carried other requests before, so that an idle close is the likely reason.
+        /// True if the connection had carried other requests before, so that an idle close is the likely reason.
         reused: bool,
     },
     /// An answer that the policy may wish to have again; nothing of it went to the client.
@@ -43,7 +43,7 @@ pub enum Attempt {
 }
 
 impl Attempt {
-    /// Whether the application provably saw nothing of the request.
+    /// Returns true if the application provably saw nothing of the request.
     #[must_use]
     pub fn untouched(self) -> bool {
         match self {
@@ -52,8 +52,8 @@ impl Attempt {
         }
     }
 
-    /// Whether making the request again cannot repeat an effect, whatever anybody configured: it was untouched, or it is
-    /// idempotent and most likely met an idle close.
+    /// Returns true if a retry cannot repeat an effect, whatever the configuration says. The attempt was untouched,
+    /// or it is idempotent and most likely met an idle close.
     #[must_use]
     pub fn is_harmless(self, idempotent: bool) -> bool {
         self.untouched() || (idempotent && self == Self::Unanswered { reused: true })
@@ -87,7 +87,7 @@ impl Conditions {
         ("internal", 13),
         ("unavailable", 14),
     ];
-    /// What holds when nobody says anything: only what cannot have had an effect.
+    /// Conditions without configuration: only attempts that cannot have had an effect.
     pub const DEFAULT: Self =
         Self(Self::CONNECT_FAILURE.0 | Self::REFUSED.0 | Self::RESET_BEFORE_REQUEST.0);
 
@@ -126,14 +126,14 @@ impl Conditions {
         Self(self.0 | other.0)
     }
 
-    /// Whether any of `other` is in it.
+    /// Returns true if it has any of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// What somebody wishes for the requests of one destination.
+/// Retry policy for the requests of one destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Attempts after the first; 0 turns retries off (a stale pooled connection is replaced all the same).
@@ -142,7 +142,7 @@ pub struct RetryPolicy {
     pub on: Conditions,
     /// `retriable-status-codes`.
     pub statuses: Vec<u16>,
-    /// How long one attempt may take to bring the head of an answer; none: as long as the request may.
+    /// Time that one attempt gets for the head of its response. None: as long as the request.
     pub per_try_timeout: Option<Duration>,
     /// The first backoff, before jitter.
     pub backoff: Duration,
@@ -183,8 +183,8 @@ impl RetryPolicy {
         policy
     }
 
-    /// Whether the policy wishes another attempt after `made` of them, the last of which ended like this. What may have
-    /// had an effect is repeated only when a condition names it.
+    /// Returns true if the policy wants another attempt after `made` of them, the last of which ended like this. It
+    /// repeats an attempt that may have had an effect only if a condition names it.
     #[must_use]
     pub fn wishes(&self, last: Attempt, made: u32) -> bool {
         if made > self.retries {
@@ -205,7 +205,7 @@ impl RetryPolicy {
         }
     }
 
-    /// Whether an answer with this status is worth another attempt.
+    /// Returns true if a response with this status is worth another attempt.
     #[must_use]
     pub fn wishes_status(&self, status: u16) -> bool {
         self.statuses.contains(&status)
@@ -219,13 +219,13 @@ impl RetryPolicy {
             }
     }
 
-    /// Whether a gRPC call that ended with this status, before a message came, is worth another attempt.
+    /// Returns true if a gRPC call that ended with this status, before a message came, is worth another attempt.
     #[must_use]
     pub fn wishes_grpc(&self, status: u32) -> bool {
         self.on.has(Conditions::grpc(status))
     }
 
-    /// How long to wait before attempt `made + 1`: anything up to the doubled base (full jitter), capped.
+    /// Returns the pause before attempt `made + 1`: a random time up to the doubled base (full jitter), capped.
     #[must_use]
     pub fn backoff(&self, made: u32, random: u64) -> Duration {
         let doubled = 1u32 << made.saturating_sub(1).min(16);
@@ -236,7 +236,7 @@ impl RetryPolicy {
     }
 }
 
-/// How much of a destination's traffic may be retries.
+/// Share of a destination's traffic that may be retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryBudget {
     /// Percent of the requests in flight.
@@ -255,7 +255,8 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// Whether one more retry may begin beside `retrying` others, with `active` requests in flight (retries included).
+    /// Returns true if one more retry may begin beside `retrying` others, with `active` requests in flight (retries
+    /// included).
     #[must_use]
     pub fn allows(&self, active: u32, retrying: u32) -> bool {
         let share = u64::from(active) * u64::from(self.percent) / 100;

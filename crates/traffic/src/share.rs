@@ -82,7 +82,7 @@ impl Share {
         self.0
     }
 
-    /// Whether a request is of it.
+    /// Returns true if a request belongs to the share.
     #[must_use]
     pub fn takes(self, random: u64) -> bool {
         below(random, u64::from(Self::WHOLE)) < u64::from(self.0)

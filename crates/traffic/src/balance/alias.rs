@@ -43,13 +43,13 @@ impl Alias {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of weights.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no weights.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
@@ -99,7 +99,7 @@ mod tests {
                 };
                 let found = f64::from(*count) / 100_000.0;
                 assert!((wanted - found).abs() < 0.008, "{weights:?}: {counts:?}");
-                // What has no weight is drawn for no rounding's sake either.
+                // Rounding must not select an entry without weight either.
                 assert!(
                     total == 0.0 || *weight > 0 || *count == 0,
                     "{weights:?}: {counts:?}"

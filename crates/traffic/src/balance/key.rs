@@ -1,5 +1,5 @@
-//! What a request is known by when it is to come to the same endpoint as the last one like it: a header, a cookie, where it
-//! comes from, a parameter. Istio's `consistentHash`, hashed as Envoy hashes it.
+//! Keys of session affinity: a header, a cookie, the source address or a parameter. Requests with the same key go to
+//! the same endpoint. Istio's `consistentHash`, hashed as Envoy hashes it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::hash::xxh64;
 use crate::route::{Request, query_parameter};
 
-/// Whose value decides.
+/// Source of the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
     /// A header, by its name in lower case.
     Header(String),
     /// A cookie.
     Cookie(Cookie),
-    /// Where the connection comes from.
+    /// Source address of the connection.
     SourceIp,
     /// A query parameter.
     Query(String),
@@ -25,15 +25,15 @@ pub enum KeySource {
 pub struct Cookie {
     /// Its name.
     pub name: String,
-    /// Where it is sent back to; `/` if nothing is said.
+    /// Path attribute of the cookie; `/` if not set.
     pub path: Option<String>,
-    /// How long a new one lives: 0 until the browser is closed. Without a time none is given out.
+    /// Lifetime of a new cookie: 0 until the browser is closed. Without a lifetime no cookie is set.
     pub ttl: Option<Duration>,
     /// Further attributes, as written: `Secure`, `SameSite=Lax`.
     pub attributes: Vec<String>,
 }
 
-/// What was found.
+/// Key of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key {
     /// Requests with this key go to one endpoint.

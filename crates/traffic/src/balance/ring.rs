@@ -26,7 +26,7 @@ pub struct Placed<'n> {
 /// Endpoints on a ring.
 #[derive(Debug, Clone)]
 pub struct Ring {
-    /// Where an endpoint's stretch ends, and whose it is.
+    /// End of an endpoint's range on the ring, and the endpoint.
     places: Arc<[(u64, u32)]>,
 }
 
@@ -66,7 +66,7 @@ impl Ring {
         Self { places }
     }
 
-    /// Whose a key is, among those available.
+    /// Selects the endpoint of a key, among those available.
     #[must_use]
     pub fn choose(&self, key: u64, is_available: impl Fn(usize) -> bool) -> Option<usize> {
         let start = self.places.partition_point(|(end, _)| *end < key);
@@ -154,7 +154,7 @@ impl Maglev {
         Self { owners }
     }
 
-    /// Whose a key is, among those available.
+    /// Selects the endpoint of a key, among those available.
     #[must_use]
     pub fn choose(&self, key: u64, is_available: impl Fn(usize) -> bool) -> Option<usize> {
         if self.owners.is_empty() {

@@ -57,7 +57,7 @@ impl Rotation {
         Self { state }
     }
 
-    /// Whose turn it is among those available; `None` when nobody is.
+    /// Selects the next endpoint in rotation among those available; `None` if there is none.
     pub fn choose(&mut self, is_available: impl Fn(usize) -> bool) -> Option<usize> {
         let places = match &self.state {
             State::Even { of, .. } => *of,

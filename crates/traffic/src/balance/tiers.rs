@@ -5,7 +5,7 @@
 use super::zones::{Zones, alike};
 use crate::share::Weights;
 
-/// Where an endpoint stands.
+/// Priority, locality, weight and health of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// 0 is asked first.
@@ -14,13 +14,13 @@ pub struct Place {
     pub locality: u32,
     /// The weight of its locality within the priority; 0 everywhere: localities do not matter.
     pub locality_weight: u32,
-    /// What it weighs itself.
+    /// Weight of the endpoint.
     pub weight: u32,
-    /// Whether it may be asked.
+    /// True if the endpoint may be selected.
     pub healthy: bool,
 }
 
-/// How requests are spread.
+/// Rules for spreading requests over priorities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
     /// A level that is healthy to this part of itself, in hundredths of its parts, still carries all: 140 (Envoy's and
@@ -44,7 +44,7 @@ impl Default for Spread {
 pub struct Group {
     /// Their places in the list that was given, ascending.
     pub members: Box<[u32]>,
-    /// Whether sick ones are among them for want of others.
+    /// True if unhealthy endpoints are members because too few are healthy.
     pub panics: bool,
 }
 
@@ -74,7 +74,7 @@ impl Level {
         }
     }
 
-    /// How much of what it was made for it can carry, up to 100.
+    /// Returns the percentage of its share of requests that a level can carry, up to 100.
     fn carries(&self, spread: &Spread) -> u64 {
         let healthy = self.healthy.len() as u64 * u64::from(spread.overprovisioning_percent);
         (healthy / self.members.len().max(1) as u64).min(100)
@@ -220,12 +220,12 @@ pub struct Locality {
     pub region: String,
     /// `eu-west-1a`.
     pub zone: String,
-    /// What is smaller.
+    /// Locality within the zone.
     pub subzone: String,
 }
 
-/// How far an endpoint is from who asks, as Istio ranks it: 0 the same subzone, 1 the same zone, 2 the same region, 3
-/// elsewhere; and 4 where `failover` says of that region, that another one comes first.
+/// Returns the distance between two localities, as Istio ranks it: 0 the same subzone, 1 the same zone, 2 the same
+/// region, 3 elsewhere. Returns 4 if `failover` names another region as the next one.
 #[must_use]
 pub fn distance(from: &Locality, to: &Locality, failover: &[(String, String)]) -> u32 {
     if from.region != to.region {

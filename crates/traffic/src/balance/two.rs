@@ -2,11 +2,11 @@
 
 use super::alias::Alias;
 
-/// What a choice asks about an endpoint, by its place.
+/// Properties of an endpoint for a choice, by its place.
 pub trait Cost {
-    /// What one more request would cost there; less is better.
+    /// Returns the cost of one more request to the endpoint; less is better.
     fn cost(&self, place: usize) -> f64;
-    /// Whether it may be chosen now.
+    /// Returns true if the endpoint may be selected now.
     fn is_available(&self, place: usize) -> bool;
     /// The share of its weight that it is to have now, up to 1: less while it warms up.
     fn warmth(&self, place: usize) -> f64;
@@ -75,7 +75,7 @@ impl TwoChoices {
     }
 }
 
-/// Whether an endpoint that is warm to this part takes what it was drawn for.
+/// Returns true if an endpoint that is warm to this part takes its turn.
 pub(super) fn is_warm(warmth: f64, random: u64) -> bool {
     warmth >= 1.0 || unit(random) < warmth
 }

@@ -1,27 +1,27 @@
-//! What a worker knows of an endpoint that it balances by: requests in flight, how long answers take, and since when it may
-//! be asked. Owned by one worker, so nothing here is shared.
+//! Measurements of an endpoint for load balancing: requests in flight, latency, and the time from which the endpoint
+//! may be used. One worker owns them, so nothing here is shared.
 //!
-//! Latency is a peak-sensitive moving average (as in Finagle and linkerd2-proxy): a slower answer counts at once, a faster
-//! one by and by, and without answers the estimate fades, so that who was slow is tried again.
+//! Latency is a peak-sensitive moving average (as in Finagle and linkerd2-proxy). A slower answer counts at once, a
+//! faster one by and by. Without answers the estimate fades, so that a slow endpoint is tried again.
 
 use std::time::Duration;
 
-/// How fast an estimate follows: after this time without answers about a third of it is left. Linkerd's default.
+/// Decay time of an estimate: after this time without answers about a third of it is left. Linkerd's default.
 pub const EWMA_DECAY: Duration = Duration::from_secs(10);
 
-/// What is believed of an endpoint nobody has asked yet. Linkerd's default.
+/// Assumed latency of an endpoint without requests. Linkerd's default.
 pub const EWMA_INITIAL: Duration = Duration::from_millis(30);
 
-/// How long an endpoint is left alone that answers 429 or 503 and does not say for how long. Linkerd's default.
+/// Time for which the worker avoids an endpoint that answers 429 or 503 without `Retry-After`. Linkerd's default.
 pub const PENALTY: Duration = Duration::from_secs(5);
 
 /// No endpoint is left alone longer than this for saying so: by `Retry-After` it would take itself out for ever.
 pub const MAX_PENALTY: Duration = Duration::from_secs(300);
 
-/// How new endpoints are given their share, by and by: Istio's `warmup`.
+/// Slow start: a new endpoint gets its share of requests step by step. Istio's `warmup`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowStart {
-    /// How long it takes.
+    /// Duration of the slow start.
     pub window: Duration,
     /// The least share of its weight that an endpoint begins with, in percent; 10 is Istio's and Envoy's.
     pub least_percent: u32,
@@ -96,7 +96,7 @@ impl Vitals {
             took
         } else {
             let weight = decay(now.saturating_sub(self.at));
-            // What fades towards nothing while nobody asks moves towards the answer when one comes.
+            // The estimate moves towards the answer by the weight that it has lost by fading.
             self.estimate * weight + took * (1.0 - weight)
         };
         self.at = now;
@@ -108,7 +108,7 @@ impl Vitals {
         self.shy_until = self.shy_until.max(until);
     }
 
-    /// How long an answer is expected to take, in nanoseconds.
+    /// Returns the expected latency, in nanoseconds.
     #[must_use]
     pub fn latency(&self, now: Duration) -> f64 {
         self.faded(now)
@@ -118,8 +118,8 @@ impl Vitals {
         self.estimate * decay(now.saturating_sub(self.at))
     }
 
-    /// What one more request would have to expect: the latency, plus what is left of the time for which it asked to be left
-    /// alone, for itself and each request before it, of which a heavier endpoint carries more at once.
+    /// Returns the cost of one more request: latency plus the rest of the time for which the endpoint asked to be
+    /// avoided. It is multiplied by the requests in flight and this one; a heavier endpoint carries more at once.
     #[must_use]
     pub fn cost(&self, weight: u32, now: Duration) -> f64 {
         let wait = nanos(self.shy_until.saturating_sub(now));
@@ -154,7 +154,7 @@ fn nanos(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
-/// What is left of an estimate after a time.
+/// Returns the part of an estimate that is left after a time.
 fn decay(passed: Duration) -> f64 {
     (-passed.as_secs_f64() / EWMA_DECAY.as_secs_f64()).exp()
 }

@@ -7,15 +7,15 @@
 //! endpoints   2        2         who asks in b: all stay; so each endpoint takes a quarter
 //! ```
 
-/// Who calls, by zone, as one of the callers knows it.
+/// Callers by zone, as one of the callers knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Zones {
     /// The level of endpoints that is meant, by [`Place::priority`](super::Place::priority). Its zones are its localities; the
     /// caller's own is the first.
     pub priority: u32,
-    /// How many call in each of them. Nobody in our own: nothing is known of who calls.
+    /// Callers in each of these zones. With 0 in the caller's own zone nothing is known of callers.
     pub callers: Box<[u32]>,
-    /// How many call in zones where no endpoint is.
+    /// Callers in zones without endpoints.
     pub elsewhere: u32,
     /// Among fewer endpoints that are well all zones are asked alike.
     pub least: u32,
@@ -48,7 +48,7 @@ impl Zones {
         let total: u64 = weights.iter().sum();
         let all: u64 = self.callers.iter().copied().map(u64::from).sum();
         let all = all + u64::from(self.elsewhere);
-        // What the endpoints of a zone can take, and what its callers bring, over one denominator.
+        // Capacity of a zone's endpoints, and load of its callers, over one denominator.
         let takes = |weight: u64| u128::from(weight) * u128::from(all);
         let brings = |callers: u32| u128::from(callers) * u128::from(total);
         let kept = part(takes(*own).min(brings(*ours)), brings(*ours));

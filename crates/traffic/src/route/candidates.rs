@@ -11,7 +11,7 @@ use super::matching::{ClaimMatch, FieldMatch, Request, TextMatch, ValueMatch, qu
 use super::regex::{MAX_SET, Regex, RegexSet};
 use super::texts::Texts;
 
-/// What a match asks besides what it was found by.
+/// Condition of a match, besides the key of its index.
 #[derive(Debug, Clone)]
 pub(super) enum Condition {
     Method(TextMatch),
@@ -82,7 +82,7 @@ impl Entry {
     }
 }
 
-/// What a value is asked of.
+/// Part of a request that has the value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Method,
@@ -148,7 +148,7 @@ impl Default for Candidates {
 const MANY: usize = 8;
 
 impl Candidates {
-    /// Arranges entries, numbered ascending. What they are found by is taken off their conditions.
+    /// Arranges entries, numbered ascending. Removes the conditions that the index already checks.
     pub(super) fn new(mut of: Vec<u32>, entries: &mut [Entry]) -> Self {
         let first = of.first().copied().unwrap_or(u32::MAX);
         let plain = |id: &u32| entries[*id as usize].conditions.is_empty();
@@ -223,7 +223,7 @@ fn take_sets(of: &mut Vec<u32>, entries: &[Entry]) -> Vec<Set> {
     sets
 }
 
-/// What most entries want an exact value of, if many do.
+/// Returns the key for which most entries want an exact value, if many do.
 fn commonest(of: &[u32], entries: &[Entry]) -> Option<Key> {
     let mut wanted: BTreeMap<Key, usize> = BTreeMap::new();
     for id in of {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::AuthorityTable;
 
-/// What stands for every name, and for none.
+/// Name that stands for every name, and for none.
 const ANY: &str = "*";
 
 /// One alternative of a route: all of it must hold.
@@ -35,7 +35,7 @@ pub struct ConnectionTable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     subnet: Option<(IpAddr, u8)>,
-    /// How close its name is: its length, and more where it is no pattern.
+    /// Closeness of its name: its length, and more if it is no pattern.
     closeness: usize,
     route: usize,
 }
@@ -45,7 +45,7 @@ impl Entry {
         self.subnet.is_none_or(|subnet| contains(subnet, called))
     }
 
-    /// What comes first, the less.
+    /// Returns the sort key; the smallest comes first.
     fn rank(&self) -> (Reverse<u8>, Reverse<usize>, usize) {
         let prefix = self.subnet.map_or(0, |(_, prefix)| prefix + 1);
         (Reverse(prefix), Reverse(self.closeness), self.route)
@@ -113,7 +113,7 @@ impl ConnectionTable {
         Some(found.route)
     }
 
-    /// Whether it takes a name of TLS to choose.
+    /// Returns true if the choice depends on the TLS server name.
     #[must_use]
     pub fn asks_for_names(&self) -> bool {
         !self.by_name.is_empty() || self.any_name.iter().any(|entry| entry.closeness > 0)
@@ -136,7 +136,7 @@ fn covers(pattern: &str, name: &str) -> bool {
 fn contains((network, prefix): (IpAddr, u8), address: IpAddr) -> bool {
     let same = |ours: u128, theirs: u128, bits: u8| {
         let free = u32::from(bits.saturating_sub(prefix));
-        // Where all bits are free both are none.
+        // If all bits are free, both results are None.
         ours.checked_shr(free) == theirs.checked_shr(free)
     };
     match (network, address.to_canonical()) {

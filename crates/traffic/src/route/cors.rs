@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::matching::{Request, TextMatch};
 
-/// Whose pages may ask.
+/// Origin whose pages may send requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Anybody's: `*`.
@@ -45,7 +45,7 @@ impl Origin {
 /// A route's policy. In lists, `*` stands for all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cors {
-    /// Whose pages may ask.
+    /// Origins whose pages may send requests.
     pub origins: Vec<Origin>,
     /// By which methods.
     pub methods: Vec<String>,
@@ -53,15 +53,16 @@ pub struct Cors {
     pub headers: Vec<String>,
     /// Which headers of answers they may read.
     pub expose: Vec<String>,
-    /// How long a browser may remember the answer to a preflight, in seconds.
+    /// Time for which a browser may cache the answer to a preflight, in seconds.
     pub max_age: Option<u64>,
-    /// Whether they may ask with what the browser knows of its user.
+    /// True if requests may carry the browser's credentials of its user.
     pub credentials: bool,
-    /// Whether a preflight from elsewhere goes on to the application (Istio's default) or is answered here, without leave.
+    /// True if a preflight from another origin goes on to the application (Istio's default). False: the proxy answers
+    /// it, without permission.
     pub forward_unmatched: bool,
 }
 
-/// What becomes of a request.
+/// Decision on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorsDecision {
     /// It goes on, and its answer stays as it is: it is not from another origin, or from one that has no leave.
@@ -76,7 +77,7 @@ pub enum CorsDecision {
 pub type CorsField = (&'static str, String);
 
 impl Cors {
-    /// What becomes of a request.
+    /// Decides on a request.
     #[must_use]
     pub fn decide(&self, request: &(impl Request + ?Sized)) -> CorsDecision {
         let origin = request.header("origin").filter(|origin| !origin.is_empty());
@@ -130,8 +131,8 @@ impl Cors {
         CorsDecision::Answer(fields)
     }
 
-    /// Who has leave. An origin is named unless anybody may ask as nobody in particular; then caches are told that the
-    /// answer is of that origin.
+    /// Fields that permit an origin. They name the origin, unless any origin may ask without credentials. With a
+    /// named origin they tell caches that the answer depends on it.
     fn leave(&self, origin: &[u8]) -> Vec<CorsField> {
         let anybody = !self.credentials && self.origins.contains(&Origin::Any);
         let mut fields = match (anybody, std::str::from_utf8(origin)) {

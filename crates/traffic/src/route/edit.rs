@@ -1,7 +1,7 @@
-//! What a route does to headers, in Envoy's order: first takes off, then sets, then adds. A header that is both taken off
-//! and set is therefore there in the end.
+//! Header edits of a route, in Envoy's order: first remove, then set, then add. A header that is both removed and set
+//! is therefore present in the end.
 
-/// What a route does to the headers of a request or of a response.
+/// Header edits of a route, for a request or a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeaderEdits {
     /// Names to take off.
@@ -52,7 +52,7 @@ const FRAMING: [&str; 8] = [
     "upgrade",
 ];
 
-/// Whether a header by this name is the authority, which is no header of its own: HTTP/1.1 calls it `Host`, HTTP/2 `:authority`.
+/// Returns true for the authority, which is no header of its own: HTTP/1.1 calls it `Host`, HTTP/2 `:authority`.
 #[must_use]
 pub fn is_authority(name: &str) -> bool {
     name.eq_ignore_ascii_case("host") || name.eq_ignore_ascii_case(":authority")
@@ -73,7 +73,7 @@ fn is_value(value: &str) -> bool {
 }
 
 impl HeaderEdits {
-    /// Whether there is nothing to do.
+    /// Returns true if there is nothing to edit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()

@@ -1,10 +1,10 @@
-//! What the conditions of a route mean, one by one. The index must agree with this; it is also what explanations say.
+//! Conditions of a route, one by one. The index must agree with them; explanations show them, too.
 
 use std::borrow::Cow;
 
 use super::regex::{Regex, RegexError};
 
-/// What a table must know of a request. Nothing of it is copied.
+/// View of a request for the route table. Nothing of it is copied.
 pub trait Request {
     /// `GET`; case counts.
     fn method(&self) -> &[u8];
@@ -14,20 +14,21 @@ pub trait Request {
     fn authority(&self) -> &[u8];
     /// The path without query and fragment.
     fn path(&self) -> &[u8];
-    /// What follows the first `?`; empty without one.
+    /// The text after the first `?`; empty without one.
     fn query(&self) -> &[u8];
     /// The values of a header, joined by a comma where there are several; `name` is lower case. By either of its names
     /// ([`is_authority`](super::is_authority)) the authority is one, as in Envoy.
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
-    /// Whether its verified token has a claim at this path of which `is` holds, or of one value of it where it is a list. What is
-    /// no text (the list itself, too) is shown as none. A request without a verified token has none.
+    /// Returns true if the verified token has a claim at this path for which `is` holds. In a list, one value is
+    /// enough. A value that is no text (the list itself, too) is given as None. A request without a verified token
+    /// has no claims.
     fn claim(&self, path: &[String], is: &dyn Fn(Option<&[u8]>) -> bool) -> bool {
         let _ = (path, is);
         false
     }
 }
 
-/// What a text must be.
+/// Condition on a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextMatch {
     /// This, byte by byte.
@@ -41,7 +42,7 @@ pub enum TextMatch {
 }
 
 impl TextMatch {
-    /// Whether it is.
+    /// Returns true if the text matches.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         match self {
@@ -53,7 +54,7 @@ impl TextMatch {
     }
 }
 
-/// What a header or a parameter must be.
+/// Condition on a header or a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueMatch {
     /// There, with any value.
@@ -69,7 +70,7 @@ pub enum ValueMatch {
 pub struct FieldMatch {
     /// A header's name in lower case; a parameter's as written.
     pub name: String,
-    /// What it must be.
+    /// Condition on its value.
     pub value: ValueMatch,
 }
 
@@ -113,7 +114,7 @@ impl FieldMatch {
 pub struct ClaimMatch {
     /// The claim, and names within it.
     pub path: Vec<String>,
-    /// What it must be, or one of the values of a list.
+    /// Condition on its value, or on one of the values of a list.
     pub value: ValueMatch,
     /// It must not be so.
     pub without: bool,
@@ -153,7 +154,7 @@ pub fn query_parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     None
 }
 
-/// What a path must be; always without its query.
+/// Condition on a path; always without its query.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PathMatch {
     /// Anything.
@@ -205,7 +206,7 @@ pub(super) fn without_slash(prefix: &str) -> &str {
     prefix.strip_suffix('/').unwrap_or(prefix)
 }
 
-/// Whether a path has the end of a segment here.
+/// Returns true if a segment of the path ends here.
 pub(super) fn ends_segment(path: &[u8], at: usize) -> bool {
     matches!(path.get(at), None | Some(b'/'))
 }
@@ -215,7 +216,7 @@ pub(super) fn ends_segment(path: &[u8], at: usize) -> bool {
 pub struct Match {
     /// On the path.
     pub path: PathMatch,
-    /// Whether the case of the path's letters (ASCII) counts for nothing, where it is not an expression.
+    /// True to ignore the case of the path's letters (ASCII), unless it is an expression.
     pub ignore_case: bool,
     /// On the scheme.
     pub scheme: Option<TextMatch>,
@@ -234,7 +235,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether a request is what this describes.
+    /// Returns true if a request matches.
     #[must_use]
     pub fn matches(&self, request: &(impl Request + ?Sized)) -> bool {
         let holds = |wanted: &Option<TextMatch>, text: &[u8]| {

@@ -8,13 +8,13 @@ use super::matching::{Match, PathMatch, without_slash};
 /// A match of a rule, with what decides between equals.
 #[derive(Debug, Clone)]
 pub struct Ranked<T> {
-    /// What is matched.
+    /// Match of the rule.
     pub wanted: Match,
     /// When the route came into being, in any unit; who does not say when comes after those who do.
     pub created: Option<u64>,
     /// `namespace/name` of the route.
     pub name: String,
-    /// Whatever the caller keeps for it.
+    /// Value that the caller keeps for it.
     pub of: T,
 }
 
@@ -34,7 +34,7 @@ fn age(left: Option<u64>, right: Option<u64>) -> Ordering {
     known_first(left).cmp(&known_first(right))
 }
 
-/// What makes a match come before others: more of it.
+/// Sort key of a match: a more specific one comes first.
 fn specific(wanted: &Match) -> (Reverse<u8>, usize, bool, usize, usize) {
     let (kind, length) = match &wanted.path {
         // A GRPCRoute's service and method; of HTTPRoutes two exact paths are the same or never meet.

@@ -1,10 +1,10 @@
-//! The beginnings of paths that routes ask for: a trie of which only the nodes that matter are kept, and whose depth is
-//! searched by halves (after Waldvogel and others, "Scalable High Speed IP Routing Lookups", 1997).
+//! Path prefixes of routes: a trie that keeps only the nodes that matter, searched by binary search over their
+//! lengths (after Waldvogel and others, "Scalable High Speed IP Routing Lookups", 1997).
 //!
-//! Of the lengths that occur, the middle one is asked first: one hash. Is a beginning of that length known, the longest one
-//! is there or deeper; else it is higher. Where a longer key must be found that way, a marker stands on its way and knows
-//! the longest key that it begins with. So the steps are the logarithm of the *lengths* that occur, not of the keys: one,
-//! if all keys are of one length. From the longest, each leads to the next shorter one that it begins with.
+//! The search begins with the middle of the lengths that occur: one hash. If a prefix of that length is known, the
+//! longest one is there or deeper; otherwise it is shorter. A marker leads the search to a longer key, and knows the
+//! longest key that is its prefix. So the steps are the logarithm of the *lengths* that occur, not of the keys: one,
+//! if all keys are of one length. Each key leads to the next shorter key that is its prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use super::candidates::{Candidates, Entry};
 use super::matching::{Request, ends_segment};
 use super::texts::{Running, Texts};
 
-/// What lies under a key: entries that match wherever the key ends, and those that want a segment to end there.
+/// Entries under a key: entries that match wherever the key ends, and entries that want a segment to end there.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Under<T> {
     pub(super) anywhere: T,
     pub(super) segment: T,
 }
 
-/// What is known of a key.
+/// Node of a key.
 #[derive(Debug, Clone)]
 struct Node {
     length: u32,

@@ -1,4 +1,4 @@
-//! Where a redirect leads: the `Location` of its answer, by Istio's and by Gateway API's rules on schemes and ports.
+//! Redirects: the `Location` of the answer, by Istio's and by Gateway API's rules on schemes and ports.
 
 use super::matching::Request;
 use super::rewrite::PathRewrite;
@@ -21,7 +21,7 @@ pub enum RedirectPort {
     Exact(u16),
 }
 
-/// What is to be asked for instead.
+/// Target of a redirect.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Redirect {
     /// `http` or `https`; the request's if none is said.

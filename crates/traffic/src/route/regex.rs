@@ -18,7 +18,7 @@ pub const MAX_PATTERN: usize = 4_096;
 /// Largest compiled expression, in bytes. About what Istio's bound of 32,768 RE2 instructions comes to.
 pub const MAX_PROGRAM: usize = 1 << 20;
 
-/// What one expression may remember of its way through texts, in bytes; filled only as texts ask for it.
+/// Cache of one expression's automaton, in bytes; filled only as texts need it.
 const CACHE: usize = 256 << 10;
 
 /// Up to so many bytes an expression is compiled to all states that a search can be in, which a search then only follows: nothing is
@@ -30,7 +30,7 @@ const MANY_STATES: usize = 512;
 /// Expressions that are asked at once; more would make what is remembered of them fall out of its cache.
 pub(super) const MAX_SET: usize = 1_024;
 
-/// What a set may remember.
+/// Cache of a set's automaton, in bytes.
 const SET_CACHE: usize = 8 << 20;
 
 /// An expression that describes whole texts.
@@ -110,7 +110,7 @@ impl Regex {
         })
     }
 
-    /// Whether the whole text is what it describes.
+    /// Returns true if the expression matches the whole text.
     #[must_use]
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.compiled {
@@ -128,7 +128,7 @@ impl Regex {
         &self.written
     }
 
-    /// What every text it describes begins with.
+    /// Returns the common prefix of all texts that match.
     pub(super) fn beginning(&self) -> Vec<u8> {
         let literals = Extractor::new().extract(&self.hir);
         literals.longest_common_prefix().unwrap_or_default().into()

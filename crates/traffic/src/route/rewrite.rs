@@ -1,4 +1,5 @@
-//! What a route makes of a path: another one, another beginning, or what an expression says. The query stays as it is.
+//! Path rewrites of a route: another path, another prefix, or a substitution by an expression. The query stays as it
+//! is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,13 +10,13 @@ use regex_automata::nfa::thompson::WhichCaptures;
 use super::regex::{MAX_PROGRAM, RegexError, config, too_large};
 use super::syntax;
 
-/// What becomes of a path.
+/// Rewrite of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathRewrite {
     /// This: Gateway API's ReplaceFullPath, Istio's `redirect.uri`.
     Full(String),
-    /// This instead of the bytes that matched: Istio's `rewrite.uri` and `prefixRewrite`. Where an exact path or an
-    /// expression matched, instead of the whole path.
+    /// Replaces the bytes that matched: Istio's `rewrite.uri` and `prefixRewrite`. After an exact path or an
+    /// expression, replaces the whole path.
     Prefix(String),
     /// This instead of the segments that matched: Gateway API's ReplacePrefixMatch. One slash stands between it and what
     /// follows, and at the beginning, whatever is written.
@@ -91,7 +92,7 @@ impl RegexRewrite {
         &self.pattern
     }
 
-    /// What its matches give way to, as it is written.
+    /// Returns the substitution, as it is written.
     #[must_use]
     pub fn substitution(&self) -> &str {
         &self.substitution

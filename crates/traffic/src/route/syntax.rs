@@ -12,7 +12,7 @@ use regex_syntax::hir::translate::TranslatorBuilder;
 
 use super::regex::{MAX_PATTERN, RegexError};
 
-/// How deep groups may lie in each other.
+/// Maximum depth of nested groups.
 const MAX_DEPTH: u32 = 100;
 
 /// Reads an expression.
@@ -147,7 +147,7 @@ fn ascii(class: &ClassPerl) -> ClassBracketed {
     }
 }
 
-/// What `{*}` and `{**}` stand for, but for the slash.
+/// Characters for which `{*}` and `{**}` stand, without the slash.
 const UNESCAPED: &str = r"A-Za-z0-9\-._~%!$&'()+,;:@=*";
 
 /// A path template as an expression.

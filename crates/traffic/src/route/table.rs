@@ -24,8 +24,8 @@ pub struct Chosen {
     pub route: usize,
     /// The place of the alternative that matched, among the route's.
     pub alternative: usize,
-    /// How many bytes of the path a prefix stands for, where one matched; a route that asks nothing of the path counts as
-    /// one with the prefix `/`, as in Istio. None: the whole path.
+    /// Bytes of the path that a prefix matched. A route without a condition on the path counts as one with the prefix
+    /// `/`, as in Istio. None: the whole path.
     pub matched: Option<usize>,
 }
 
@@ -139,7 +139,7 @@ fn matched(path: &PathMatch) -> Option<u32> {
     }
 }
 
-/// What a match asks besides a path that is found by its text; what costs least comes first.
+/// Returns the conditions of a match besides a path that the index finds; the cheapest come first.
 fn conditions(wanted: Match) -> Vec<Condition> {
     let mut conditions = Vec::new();
     conditions.extend(wanted.method.map(Condition::Method));

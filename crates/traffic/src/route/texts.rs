@@ -55,7 +55,7 @@ fn mix(state: u64, word: u64) -> u64 {
 #[derive(Debug, Clone)]
 pub(super) struct Texts<const FOLD: bool> {
     bytes: Box<[u8]>,
-    /// Where each text ends in `bytes`; it begins where the one before it ends.
+    /// End of each text in `bytes`; a text begins at the end of the one before.
     ends: Box<[u32]>,
     /// Hash and number of a text, found from the hash's place onward; a power of two, at most half full.
     slots: Box<[(u32, u32)]>,

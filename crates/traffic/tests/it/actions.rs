@@ -1,4 +1,4 @@
-//! What a chosen route does: precedence of rules, redirects, CORS.
+//! Actions of a chosen route: precedence of rules, redirects, CORS.
 
 use voile_traffic::route::{
     Cors, CorsDecision, Origin, PathRewrite, Ranked, Redirect, RedirectPort, Regex, TextMatch,

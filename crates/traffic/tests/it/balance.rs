@@ -1,4 +1,5 @@
-//! Where requests go among endpoints: shares by weight, keys that stay, priorities that fail over, who is slow or sick.
+//! Spread of requests over endpoints: shares by weight, keys that stay, priorities that fail over, slow and unhealthy
+//! endpoints.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -50,7 +51,7 @@ impl Endpoints {
         Balancer::new(algorithm, &of, || random.u64(..))
     }
 
-    /// How many of so many requests each gets, all at once or one after the other.
+    /// Returns the number of requests that each endpoint gets, all at once or one after the other.
     fn counts(&self, algorithm: Algorithm, requests: u32, at_once: bool) -> Vec<u32> {
         let mut random = Rng::with_seed(8);
         let mut balancer = self.balancer(algorithm, &mut random);

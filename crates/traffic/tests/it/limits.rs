@@ -1,5 +1,5 @@
-//! What is put out, refused or allowed again: outliers, breakers, rates. Bounds hold at every moment and whatever workers do at
-//! once.
+//! Outliers, circuit breakers and rate limits: ejections, refusals and recovery. Limits hold at every moment,
+//! whatever workers do at once.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -116,7 +116,7 @@ fn never_more_are_out_than_may_be() {
         (0..endpoints).for_each(|place| fail(&outliers, place, S));
         let said = (outliers.most_out(), outliers.out(S));
         assert_eq!(said, (wanted, wanted as usize), "{endpoints} {most} {stay}");
-        // Whoever is back makes room, though nobody asked about it.
+        // An endpoint that is back makes room, even if nothing has queried its state.
         (0..endpoints)
             .rev()
             .for_each(|place| fail(&outliers, place, 40 * S));
@@ -250,7 +250,7 @@ fn as_many_of_those_that_succeed_less_often_are_put_out_as_is_said() {
         let mut put_out = 0;
         for interval in 1..=1_000 {
             let now = interval * 10 * S + interval * Duration::from_nanos(7_919);
-            // What was counted since the last comparison is compared with the first answer of the next interval.
+            // The first answer of the next interval triggers the comparison of earlier counts.
             put_out += outliers.report(0, Outcome::Answered(200), now).len();
             for (place, status) in [(0, 200), (1, 200), (2, 500)] {
                 outliers.report(place, Outcome::Answered(status), now + S);

@@ -53,7 +53,7 @@ fn a_zone_keeps_what_its_endpoints_can_take() {
         (&[(2, 2, 1), (2, 2, 1)], &[1, 1], 0, 1, &[1000, 0]),
         (&[(2, 2, 1), (2, 2, 1)], &[1, 3], 0, 1, &[1000, 0]),
         (&[(2, 2, 1), (2, 2, 1)], &[3, 1], 0, 1, &[667, 333]),
-        // What Envoy's source reckons as its example.
+        // The example in Envoy's source.
         (
             &[(25, 25, 1), (50, 50, 1), (25, 25, 1)],
             &[40, 40, 20],
@@ -122,7 +122,7 @@ fn a_zone_that_is_not_needed_stands_by() {
     assert_eq!(members, [&[0, 1][..], &[2, 3]], "our own zone comes first");
 }
 
-/// What somebody who asks in `own` sees: its zone first, then the others where endpoints are, and who calls from elsewhere.
+/// View of a caller in `own`: its zone first, then the other zones with endpoints, and callers from elsewhere.
 fn seen(
     own: usize,
     zones: &[((usize, usize, u32), u32)],

@@ -11,10 +11,11 @@ use crate::balance::Endpoints;
 
 const SUBJECT: &str = "cost::balance::subject";
 
-/// What 200 ns, the time promised for a choice, come to in instructions of this profile; optimized code needs a tenth.
+/// Instructions of this profile in 200 ns, the time promised for a choice; optimized code needs a tenth.
 const ENOUGH: u64 = 6_000;
 
-/// Of ten, more by this many percent among ten thousand. What is sorted or queued takes a step more for each doubling.
+/// Growth in percent from ten endpoints to ten thousand. A sorted or queued structure takes a step more for each
+/// doubling.
 const GROWTH_PERCENT: u64 = 120;
 
 /// With weights that differ or not. The ring is a small one: ten thousand times two places.
@@ -77,11 +78,12 @@ fn subject() {
     }
 }
 
-/// How often each choice is made for one time, and how many of these there are; their median is printed.
+/// Choices in one timed round, and the number of rounds; their median is printed.
 const CHOICES: u32 = 200_000;
 const ROUNDS: usize = 11;
 
-/// What a choice takes, for docs/decisions/0026: no bound, since a time says as much of the machine.
+/// Prints the time of a choice, for docs/decisions/0026. It checks no bound, since a time depends on the machine,
+/// too.
 #[test]
 #[ignore = "prints nanoseconds, for people: cargo test --release -p voile-traffic --test it -- --ignored --nocapture cost::balance::times"]
 fn times() {

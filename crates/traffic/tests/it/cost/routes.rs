@@ -28,7 +28,7 @@ fn numbers() -> Vec<usize> {
     [1, 10, 100, 300].into_iter().chain(more).collect()
 }
 
-/// How the routes of a table are made.
+/// Shape of a table's routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Shape {
     Exact,
@@ -142,12 +142,12 @@ fn subject() {
     }
 }
 
-/// How often a route is chosen for one time, and how many of these there are; their median is printed.
+/// Choices in one timed round, and the number of rounds; their median is printed.
 const CHOICES: u32 = 100_000;
 const ROUNDS: usize = 11;
 
-/// What a choice takes, for docs/decisions/0026: no bound, since a time says as much of the machine. Which route is hit is drawn, so that
-/// a large table is not read at the same few places.
+/// Prints the time of a choice, for docs/decisions/0026. It checks no bound, since a time depends on the machine,
+/// too. Each request hits a random route, so that a large table is not read at the same few places.
 #[test]
 #[ignore = "prints nanoseconds, for people: cargo test --release -p voile-traffic --test it -- --ignored --nocapture cost::routes::times"]
 fn times() {
