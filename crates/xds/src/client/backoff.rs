@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt: 10 ms, doubling to 15 s (ztunnel's numbers), each with jitter, so that a
+//! Wait before the next connection attempt: 10 ms, doubling to 15 s (ztunnel's numbers), each with jitter. So a
 //! thousand proxies that lost one control plane do not come back in the same millisecond.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to wait now; `random` is 0 to 1 and picks from the upper half of the wait.
+    /// The wait before the next attempt; `random` is 0 to 1 and picks from the upper half of the wait.
     pub fn wait(&mut self, random: f64) -> Duration {
         let full = self.next;
         self.next = (full * 2).min(BACKOFF_LONGEST);

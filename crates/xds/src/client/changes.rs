@@ -1,5 +1,5 @@
-//! What callers want since the driver last looked. Their words are merged, and the last one counts; but a name that was let
-//! go and is asked for again is more than a name that was never let go: its caller has forgotten what it held.
+//! Subscription changes since the driver last looked. Changes of one name are merged, and the last one counts. An
+//! unsubscribe followed by a subscribe is kept as both: the caller has forgotten the resource that it held.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use voile_proto::discovery::DeltaDiscoveryRequest;
 
 use super::subscriptions::Subscriptions;
 
-/// What is wanted of one name.
+/// Wish for one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Wanted,
@@ -22,12 +22,12 @@ enum Wish {
 pub struct Changes(BTreeMap<(Arc<str>, Arc<str>), Wish>);
 
 impl Changes {
-    /// How many names were spoken of.
+    /// Number of names with a change.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nobody said anything.
+    /// Returns true if there is no change.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,5 +1,5 @@
-//! How the client reaches the control plane and proves who it is: TLS verified against the mesh's root, and a token or
-//! certificate read anew for each connection, so that rotation needs nothing but a rewritten file.
+//! Connects the client to the control plane and proves its identity: TLS verified against the mesh's root, and a token or
+//! certificate read anew for each connection. So rotation needs nothing but a rewritten file.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -23,14 +23,14 @@ const MAX_WAYS: usize = 256;
 /// noticed. HTTP/2 pings (ztunnel has them every 30 s) would do the same, and wake two processes each time: an idle proxy
 /// must not wake. A control plane that is there and says nothing is the driver's to notice, when it asks for something.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-/// How long its question may stay unanswered before it asks again.
+/// Time after which an unanswered keep-alive question is repeated.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Questions unanswered after which the connection is lost.
 const KEEPALIVE_RETRIES: u32 = 2;
 /// Largest token file: Kubernetes' tokens are about 1 KB.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
-/// Where the control planes are and how they are known.
+/// Addresses of the control planes, and the root that verifies them.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     /// `https://host:port` of each; `http://` only for a plaintext control plane on this machine. They are equals, and so is
@@ -38,7 +38,7 @@ pub struct ClientConfig {
     pub addresses: Vec<String>,
     /// PEM file of the roots that the control plane's certificate is verified against; needed for `https`.
     pub root_certificate: Option<PathBuf>,
-    /// Who we say we are (not trusted by anybody; for the control plane's status page).
+    /// Our own node description (trusted by no server; for the control plane's status page).
     pub node: Node,
 }
 
@@ -58,7 +58,7 @@ pub enum Credential {
     Anonymous,
 }
 
-/// Where credentials come from; asked before each connection. May block briefly (a small file).
+/// Source of credentials; read before each connection. May block briefly (a small file).
 pub trait CredentialSource: Send + Sync + 'static {
     /// The credential to use now.
     fn credential(&self) -> std::io::Result<Credential>;
@@ -101,7 +101,7 @@ pub enum ClientError {
     Setup {
         /// The control plane.
         address: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
     /// Nobody answers, or TLS failed.
@@ -117,7 +117,7 @@ pub enum ClientError {
     Again {
         /// The control plane.
         address: String,
-        /// What it said.
+        /// Error text of the connection.
         reason: String,
     },
     /// The stream was refused or broke.
@@ -125,7 +125,7 @@ pub enum ClientError {
     Stream {
         /// The control plane.
         address: String,
-        /// What it said.
+        /// Status text of the control plane.
         status: String,
     },
 }
@@ -179,7 +179,7 @@ async fn lookup(host: &str, port: u16) -> Vec<SocketAddr> {
     found
 }
 
-/// Where to connect to: the address itself, or one that its name stands for, which is called by the name.
+/// Endpoint to connect to: the address itself, or an address that its name resolves to. The authority remains the name.
 fn endpoint(way: &Way) -> Result<Endpoint, String> {
     let written: Uri = way.address.parse().map_err(|error| format!("{error}"))?;
     let Some(resolved) = way.resolved else {

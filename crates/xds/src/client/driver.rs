@@ -28,8 +28,8 @@ use crate::generated::ads::aggregated_discovery_service_client::AggregatedDiscov
 const MAX_WANTED_NAMES: usize = 100_000;
 /// Largest response that is taken, in bytes. Our control plane sends at most a few megabytes at once; istiod may send all it knows.
 const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
-/// How long a stream that answers must last to count as a success. Whoever answers and turns away at once, as istiod does with types
-/// that it keeps from others, is else asked without a pause.
+/// Time that an answering stream must last to count as a success. Without it the client would retry without a pause a server that
+/// answers and then ends the stream at once. istiod does so for types that it withholds.
 const STEADY: Duration = Duration::from_secs(1);
 /// Requests waiting for the transport; one ACK per response and one merged change at a time need no more.
 const REQUEST_QUEUE: usize = 16;
@@ -64,7 +64,7 @@ impl Drop for Inner {
 /// Code of a complaint about the application, as Istio's agent says it.
 const UNWELL: i32 = 500;
 
-/// How the application is: well, or what is wrong with it.
+/// Health of the application: healthy, or the text of its complaint.
 pub type Health = Result<(), String>;
 
 /// Changes nobody has sent yet.
@@ -75,7 +75,7 @@ struct Commands {
     news: Notify,
 }
 
-/// What is said once on each stream, if there is anything to say.
+/// A message that each stream sends once, if there is one.
 #[derive(Debug)]
 struct Once<T> {
     word: Option<T>,
@@ -105,17 +105,17 @@ impl<T> Once<T> {
     }
 }
 
-/// What the open stream's server was told besides what is asked.
+/// Messages to the open stream's server besides subscriptions.
 #[derive(Debug, Default)]
 struct Told {
-    /// How the application is, as far as it is known.
+    /// Health of the application, as far as it is known.
     health: Once<Health>,
-    /// What HealthChecks found.
+    /// Findings of HealthChecks.
     findings: Once<HealthFindings>,
 }
 
 impl Told {
-    /// What must be said of it, once.
+    /// Requests for the messages not yet sent on this stream.
     fn requests(&mut self) -> Vec<DeltaDiscoveryRequest> {
         let request = |type_url: &str, error_detail: Option<Status>| DeltaDiscoveryRequest {
             type_url: type_url.to_owned(),
@@ -145,7 +145,7 @@ impl Told {
         health.into_iter().chain(findings).collect()
     }
 
-    /// Whoever answers now may be another than before.
+    /// Marks all messages as not sent: the server of a new stream may be another one.
     fn begin(&mut self) {
         self.health.told = false;
         // That nothing was found is no news to somebody new.
@@ -163,7 +163,7 @@ impl Commands {
         std::mem::take(&mut *self.lock()).apply(subscriptions)
     }
 
-    /// What is said on a new stream first: whoever answers may be another than before.
+    /// First requests of a new stream: its server may be another one than before.
     fn first(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
         self.apply(subscriptions);
         self.told().begin();
@@ -175,7 +175,7 @@ impl Commands {
         first
     }
 
-    /// What is said when there is something new.
+    /// Requests for everything new since the last call.
     fn news(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
         let mut news = self.apply(subscriptions);
         news.extend(self.told().requests());
@@ -302,7 +302,7 @@ impl XdsClient {
         self.inner.state.clone()
     }
 
-    /// Whether there was a control plane and is none now. One that was never there yet is waited for.
+    /// Returns true if there was a control plane and is none now. The client still waits for one that was never there.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let state = self.state();
@@ -320,9 +320,9 @@ struct Driver {
     publish: watch::Sender<ClientState>,
     backoff: Backoff,
     replicas: Replicas,
-    /// Whom the open stream leads to, or the last one led to.
+    /// Address of the open stream's control plane, or of the last one.
     address: String,
-    /// How many ways there were to draw from.
+    /// Number of addresses to draw from.
     ways: u32,
     /// Since when the open stream, or the last one, answers.
     answered: Option<Instant>,
@@ -522,7 +522,7 @@ impl Driver {
     }
 }
 
-/// What happened, without the layers it passed through or the advice for programmers that rustls adds.
+/// Text of the innermost error, without its outer layers and without rustls's advice for programmers.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let last = std::iter::successors(Some(error), |error| error.source()).last();
     let text = last.unwrap_or(error).to_string();

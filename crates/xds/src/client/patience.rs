@@ -1,18 +1,18 @@
-//! How long a control plane may leave unanswered what it was asked for: nothing at all is soon too long, and one name among
-//! others that are answered later. Nothing is asked of an idle proxy's control plane, and no timer runs.
+//! Bounds for unanswered requests. A silent control plane exceeds the bound soon; one name that stays unanswered while
+//! others are answered exceeds it later. An idle proxy's control plane is asked nothing, and no timer runs.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long the control plane may say nothing after it was asked for something. It must answer, if only that there is
-/// nothing; a large mesh takes seconds.
+/// Longest silence of the control plane after a request. It must answer, if only that there is nothing; a large mesh takes
+/// seconds.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// How long one name may stay unanswered while others are answered. A control plane that has much to say is only slow; one
-/// that believes that we hold what we asked for (istiod, when a name is asked for twice) would be waited for until the end
-/// of the stream, which a new one mends.
+/// Longest time for which one name stays unanswered while others are answered. A control plane with much to send is only
+/// slow. A control plane that believes that we hold the resource (istiod, when a name is asked for twice) would never
+/// answer on this stream. A new stream mends that.
 const NAME_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// See the module.
@@ -68,7 +68,7 @@ mod tests {
     }
     use Event::{Asked, Heard};
 
-    /// What happens at which second, and when patience is lost.
+    /// Events by second, and the second at which patience is lost.
     type Row<'a> = (&'a [(u64, Event)], Option<u64>);
 
     #[test]

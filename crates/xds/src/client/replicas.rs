@@ -24,7 +24,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// What is known of them.
+/// State of the replicas.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     /// Those that failed since one was last left in good order, or since all had failed.
@@ -38,7 +38,7 @@ pub(super) struct Replicas {
 impl Replicas {
     /// Draws one of those that have not failed; one of all, when all have. `random` is 0 to 1.
     pub(super) fn draw(&mut self, ways: &[Way], random: f64) -> Option<Way> {
-        // What a name stood for once is not remembered.
+        // Forgets failed addresses that the name no longer resolves to.
         self.failed.retain(|way| ways.contains(way));
         if ways.iter().all(|way| self.failed.contains(way)) {
             self.failed.clear();
@@ -65,7 +65,7 @@ impl Replicas {
         self.failed.clear();
     }
 
-    /// Whether there is somebody else to try.
+    /// Returns true if there is another address to try.
     pub(super) fn has_others(&self) -> bool {
         self.others > 0
     }

@@ -1,4 +1,4 @@
-//! What an operator may ask about the connection to the control plane.
+//! State of the connection to the control plane, for operators.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 /// The client as seen from outside.
 #[derive(Debug, Clone, Default)]
 pub struct ClientState {
-    /// Whether a stream is open and has answered.
+    /// True if a stream is open and has answered.
     pub connected: bool,
     /// The control plane that is asked, or was last.
     pub address: Option<String>,
@@ -30,6 +30,6 @@ pub struct TypeState {
     pub held: usize,
     /// Responses applied.
     pub updates: u64,
-    /// What was refused last, and when.
+    /// Last refusal and its time.
     pub last_rejection: Option<(SystemTime, String)>,
 }

@@ -1,4 +1,4 @@
-//! What the client wants, what it holds, and what it must say next: no sockets, no clock.
+//! Subscriptions of the client: wanted names, held versions, and the next requests. No sockets, no clock.
 //!
 //! ```text
 //! subscribe/unsubscribe ─▶ request          open() ─▶ first request of each type (names wanted, versions held)
@@ -35,7 +35,7 @@ pub struct ResourceUpdate {
     pub body: Vec<u8>,
 }
 
-/// What one response changes.
+/// Changes that one response brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
     /// Type of all its resources.
@@ -46,8 +46,8 @@ pub struct Update {
     pub added: Vec<ResourceUpdate>,
     /// Names of resources that are gone, and names asked for that do not exist.
     pub removed: Vec<Arc<str>>,
-    /// Of these, the names that are asked for: nothing has them. What is not among them was let go, or may have been said
-    /// before it was asked for again, and means nothing but that what was held is gone.
+    /// The names among `removed` that are asked for: no resource has them. Any other removed name was let go, or the server
+    /// removed it before it was asked for again. It only means that the held resource is gone.
     pub absent: Vec<Arc<str>>,
     /// Of `removed`, the names of which nothing was held: nothing goes by them, so that there is nothing is all that is said.
     pub never_held: Vec<Arc<str>>,
@@ -57,7 +57,7 @@ pub struct Update {
     unusable: Vec<Rejection>,
 }
 
-/// A resource that the proxy cannot use. What it held under this name before stays in force.
+/// A resource that the proxy cannot use. The resource held under this name before stays in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// Name of the resource.
@@ -78,7 +78,8 @@ struct Kind {
     /// Names of what is held that the server of the open stream was not told of, since they were asked for: it takes away
     /// nothing that it does not know we hold.
     undeclared: BTreeSet<Arc<str>>,
-    /// How many responses had come when something was last let go on the open stream. The next two may take it away.
+    /// Number of responses at the moment when a name was last let go on the open stream. The next two may take its resource
+    /// away.
     let_go: Option<u64>,
     /// Names asked for since the last response although something was held of them, or they may just have been let go: the
     /// next response may have been made before, and that it takes one away does not answer the question. The one after it was
@@ -86,14 +87,14 @@ struct Kind {
     doubted: BTreeSet<Arc<str>>,
     /// Responses on the open stream.
     responses: u64,
-    /// Whether the first request of this type went out on the open stream.
+    /// True if the first request of this type went out on the open stream.
     announced: bool,
 }
 
 /// A name that was asked for and of which nothing was said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unanswered<'a> {
-    /// How many times something had been asked for when it was.
+    /// Turn at which the name was asked for.
     pub turn: u64,
     /// Its type.
     pub type_url: &'a str,
@@ -136,7 +137,7 @@ impl Subscriptions {
                 .iter()
                 .filter(|name| kind.held.contains_key(*name));
             kind.undeclared = held.cloned().collect();
-            // What is held but wanted no more must be announced too, so that it is told as removed.
+            // A resource that is held but no longer wanted is announced too, so that the server removes it.
             kind.announced = !kind.wanted.is_empty() || !kind.held.is_empty();
             if kind.announced {
                 requests.extend(first_requests(&self.node, type_url, kind));
@@ -171,7 +172,7 @@ impl Subscriptions {
         let mut gone: Vec<Arc<str>> = Vec::new();
         for name in unsubscribe {
             if kind.wanted.remove(&name) {
-                // What it brought counts as held until the server tells that it is removed: another name may stand for it.
+                // Resources of the name count as held until the server removes them: another name may stand for them.
                 kind.owed.remove(&name);
                 kind.unanswered.remove(&name);
                 gone.push(name);
@@ -308,7 +309,8 @@ impl Subscriptions {
             for resource in &update.added {
                 let mut names = resource.aliases.iter().chain([&resource.name]);
                 let refused = rejected.contains(&*resource.name);
-                // Whoever asked for it again has forgotten the older one: what is held by now is of no version.
+                // The caller of a name asked for again has forgotten the older resource: the held one has no version from now
+                // on.
                 if refused && names.any(|name| kind.owed.contains(name)) {
                     let held = kind.held.get_mut(&resource.name);
                     held.into_iter().for_each(|version| *version = NONE.into());
@@ -337,17 +339,17 @@ impl Subscriptions {
         }
     }
 
-    /// How many resources of a type are held.
+    /// Number of held resources of a type.
     pub fn held(&self, type_url: &str) -> usize {
         self.kinds.get(type_url).map_or(0, |kind| kind.held.len())
     }
 
-    /// How often something was asked for.
+    /// Number of turns at which names were asked for.
     pub fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// What was asked for first of that of which nothing was said on the open stream.
+    /// The name that has waited longest for an answer on the open stream.
     pub fn unanswered(&self) -> Option<Unanswered<'_>> {
         let all = self.kinds.iter().flat_map(|(type_url, kind)| {
             kind.unanswered.iter().map(|(name, turn)| Unanswered {
@@ -359,7 +361,7 @@ impl Subscriptions {
         all.min()
     }
 
-    /// How many names of all types are wanted.
+    /// Number of wanted names of all types.
     pub fn wanted(&self) -> usize {
         self.kinds.values().map(|kind| kind.wanted.len()).sum()
     }
@@ -374,9 +376,9 @@ impl Kind {
     }
 }
 
-/// What is said of a type when a stream opens. A server does not send again what we say we hold, but whoever asked for a
-/// name since the last answer may hold nothing of it: those are asked for apart, and a server must answer that. They are
-/// not among what we say we hold either: to istiod what we hold is asked for already, and who asks for that gets no answer.
+/// First requests for a type on a new stream. A server does not send held resources again, but the caller of a name asked for
+/// since the last answer may hold nothing of it. Those names go into a request of their own, which a server must answer. They
+/// are not declared as held either: istiod takes held names as already asked for, and does not answer a request for them.
 fn first_requests(node: &Node, type_url: &str, kind: &Kind) -> Vec<DeltaDiscoveryRequest> {
     if kind.held.is_empty() || kind.owed.is_empty() {
         return vec![first_request(node, type_url, kind, &kind.wanted)];

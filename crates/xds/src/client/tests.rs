@@ -31,7 +31,7 @@ type Answers = mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>;
 
 /// A server that reads and says nothing of its own accord.
 struct Listener {
-    /// What is asked, with the way to answer.
+    /// Requests, each with the channel of its answers.
     heard: mpsc::UnboundedSender<(DeltaDiscoveryRequest, Answers)>,
 }
 

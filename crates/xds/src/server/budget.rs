@@ -1,6 +1,6 @@
-//! What one identity may make the control plane keep and do, over all its streams. A caller proves who it is and is then believed no
-//! further: names, versions and bytes that it says are counted, streams and looks at what it asks for as well. What an identity may
-//! have grows with what the mesh declares (its workloads, and how many resources there are), never with what a caller says.
+//! Budget of one identity: the memory and work that it may cause over all its streams. A proven caller is not trusted beyond its
+//! identity: its names, versions, bytes, streams and lookups are counted. An identity's budget grows with the mesh's declarations
+//! (its workloads, and the number of resources), never with a caller's claims.
 //!
 //! ```text
 //! stream ─ held bytes ─▶ Share ─▶ Account of the identity ─ beyond its Allowance ─▶ RESOURCE_EXHAUSTED, and the stream ends
@@ -22,18 +22,18 @@ pub const MAX_MESSAGE_BYTES_EVER: usize = 32 * 1024 * 1024;
 
 /// Memory that a name costs a stream that asks for it, besides its own bytes: its entries in six sets and tables. An estimate.
 pub(super) const NAME_BYTES: usize = 384;
-/// What a resource costs that a stream was told, in bytes: two shared pointers in a table.
+/// Memory of a sent resource, in bytes: two shared pointers in a table.
 pub(super) const SENT_BYTES: usize = 64;
-/// What an open stream costs that asks for nothing, in bytes, its connection included.
+/// Memory of an open stream that asks for nothing, in bytes, its connection included.
 const STREAM_BYTES: usize = 32 * 1024;
 
-/// What one stream may have kept, in bytes: some ten thousand names that nobody knows.
+/// Memory allowed to one stream, in bytes: some ten thousand names that do not exist.
 pub const HELD_PER_STREAM: usize = 4 * 1024 * 1024;
 /// And for each resource in the mesh: its name asked for under two types, and told.
 pub const HELD_PER_RESOURCE: usize = 1024;
 /// Streams' shares that an identity has whatever its workloads: an old stream and its successor.
 const WHOLE_STREAMS: usize = 2;
-/// What each workload of an identity adds, in bytes: three times what a sidecar with three hundred names costs.
+/// Memory that each workload of an identity adds, in bytes: three times the memory of a sidecar with three hundred names.
 pub const HELD_PER_WORKLOAD: usize = 256 * 1024;
 /// The product: what one identity may have kept in all, in bytes, however many workloads it has. Node proxies, which the operator names,
 /// are told of the whole mesh each, and have what that takes.
@@ -52,13 +52,13 @@ const WORK_PER_RESOURCE: usize = 200;
 const WORK_PER_WORKLOAD: usize = 20_000;
 /// In so much time a burst is earned again: a tenth of a core.
 const WORK_REFILL: Duration = Duration::from_secs(10);
-/// What opening a stream counts as.
+/// Work of opening a stream.
 const OPEN_WORK: usize = 1_000;
-/// What a message counts as, whatever it says.
+/// Work of a message, whatever it contains.
 pub(super) const MESSAGE_WORK: usize = 16;
 /// Bytes of a message that count as one name looked at.
 pub(super) const BYTES_OF_WORK: usize = 64;
-/// What a refusal of ours counts as: it is a line in the log and an event.
+/// Work of one refusal of ours: it is a line in the log and an event.
 pub(super) const REFUSAL_WORK: usize = 2_000;
 
 /// Between two lines about names that an identity may not have.
@@ -66,7 +66,7 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Identities remembered before those without streams are forgotten that have earned their burst again.
 const FEW: usize = 1024;
 
-/// What an identity may have, by what the mesh declares.
+/// Allowance of an identity, by the mesh's declarations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowance {
     /// Workloads that have the identity.
@@ -90,13 +90,13 @@ impl Allowance {
         self.stream_bytes() / SENT_BYTES
     }
 
-    /// What one stream may have kept, in bytes.
+    /// Memory allowed to one stream, in bytes.
     #[must_use]
     pub fn stream_bytes(&self) -> usize {
         HELD_PER_STREAM + self.resources.saturating_mul(HELD_PER_RESOURCE)
     }
 
-    /// What all streams together may have kept, in bytes.
+    /// Memory allowed to all streams of the identity together, in bytes.
     #[must_use]
     pub fn identity_bytes(&self) -> usize {
         let own = self.stream_bytes().saturating_mul(WHOLE_STREAMS);

@@ -1,5 +1,5 @@
-//! What a stream keeps for each type that it asks for: three or four entries, sixteen at most. A B-tree has room for eleven in its
-//! first node, and thousands of streams would each keep that room; a sorted list keeps what there is.
+//! A sorted list of entries by type, for a stream's state: three or four entries, sixteen at most. A B-tree has room for eleven
+//! in its first node, and thousands of streams would each keep that room; a sorted list keeps no spare room.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ impl<V> Default for ByType<V> {
 }
 
 impl<V> ByType<V> {
-    /// Where the entry of a type is, or would be.
+    /// Index of a type's entry, or of its place if it is missing.
     pub(super) fn place(&self, type_url: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(of, _)| (**of).cmp(type_url))
     }
@@ -45,7 +45,7 @@ impl<V> ByType<V> {
         &mut self.0[place].1
     }
 
-    /// What is at a place.
+    /// The entry at an index.
     pub(super) fn at_mut(&mut self, place: usize) -> (&Arc<str>, &mut V) {
         let (of, value) = &mut self.0[place];
         (of, value)

@@ -1,4 +1,4 @@
-//! What the two protocols have in common, so that one driver serves both.
+//! Interface common to both protocol variants, so that one driver serves both.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,24 +19,24 @@ use super::{Resource, Snapshot};
 /// One caller's stream, by whichever protocol.
 pub(super) trait Conversation<C>: Send + 'static {
     type Request: Message + Default + 'static;
-    /// How a resource stands in a response.
+    /// Form of a resource in a response.
     type Entry: Entry;
 
     fn caller(&self) -> &C;
     fn caller_mut(&mut self) -> &mut C;
-    /// What a request says of its sender.
+    /// Node description in a request.
     fn node(request: &Self::Request) -> Option<&Node>;
     /// The type that a request asks for.
     fn asked(request: &Self::Request) -> &str;
-    /// What a request says is wrong.
+    /// Error text in a request.
     fn complaint(request: &Self::Request) -> Option<&str>;
-    /// What it says of it to programs.
+    /// Error details in a request, for programs.
     fn details(request: &Self::Request) -> Option<&[u8]>;
     fn changed(&mut self);
     fn touched(&mut self, type_url: &str, names: Option<Names>);
     /// The sources changed then.
     fn changed_at(&mut self, at: Instant);
-    /// What the caller was told.
+    /// Resources that the caller holds.
     fn held(&self) -> Vec<Held>;
     /// Says by what the stream is to be woken; whether there is anything new among it.
     fn become_known(&mut self, member: &mut Membership) -> bool;
@@ -48,17 +48,18 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn resumes(&self) -> Option<Instant>;
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
     fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
-    /// Whether something must be looked at: what there is may not be what the caller was told.
+    /// Returns true if something must be looked at: the caller's state may be out of date.
     fn is_due(&self) -> bool;
     /// Bytes that are kept for what the caller said, and for what it was told.
     fn kept_bytes(&self) -> usize;
-    /// Whether the last request asked for something, or named something else than before.
+    /// Returns true if the last request asked for something, or changed its names.
     fn asks(&self) -> bool;
-    /// How many names were looked at, because the caller asked, since this was last asked.
+    /// Returns the number of names looked at for the caller since the last call.
     fn take_looked(&mut self) -> usize;
-    /// What was refused since this was last asked, for the log.
+    /// Returns the names refused since the last call, for the log.
     fn take_refused(&mut self) -> Option<RefusedNames>;
-    /// What is said of a type that nobody serves: that there is nothing. Answers to that are not answered.
+    /// Answer to a request of a type without resources: it says that there are none. A later ACK of it gets
+    /// no answer.
     fn unserved(
         request: &Self::Request,
         version: Arc<str>,
@@ -205,7 +206,8 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         self.changed();
     }
 
-    /// What an answer rests on is of other types: all is looked at again, and what is the same is not said.
+    /// Answers depend on resources of other types: all names are looked at again, and unchanged resources
+    /// are not sent.
     fn touched(&mut self, _: &str, _: Option<Names>) {
         self.changed();
     }

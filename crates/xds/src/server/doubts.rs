@@ -1,5 +1,6 @@
-//! Whoever refuses listeners or routes is still led by those that it took before, and these lead to clusters that may be gone by now. So
-//! what it had when it refused something stays with it until it has taken something newer of each that it refused.
+//! Clusters kept for callers that refused routes. A caller that refuses listeners or routes still uses the older ones, which lead
+//! to clusters that may be gone by now. The stream keeps all clusters the caller had at the refusal. They stay until the caller
+//! has accepted a newer version of everything it refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,9 +13,9 @@ pub(super) type Names = BTreeSet<Arc<str>>;
 /// See the module. Bounded by what there ever was at once: nothing is added for a name that is refused again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Doubts {
-    /// What the response under way tells of, by type.
+    /// Names in the response under way, by type.
     told: BTreeMap<Arc<str>, Names>,
-    /// What was refused, and nothing newer of it taken since, by type.
+    /// Refused names of which no newer version was accepted since, by type.
     refused: BTreeMap<Arc<str>, Names>,
     /// The clusters that stay.
     kept: Names,
@@ -65,7 +66,7 @@ impl Doubts {
     }
 }
 
-/// What of that which is gone is not said to be.
+/// Removed names that a response does not report as removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep<'a> {
     Nothing,

@@ -28,12 +28,12 @@ use super::stream::{Ended, Event};
 /// When to look at the clock where nothing ends: never so late that it cannot be reckoned with.
 const SOMETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a stream may last. Without it: for ever.
+/// Lifetime of a stream. Without it the stream has no end.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundedLife {
     /// Its last moment.
     pub until: Instant,
-    /// What the caller is told then (`UNAUTHENTICATED`): whatever it is, it may come back and prove itself anew.
+    /// Reason given to the caller at the end (`UNAUTHENTICATED`). The caller may always come back and prove itself anew.
     pub reason: &'static str,
 }
 
@@ -42,7 +42,7 @@ const FEW_BYTES: usize = 64 * 1024;
 /// Work that is done before it is counted, in names.
 const UNCOUNTED: usize = 4096;
 
-/// What a caller that left the mesh is told.
+/// Reason given to a caller that left the mesh.
 pub const DEPARTED: &str = "this workload is no longer in the mesh";
 /// Why a stream ended of which nobody said why.
 const GONE: &str = "the caller is gone";
@@ -51,7 +51,7 @@ const GONE: &str = "the caller is gone";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// What a stream waits for that joins the mesh; or why it may not.
+/// Result that a joining stream waits for; or the reason of a refusal.
 pub type Admission = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// Hears what happens on streams, for metrics and status pages. Must not block.
@@ -80,7 +80,8 @@ pub trait Observer<C>: Send + Sync + 'static {
     fn sent(&self, id: StreamId, type_url: &str, resources: usize, removed: usize);
     /// Every stream has looked at what was published last, and said what there was to say of it.
     fn settled(&self) {}
-    /// What the caller asks for of a type and may not have, or cannot be said to it, with the reasons; all of it, each time.
+    /// Names of a type that the caller asks for and may not have, or that cannot be expressed, with the reasons; the full set
+    /// each time.
     fn refused(&self, _id: StreamId, _type_url: &str, _absent: &Absent) {}
     /// The stream ended.
     fn closed(&self, id: StreamId, reason: &str);
@@ -102,13 +103,13 @@ pub trait Served {
     fn part(&mut self, reason: &str);
 }
 
-/// What a stream begins with besides what it says.
+/// State that a stream begins with.
 pub(super) struct Begun {
     /// Its share of its identity's budget.
     pub(super) share: Share,
     /// The address that its caller connects from.
     pub(super) peer: Option<IpAddr>,
-    /// How long it may last.
+    /// Lifetime of the stream.
     pub(super) life: Option<BoundedLife>,
 }
 
@@ -130,9 +131,9 @@ pub(super) struct Session<C: 'static, S: Conversation<C>> {
     unsure: bool,
     /// The caller has said its name.
     named: bool,
-    /// Whether it may join the mesh is being found out.
+    /// Pending decision on the caller's admission to the mesh.
     admission: Option<Admission>,
-    /// Whether `member` knows who calls.
+    /// True if `member` knows the caller's names.
     introduced: bool,
     /// The beginning of a message.
     partial: Vec<u8>,
@@ -210,7 +211,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             let mut all = std::mem::take(&mut self.partial);
             all.extend_from_slice(bytes);
             let taken = self.messages(&all, out)?;
-            // What was room for a whole message is not kept for the beginning of the next.
+            // Room for a whole message is not kept for the beginning of the next.
             self.partial = match taken {
                 0 => all,
                 _ => all.split_off(taken),
@@ -222,7 +223,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         }
     }
 
-    /// What the caller may have kept and done for it, as the mesh is now.
+    /// Allowance of the caller in the current mesh.
     fn allowance(&self) -> Allowance {
         let snapshot = self.snapshots.borrow().clone();
         snapshot.allowance(self.stream.caller())
@@ -314,7 +315,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         first.unwrap_or_else(|| Instant::now() + SOMETIME)
     }
 
-    /// What of it has come by now.
+    /// Status with which the stream ends now, if a deadline has passed.
     fn end_of(&mut self, now: Instant) -> Option<Status> {
         let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         if is_over(self.stream.deadline()) {
@@ -372,13 +373,13 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         if let Event::Refused { .. } = event {
             self.uncounted += REFUSAL_WORK;
         }
-        // What is asked for is counted before it is looked at.
+        // The request's work is counted before its names are looked at.
         let asks = self.stream.asks();
         self.count(asks, 0)?;
         Ok(asks)
     }
 
-    /// What there was to say is said.
+    /// Reports that everything due was sent.
     fn settle(&mut self) {
         if std::mem::take(&mut self.busy) && self.member.done() {
             self.observer.settled();
@@ -392,7 +393,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
                 self.farewell = snapshot.farewell(self.stream.caller());
             }
             self.say(&*snapshot, out);
-            // What was published while we were not yet known to depend on it has woken nobody.
+            // A publication before this stream was registered for a name has not woken it.
             if !self.become_known(&*snapshot) || !self.snapshots.has_changed().unwrap_or(false) {
                 return Ok(());
             }
@@ -415,7 +416,7 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
             self.stream.changed_at(at);
         }
         for question in news.questions {
-            // Whoever asked may be gone.
+            // The questioner may be gone.
             let _ = question.send(self.stream.held());
         }
     }

@@ -63,7 +63,7 @@ impl Nonce {
         std::str::from_utf8(&room[at..]).expect("invariant: digits are ASCII")
     }
 
-    /// Whether this is what a caller says.
+    /// Returns true if this is the nonce in a request.
     pub(super) fn is(self, said: &str) -> bool {
         self.digits(&mut [0; NONCE_DIGITS]) == said
     }
@@ -86,7 +86,7 @@ pub(super) struct Due<R> {
     pub(super) removed: Vec<Arc<str>>,
 }
 
-/// How a resource stands in a response: with its name and version (delta), or its content alone (state of the world).
+/// Form of a resource in a response: with its name and version (delta), or its content alone (state of the world).
 pub(super) trait Entry {
     fn length(&self, type_url: &str) -> usize;
     fn write(&self, type_url: &str, out: &mut Vec<u8>);
@@ -241,8 +241,8 @@ pub(super) fn message(bytes: &[u8], most: impl FnOnce() -> usize) -> Result<Opti
     Ok(rest.get(..length))
 }
 
-/// How many fields a message has, counted before it is read: each becomes a text of its own, which takes more room than it does here.
-/// What cannot be counted cannot be read either, and is told so by whoever reads it.
+/// Number of fields of a message, counted before decoding: each becomes a string of its own, which takes more room than here. The
+/// decoder reports an error in a message that cannot be counted.
 pub(super) fn fields(mut message: &[u8]) -> usize {
     let mut number = 0;
     while !message.is_empty() {
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// What a gRPC peer reads.
+    /// Messages that a gRPC peer reads.
     fn read<M: Message + Default>(mut bytes: &[u8]) -> Vec<M> {
         let mut all = Vec::new();
         while let Some(whole) = message(bytes, || usize::MAX).expect("a message that may be read") {

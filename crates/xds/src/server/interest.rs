@@ -1,5 +1,5 @@
-//! Whom a change concerns: streams by what they asked for, so that a change wakes those that must look again and nobody else. A stream
-//! is known by the names it asked for and by what it was told that they stand for; whoever publishes names what has changed.
+//! Index of streams by the names that they depend on, so that a change wakes the streams concerned and no others. A stream
+//! registers the names it asked for and the names they resolved to. A publisher lists the names that changed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -16,7 +16,7 @@ use super::driver::StreamId;
 use super::names::Names;
 use super::stream::Held;
 
-/// What changed between two snapshots, as those who asked would call it.
+/// Changes between two snapshots, by the names that streams asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     everything: bool,
@@ -51,17 +51,17 @@ impl Touched {
         Self { at, ..self }
     }
 
-    /// Whoever asked for anything of this type must look again.
+    /// Every stream that asked for this type must look again.
     pub fn touch_type(&mut self, type_url: &'static str) {
         self.types.insert(type_url);
     }
 
-    /// Whoever asked for this name, or was told that what it asked for is this, must look again.
+    /// Every stream that asked for this name, or whose request resolved to it, must look again.
     pub fn touch(&mut self, type_url: &'static str, name: Arc<str>) {
         self.names.entry(type_url).or_default().insert(name);
     }
 
-    /// Whether who asked for this name, or was told that its question stands for it, must look again.
+    /// Returns true if a stream that asked for this name, or whose request resolved to it, must look again.
     #[must_use]
     pub fn concerns(&self, type_url: &str, name: &str) -> bool {
         let named = || {
@@ -72,7 +72,7 @@ impl Touched {
         self.everything || self.types.contains(type_url) || named()
     }
 
-    /// How many names changed, by type.
+    /// Number of changed names, by type.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, usize)> {
         let real = self.names.iter().filter(|(of, _)| **of != CALLER);
         real.map(|(of, names)| (*of, names.len()))
@@ -85,7 +85,7 @@ impl Touched {
     }
 }
 
-/// What a stream must look at again.
+/// Names that a stream must look at again.
 #[derive(Debug, Default)]
 pub(super) struct News {
     /// There is something.
@@ -129,7 +129,7 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 
 #[derive(Debug, Default)]
 struct Mailbox {
-    /// Whoever serves the stream.
+    /// Waker of the task that serves the stream.
     waker: Option<Waker>,
     news: News,
     /// Its caller has perhaps not been told of all that was published.
@@ -152,7 +152,7 @@ impl Mailbox {
 #[derive(Debug, Default, Clone, Copy)]
 struct ByNumber(u64);
 
-/// Where tables look to tell entries apart that lie together: at the first seven bits.
+/// Position of the seven bits by which hash tables tell neighbouring entries apart.
 const TAG: u32 = 57;
 
 impl Hasher for ByNumber {
@@ -188,7 +188,7 @@ struct Inner {
 #[derive(Debug, Default)]
 pub struct Interest {
     inner: Mutex<Inner>,
-    /// What `herald` has not told yet.
+    /// Changes that `herald` has not delivered yet.
     announced: Mutex<Vec<Touched>>,
     bell: Notify,
     /// Publications that are not announced yet, and those that the herald is telling.
@@ -222,7 +222,7 @@ impl Interest {
         Publishing(&self.publishing)
     }
 
-    /// Whether every stream has looked at what was published last, and said what there was to say of it.
+    /// Returns true if every stream has looked at the last publication and has sent all that is due.
     pub fn is_quiet(&self) -> bool {
         // In the order in which news travels, so that none is passed on behind our back.
         self.publishing.load(Ordering::SeqCst) == 0
@@ -327,12 +327,12 @@ impl Interest {
 pub(super) struct Membership {
     interest: Arc<Interest>,
     id: u64,
-    /// What it is known by.
+    /// Names that the stream is registered by.
     known: ByType<BTreeSet<Arc<str>>>,
 }
 
 impl Membership {
-    /// What came since the last time, if anything did. Wakes when there is more.
+    /// News since the last call, if there is any. Wakes the task when there is more.
     pub(super) fn news(&self, context: &Context<'_>) -> Option<News> {
         let mut inner = self.interest.lock();
         let mailbox = inner.streams.get_mut(&self.id)?;
@@ -351,7 +351,7 @@ impl Membership {
         }
     }
 
-    /// The caller was told what was published, as far as nothing came meanwhile. Whether that was the last one of all.
+    /// The caller was sent the publication, unless more news came meanwhile. Returns true if this was the last busy stream.
     pub(super) fn done(&self) -> bool {
         let Inner { streams, busy, .. } = &mut *self.interest.lock();
         match streams.get_mut(&self.id) {

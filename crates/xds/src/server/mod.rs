@@ -1,7 +1,7 @@
-//! The control plane's end of ADS: `Stream` (delta) and `SotwStream` (state of the world) decide what one caller must be told,
-//! a `Served` stream hears and says it, in bytes, on a connection that is somebody else's.
-//! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say, and who
-//! must look again at what changed is in `Interest`.
+//! The control plane's end of ADS: `Stream` (delta) and `SotwStream` (state of the world) decide on the resources that a caller
+//! gets. A `Served` stream reads requests and writes responses, in bytes, on a connection that it does not own. A `Snapshot`
+//! holds all resources, and is swapped whole through a watch channel. The snapshot decides who may see them. `Interest` decides
+//! which streams must look again after a change.
 
 mod budget;
 mod by_type;
@@ -47,7 +47,7 @@ pub struct Resource {
     pub body: Arc<[u8]>,
 }
 
-/// What a name stands for, to one caller.
+/// Resources that a name stands for, for one caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
     /// These resources; a service brings its workloads along.
@@ -65,20 +65,20 @@ pub trait Snapshot<C>: Send + Sync + 'static {
     /// Its version, for people to compare.
     fn version(&self) -> Arc<str>;
 
-    /// What a name stands for.
+    /// Resolves a name.
     fn resolve(&self, caller: &C, type_url: &str, name: &str) -> Resolution;
 
     /// Everything of a type, for a caller that asked for `*`.
     fn everything(&self, caller: &C, type_url: &str) -> Resolution;
 
-    /// Whether who asks for everything of a type takes each answer for all that is to be said: to a node proxy, whoever it was not told
-    /// of is outside the mesh. It is then one response, however large.
+    /// Returns true if the caller takes each answer to a wildcard as complete: a node proxy takes every address that the answer
+    /// lacks as outside the mesh. The answer is then one response, however large.
     fn is_told_at_once(&self, _caller: &C, _type_url: &str) -> bool {
         false
     }
 
-    /// What a caller that asks for anything of a type is told of besides, although it does not ask for it: a node proxy waits to be
-    /// told of the workloads that it serves. None for whoever is told only what it asks for.
+    /// Resources that a caller gets in addition to those it asks for: a node proxy waits for the workloads that it serves. `None`
+    /// for a caller that gets only what it asks for.
     fn besides(&self, _caller: &C, _type_url: &str) -> Option<Vec<Arc<Resource>>> {
         None
     }
@@ -88,7 +88,8 @@ pub trait Snapshot<C>: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Whether anybody is told anything of a type. What is asked of others is answered at once, and not remembered.
+    /// Returns true if any caller gets resources of this type. A request for any other type is answered at once, and not
+    /// remembered.
     fn serves(&self, _type_url: &str) -> bool {
         true
     }
@@ -98,7 +99,7 @@ pub trait Snapshot<C>: Send + Sync + 'static {
         "".into()
     }
 
-    /// What may be kept and done for that account.
+    /// Budget of that account.
     fn allowance(&self, _caller: &C) -> Allowance {
         Allowance::default()
     }
@@ -116,7 +117,7 @@ pub trait Snapshot<C>: Send + Sync + 'static {
         None
     }
 
-    /// What it is told then.
+    /// Status that the caller gets then.
     fn parting(&self, _caller: &C) -> Status {
         Status::permission_denied(DEPARTED)
     }

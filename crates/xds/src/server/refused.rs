@@ -13,7 +13,7 @@ pub(super) struct RefusedNames {
     /// The first.
     pub(super) name: String,
     pub(super) reason: String,
-    /// How many there are.
+    /// Number of refused names.
     pub(super) names: usize,
 }
 

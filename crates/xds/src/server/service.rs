@@ -1,4 +1,4 @@
-//! Where streams of the discovery service begin: which of its two methods is asked for, and whether what its caller will say can be read.
+//! Opens streams of the discovery service: selects one of its two methods, and checks that the caller's messages can be read.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -31,7 +31,7 @@ const WHOLE: [&str; 2] = [type_url::LISTENER, type_url::CLUSTER];
 /// A name that stands for everything of its type.
 const STAR: &str = "*";
 
-/// What a stream's questions come to, by type and name, as `Interest` knows it.
+/// Names that a stream depends on, by type, as `Interest` knows them.
 pub(super) type Known = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
 
 /// A name that stands for nothing to this caller, and why it is refused if it is.
@@ -51,7 +51,7 @@ struct Kind {
     refused: Option<RefusedNames>,
     /// Names have been given: none at all is then nothing, and no longer everything.
     named: bool,
-    /// What the caller was told last, of what it still asks for.
+    /// Resources that the caller was sent last and still asks for.
     sent: BTreeMap<Arc<str>, Arc<Resource>>,
     /// Names that stood for nothing when it was last looked.
     absent: Absent,
@@ -98,7 +98,7 @@ impl<C: 'static> SotwStream<C> {
         &self.caller
     }
 
-    /// Who calls, to be told more about itself.
+    /// The caller, to add facts about itself.
     pub fn caller_mut(&mut self) -> &mut C {
         &mut self.caller
     }
@@ -132,7 +132,7 @@ impl<C: 'static> SotwStream<C> {
         self.kinds.values().map(kept).sum()
     }
 
-    /// Whether something must be looked at.
+    /// Returns true if something must be looked at.
     pub(super) fn is_due(&self) -> bool {
         self.kinds.values().any(|kind| kind.dirty)
     }
@@ -169,7 +169,7 @@ impl<C: 'static> SotwStream<C> {
         }
     }
 
-    /// What must change for this stream to have something to be told; nothing, of types that mattered once.
+    /// Names whose change can give this stream a new response. Types that once mattered have an empty set.
     pub(super) fn depends_on(&mut self) -> Known {
         let mut all: Known = self
             .known
@@ -242,7 +242,7 @@ impl<C: 'static> SotwStream<C> {
         })
     }
 
-    /// What leads to clusters was taken or refused, if this is an answer, or is asked for no more.
+    /// Notes that listeners or routes were accepted or refused, if this request is an answer, or are no longer asked for.
     fn doubt(&mut self, request: &DiscoveryRequest, answers: bool) {
         let of = request.type_url.as_str();
         let (Some(kind), Some(clusters)) = (self.kinds.get(of), self.kinds.get(type_url::CLUSTER))
@@ -251,14 +251,14 @@ impl<C: 'static> SotwStream<C> {
         };
         let taken = answers && request.error_detail.is_none();
         let mut over = answers && (self.doubts).answered(of, taken, clusters.sent.keys());
-        // What a whole response lacks is gone, and what is not asked for was forgotten.
+        // A resource that a whole response lacks is gone, and a resource that is not asked for was forgotten.
         let is_over = |name: &Arc<str>| match WHOLE.contains(&of) {
             true => taken,
             false => !kind.wildcard && !kind.names.contains(name),
         };
         over |= self.doubts.end(of, is_over);
         if over {
-            // What stayed for them alone may go.
+            // Clusters kept only for them may go.
             self.kinds.of(type_url::CLUSTER).dirty = true;
         }
     }
@@ -313,12 +313,12 @@ impl<C: 'static> SotwStream<C> {
                 removed: Vec::new(),
             });
         }
-        // What named it had nothing to say.
+        // The types that name clusters had nothing to send.
         let again = kept && !self.names_travel();
         again.then(|| self.due(snapshot, now)).flatten()
     }
 
-    /// What names clusters is on its way, or may have to be said.
+    /// Returns true if a type that names clusters has a response in flight, or may have one to send.
     fn names_travel(&self) -> bool {
         let mut naming = NAMING.iter().filter_map(|of| self.kinds.get(of));
         naming.any(|kind| kind.dirty || kind.in_flight.is_some())
@@ -360,14 +360,14 @@ impl Kind {
         self.name_bytes = names.iter().map(|name| name.len()).sum();
         (self.names, self.wildcard) = (names, wildcard);
         if !self.wildcard {
-            // What is asked for again later was forgotten in between.
+            // A name that is asked for again later was forgotten in between.
             let names = &self.names;
             self.sent.retain(|name, _| names.contains(name));
         }
         Ok(())
     }
 
-    /// What to say now; `None` when there is nothing. What is to `keep` and gone is still there.
+    /// Resources to send now; `None` if there are none. Removed resources in `keep` count as present.
     fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
@@ -377,7 +377,7 @@ impl Kind {
         let mut wanted = self.look(snapshot, caller, type_url);
         self.dirty = false;
         let fresh = std::mem::take(&mut self.fresh);
-        // What does not fit into one response is said by further ones, which it asked for as well.
+        // The rest of a large answer follows in further responses, which the caller asked for as well.
         self.asked &= !WHOLE.contains(&type_url) && self.sent.len() < wanted.len();
         let kept = self.sent.iter().filter(|(name, _)| keep.includes(name));
         for (name, one) in kept {

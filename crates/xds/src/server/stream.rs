@@ -42,10 +42,10 @@ pub(super) const MAX_NAMES: usize = 100_000;
 pub(super) const MAX_NAME_BYTES: usize = 2048;
 /// Longest version that is taken, in bytes: ours and istiod's are hashes of some dozen.
 const MAX_VERSION_BYTES: usize = 256;
-/// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs. What a node
-/// proxy is told that asks for all is not divided.
+/// Bodies in one response, in bytes, unless a single resource is larger: bounds the memory of a caller that does not read. The
+/// answer to a node proxy's wildcard is not divided.
 pub(super) const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
-/// How long a response may wait for its ACK; longer means that nobody reads.
+/// Longest wait for the ACK of a response; beyond it the caller does not read.
 pub(super) const ACK_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Longest time for which what names clusters waits for them, where these are on their way. Envoy acknowledges clusters when they are
@@ -67,12 +67,12 @@ pub enum Ended {
     Silent,
 }
 
-/// Who asks for a type of such a name is told nothing; events and logs would have to remember it.
+/// Error for a type with a longer name, which events and logs would have to remember.
 pub(super) fn unspeakable(type_url: &str) -> Ended {
     Ended::TooMuch(format!("the name of a type of {} bytes", type_url.len()))
 }
 
-/// What a request meant, for status pages and counters.
+/// Meaning of a request, for status pages and counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A first request, or more or fewer names.
@@ -90,7 +90,7 @@ pub enum Event {
     },
     /// The response in flight was refused, at least in part.
     Refused {
-        /// What the caller says.
+        /// Error text of the caller.
         reason: String,
         /// Resources of the type that the caller refuses now.
         rejected: Rejections,
@@ -136,7 +136,7 @@ struct Kind {
     depends_on: BTreeSet<Arc<str>>,
     /// Nobody was told that these are not what they were.
     depends_anew: bool,
-    /// What each name asked for brought, when all was looked at.
+    /// Resources that each name asked for brought, when all were looked at.
     answers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     /// A name asked for stands for something that is called otherwise first.
     renamed: bool,
@@ -166,7 +166,7 @@ pub struct Held {
 /// Resources new or changed, and names gone.
 type Differences = (Vec<Wanted>, Vec<Arc<str>>);
 
-/// What a stream's questions come to.
+/// Result of a stream's names.
 #[derive(Default)]
 struct Found {
     /// Everything the caller should hold, by name.
@@ -267,7 +267,7 @@ impl<C: 'static> Stream<C> {
         &self.caller
     }
 
-    /// Who calls, to be told more about itself.
+    /// The caller, to add facts about itself.
     pub fn caller_mut(&mut self) -> &mut C {
         &mut self.caller
     }
@@ -280,7 +280,7 @@ impl<C: 'static> Stream<C> {
         }
     }
 
-    /// What there is under these of the names that `depends_on` gave (none: under any) may be something else now.
+    /// Resources under these names of `depends_on` (none: under any) may have changed.
     pub fn touched(&mut self, type_url: &str, names: Option<Names>) {
         if !self.by_address.is_empty() && type_url == type_url::ADDRESS {
             for place in self.by_address.iter() {
@@ -300,7 +300,7 @@ impl<C: 'static> Stream<C> {
         self.due.set(place, kind.is_due());
     }
 
-    /// What was touched was so because the sources changed then.
+    /// Records that the sources of the touched names changed at this time.
     pub fn changed_at(&mut self, at: Instant) {
         for place in self.due.iter() {
             let (_, kind) = self.kinds.at_mut(place);
@@ -428,7 +428,7 @@ impl<C: 'static> Stream<C> {
         }
     }
 
-    /// What became of the type at this place.
+    /// Updates the stream's sets for the type at this index.
     fn note(&mut self, place: usize) {
         let (_, kind) = self.kinds.at_mut(place);
         self.due.set(place, kind.is_due());
@@ -489,7 +489,7 @@ impl Kind {
         now: Instant,
     ) -> Option<Due<Told>> {
         let due = self.due(snapshot, caller, type_url, keep);
-        // What is still to come has no more to tell of that change than this had.
+        // The responses still to come tell of that change no later than this one.
         let more = self.is_due();
         let changed = self.changed.take_if(|_| !more);
         Some(self.say(
@@ -588,11 +588,11 @@ impl Kind {
                 continue;
             }
             let was = self.names.contains(name.as_str());
-            // What stands for nothing brought nothing that would go with it.
+            // A name without resources brought none that would go with it.
             let is_absent = !self.searches && self.told_absent.contains(name.as_str());
             self.dirty |= was && !is_absent || self.sent.contains_key(name.as_str());
             self.name_bytes -= if was { name.len() } else { 0 };
-            // What was sent is told as removed, the name itself too: it may be under way to the caller just now.
+            // Sent resources are reported as removed, and so is the name itself: it may be under way to the caller.
             self.names.remove(name.as_str());
             self.fresh.remove(name.as_str());
             self.told_absent.remove(name.as_str());
@@ -632,7 +632,7 @@ impl Kind {
         }
     }
 
-    /// What to say now; `None` when there is nothing.
+    /// Differences to send now; `None` if there are none.
     fn differences<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
@@ -682,7 +682,7 @@ impl Kind {
         removed.retain(|name| !keep.includes(name));
         if !kept {
             self.told_absent = absent;
-            // What it holds now has the mesh's own names.
+            // From now on the names it holds are the mesh's own.
             self.claimed_bytes = 0;
         }
         for name in &removed {
@@ -692,7 +692,7 @@ impl Kind {
             self.sent.insert(one.resource.name.clone(), one.version());
         }
         match more {
-            // What did not fit keeps its place; what did is no longer owed to a fresh name.
+            // Names whose resources did not fit still wait; names whose resources fit no longer do.
             true => self.no_longer_owe(&resources),
             false => self.fresh.clear(),
         }
@@ -735,7 +735,7 @@ impl Kind {
         (untold, false)
     }
 
-    /// What it all comes to now.
+    /// All resources that the caller should hold now.
     fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> Found {
         let mut all = Found {
             searches: self.wildcard,

@@ -1,5 +1,5 @@
-//! What routes do to requests ⇄ the messages of `voile.proxy.v1.Routes`. Everything is checked again: who obeys it must not depend
-//! on who said it.
+//! Actions of routes on requests ⇄ the messages of `voile.proxy.v1.Routes`. Every value is checked again: the proxy must not
+//! trust the sender.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use voile_proto::proxy as wire;
 
 use super::{WireError, milliseconds};
 
-/// What somebody may be answered.
+/// Status codes that a route may answer with.
 const STATUSES: std::ops::RangeInclusive<u32> = 200..=599;
 
 fn status(field: &str, number: u32) -> Result<u16, WireError> {

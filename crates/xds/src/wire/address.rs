@@ -28,7 +28,7 @@ pub enum Address {
     Service(Service),
 }
 
-/// How to speak to a workload.
+/// Protocol between sidecars or node proxies for calls to a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tunnel {
     /// In plaintext: there is no proxy before it.
@@ -52,7 +52,7 @@ pub enum WorkloadType {
     Job,
 }
 
-/// What metrics and access logs say about a workload.
+/// Labels of a workload for metrics and access logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TelemetryLabels {
     /// `canonical_service`.
@@ -80,7 +80,7 @@ pub(crate) const APP: &str = "app";
 /// See [`APP`].
 pub(crate) const VERSION: &str = "version";
 
-/// How a waypoint that takes no tunnels itself is called by the node proxy that takes them for it.
+/// Connection from a node proxy to a waypoint that takes no tunnels itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApplicationTunnel {
     /// With a header of the PROXY protocol, which says what was asked for, and by whom.
@@ -104,33 +104,33 @@ pub struct Workload {
     pub hostname: Option<Hostname>,
     /// On which network it is, where that is not ours.
     pub away: Option<Box<Away>>,
-    /// Who it must prove to be. `None` only where the tunnel is `None`.
+    /// Identity that it must prove. `None` only if the tunnel is `None`.
     pub identity: Option<Identity>,
-    /// How to speak to it.
+    /// Tunnel protocol of calls to it.
     pub tunnel: Tunnel,
-    /// What metrics say about it.
+    /// Its labels for metrics.
     pub labels: TelemetryLabels,
     /// The labels that it has, by which subsets of services choose it.
     pub own_labels: Labels,
-    /// Whether it is a gateway.
+    /// True if it is a gateway.
     pub gateway: bool,
     /// Services it stands behind: workload port by service port.
     pub services: BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
     /// Its share of the load, 1 when not said.
     pub weight: u32,
-    /// Whether it may be sent traffic.
+    /// True if it may get traffic.
     pub healthy: bool,
     /// `region/zone/subzone`, as far as it is known; empty where it is not.
     pub locality: Arc<str>,
     /// The node it runs on, empty when not said.
     pub node: Arc<str>,
-    /// Who stands before it where it is called by its own address.
+    /// Waypoint before it, for calls to its own address.
     pub waypoint: Option<WaypointAddress>,
-    /// How it is called, if it is a waypoint for which a node proxy takes tunnels.
+    /// Connection to it, if it is a waypoint for which a node proxy takes tunnels.
     pub application_tunnel: Option<ApplicationTunnel>,
 }
 
-/// Where one service port of one workload answers.
+/// Address of one service port at one workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// Its address.
@@ -140,7 +140,7 @@ pub struct Endpoint {
 }
 
 impl Workload {
-    /// Where this workload answers for a port of a service; `None` when it does not, or has no address.
+    /// Address of this workload for a port of a service; `None` if it does not serve the port, or has no address.
     pub fn endpoint(&self, service: &ServiceKey, port: Port) -> Option<Endpoint> {
         let port = *self.services.get(service)?.get(&port)?;
         let address = *self.addresses.first()?;
@@ -149,7 +149,7 @@ impl Workload {
 }
 
 impl Workload {
-    /// Whether it is on another network that is entered by a gateway: its own addresses lead nowhere then, or to somebody else.
+    /// Returns true if it is on another network behind a gateway: its own addresses then lead nowhere, or to another workload.
     #[must_use]
     pub fn is_behind_gateway(&self) -> bool {
         self.away
@@ -157,7 +157,7 @@ impl Workload {
             .is_some_and(|away| away.gateway.is_some())
     }
 
-    /// Whether it takes tunnels of HBONE: by its node proxy, or by its sidecar, whose labels say so.
+    /// Returns true if it takes HBONE tunnels: through its node proxy, or by its sidecar, whose labels say so.
     #[must_use]
     pub fn takes_tunnels(&self) -> bool {
         match self.tunnel {
@@ -192,9 +192,9 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Identities its workloads may show besides their own.
     pub subject_alt_names: Vec<Arc<str>>,
-    /// Whether traffic goes to the address the client named.
+    /// True if traffic goes to the address that the client named.
     pub passthrough: bool,
-    /// Who stands before it.
+    /// Waypoint before it.
     pub waypoint: Option<WaypointAddress>,
 }
 
@@ -205,7 +205,7 @@ pub struct ServicePort {
     pub number: Port,
     /// The workloads' port; `None` when it differs from workload to workload (see [`Workload::services`]).
     pub target: Option<Port>,
-    /// What is spoken on it.
+    /// Protocol of the port.
     pub protocol: Protocol,
 }
 

@@ -1,5 +1,5 @@
-//! AuthorizationPolicies ⇄ `voile.proxy.v1.AuthorizationPolicy`. What travels is Istio's own text, read by the same functions
-//! on both ends; a policy that says something this end does not know is refused whole.
+//! AuthorizationPolicies ⇄ `voile.proxy.v1.AuthorizationPolicy`. The message carries Istio's own text, and both ends read it
+//! with the same functions. A policy with a part that this end does not know is refused whole.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use voile_proto::proxy as wire;
 
 use super::{WireError, namespace, shown};
 
-/// The message of a policy. What it is for, and where it was written, is the control plane's own business.
+/// The message of a policy. The message has neither its target nor its source, which concern the control plane alone.
 #[must_use]
 pub fn encode_authorization(policy: &AuthorizationPolicy) -> wire::AuthorizationPolicy {
     let (action, provider) = match &policy.action {

@@ -16,23 +16,23 @@ use super::{WireError, port, service_key};
 pub struct Authorizer {
     /// The provider's name, as policies say it.
     pub name: Arc<str>,
-    /// Who is asked.
+    /// Service that answers the checks.
     pub service: ServiceKey,
     /// Its port.
     pub port: Port,
-    /// How long an answer may take; `None` is the proxy's named default.
+    /// Longest wait for an answer; `None` is the proxy's named default.
     pub timeout: Option<Duration>,
-    /// What would have been asked passes while it cannot be.
+    /// True if requests pass while the authorizer cannot be called.
     pub fail_open: bool,
-    /// What clients are told when it cannot be asked; `None` is 403.
+    /// Status for clients while it cannot be called; `None` is 403.
     pub status_on_error: Option<u16>,
-    /// What of bodies it is shown.
+    /// Part of the request's body that it gets.
     pub body: Option<BodyInCheck>,
-    /// How it is asked over HTTP; `None` is gRPC.
+    /// Settings of checks over HTTP; `None` is gRPC.
     pub http: Option<AuthorizerHttp>,
 }
 
-/// What travels to an external service over HTTP, and back. Names are in lower case.
+/// Headers and paths of checks over HTTP, and of their answers. Names are in lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuthorizerHttp {
     /// Before the request's own path; empty, or begins with `/`.

@@ -1,5 +1,5 @@
-//! Workloads on other networks, and the gateways through which those are entered: from Istio's `Workload.network_gateway`. What
-//! cannot be read of one leaves nobody who could be called; to call the workload's own address would be a guess.
+//! Workloads on other networks, and the gateways to those networks: from Istio's `Workload.network_gateway`. A gateway that
+//! cannot be read leaves no address to call; the workload's own address would be a guess.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ const GATEWAYS_EXTENSION: &str = "voile.network_gateway";
 /// Gateways of a network that are told of; of more the first by name.
 const MAX_GATEWAYS: usize = 8;
 
-/// Where a workload is that is not on our network.
+/// Network of a workload that is not on ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Away {
     /// Its network.
     pub network: Arc<str>,
-    /// Where that is entered, or why nobody can be called there; none where nothing is said of a gateway.
+    /// Gateway to that network, or the reason that it cannot be called; `None` if there is none.
     pub gateway: Option<Result<Entrance, Arc<str>>>,
     /// All gateways of that network, with who they must be, as far as our own control plane told.
     pub keepers: Vec<Keeper>,
@@ -33,9 +33,9 @@ pub struct Away {
 /// A gateway of a network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Keeper {
-    /// Where it takes tunnels.
+    /// Address at which it takes tunnels.
     pub at: SocketAddr,
-    /// Who it must prove to be.
+    /// Identity that it must prove.
     pub identity: Identity,
 }
 
@@ -55,12 +55,12 @@ impl Keeper {
     }
 }
 
-/// Where a network is entered: whoever is there takes tunnels. Who that must be is said by the workload of this network and address.
+/// Gateway address of a network, which takes tunnels. The workload with this network and address names the identity to expect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entrance {
     /// The network that the address is told of with.
     pub network: Arc<str>,
-    /// Where tunnels are taken.
+    /// Address at which it takes tunnels.
     pub at: SocketAddr,
 }
 

@@ -1,4 +1,4 @@
-//! What a sidecar does with connections that the kernel redirects to it, checked from `voile.proxy.v1.Capture`.
+//! A sidecar's handling of connections that the kernel redirects to it, checked from `voile.proxy.v1.Capture`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ pub struct Capture {
     pub mutual_tls: MutualTls,
     /// By workload port.
     pub ports: BTreeMap<Port, CapturedPort>,
-    /// Where the mesh's own addresses are.
+    /// Address ranges of the mesh.
     pub mesh_ranges: Vec<AddressRange>,
     /// The services that exist for this workload; `None` is all.
     pub reachable: Option<Vec<ReachableHosts>>,
@@ -53,7 +53,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Whether an address lies in it.
+    /// Returns true if an address lies in the range.
     pub fn contains(&self, address: IpAddr) -> bool {
         let same = |ours: u128, theirs: u128, bits: u8| {
             let free = u32::from(bits.saturating_sub(self.prefix));
@@ -84,18 +84,18 @@ impl AddressRange {
 /// One port of the workload, as callers name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedPort {
-    /// What is spoken.
+    /// Protocol of the port.
     pub protocol: Protocol,
-    /// What kind of connection it takes.
+    /// Mutual TLS mode of the port.
     pub mutual_tls: MutualTls,
     /// The service whose target port this is, and the service's port; for metrics only.
     pub service: Option<(ServiceKey, Port)>,
-    /// Where the application listens, when that is not where the caller called.
+    /// Address of the application, if it differs from the address that was called.
     pub endpoint: Option<SocketAddr>,
 }
 
 impl Capture {
-    /// Whether a service exists for this workload.
+    /// Returns true if the workload may reach a service.
     pub fn reaches(&self, service: &ServiceKey) -> bool {
         let Some(reachable) = &self.reachable else {
             return true;

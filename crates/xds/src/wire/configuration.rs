@@ -1,4 +1,4 @@
-//! What one sidecar listens on and obeys, checked from `voile.proxy.v1.ProxyConfiguration`.
+//! Configuration of one sidecar, its listeners and policies, checked from `voile.proxy.v1.ProxyConfiguration`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -26,51 +26,52 @@ pub struct ProxyConfiguration {
     pub trust_domain: TrustDomain,
     /// Trust domains that count as its own.
     pub trust_domain_aliases: Vec<TrustDomain>,
-    /// What it takes in.
+    /// Inbound listeners.
     pub inbound: Vec<InboundListener>,
-    /// What the application may call.
+    /// Outbound listeners.
     pub outbound: Vec<OutboundListener>,
-    /// What happens to traffic for hosts nobody declared.
+    /// Treatment of traffic to undeclared hosts.
     pub outbound_policy: OutboundPolicy,
     /// Timeouts.
     pub connection: Connection,
     /// Address upstream sockets bind; `None` lets the kernel choose.
     pub source_address: Option<IpAddr>,
-    /// What to do with connections the kernel redirects here; `None` from a control plane that knows no capture.
+    /// Treatment of connections that the kernel redirects here; `None` from a control plane that knows no
+    /// capture.
     pub capture: Option<Capture>,
-    /// What is told about the traffic.
+    /// Telemetry of the traffic.
     pub telemetry: Telemetry,
-    /// What it carries at most.
+    /// Limits of the proxy.
     pub limits: Limits,
     /// Policies that hold for it; all of them, or nothing is obeyed.
     pub authorization_policies: Vec<PolicyReference>,
-    /// How paths are written before they are compared.
+    /// Normalization of paths before they are compared.
     pub path_normalization: PathNormalization,
     /// Proxies in front of it whose word in `x-forwarded-for` is believed.
     pub trusted_proxies: u32,
-    /// Whom its CUSTOM policies ask, as far as somebody can be asked.
+    /// Authorizers of its CUSTOM policies, as far as they can be called.
     pub authorizers: Vec<Authorizer>,
     /// Rules about tokens that hold for it; all of them, or nothing is obeyed.
     pub request_authentications: Vec<PolicyReference>,
     /// The key sets that those need.
     pub key_sets: Vec<Arc<str>>,
-    /// Whether whoever connects in plaintext says by a PROXY header for whom.
+    /// True if clients in plaintext send a PROXY header with the original client.
     pub proxy_protocol: bool,
-    /// What becomes of `x-forwarded-client-cert`.
+    /// Treatment of `x-forwarded-client-cert`.
     pub forwards: ForwardClientCertificate,
-    /// What of a client's certificate is told, where it is.
+    /// Parts of a client's certificate that are forwarded.
     pub certificate_details: ClientCertificateDetails,
     /// The workload's own.
     pub labels: Labels,
-    /// What a gateway takes from outside; none of a sidecar.
+    /// Gateway configuration; `None` for a sidecar.
     pub gateway: Option<Gateway>,
-    /// How the application is asked whether it is well.
+    /// Health probe of the application.
     pub health_probe: Option<HealthProbe>,
-    /// How many requests it takes.
+    /// Rate limits of its requests.
     pub rate_limits: Vec<RateLimit>,
-    /// How endpoints are asked whether they are well; of those for one destination the first holds.
+    /// HealthChecks of endpoints; of those for one destination the first holds.
     pub health_checks: Vec<Arc<HealthCheck>>,
-    /// What a waypoint takes; none of others.
+    /// Waypoint configuration; `None` for other proxies.
     pub waypoint: Option<Waypoint>,
 }
 
@@ -83,7 +84,7 @@ pub struct PolicyReference {
     pub version: Arc<str>,
 }
 
-/// What a proxy carries at most, and how long it follows what it does not use; 0 is no limit.
+/// Limits of a proxy, and the time for which it follows unused services; 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Downstream connections.
@@ -94,11 +95,11 @@ pub struct Limits {
     pub requests_per_destination: u32,
     /// Resident memory in bytes.
     pub memory: u64,
-    /// How long a service that is not used any more is followed.
+    /// Time for which an unused service is followed.
     pub service_idle: Option<Duration>,
 }
 
-/// What kind of connection an inbound listener takes.
+/// Mutual TLS mode of an inbound listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MutualTls {
     /// Plaintext only.
@@ -109,7 +110,7 @@ pub enum MutualTls {
     Strict,
 }
 
-/// What happens to traffic for hosts nobody declared.
+/// Treatment of traffic to undeclared hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OutboundPolicy {
     /// It goes where it was going.
@@ -123,13 +124,13 @@ pub enum OutboundPolicy {
 pub struct InboundListener {
     /// Unique in its configuration, stable over edits.
     pub name: Arc<str>,
-    /// Where it listens.
+    /// Address of the listener.
     pub bind: SocketAddr,
-    /// What is spoken.
+    /// Protocol of the listener.
     pub protocol: Protocol,
-    /// What kind of connection it takes.
+    /// Mutual TLS mode of the listener.
     pub mutual_tls: MutualTls,
-    /// Where the application listens.
+    /// Address of the application.
     pub endpoint: SocketAddr,
     /// The service whose target port this is, and the service's port; for metrics only.
     pub service: Option<(ServiceKey, Port)>,
@@ -142,11 +143,11 @@ pub struct InboundListener {
 pub struct OutboundListener {
     /// Unique in its configuration, stable over edits.
     pub name: Arc<str>,
-    /// Where it listens.
+    /// Address of the listener.
     pub bind: SocketAddr,
-    /// What is spoken.
+    /// Protocol of the listener.
     pub protocol: Protocol,
-    /// What can be reached. HTTP picks by authority; TCP, and a lone service, takes the first.
+    /// Services that it can reach. HTTP selects by authority; TCP, and a lone service, takes the first.
     pub services: Vec<OutboundService>,
 }
 

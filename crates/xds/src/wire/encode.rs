@@ -1,4 +1,5 @@
-//! From the checked model to Istio's workload messages. What the wire cannot say (UDP ports) is left out here, once.
+//! Encodes the checked model as Istio's workload messages. Parts that the wire cannot express (UDP ports) are left out here,
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use voile_proto::{proxy, workload as wire};
 use super::address::{APP, GATEWAY_EXTENSION, LABELS_EXTENSION, VERSION};
 use super::{Protocol, address_bytes};
 
-/// What the proxy knows of a model protocol; `None` for UDP, which no proxy touches.
+/// The proxy's protocol for a protocol of the model; `None` for UDP, which no proxy touches.
 pub fn protocol_of(protocol: mesh::Protocol) -> Option<Protocol> {
     Some(match protocol {
         mesh::Protocol::Auto => Protocol::Auto,
@@ -64,7 +65,7 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
     }
 }
 
-/// Whom a node proxy, or a ztunnel, prefers.
+/// Endpoint preference of a node proxy, or a ztunnel.
 fn load_balancing(service: &mesh::Service) -> Option<wire::LoadBalancing> {
     use wire::load_balancing::{Mode, Scope};
     const SCOPES: [Scope; 5] = [
@@ -87,7 +88,7 @@ fn load_balancing(service: &mesh::Service) -> Option<wire::LoadBalancing> {
     })
 }
 
-/// Whether traffic goes to the address that the client named.
+/// Returns true if traffic goes to the address that the client named.
 fn is_passthrough(service: &mesh::Service) -> bool {
     service.resolution == Resolution::Passthrough && !service.headless
 }

@@ -1,5 +1,5 @@
-//! What a gateway takes from outside ⇄ `voile.proxy.v1.Gateway`. The control plane makes the checked type, which travels; what the
-//! proxy cannot read of it refuses the whole configuration, so that no host is ever served by half of what was said.
+//! Gateway configuration ⇄ `voile.proxy.v1.Gateway`. The control plane makes the checked type, and the message carries it. A part
+//! that the proxy cannot read refuses the whole configuration, so that no host is served by half of it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// What becomes of a server's connections.
+/// Treatment of a server's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServerKind {
     /// Requests of HTTP.
@@ -61,7 +61,7 @@ pub enum ServerKind {
 }
 
 impl ServerKind {
-    /// Whether it takes TLS that ends behind us.
+    /// Returns true if it takes TLS that ends behind the gateway.
     #[must_use]
     pub fn ends_behind(self) -> bool {
         matches!(self, Self::Passthrough | Self::AutoPassthrough)
@@ -73,53 +73,53 @@ impl ServerKind {
 pub struct GatewayListener {
     /// Unique in its configuration, stable over edits.
     pub name: Arc<str>,
-    /// Where it listens.
+    /// Address of the listener.
     pub bind: SocketAddr,
     /// The port that Gateways call it by.
     pub port: Port,
     /// Never empty.
     pub servers: Vec<GatewayServer>,
-    /// Where clients call for HTTP/3, which is served over UDP at the same address; `None` where it is not.
+    /// Port that clients call for HTTP/3, which is served over UDP at the same address; `None` without HTTP/3.
     pub http3: Option<Port>,
 }
 
-/// What takes some of a listener's connections.
+/// A server, which takes some of a listener's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayServer {
     /// Names that clients of TLS ask for, lower case; `*` is any, and none.
     pub names: Vec<Arc<str>>,
-    /// How TLS ends here; `None` is plaintext.
+    /// TLS termination at the gateway; `None` is plaintext.
     pub tls: Option<GatewayTls>,
-    /// What becomes of its connections.
+    /// Treatment of its connections.
     pub kind: ServerKind,
-    /// Who is served, of requests.
+    /// Virtual hosts of its requests.
     pub hosts: Vec<VirtualHost>,
-    /// Where connections go, of the kinds that are no HTTP.
+    /// Routes of its connections, for kinds that are no HTTP.
     pub connections: PackedRoutes,
 }
 
-/// How TLS ends at a gateway. `Debug` does not show the key.
+/// TLS termination at a gateway. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct GatewayTls {
-    /// Where the certificate comes from, for people.
+    /// Source of the certificate, for people.
     pub credential: Arc<str>,
     /// Certificate and key in PEM; or why there are none.
     pub certificate: Result<(Vec<u8>, Vec<u8>), Arc<str>>,
-    /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
+    /// Authorities of client certificates, in PEM; empty if clients are not asked for one.
     pub authorities: Vec<u8>,
     /// Lists of certificates that those took back, in PEM; empty where nobody looks.
     pub revocations: Vec<u8>,
-    /// Whether clients may come without one, where they are asked.
+    /// True if a client that is asked for a certificate may come without one.
     pub anonymous: bool,
-    /// Whether TLS 1.2 is spoken.
+    /// True if TLS 1.2 is enabled.
     pub tls12: bool,
-    /// Whether TLS 1.3 is.
+    /// True if TLS 1.3 is enabled.
     pub tls13: bool,
     /// Suites of TLS 1.2 by OpenSSL's names; none is all.
     pub suites: Vec<Arc<str>>,
     /// The mesh's own mutual TLS, by the proxy's own certificate; nothing of the above is said then.
     pub mesh: bool,
-    /// What stands in place of certificate, key and authorities: files of the gateway's own machine.
+    /// Files of the gateway's own machine in place of certificate, key and authorities.
     pub files: Option<Box<GatewayFiles>>,
     /// Certificates and keys in PEM beside that one, with where they come from, for clients that cannot verify its kind of key.
     pub more: Vec<(Arc<str>, Vec<u8>, Vec<u8>)>,
@@ -132,21 +132,21 @@ pub struct GatewayFiles {
     pub certificate: Arc<str>,
     /// Its key, in PEM.
     pub key: Arc<str>,
-    /// Whose certificates of clients are believed; `None` where none is asked for.
+    /// Authorities of client certificates; `None` if clients are not asked for one.
     pub authorities: Option<Arc<str>>,
     /// Lists of certificates that those took back; `None` where nobody looks.
     pub revocations: Option<Arc<str>>,
 }
 
 impl GatewayTls {
-    /// Whether clients are asked for a certificate.
+    /// Returns true if clients are asked for a certificate.
     #[must_use]
     pub fn asks(&self) -> bool {
         let by_file = |files: &GatewayFiles| files.authorities.is_some();
         !self.authorities.is_empty() || self.files.as_deref().is_some_and(by_file)
     }
 
-    /// Where its certificates come from, for people.
+    /// Sources of its certificates, for people.
     #[must_use]
     pub fn all_credentials(&self) -> String {
         let more = self.more.iter().map(|(credential, ..)| credential);
@@ -192,9 +192,9 @@ impl fmt::Debug for GatewayTls {
 pub struct VirtualHost {
     /// Lower case, without port; may begin with `*.`, or be `*`.
     pub host: Arc<str>,
-    /// Where its requests go.
+    /// Routes of its requests.
     pub routes: PackedRoutes,
-    /// Whether who comes in plaintext is sent to `https`.
+    /// True if plaintext requests are redirected to `https`.
     pub https_redirect: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How a member of a WorkloadGroup is asked whether it is well, to the wire and back.
+//! Health probe of a member of a WorkloadGroup, to the wire and back.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use voile_proto::proxy as wire;
 
 use super::{WireError, address, address_bytes, port};
 
-/// How a proxy asks the application beside it.
+/// Health probe of the application beside a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthProbe {
-    /// What, and how often.
+    /// Question and interval.
     pub probe: Probe,
     /// Where.
     pub address: IpAddr,

@@ -1,5 +1,5 @@
-//! HealthChecks ⇄ `voile.proxy.v1.HealthCheck`. What this end does not know is refused whole: a proxy that asks something else would
-//! take healthy endpoints out.
+//! HealthChecks ⇄ `voile.proxy.v1.HealthCheck`. A message with a part that this end does not know is refused whole: a proxy with
+//! a different check would take healthy endpoints out.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct HealthCheck {
     pub port: Option<Port>,
     /// For services of this namespace; `None` is any.
     pub namespace: Option<Namespace>,
-    /// What is asked, and how often.
+    /// Question and interval.
     pub terms: CheckTerms,
 }
 
@@ -39,7 +39,7 @@ impl HealthCheck {
         }
     }
 
-    /// Whether it is for this port of a service.
+    /// Returns true if it is for this port of a service.
     #[must_use]
     pub fn is_for(&self, service: &ServiceKey, port: Port) -> bool {
         let near = self.namespace.as_ref();

@@ -68,7 +68,7 @@ pub use waypoint::{Waypoint, WaypointAddress, WaypointDestination, WaypointTo};
 pub struct WireError {
     /// Path of the field, such as `inbound[2].bind.port`; empty for the whole message.
     pub field: String,
-    /// What is wrong with it.
+    /// Error of the field.
     pub reason: String,
 }
 
@@ -106,7 +106,7 @@ impl From<prost::DecodeError> for WireError {
     }
 }
 
-/// What is spoken on a port, as the proxy needs to know it.
+/// Protocol of a port, as the proxy needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// Not said: found out from the first bytes.

@@ -1,4 +1,4 @@
-//! What host names mean: how it is asked which service is found for one, and what that service says.
+//! Meaning of host names: the request that finds a host's service, and that service's answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use voile_model::{Hostname, Namespace};
 
 use super::{Service, Workload};
 
-/// What is asked by host name, not by resource name, by whoever calls for itself.
+/// Prefix of requests by host name instead of resource name, by a caller for itself.
 pub const SEARCH: &str = "*/";
 
 /// The resource name that asks what a host name means to the caller.
@@ -32,8 +32,8 @@ pub fn parse_search(name: &str) -> Option<(Option<Namespace>, &str)> {
     }
 }
 
-/// Whether this is one of the addresses that the control plane gives to ServiceEntries: Istio's ranges, which nobody routes
-/// and no other resolver knows.
+/// Returns true if this is an address that the control plane gives to ServiceEntries: Istio's ranges, which no network
+/// routes and no other resolver knows.
 #[must_use]
 pub fn is_virtual(address: IpAddr) -> bool {
     match address {
@@ -42,7 +42,7 @@ pub fn is_virtual(address: IpAddr) -> bool {
     }
 }
 
-/// What the name of a service means.
+/// Meaning of a service's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameMeaning {
     /// These addresses: virtual ones, or those of its workloads. None is an answer too.
@@ -54,7 +54,7 @@ pub enum NameMeaning {
 }
 
 impl Service {
-    /// What its name means, by the workloads behind it.
+    /// Meaning of its name, by the workloads behind it.
     pub fn meaning<'a, I>(&self, behind: impl Fn() -> I) -> NameMeaning
     where
         I: Iterator<Item = &'a Workload>,

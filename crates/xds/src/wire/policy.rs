@@ -1,4 +1,4 @@
-//! How clients must speak to a service, checked from `voile.proxy.v1.ServicePolicy`.
+//! Policy of clients' calls to a service, checked from `voile.proxy.v1.ServicePolicy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use voile_proto::proxy as wire;
 use super::traffic::check_traffic;
 use super::{Protocol, WireError, labels_of, milliseconds, port};
 
-/// How clients must speak to a service, or to a workload called by its own address, port by port.
+/// Policy of calls to a service, or to a workload at its own address, port by port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServicePolicy {
     /// By service port, or by the workload's.
@@ -23,7 +23,8 @@ pub struct ServicePolicy {
     pub first_address_only: bool,
     /// Parts of the service that routes may lead to, by name.
     pub subsets: BTreeMap<Arc<str>, Subset>,
-    /// What clients with these labels obey instead; the first that selects a client counts.
+    /// Policies of clients with these labels, in place of this one; the first that selects a client
+    /// counts.
     pub for_clients: Vec<(Labels, Self)>,
 }
 
@@ -32,46 +33,46 @@ pub struct ServicePolicy {
 pub struct Subset {
     /// Its workloads have all of these.
     pub labels: Labels,
-    /// What differs by port.
+    /// Settings that differ by port.
     pub ports: BTreeMap<Port, SubsetPort>,
 }
 
-/// How a port is spoken to for a subset.
+/// Policy of calls to a port of a subset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubsetPort {
     /// HTTP/1.1 travels to its sidecars as HTTP/2.
     pub http2_upgrade: bool,
-    /// What a client speaks is spoken on, whatever is declared.
+    /// True if the proxy keeps the client's protocol, whatever is declared.
     pub client_protocol: bool,
-    /// Who of several takes a call, and how much may be under way.
+    /// Load balancing and connection limits.
     pub traffic: PortTraffic,
 }
 
-/// How clients must speak to one port.
+/// Policy of calls to one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortPolicy {
-    /// What is spoken on it.
+    /// Protocol of the port.
     pub protocol: Protocol,
     /// Workloads (uid) to be spoken to in plaintext although they have a sidecar.
     pub plaintext_workloads: BTreeSet<Arc<str>>,
     /// HTTP/1.1 travels to this port's sidecars as HTTP/2.
     pub http2_upgrade: bool,
-    /// What a client speaks is spoken on, whatever is declared.
+    /// True if the proxy keeps the client's protocol, whatever is declared.
     pub client_protocol: bool,
-    /// How requests are retried; `None` is the proxy's default.
+    /// Retry policy of requests; `None` is the proxy's default.
     pub retry: Option<RetryPolicy>,
-    /// Who of several takes a call, and how much may be under way.
+    /// Load balancing and connection limits.
     pub traffic: PortTraffic,
 }
 
-/// How requests to one port are retried.
+/// Retry policy of requests to one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Attempts after the first.
     pub retries: u32,
     /// Envoy's names of conditions, and status codes.
     pub on: Vec<Arc<str>>,
-    /// How long one attempt may take to bring the head of an answer.
+    /// Longest wait of one attempt for the response's head.
     pub per_try_timeout: Option<Duration>,
     /// The first backoff.
     pub backoff: Option<Duration>,
@@ -138,7 +139,7 @@ impl ServicePolicy {
         Ok(checked)
     }
 
-    /// What a client with these labels obeys.
+    /// The policy for a client with these labels.
     #[must_use]
     pub fn for_client(&self, labels: &Labels) -> &Self {
         let mut all = self.for_clients.iter();
@@ -146,7 +147,7 @@ impl ServicePolicy {
         selecting.map_or(self, |(_, policy)| policy)
     }
 
-    /// Whether the service has a part of this name for some client.
+    /// Returns true if the service has a subset of this name for any client.
     #[must_use]
     pub fn has_subset(&self, name: &str) -> bool {
         let others = self.for_clients.iter().map(|(_, policy)| policy);

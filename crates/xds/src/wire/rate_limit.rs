@@ -1,5 +1,5 @@
-//! RateLimits ⇄ `voile.proxy.v1.RateLimit`. What this end does not know is refused whole: a condition less would count others'
-//! requests.
+//! RateLimits ⇄ `voile.proxy.v1.RateLimit`. A message with a part that this end does not know is refused whole: without one
+//! condition, the limit would count other requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct RateLimit {
     pub name: Arc<str>,
     /// The first that takes a request counts.
     pub rules: Vec<LimitRule>,
-    /// Who counts what rules describe.
+    /// Service that counts for all proxies by the rules' descriptors.
     pub global: Option<GlobalLimits>,
     /// Of a waypoint's: hosts of the services whose requests it counts; none is all that the proxy takes.
     pub hosts: Vec<Arc<str>>,
@@ -29,28 +29,28 @@ pub struct RateLimit {
 /// A service that counts for several proxies together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalLimits {
-    /// Where it is; `None` where there is no such service, and nobody can be asked.
+    /// Address of the service; `None` if there is no service of this name, so that it cannot be asked.
     pub service: Option<(ServiceKey, Port)>,
-    /// Whose limits it is asked for.
+    /// Domain of its limits.
     pub domain: Arc<str>,
-    /// How long an answer may take.
+    /// Longest wait for an answer.
     pub timeout: Duration,
-    /// What it would have been asked about passes while it cannot be.
+    /// True if requests pass while the service cannot be asked.
     pub fail_open: bool,
 }
 
 /// One of its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRule {
-    /// What clients read it is called.
+    /// Name of the rule, as clients read it.
     pub name: Arc<str>,
     /// One of these; none matches everything.
     pub matches: Vec<RequestMatch>,
     /// All of them hold; none lets everything pass.
     pub limits: Vec<Limit>,
-    /// What the service that counts for all is told; nothing: it is not asked.
+    /// Descriptors for the global service; if there are none, the service is not asked.
     pub descriptors: Vec<Descriptor>,
-    /// How much a request counts there.
+    /// Weight of a request there.
     pub hits: u32,
 }
 

@@ -1,6 +1,6 @@
-//! Routes of requests ⇄ `voile.proxy.v1.Routes`. The control plane makes the checked type, with names resolved; it travels, and
-//! the proxy has the same checked type again. What this end does not know is refused whole: a route less would send its requests
-//! by the next one.
+//! Routes of requests ⇄ `voile.proxy.v1.Routes`. The control plane makes the checked type, with names resolved. The message
+//! carries it, and the proxy gets the same checked type. A message with a part that this end does not know is refused whole:
+//! without one route, its requests would take the next one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Routes {
     pub connections: Vec<ConnectionRoute>,
 }
 
-/// Where connections go of which only the name that TLS asks for and the address that was called are known.
+/// Route of a connection, by its TLS server name and the address that it called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionRoute {
     /// One of these; none matches everything.
@@ -35,16 +35,16 @@ pub struct ConnectionRoute {
     pub destinations: Vec<RouteDestination>,
 }
 
-/// What a connection must be: all of it.
+/// Conditions on a connection: all must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConnectionMatch {
     /// Names of which its client asks for one, in TLS; `*` is any, and none. Empty: it need not be TLS.
     pub server_names: Vec<Arc<str>>,
-    /// Where the address that was called must be; none is anywhere.
+    /// Subnets of the called address; empty is any.
     pub subnets: Vec<AddressRange>,
     /// The port that was called.
     pub port: Option<Port>,
-    /// What the caller must have.
+    /// Labels that the caller must have.
     pub source_labels: Labels,
 }
 
@@ -57,23 +57,23 @@ pub struct Route {
     pub matches: Vec<RequestMatch>,
     /// Not all of weight 0, and empty only where there is an answer.
     pub destinations: Vec<RouteDestination>,
-    /// How long a request may take.
+    /// Timeout of a request.
     pub timeout: Option<Duration>,
-    /// How it is tried again; `None` is the destination's way.
+    /// Retry policy; `None` is the destination's policy.
     pub retry: Option<RetryPolicy>,
-    /// What is answered without asking anybody.
+    /// Answer that the proxy gives itself.
     pub answer: Option<Answer>,
-    /// What goes on instead of what came.
+    /// Rewrite of the request's path or authority.
     pub rewrite: Option<Rewrite>,
-    /// What becomes of headers, after what their destination says.
+    /// Changes of headers, after those of the destination.
     pub headers: HeaderRules,
-    /// What is done to requests on purpose.
+    /// Injected faults.
     pub fault: Option<Fault>,
-    /// What pages of other origins may ask.
+    /// CORS policy for pages of other origins.
     pub cors: Option<Arc<Cors>>,
-    /// Where copies go.
+    /// Targets of copies.
     pub mirrors: Vec<Mirror>,
-    /// What requests are answered that come to a destination which is not there.
+    /// Status of the answer if the destination does not exist.
     pub missing_status: u16,
 }
 
@@ -98,16 +98,16 @@ impl Route {
     }
 }
 
-/// Where copies of some requests go.
+/// Target of copies of some requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirror {
-    /// Where to, or what is missing there.
+    /// Target, or the missing part of it.
     pub to: Result<RouteTarget, Arc<str>>,
-    /// How many are copied.
+    /// Share of requests that are copied.
     pub share: Share,
 }
 
-/// What a request must be: all of it.
+/// Conditions on a request: all must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestMatch {
     /// Path and query.
@@ -128,18 +128,18 @@ pub struct RequestMatch {
     pub query: Vec<(Arc<str>, TextMatch)>,
     /// The port that was called.
     pub port: Option<Port>,
-    /// What the caller must have.
+    /// Labels that the caller must have.
     pub source_labels: Labels,
 }
 
-/// Where requests go.
+/// Destination of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteDestination {
-    /// Where to, or what is missing there.
+    /// Target, or the missing part of it.
     pub to: Result<RouteTarget, Arc<str>>,
     /// Share of the requests.
     pub weight: u32,
-    /// What becomes of headers.
+    /// Changes of headers.
     pub headers: HeaderRules,
 }
 
@@ -166,7 +166,7 @@ impl Routes {
         requests.chain(connections.map(|one| &one.to))
     }
 
-    /// What of it is there.
+    /// Targets that exist.
     pub fn targets(&self) -> impl Iterator<Item = &RouteTarget> {
         self.ways().filter_map(|to| to.as_ref().ok())
     }
@@ -216,7 +216,7 @@ impl PackedRoutes {
     /// The bytes of a `voile.proxy.v1.Routes`; they are checked where they are read.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
-        // What was reserved beyond it would stay as long as it does.
+        // Spare capacity would stay allocated as long as the bytes do.
         Self(bytes.into_boxed_slice().into())
     }
 
@@ -413,7 +413,7 @@ pub(super) fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch
     })
 }
 
-/// What is asked of a path, of which alone segments are.
+/// Reads a path condition; only paths have conditions on segments.
 fn path(message: &Option<wire::TextMatch>) -> Result<Option<TextMatch>, WireError> {
     use wire::text_match::Text;
     match message {
@@ -432,7 +432,7 @@ fn text(field: &str, message: &wire::TextMatch) -> Result<TextMatch, WireError> 
         Some(Text::Prefix(text)) => Ok(TextMatch::Prefix(text.as_str().into())),
         Some(Text::Regex(text)) => Ok(TextMatch::Regex(text.as_str().into())),
         Some(Text::Present(true)) => Ok(TextMatch::Present),
-        // What a later version asks for is not passed over: it would match everything.
+        // An unknown condition of a later version is an error: without it the route would match everything.
         Some(Text::Present(false) | Text::Segments(_)) | None => {
             Err(WireError::new(field, "asks for nothing"))
         }

@@ -1,5 +1,5 @@
-//! What a proxy tells about its traffic, checked from `voile.proxy.v1.Telemetry`: formats and filters are compiled here,
-//! once, and what cannot be compiled refuses the configuration by name.
+//! Telemetry of a proxy's traffic, checked from `voile.proxy.v1.Telemetry`. Formats and filters are compiled here, once.
+//! One that cannot be compiled refuses the configuration by name.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -14,7 +14,7 @@ use voile_proto::proxy as wire;
 
 use super::{WireError, port, service_key};
 
-/// What holds for one workload.
+/// Telemetry of one workload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Telemetry {
     /// Access logs of both sides.
@@ -34,22 +34,22 @@ pub struct AccessLog {
     pub side: Side,
     /// The provider's name, for people.
     pub provider: Arc<str>,
-    /// What is logged; `None` is everything.
+    /// Filter of the entries; `None` is everything.
     pub filter: Option<LogFilter>,
     /// Where to.
     pub sink: LogSink,
 }
 
-/// Where an access log goes.
+/// Target of an access log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogSink {
     /// A file.
     File {
         /// `/dev/stdout` or a file.
         path: Arc<str>,
-        /// How lines look.
+        /// Format of the lines.
         format: LogFormat,
-        /// Whether values that are not there are left out.
+        /// True if missing values are left out.
         omit_empty: bool,
     },
     /// Envoy's gRPC access log service.
@@ -59,7 +59,7 @@ pub enum LogSink {
 /// A log that goes to a service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GrpcLog {
-    /// Who takes it.
+    /// Collector of the entries.
     pub collector: Collector,
     /// `log_name` of the stream.
     pub log_name: Arc<str>,
@@ -73,14 +73,14 @@ pub struct GrpcLog {
     pub response_trailers: Vec<Arc<str>>,
 }
 
-/// Who takes telemetry.
+/// Service that collects telemetry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Collector {
     /// The service.
     pub service: ServiceKey,
     /// Its port.
     pub port: Port,
-    /// How long one call may take; `None` is the named default.
+    /// Timeout of one call; `None` is the named default.
     pub timeout: Option<Duration>,
     /// Name, value, and whether the value is a variable's name.
     pub headers: Vec<(Arc<str>, Arc<str>, bool)>,
@@ -89,23 +89,23 @@ pub struct Collector {
 /// Spans of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracing {
-    /// Who takes them.
+    /// Collector of the spans.
     pub collector: Collector,
     /// Path of OTLP over HTTP; `None` is gRPC.
     pub http_path: Option<Arc<str>>,
     /// Of requests whose caller decided nothing.
     pub sampling: Share,
-    /// Whether spans are sent.
+    /// True if spans are sent.
     pub report: bool,
     /// Tags by name, each with what it says where its source has nothing.
     pub custom_tags: BTreeMap<Arc<str>, CustomTag>,
-    /// Whether `x-request-id` carries the decision.
+    /// True if `x-request-id` carries the decision.
     pub use_request_id: bool,
     /// Longest path in a span; `None` is the named default.
     pub max_path_length: Option<NonZeroUsize>,
-    /// Whether spans carry Istio's tags.
+    /// True if spans carry Istio's tags.
     pub istio_tags: bool,
-    /// Whether `OTEL_RESOURCE_ATTRIBUTES` is part of the resource.
+    /// True if `OTEL_RESOURCE_ATTRIBUTES` is part of the resource.
     pub environment_resource: bool,
 }
 
@@ -116,7 +116,7 @@ pub struct MetricOverride {
     pub metric: Option<Arc<str>>,
     /// The side.
     pub side: Side,
-    /// Whether it is off; `None` leaves it.
+    /// True if the metric is off; `None` leaves it.
     pub disabled: Option<bool>,
     /// Labels.
     pub tags: Vec<(Arc<str>, TagOverride)>,
@@ -165,7 +165,7 @@ impl Telemetry {
         logs.chain(spans.map(|tracing| &tracing.collector))
     }
 
-    /// What becomes of one metric of one side: whether it is off, and its labels' changes.
+    /// State of one metric of one side: true if it is off, and the changes of its labels.
     #[must_use]
     pub fn metric(&self, side: Side, exposed: &str) -> (bool, BTreeMap<Arc<str>, TagOverride>) {
         let (mut off, mut tags) = (false, BTreeMap::new());
@@ -178,7 +178,7 @@ impl Telemetry {
         (off, tags)
     }
 
-    /// Whether all metrics of a side are off, so that nothing need be counted.
+    /// Returns true if all metrics of a side are off, so that nothing need be counted.
     #[must_use]
     pub fn metrics_are_off(&self, side: Side) -> bool {
         Metric::NAMES

@@ -1,5 +1,5 @@
-//! What a DestinationRule says of calls to one port ⇄ `voile.proxy.v1.TrafficPolicy`. What chooses the protocol between sidecars
-//! (`h2UpgradePolicy`, `useClientProtocol`) is resolved before and travels beside it.
+//! A DestinationRule's traffic policy for one port ⇄ `voile.proxy.v1.TrafficPolicy`. The settings that choose the protocol
+//! between sidecars (`h2UpgradePolicy`, `useClientProtocol`) are resolved before and travel beside it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -270,7 +270,7 @@ pub(super) fn check_traffic(
             percent_thousandths: budget.percent_thousandths,
             min: budget.min,
         }),
-        // What is not known might have been secret.
+        // An unknown mode might have demanded secrecy.
         tls: match wire::ClientTls::try_from(message.tls) {
             Ok(wire::ClientTls::Automatic) => None,
             Ok(wire::ClientTls::Plaintext) => Some(ClientTls::Disable),

@@ -1,4 +1,5 @@
-//! What a waypoint takes, checked from `voile.proxy.v1.Waypoint`; and who is told of which waypoint, from Istio's `GatewayAddress`.
+//! Waypoint configuration, checked from `voile.proxy.v1.Waypoint`; and the waypoint of a service or workload, from Istio's
+//! `GatewayAddress`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,39 +13,40 @@ use voile_proto::workload;
 use super::configuration::{OutboundService, PolicyReference, references};
 use super::{Protocol, Telemetry, WireError, address, hostname, namespace, socket};
 
-/// What a waypoint takes.
+/// Waypoint configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waypoint {
-    /// Where it takes tunnels.
+    /// Address at which it takes tunnels.
     pub bind: SocketAddr,
     /// For what.
     pub destinations: Vec<WaypointDestination>,
-    /// What is told of some of them.
+    /// Telemetry of some destinations.
     pub telemetries: Vec<Arc<Telemetry>>,
 }
 
-/// What tunnels may be for.
+/// Destination of tunnels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaypointDestination {
     /// Unique in its configuration, stable over edits.
     pub name: Arc<str>,
-    /// What tunnels ask for.
+    /// Addresses that tunnels ask for.
     pub called: Vec<SocketAddr>,
-    /// What is spoken.
+    /// Protocol of the destination.
     pub protocol: Protocol,
-    /// Where it is.
+    /// The service or workload.
     pub to: WaypointTo,
     /// Policies that hold for it; all of them, or nothing is obeyed.
     pub authorization_policies: Vec<PolicyReference>,
     /// The same of RequestAuthentications.
     pub request_authentications: Vec<PolicyReference>,
-    /// What comes is a tunnel itself, and goes on unread to where a workload of the service takes tunnels.
+    /// True if the stream inside is a tunnel itself. The waypoint then forwards it unread to the tunnel port of the service's
+    /// workload.
     pub forward: bool,
     /// Which of the waypoint's telemetries holds for it, on the server's side; none: the configuration's.
     pub telemetry: Option<usize>,
 }
 
-/// Where a tunnel leads.
+/// Target of a tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WaypointTo {
     /// To an endpoint of a service.
@@ -142,12 +144,12 @@ impl WaypointDestination {
     }
 }
 
-/// Who stands before a service or a workload.
+/// Waypoint before a service or a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WaypointAddress {
     /// The workloads of this service.
     Service(ServiceKey),
-    /// Whoever has this address.
+    /// The workload with this address.
     Address(IpAddr),
     /// Somebody who cannot be called, for this reason: to go past would go past policies.
     Nobody(Arc<str>),

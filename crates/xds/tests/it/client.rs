@@ -1,4 +1,4 @@
-//! What the client says, and what it holds.
+//! Requests of the client, and its held resources.
 
 use std::sync::Arc;
 

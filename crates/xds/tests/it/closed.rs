@@ -15,7 +15,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const ROUTES_THERE: [&str; 2] = ["r", "s"];
 const STAR: &str = "*";
 
-/// What there is: clusters with their versions, and those that routes lead to.
+/// The world of a play: clusters with their versions, and the clusters that routes lead to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct World {
     clusters: BTreeMap<&'static str, u8>,
@@ -105,7 +105,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// What a stream's first request of a type names.
+/// Names in a stream's first request of a type.
 fn named(type_url: &str) -> Vec<String> {
     let all: &[&str] = if type_url == CLUSTER {
         &[STAR]
@@ -307,7 +307,7 @@ impl Play {
     }
 
     fn answer(&mut self, which: usize) {
-        // What was asked first arrives first.
+        // Earlier requests arrive first.
         while self.ask() {}
         let (type_url, nonce, takes) = self.unanswered.swap_remove(which);
         if type_url == CLUSTER {
@@ -341,7 +341,7 @@ impl Play {
         }
     }
 
-    /// Whether it holds what there is and nothing else.
+    /// Checks that it holds exactly the existing resources.
     fn check_end(&self) -> Result<(), String> {
         let clusters = self.clusters.keys().map(String::as_str);
         let routes = self.routes.values().map(|(_, body)| body.clone());
@@ -359,7 +359,7 @@ impl Play {
     }
 }
 
-/// What befell all plays.
+/// Counters over all plays.
 #[derive(Debug, Default)]
 struct Seen {
     edits: usize,
@@ -423,7 +423,7 @@ fn no_route_ever_leads_to_a_cluster_that_is_not_there() {
         play.settle();
         let mut end = play.check();
         if !play.refused.is_empty() {
-            // What was refused is said again when it says something else.
+            // A refused resource is sent again when it changes.
             play.world.edition += 1;
             play.told.changed();
             play.settle();

@@ -34,9 +34,9 @@ struct World {
     /// Said, and not yet taken in by the client.
     changes: Changes,
     held: BTreeMap<Arc<str>, Arc<str>>,
-    /// What each name that is wanted was found to stand for; nothing for one that does not exist.
+    /// Resource that each wanted name resolved to; `None` for one that does not exist.
     answers: BTreeMap<Arc<str>, Option<Arc<str>>>,
-    /// What was said not to exist, each time.
+    /// Names reported as not existing, each time.
     absent: Vec<Arc<str>>,
 }
 
@@ -237,7 +237,7 @@ fn what_is_asked_for_again_is_never_taken_for_absent_because_it_was_let_go() {
         let mut luck = Luck(seed);
         let mut world = World::new(&mut luck);
         for _ in 0..80 {
-            // What there is stays as it is, and every message arrives once and in order, as late as can be.
+            // The world stays the same, and every message arrives once and in order, as late as possible.
             match luck.below(20) {
                 0 => world.reconnect(),
                 1..=5 => world.change_wish(&mut luck),

@@ -25,7 +25,7 @@ const MAX_REQUESTS: usize = 3;
 /// Messages until both must have said all. The longest conversation seen has 11.
 const MAX_MESSAGES: usize = 24;
 
-/// What a resource says.
+/// Content of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Body {
     One,
@@ -44,7 +44,7 @@ impl Body {
     }
 }
 
-/// What there is.
+/// Existing resources.
 #[derive(Debug, Clone, Default)]
 struct World(BTreeMap<&'static str, Body>);
 
@@ -120,9 +120,9 @@ enum Step {
 /// A proxy, a control plane, and the stream between them.
 #[derive(Clone)]
 struct Play {
-    /// What may be asked for.
+    /// Names that may be asked for.
     names: &'static [&'static str],
-    /// Whether the proxy forgets a service as soon as it lets go of it, as ours does.
+    /// True if the proxy forgets a service as soon as it unsubscribes, as ours does.
     forgets: bool,
     now: Instant,
     world: World,
@@ -133,9 +133,9 @@ struct Play {
     wanted: BTreeSet<&'static str>,
     /// Names that the server was told of on this stream, and not told otherwise.
     told: BTreeSet<String>,
-    /// What the proxy works with.
+    /// Resources that the proxy works with.
     held: BTreeMap<Arc<str>, Arc<str>>,
-    /// How many responses may still come twice.
+    /// Number of responses that may still arrive twice.
     doubles: u8,
 }
 
@@ -188,7 +188,7 @@ impl Play {
             .depends_on()
             .map(|(of, names)| (of.clone(), names.clone()))
             .collect();
-        // Who brings it along is a matter of the one that brings.
+        // A change of a workload also concerns the service that brings the workload along.
         let concerned = |known: &Arc<str>| match name {
             SERVICE => [SERVICE, SEARCH].contains(&&**known),
             _ => [SERVICE, SEARCH, WORKLOAD, ALIAS].contains(&&**known),
@@ -285,7 +285,7 @@ impl Play {
         Err("they never stop talking".to_owned())
     }
 
-    /// What the proxy should work with, and whether it may be an older one or nothing, since it cannot use it.
+    /// Resources that the proxy should work with.
     fn truth(&self) -> BTreeMap<Arc<str>, Arc<str>> {
         let all = self.wanted.iter().flat_map(|name| self.world.found(name));
         all.map(|resource| (resource.name.clone(), resource.version.clone()))
@@ -421,7 +421,7 @@ impl System for Play {
     fn check(mut self) -> Result<(), String> {
         self.settle()?;
         self.compare()?;
-        // Who looks again at what is the same has nothing to say.
+        // A second look at unchanged resources sends nothing.
         self.server.changed();
         if self.speak()? {
             return Err("something is said, and nothing is new".to_owned());

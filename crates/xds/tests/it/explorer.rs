@@ -9,17 +9,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub(crate) trait System: Clone {
     type Step: Copy + Debug;
 
-    /// What can happen now.
+    /// Steps that can happen now.
     fn steps(&self) -> Vec<Self::Step>;
-    /// It happens. What must never be is an error.
+    /// Takes a step. A state that must never be is an error.
     fn take(&mut self, step: Self::Step) -> Result<(), String>;
-    /// Whatever tells it from a system that will behave otherwise.
+    /// Everything that distinguishes it from a system that will behave differently.
     fn key(&self) -> String;
-    /// What must hold in this state, and when the luck turns from here on.
+    /// Checks the conditions of this state, and of the states that follow if all goes well from here on.
     fn check(self) -> Result<(), String>;
 }
 
-/// What was visited.
+/// Number of visited states and steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Explored {
     pub(crate) states: usize,

@@ -1,4 +1,4 @@
-//! What a gateway is told: all of it or nothing, and nothing secret is shown.
+//! A gateway's configuration is accepted whole or not at all, and secrets are not shown.
 
 use prost::Message;
 use voile_proto::proxy;
@@ -89,7 +89,7 @@ fn carrying(kind: proxy::ServerKind, tls: Option<proxy::GatewayTls>) -> proxy::G
 
 type Change = fn(&mut proxy::GatewayListener);
 
-/// What is said of a good one that is changed so.
+/// Checks the error for a good listener with this change.
 fn refused(table: &[(&str, Change)]) {
     for (expected, change) in table {
         let mut message = gateway(Some(tls()));

@@ -16,7 +16,7 @@ use crate::server::{Things, shown};
 struct Talk {
     stream: Stream<()>,
     now: Instant,
-    /// What it has not answered yet: types and nonces.
+    /// Types and nonces of the responses not answered yet.
     unanswered: Vec<(String, String)>,
 }
 
@@ -158,7 +158,7 @@ fn who_comes_to_know_a_service_hears_its_routes_and_its_policy_in_one_turn() {
     );
     talk.acknowledge();
     assert_eq!(talk.hear(&things), [""; 0], "and once");
-    // What it knows already, and what is changing, waits for routes all the same.
+    // Known and changing resources wait for routes all the same.
     let after = ["s: s@2", "v: v@1"];
     talk.ask(SERVICE_ROUTES, &["v"], &[]);
     talk.ask(SERVICE_POLICY, &["s", "v"], &[]);
@@ -170,7 +170,7 @@ fn who_comes_to_know_a_service_hears_its_routes_and_its_policy_in_one_turn() {
 /// As a caller asks that knows an address only.
 const BY_ADDRESS: [&str; 3] = [ADDRESS, SERVICE_ROUTES, SERVICE_POLICY];
 
-/// What each request is answered by, without a word in between and without versions.
+/// Answers to each request, without an ACK in between and without versions.
 fn heard_by_address(talk: &mut Talk, things: &[&str]) -> Vec<String> {
     let mut heard = Vec::new();
     for of in BY_ADDRESS {
@@ -257,7 +257,7 @@ fn what_is_told_and_changes_is_not_told_again_before_routes_are_taken() {
     while !talk.hear(&["s: s@1"]).is_empty() {
         talk.acknowledge();
     }
-    // Whoever has the address is known, and is about to be something else, or nothing.
+    // The service at the address is known, and is about to change or to go.
     for (there, told) in [("/a: s@2", "+s@2"), ("/a: s@-", "-/a")] {
         let by_name = there.replace("/a: ", "s: ");
         let things = [&*by_name, there];
@@ -311,14 +311,14 @@ fn what_nobody_names_any_more_goes_at_once_where_what_named_it_has_nothing_to_sa
     }
 }
 
-/// What an Envoy asks for.
+/// Requests of an Envoy.
 const OF_ENVOY: [(&str, &str); 4] = [
     (CLUSTER, "c"),
     (ENDPOINTS, "e"),
     (LISTENER, "l"),
     (ROUTES, "r"),
 ];
-/// How long what names clusters waits for them.
+/// Longest time for which types that name clusters wait for them.
 const WARMING: Duration = Duration::from_secs(2);
 
 #[test]
@@ -376,7 +376,7 @@ fn clusters_stay_until_something_newer_is_taken_of_all_routes_that_were_refused(
         [""; 0],
         "what was taken before leads there"
     );
-    // What came later goes as ever.
+    // A cluster that came later is sent as ever.
     talk.ask(CLUSTER, &["d"], &[]);
     assert_eq!(talk.hear(&["d: d@1", "r: r@2", "s: s@2"]), ["+d@1"]);
     talk.acknowledge();
@@ -489,7 +489,7 @@ fn in_state_of_the_world_too_clusters_come_before_what_leads_to_them_and_go_afte
     assert_eq!(talk.hear(&after), ["d1"]);
     talk.acknowledge();
 
-    // What does not get warm holds nothing back for long.
+    // A cluster that does not get warm holds other resources back only for a while.
     talk.stream.changed();
     let more = ["c: c@c3", "d: d@d1", "e: e@e1", "l: l@l1", "r: r@r3"];
     assert_eq!(talk.hear(&more), ["c3 d1"]);

@@ -1,4 +1,4 @@
-//! Whom a service prefers, in Istio's words.
+//! Endpoint preference of a service, in Istio's words.
 
 use voile_model::SourceFile;
 use voile_proto::workload;

@@ -1,4 +1,4 @@
-//! What the server says to one caller, and when it falls silent or ends.
+//! Responses of the server to one caller, and the reasons for its silence or its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl Conversation {
         self.stream.receive(request, self.now).unwrap()
     }
 
-    /// What the server says next, shown; `nothing` when it is silent.
+    /// The server's next response as text; `nothing` if it is silent.
     fn hear(&mut self, things: &Things) -> String {
         match self.stream.next(things, self.now) {
             Some(response) => {

@@ -1,5 +1,5 @@
-//! State of the world, tried out: every order of a few steps, and many long random ones, of a client that subscribes, answers,
-//! refuses and reconnects while what there is changes. Wherever it stops, it must end with what there is.
+//! State of the world, tried out: every order of a few steps, and many long random ones. A client subscribes, answers, refuses
+//! and reconnects while the resources change. At every end the client must hold exactly the existing resources.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use voile_xds::server::{Ended, Event, Resolution, Resource, Snapshot, SotwStream
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// What there is: versions by name; 0 is nothing.
+/// Existing resources: versions by name; 0 is none.
 #[derive(Debug, Clone, Default)]
 struct World(BTreeMap<&'static str, u8>);
 
@@ -226,7 +226,7 @@ impl Play {
         if !refused_before && self.type_url == LISTENER && !self.refused {
             self.compare(path);
         }
-        // Whatever was refused, news comes through.
+        // After any refusal, a new version is sent.
         for (index, name) in NAMES.into_iter().enumerate() {
             let version = self.world.0.get(name).copied().unwrap_or(0);
             self.change(index, version + 50);

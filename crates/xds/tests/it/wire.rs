@@ -391,7 +391,7 @@ fn rules_about_tokens_travel_whole_but_for_where_keys_are_fetched() {
     assert_eq!(came.policy.rules.len(), 2);
     for (came, sent) in came.policy.rules.iter().zip(&policy.rules) {
         let mut sent = sent.clone();
-        // Where they were written and where keys come from is the control plane's.
+        // The rules' positions and the sources of keys stay at the control plane.
         (sent.source, sent.keys) = (came.source.clone(), came.keys.clone());
         sent.timeout = came.timeout;
         assert_eq!(came, &sent);
@@ -727,7 +727,7 @@ fn routes_that_make_no_sense_are_refused_by_field() {
         ("routes[0].destinations[0].port: a port is", |r| {
             r.routes[0].destinations[0].port = 70_000;
         }),
-        // What a later version asks for would otherwise match everything.
+        // Without an error, an unknown condition of a later version would match everything.
         ("routes[0].matches[0].uri: asks for nothing", |r| {
             r.routes[0].matches[0].uri = Some(proxy::TextMatch::default());
         }),

@@ -1,4 +1,4 @@
-//! What one identity may have, as products; and that an account is what its streams hold.
+//! Budget of one identity, as products; an account equals the sum of its streams.
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn streams_bytes_and_work_are_the_identitys_and_come_back_when_streams_end() {
     assert!(open("b", now).is_ok(), "somebody else's");
     all.pop();
     all.push(open("a", now).expect("there is room again"));
-    // What all hold together is bounded: two hold what they may, and the third nothing of it.
+    // The total of all streams is bounded: one stream holds all it may, and the others get nothing.
     let (mut taken, mut refused) = (0, 0);
     for share in &mut all {
         match share.hold(one.stream_bytes(), 0, &one) {
@@ -108,7 +108,7 @@ fn streams_bytes_and_work_are_the_identitys_and_come_back_when_streams_end() {
         "{taken} and {refused}"
     );
     assert!(all[0].hold(one.stream_bytes() + 1, 0, &one).is_err());
-    // Who gives back may always do so.
+    // A stream may always give memory back.
     all[0].hold(10, 0, &one).expect("less");
     all[1]
         .hold(one.stream_bytes(), 0, &one)

@@ -98,7 +98,7 @@ impl Talk {
         .await
     }
 
-    /// What is said next, as whoever serves it is woken: by the clock.
+    /// Bytes of the next response. The clock wakes the stream, as it wakes its connection.
     async fn says(&mut self) -> usize {
         poll_fn(|context| {
             let mut out = Vec::new();
@@ -161,7 +161,7 @@ async fn what_waits_for_clusters_that_do_not_get_warm_is_said_by_the_clock_alone
     assert!(waited < Duration::from_secs(31), "{waited:?}");
 }
 
-/// What one caller says is bounded, whatever it names.
+/// The work of one caller's messages is bounded, whatever they name.
 #[tokio::test(start_paused = true)]
 async fn asking_again_and_again_for_what_is_held_ends_for_all_streams_of_an_identity() {
     const NAMES: usize = 5_000;

@@ -1,4 +1,4 @@
-//! What the names that a stream asks for are found to stand for.
+//! Result of resolving a stream's names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ impl Found {
 
     /// A name stands for these, the first of which it is.
     pub(super) fn find(&mut self, name: &Arc<str>, found: Vec<Arc<Resource>>, fresh: bool) {
-        // Where a name is what it stands for, the resource's own copy of it is kept: others keep that one, too.
+        // If a name is the resource's own name, the resource's copy of it is kept: other streams share that
+        // copy.
         let own = match found.first() {
             Some(first) if first.name == *name => first.name.clone(),
             Some(first) => {

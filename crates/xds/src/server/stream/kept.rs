@@ -1,4 +1,4 @@
-//! What a stream keeps for its caller and does because it asks, as its identity's budget counts it.
+//! Memory and work that a stream causes, as its identity's budget counts them.
 
 use super::{Kind, Stream};
 use crate::server::budget::{NAME_BYTES, SENT_BYTES};
@@ -10,7 +10,7 @@ impl<C: 'static> Stream<C> {
         self.kinds.values().map(Kind::kept_bytes).sum()
     }
 
-    /// Whether something must be looked at.
+    /// Returns true if something must be looked at.
     pub(in super::super) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
@@ -31,7 +31,7 @@ impl<C: 'static> Stream<C> {
 }
 
 impl Kind {
-    /// What is kept of it, in bytes.
+    /// Memory that the type keeps, in bytes.
     fn kept_bytes(&self) -> usize {
         let asked = self.name_bytes + self.names.len() * NAME_BYTES;
         asked + self.claimed_bytes + self.sent.len() * SENT_BYTES + self.rejected.bytes()

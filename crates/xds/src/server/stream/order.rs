@@ -7,17 +7,18 @@ use voile_proto::type_url;
 use super::{Due, Event, Snapshot, Stream, Told, WARMING};
 use crate::server::places::Places;
 
-/// What is named, and what names it: what is new is acknowledged before anything that names it is sent, and what goes stays until
-/// what named it is acknowledged without. A node proxy skips policies it does not know, so between the two it would obey neither; an
-/// Envoy answers 503 where a route leads to a cluster that it does not have.
+/// Types that are named, and types that name them. A new resource is acknowledged before a resource that names it is sent. A
+/// removed one stays until all that named it is acknowledged without it. A node proxy skips policies it does not know, so between
+/// the two it would obey neither; an Envoy answers 503 if a route leads to a cluster that it does not have.
 pub(super) const NAMED: [&str; 2] = [type_url::AUTHORIZATION, type_url::CLUSTER];
 pub(in super::super) const NAMING: [&str; 3] =
     [type_url::ADDRESS, type_url::LISTENER, type_url::ROUTES];
-/// What names clusters: whoever refuses some of it is still led by what it took before.
+/// Types that lead to clusters: a caller that refuses some of their resources still uses the older ones.
 pub(in super::super) const LEADING: [&str; 2] = [type_url::LISTENER, type_url::ROUTES];
 
-/// Where requests go, and what they may lead to: routes are acknowledged before the rest of the same moment is sent, so that what
-/// goes is led to no more by then: addresses, and this. What comes is asked for by whoever was told of routes to it.
+/// Routes, and the policies that routes lead to. Routes are acknowledged before the rest of the same moment (addresses, and these
+/// policies) is sent, so that no route leads to a removed resource. A caller that gets routes to a new service asks for the
+/// service itself.
 pub(super) const ROUTES: &str = type_url::SERVICE_ROUTES;
 pub(super) const LED_TO: &str = type_url::SERVICE_POLICY;
 
@@ -50,7 +51,7 @@ impl<C: 'static> Stream<C> {
             }
             kept |= keep && self.due.has(place);
         }
-        // What named it had nothing to say.
+        // The naming types had nothing to send.
         if kept && self.naming.and(self.travelling.or(self.due)).is_empty() {
             return self.find(snapshot, now);
         }
@@ -58,8 +59,8 @@ impl<C: 'static> Stream<C> {
         asking.find_map(|place| self.introduce(place, snapshot, now))
     }
 
-    /// What is asked for of a type and was never told, or that it is not there, although routes are on their way: none of those in
-    /// force lead there by what is about to change, and somebody waits for both.
+    /// Sends answers of a type that the caller has just asked for and never got, although routes are in flight. No route in force
+    /// depends on them, and a request waits for both.
     fn introduce(
         &mut self,
         place: usize,
@@ -84,7 +85,7 @@ impl<C: 'static> Stream<C> {
         Some(clusters.in_flight.as_ref()?.sent_at + WARMING)
     }
 
-    /// What leads to clusters was taken or refused.
+    /// Notes that a type that leads to clusters was acknowledged or refused.
     pub(super) fn doubt(&mut self, place: usize, event: &Event) {
         let taken = match event {
             Event::Acknowledged { .. } => true,
@@ -100,7 +101,7 @@ impl<C: 'static> Stream<C> {
         };
         let (_, kind) = self.kinds.at_mut(clusters);
         if doubts.answered(&of, taken, kind.sent.keys()) {
-            // What stayed for them alone may go.
+            // Clusters kept only for them may go.
             kind.dirty = true;
             self.due.set(clusters, true);
         }

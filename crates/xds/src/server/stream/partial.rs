@@ -1,5 +1,5 @@
-//! What to say when it is known which of a stream's names must be looked at again: only these are, and what others asked for as well is
-//! kept. Whatever is not plain (searches, names new or unknown, more than fits a response) is left to the look at everything.
+//! Differences under the touched names only; the other names keep their last answers. Everything unusual (searches, new or
+//! unknown names, more than fits a response) is left to the full look in `differences`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Kind {
-    /// What to say now; `None` when there is nothing. Of what is to `keep` it is not said that it is gone.
+    /// Differences to send now; `None` if there are none. Names in `keep` are not reported as removed.
     pub(super) fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
@@ -32,15 +32,15 @@ impl Kind {
         }
     }
 
-    /// What was just asked for and never told, where all else must wait: that is still to be looked at.
+    /// Answers to names just asked for and never answered, while all other names must wait: those are still to be looked at.
     pub(super) fn introduced<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
     ) -> Option<Differences> {
-        // Who asks for the type for the first time, and holds nothing of it, asks for all of its names just now. What it knows by name
-        // it may be led to already.
+        // A caller that asks for the type for the first time and holds nothing of it has just asked for all its names. Existing
+        // routes may already lead to the resources that it asks for by their own names.
         let begins = self.greet && self.sent.is_empty();
         let asked = if begins { &self.names } else { &self.fresh };
         let (mut new, mut absent) = (BTreeMap::new(), BTreeSet::new());
@@ -66,7 +66,7 @@ impl Kind {
                 }
                 Resolution::Refused(_) => continue,
             };
-            // What goes, goes later.
+            // Removals wait.
             if !nothing.iter().any(|one| self.sent.contains_key(one)) {
                 absent.extend(nothing);
                 answered.push(name.clone());
@@ -164,7 +164,7 @@ impl Kind {
     }
 }
 
-/// What a name that was just asked for brings, in this place among it.
+/// Resource at this index of a new name's answer.
 fn introduce(name: &Arc<str>, index: usize, resource: Arc<Resource>) -> (Arc<str>, Wanted) {
     let named = resource.name == *name || resource.aliases.contains(name);
     let asked = (!named && index == 0).then(|| name.clone());

@@ -1,4 +1,4 @@
-//! What a stream remembers so as not to look at all of its types, beside what it would find.
+//! Compares a stream's cached sets of types with a full search.
 
 use voile_proto::discovery::Node;
 
