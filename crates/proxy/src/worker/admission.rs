@@ -1,5 +1,6 @@
-//! Whether a connection may come in: the connection's facts put before `voile_policy`. A yes is a [`Permit`], and
-//! forwarding asks for one. A connection asks once and again only when the listener's mode or the trust changed.
+//! Admission of inbound connections: passes the facts of a connection to `voile_policy`. An admitted connection
+//! holds a [`Permit`], which forwarding code demands. The worker asks once per connection, and again only after
+//! the listener's mode or the trust changed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +10,7 @@ use voile_identity::{CertificateKey, Identity, Revocations};
 use voile_policy::{ConnectionFacts, Denial, Mode, Permit, Trust, inbound};
 use voile_xds::wire::MutualTls;
 
-/// How a connection arrived, and by whom it was made.
+/// Transport of an inbound connection, with the verified peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// In mutual TLS, verified.
@@ -20,14 +21,16 @@ pub(crate) enum Arrival {
     Plaintext,
 }
 
-/// Who a peer proved to be, and by which certificates: they may be taken back while it is connected.
+/// Verified identity of a peer, with its certificates: an authority may revoke them while the peer is
+/// connected.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Verified {
     pub(crate) identity: Identity,
     pub(crate) certificates: Box<[CertificateKey]>,
 }
 
-/// Whom we believe now: connections compare it by place to know whether their permit stands.
+/// Trust domains and revocation lists in force. Connections compare the pointer to learn if their permit
+/// still stands.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Belief {
     pub(crate) trust: Trust,
@@ -35,7 +38,7 @@ pub(crate) struct Belief {
 }
 
 impl Arrival {
-    /// Who it was, where that was proven.
+    /// Verified peer, if the client proved its identity.
     pub(crate) fn peer(&self) -> Option<&Verified> {
         match self {
             Self::MutualTls(peer) | Self::Tunnel(peer) => Some(peer),

@@ -1,5 +1,5 @@
-//! What a connection that a gateway or a waypoint takes has besides what a sidecar's own calls have: how its paths are compared, what
-//! it came in, and from where it is told of.
+//! State of a connection at a gateway or a waypoint that a sidecar's own calls do not have: path normalization, scheme and cipher
+//! suite, and the vantage of telemetry.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ impl AtGateway {
     }
 }
 
-/// How routes of a gateway compare requests.
+/// Properties by which routes of a gateway compare requests.
 #[derive(Clone, Copy)]
 pub(super) struct Edge {
     pub(super) normalization: Normalization,

@@ -1,5 +1,5 @@
-//! Whether a connection or a request may go on to the application, by the policies that hold now: what they ask about is
-//! borrowed from where it lies. A yes is a [`Leave`], and forwarding asks for one; leave can be lost.
+//! Authorization of inbound connections and requests by the policies in force. Attributes are borrowed from the
+//! connection. An allowed one holds a [`Leave`], which forwarding code demands; a policy change can take it back.
 
 mod request;
 
@@ -28,7 +28,7 @@ pub(crate) use request::{Asking, Granted, Judged, Seen, request};
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
 pub(crate) struct Leave {
-    /// What peer authentication said, where requests share it.
+    /// Permit of peer authentication, if requests share it.
     _permit: Option<Rc<Permit>>,
     /// When it was last judged.
     judgement: Cell<u32>,
@@ -38,14 +38,14 @@ pub(crate) struct Leave {
     aside: OnceCell<Box<Aside>>,
 }
 
-/// What few requests and connections bring.
+/// Rare state, which few requests and connections have.
 #[derive(Debug, Default)]
 pub(crate) struct Aside {
     /// Which external service said yes; 0 is none. Its word holds as long as that one is asked.
     by: Cell<u32>,
-    /// What it made of the request.
+    /// Changes that the external service made to the request.
     amended: Amended,
-    /// What policies said besides, for logs.
+    /// Audit and dry-run results of policies, for logs.
     said: Option<Box<Said>>,
 }
 
@@ -73,13 +73,13 @@ impl Amended {
     }
 }
 
-/// Where a denial's client reads the details that the access log has always.
+/// Response header that carries a denial's details to the client. The access log always has them.
 const DENIED_BY: &str = "x-voile-denied-by";
 
 /// Why there is none.
 #[derive(Debug, Clone)]
 pub(crate) struct Denied {
-    /// What a client of HTTP is answered.
+    /// HTTP status of the response.
     pub(crate) status: u16,
     /// Envoy's details: the deciding policy and rule.
     pub(crate) details: String,
@@ -87,7 +87,7 @@ pub(crate) struct Denied {
     pub(crate) reason: String,
     /// The words of an external service, for clients of HTTP.
     pub(crate) told: Option<Box<Told>>,
-    /// What policies said besides, for logs.
+    /// Audit and dry-run results of policies, for logs.
     pub(super) said: Option<Box<Said>>,
 }
 
@@ -102,8 +102,8 @@ impl Denied {
         }
     }
 
-    /// What the client is told. Which policy denied it is told only while somebody looks for it, at level debug: it is nobody
-    /// else's business.
+    /// Response of the denial, for the client. It names the deciding policy only at log level debug; other clients must not
+    /// learn it.
     pub(crate) fn take_told(&mut self) -> Option<Box<Told>> {
         let mut told = self.told.take();
         let is_line = !self.details.is_empty() && !self.details.contains(char::is_control);
@@ -115,7 +115,7 @@ impl Denied {
         told
     }
 
-    /// What policies said that decides nothing.
+    /// Audit and dry-run results, which decide nothing.
     pub(crate) fn marks(&self) -> Marks<'_> {
         self.said.as_deref().map(Said::marks).unwrap_or_default()
     }
@@ -153,7 +153,7 @@ pub(crate) struct Figures {
     pub(crate) asked: Asked,
 }
 
-/// What external services said.
+/// Counters of answers of external services.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Asked {
     pub(crate) allowed: u64,
@@ -195,7 +195,7 @@ impl Leave {
         }
     }
 
-    /// What policies said that decides nothing.
+    /// Audit and dry-run results, which decide nothing.
     pub(crate) fn marks(&self) -> Marks<'_> {
         let said = self.aside.get().and_then(|aside| aside.said.as_deref());
         said.map(Said::marks).unwrap_or_default()
@@ -222,7 +222,7 @@ impl Leave {
         }
     }
 
-    /// Whether nothing changed since it was given.
+    /// Returns true if no policy changed since the leave was given.
     pub(crate) fn stands(&self, worker: &Worker) -> bool {
         self.judgement.get() == worker.judgement.get()
     }
@@ -275,7 +275,7 @@ impl Leave {
         holds
     }
 
-    /// Whether a request under way may go on.
+    /// Returns true if a request in flight may continue.
     pub(crate) fn holds(
         &self,
         worker: &Worker,
@@ -340,7 +340,7 @@ pub(crate) fn rehearse(
     allowed.then(|| Leave::new(worker, None))
 }
 
-/// What policies say of a connection.
+/// Verdict of the policies on a connection.
 enum Word {
     /// It may go on; what logs tell besides.
     Said(Option<Box<Said>>),
@@ -350,7 +350,7 @@ enum Word {
 
 /// A connection that an external service must be asked about.
 struct AskingOfConnection {
-    /// What policies said as of `judgement`, whose verdict is to ask.
+    /// Outcome of the policies as of `judgement`; its verdict is to ask the external service.
     outcome: Outcome,
     judgement: u32,
     authorizer: Rc<Authorizer>,
@@ -387,8 +387,8 @@ impl AskingOfConnection {
 /// Envoy has no word for it: a port whose requests are looked at carries nothing but requests.
 const NOT_HTTP: &str = "protocol_is_not_http";
 
-/// Whether bytes that are no HTTP may go on here, as the port was declared. Where nothing was declared they may not pass what
-/// holds for requests alone: rules about tokens, and rate limits.
+/// Returns true if the port's declared protocol lets bytes that are not HTTP pass. On a port without declaration, bytes must
+/// not bypass rules that hold for requests only: rules about tokens, and rate limits.
 pub(super) fn carries_bytes(worker: &Worker, slot: &InboundSlot) -> bool {
     match slot.plan.borrow().protocol {
         Protocol::Tcp | Protocol::Tls => true,
@@ -427,8 +427,8 @@ fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Res
     }))
 }
 
-/// What an answer comes to: a no is final, a yes leaves it to the DENY and ALLOW policies, and no answer is what the provider
-/// wants it to be.
+/// Turns the external service's answer into a decision. A denial is final. After an approval the DENY and ALLOW policies
+/// decide. A missing answer counts as the provider's settings say.
 fn believed(worker: &Worker, authorizer: &Authorizer, answer: Answer) -> Result<Allowed, Denied> {
     let counters = &worker.counters.authorization;
     let denied = |denied: Denied| {
@@ -463,7 +463,8 @@ fn believed(worker: &Worker, authorizer: &Authorizer, answer: Answer) -> Result<
 const ASKED_DENIED: &str = "ext_authz_denied";
 const ASKED_ERROR: &str = "ext_authz_error";
 
-/// Whom a CUSTOM rule asks, and what. Where there is nobody, or nobody who understands the question, it is denied.
+/// Selects the external service of a CUSTOM rule and builds its question. The request is denied if there is no
+/// service, or if the service does not understand the question.
 fn whom(
     worker: &Worker,
     policies: &Authorization,
@@ -516,7 +517,8 @@ fn facts<'a>(
     }
 }
 
-/// Counts what was decided; gives what logs tell besides. Whoever had to be asked said yes.
+/// Counts the decision and returns audit and dry-run results for logs. An external service that had to be
+/// asked has approved.
 fn judged(
     worker: &Worker,
     policies: &Authorization,

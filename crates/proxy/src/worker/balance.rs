@@ -28,7 +28,7 @@ pub(crate) struct Balance {
     reckoned: Cell<(Duration, u64, bool)>,
 }
 
-/// What requests are spread over.
+/// Groups of endpoints over which requests are spread.
 struct Parts {
     parts: Vec<Part>,
     tiers: Tiers,
@@ -43,7 +43,7 @@ struct Part {
     balancer: Balancer,
 }
 
-/// What one request wants of its endpoint.
+/// Requirements of one request on its endpoint.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wish<'a> {
     /// Requests of one key keep together, where keys decide.
@@ -109,7 +109,7 @@ impl Cost for View<'_> {
     }
 }
 
-/// How long shares hold while somebody is out, who may be back by then.
+/// Interval for which the shares hold while an endpoint is ejected; it may return within that time.
 const RECKON_EVERY: Duration = Duration::from_millis(500);
 
 /// The same while nobody is left who could be asked.
@@ -120,7 +120,8 @@ impl Balance {
     pub(crate) fn new(worker: &Worker, plan: &BalancePlan, of: Among<'_>) -> Self {
         let mut members = BTreeMap::<Rank, Vec<u32>>::new();
         for (place, endpoint) in of.endpoints.iter().enumerate() {
-            // Who may never be asked has no share; who is put out is back some time.
+            // An endpoint that may never receive requests has no share. An ejected endpoint returns later and
+            // keeps its share.
             if endpoint.plan.available {
                 let part = members.entry(endpoint.plan.rank).or_default();
                 part.push(place as u32);
@@ -146,7 +147,7 @@ impl Balance {
         }
     }
 
-    /// Who takes a request; nobody where nobody may.
+    /// Selects the endpoint for a request; `None` if no endpoint may take it.
     pub(crate) fn choose(
         &self,
         worker: &Worker,
@@ -179,7 +180,8 @@ impl Balance {
             1 => 0,
             _ => tiers.choose(worker.random())?,
         };
-        // Where nobody of a group may take it, the others are asked in the order of their priorities.
+        // If no endpoint of a group may take the request, the other groups follow in the order of their
+        // priorities.
         let others = (0..groups.len()).filter(|group| *group != first);
         std::iter::once(first).chain(others).find_map(|group| {
             let (part, panics) = groups[group];
@@ -213,7 +215,7 @@ impl Balance {
         let (then, seen, sick) = self.reckoned.get();
         let changes = watch.changes();
         let matters = self.plan.spread.panic_percent > 0 || self.parts.borrow().parts.len() > 1;
-        // Where there is one part it is asked, and whoever is out is passed over.
+        // A single part always takes the request, and its balancer skips ejected endpoints.
         let due = changes != seen || (sick && now.saturating_sub(then) >= every);
         if !due || !matters {
             return false;
@@ -260,7 +262,7 @@ fn tiers(
     among: Among<'_>,
     now: Duration,
 ) -> (Tiers, Vec<(usize, bool)>, bool) {
-    // Who is asked where one part is all there is need not be counted.
+    // With a single part there is no need to count its healthy endpoints.
     let counts = parts.len() > 1 || plan.spread.panic_percent > 0;
     let out = |watch: &Watch, place: u32| watch.is_out(place, now);
     let out = |place: u32| counts && among.watch.is_some_and(|watch| out(watch, place));

@@ -26,10 +26,11 @@ use crate::plan::{CapturePlan, OutboundPlan, Target};
 /// fill the memory.
 pub(crate) const MAX_PARKED: usize = 1024;
 
-/// How long a connection waits for the control plane before the control thread decides by what it knows.
+/// Time that a connection waits for the control plane. Then the control thread decides by the configuration
+/// it has.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long it waits after that; the control thread of the same process needs microseconds.
+/// Time that a connection waits after that; the control thread of the same process needs microseconds.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// See the module.
@@ -58,7 +59,7 @@ impl Held {
     }
 }
 
-/// What is known of an outbound destination.
+/// State of an outbound destination.
 enum Destination {
     /// Asked; these wait.
     Asked(Vec<oneshot::Sender<Rc<OutboundSlot>>>),
@@ -156,7 +157,7 @@ impl Captured {
             Some(Destination::Asked(waiting)) => {
                 let slot = Rc::new(OutboundSlot::new(worker, plan));
                 for parked in std::mem::take(waiting) {
-                    // Whoever gave up hears nothing.
+                    // A connection that gave up waiting receives nothing.
                     let _ = parked.send(Rc::clone(&slot));
                 }
                 let used = Cell::new(true);
@@ -172,7 +173,8 @@ impl Captured {
             .filter(|(_, destination)| match destination {
                 Destination::Asked(waiting) => is_awaited(waiting),
                 Destination::Known { slot, used } => {
-                    // What is being served counts until it ends, and its end as a use.
+                    // A destination with open connections counts as used, and once more when its last
+                    // connection ends.
                     let is_served = Rc::strong_count(slot) > 1;
                     used.replace(is_served) || is_served
                 }
@@ -308,7 +310,8 @@ fn hold(plan: &CapturePlan, to: SocketAddr, slot: &Rc<InboundSlot>) -> Held {
     }
 }
 
-/// Where a connection was going; `None` for one that came here by itself, and for one that would come back here.
+/// Original destination of a connection; `None` for a connection that was not redirected, and for one that would
+/// loop back to this proxy.
 pub(crate) fn original(worker: &Worker, stream: &StdStream) -> Option<SocketAddr> {
     let to = transport::original_destination(stream).ok().flatten()?;
     let ours = worker.capture.ports.contains(&to.port());

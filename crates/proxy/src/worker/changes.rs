@@ -1,5 +1,5 @@
-//! What somebody who judged a request wants changed on its way: fields of the request left out and added, and the answer's
-//! head amended. The engine knows it as one more observer, in front of the notes.
+//! Changes that a judge of a request (policy, token, external service) makes to it: fields removed and added, and
+//! amendments of the response's head. The engine sees them as one more observer, in front of the notes.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Whether nothing is changed.
+    /// Returns true if nothing is changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.leaves_out.is_empty() && self.lines.is_empty() && self.amends.is_empty()
     }
@@ -44,12 +44,12 @@ impl Changes {
         self.amends.push(change);
     }
 
-    /// What becomes of the head of its answer.
+    /// Amendments of the response's head.
     pub(crate) fn amends(&self) -> &[Amendment] {
         &self.amends
     }
 
-    /// What somebody wants who judged it later: his word goes for fields that both write.
+    /// Adds the changes of a later judge, which win for fields that both write.
     pub(crate) fn then(mut self, later: Self) -> Self {
         if self.is_empty() {
             return later;
@@ -69,7 +69,7 @@ impl Changes {
         all
     }
 
-    /// Whether fields of this name do not go on as they came.
+    /// Returns true if fields of this name are removed or replaced.
     fn takes(&self, name: &[u8]) -> bool {
         let mut known = self.leaves_out.iter();
         known.any(|known| voile_http1::loosely_equal(name, known.as_bytes()))
@@ -97,7 +97,7 @@ impl Changes {
         let mut all = self;
         let kept = all.leaves_out.len();
         if let Some(notes) = &notes {
-            // What is written anew for traces is not anybody else's to write.
+            // Trace fields are written by the notes alone; other writers must not set them.
             let theirs = notes.leaves_out();
             let kept = |name: &[u8]| {
                 let same = |known: &Cow<'static, str>| known.as_bytes().eq_ignore_ascii_case(name);

@@ -1,10 +1,10 @@
-//! Active health checks, as one worker puts them: each endpoint of a destination that traffic goes to is asked the way that traffic
-//! goes, and what comes of it is known to all workers.
+//! Active health checks of one worker. The worker checks each endpoint of a destination with traffic, over the path that its
+//! traffic takes. All workers share the results.
 //!
 //! ```text
 //! destination in force ─► Checker ─► due, and claimed before other workers ─► question ─► Watch ─► balance
 //! ```
-//! Whoever stops sending traffic there stops asking.
+//! A worker that stops sending traffic to a destination stops checking it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -24,7 +24,8 @@ use crate::http::UpstreamHttp;
 use crate::moment;
 use crate::plan::{Same, ServicePlan};
 
-/// Most questions that one worker has under way: each holds a connection. What is due beyond waits for a place.
+/// Largest number of health checks that one worker has in flight; each holds a connection. Further checks wait
+/// for a place.
 const MAX_UNDER_WAY: usize = 128;
 
 /// A worker looks for what is due at most so often in an interval, and asks what became due meanwhile together: looking costs
@@ -37,7 +38,7 @@ const WAIT_FOR_PLACE: Duration = Duration::from_millis(10);
 /// Times one question is put where a connection that was kept broke before an answer: that is news of the connection alone.
 const ATTEMPTS: usize = 2;
 
-/// What endpoints know our questions by, to leave them out of their logs; Envoy's is `Envoy/HC`.
+/// User agent of health checks, so that endpoints can leave them out of their logs. Envoy's is `Envoy/HC`.
 const USER_AGENT: &str = "Voile/HC";
 
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -65,7 +66,7 @@ pub(crate) struct Checkers {
     under_way: Rc<Cell<usize>>,
 }
 
-/// Who asks the endpoints of a destination; it ends with the last service state that holds it.
+/// Health checker of a destination's endpoints; it ends with the last service state that holds it.
 pub(crate) struct Checker {
     watch: Arc<Watch>,
     /// As this worker reaches them, in the order of the plan.
@@ -75,7 +76,7 @@ pub(crate) struct Checker {
     task: Cell<Option<AbortHandle>>,
 }
 
-/// How its endpoints are spoken to.
+/// Parameters of requests to the endpoints.
 #[derive(Clone)]
 struct Way {
     cluster: Rc<str>,
@@ -102,7 +103,7 @@ impl Drop for UnderWay {
 }
 
 impl Checkers {
-    /// Whether anybody asks, or did.
+    /// Returns true if a health checker exists, or existed.
     pub(super) fn are_any(&self) -> bool {
         !self.all.borrow().is_empty()
     }
@@ -124,7 +125,8 @@ impl Checkers {
 }
 
 impl Checker {
-    /// Who asks these endpoints, where a HealthCheck says that they are asked: the same for all that share what is known of them.
+    /// Joins or creates the health checker of these endpoints, if a HealthCheck names them. All users of the same health state
+    /// share one checker.
     pub(crate) fn join(
         worker: &Worker,
         before: Option<&Rc<Self>>,
@@ -175,7 +177,7 @@ impl Checker {
         let least = checks.said.terms.interval / LOOKS;
         let mut next = longest;
         for (place, endpoint) in self.endpoints.borrow().iter().enumerate() {
-            // Who may never be asked for traffic need not be well.
+            // An endpoint that may never receive traffic needs no health check.
             if !endpoint.plan.available {
                 continue;
             }

@@ -1,13 +1,14 @@
-//! What of a request from outside goes on, and what is told of its client. Nobody outside may say who calls in the mesh or what
-//! its proxies have found out: such fields go, and what is true is written in their place, as at an edge of Istio's.
+//! Header fields of requests from outside the mesh. A client outside must not claim an identity in the mesh, nor state anything
+//! that the mesh's proxies found out. The gateway removes those fields and writes true ones in their place, as at an edge of
+//! Istio's.
 //!
-//! | field | what goes on |
+//! | field | value that goes on |
 //! |---|---|
-//! | `x-forwarded-for` | what came, and whoever connected |
-//! | `x-forwarded-proto` | what the connection is; what came, where proxies in front are believed |
-//! | `x-envoy-external-address` | the client: whoever connected, or whom the believed proxies name |
+//! | `x-forwarded-for` | the received value, and the connecting peer |
+//! | `x-forwarded-proto` | the connection's scheme; the received value, if proxies in front are trusted |
+//! | `x-envoy-external-address` | the client: the connecting peer, or the client that trusted proxies name |
 //! | every other `x-envoy-*` | nothing: peers' metadata, retries and timeouts are the mesh's own |
-//! | `x-forwarded-client-cert` | nothing of what came, unless [`super::forwarded`] writes it again |
+//! | `x-forwarded-client-cert` | nothing of the received value, unless [`super::forwarded`] writes it again |
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -22,13 +23,14 @@ use crate::http::Head;
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 const EXTERNAL_ADDRESS: &str = "x-envoy-external-address";
-/// What proxies tell each other; as receivers read it that take `_` for `-`.
+/// Prefix of the fields by which proxies talk to each other. The match also covers receivers that read `_` as
+/// `-`.
 const INTERNAL: &str = "x-envoy-";
 
-/// How a request came here.
+/// Origin of a request at the gateway.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrived {
-    /// Whoever connected, or for whom a balancer did.
+    /// Address of the connecting peer, or of the client for which a balancer connected.
     pub(super) peer: IpAddr,
     /// Proxies in front whose word is believed.
     pub(super) trusted: u32,
@@ -126,7 +128,7 @@ mod tests {
         seen
     }
 
-    /// What comes, of how many believed proxies, over what; what goes on.
+    /// Received fields, number of trusted proxies, scheme, and the fields that go on.
     type Row = (
         &'static [(&'static str, &'static str)],
         u32,

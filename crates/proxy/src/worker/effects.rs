@@ -1,5 +1,5 @@
-//! What a route does to one request besides sending it on: decided by `crate::actions`, put into effect here. Header edits travel as
-//! what notes on a request travel as, so that the engines know one way only.
+//! Effects of a route on one request, other than forwarding. `crate::actions` decides them; this module applies them. Header
+//! edits use the same observer interface as the notes of a request, so that the engines know one way only.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ use super::slots::ServiceState;
 use crate::actions::{Actions, Answered, cors_amendments};
 use crate::http::{Amendment, Head, HttpRole, Names, Observe, Refusal};
 
-/// What goes on that is not what came.
+/// Parts of the forwarded request that differ from the received one.
 pub(crate) struct Effects {
     pub(crate) path: Option<Box<str>>,
     pub(crate) authority: Option<Rc<str>>,
@@ -23,7 +23,7 @@ pub(crate) struct Effects {
 }
 
 impl Acts {
-    /// What becomes of a request to a port.
+    /// Applies the route's actions to a request to a port.
     pub(crate) fn on(
         &self,
         worker: &Worker,
@@ -57,7 +57,7 @@ impl Acts {
     }
 }
 
-/// What is answered without asking anybody.
+/// Response that the proxy gives itself, without an upstream.
 pub(crate) fn refused<R: HttpRole>(answered: Answered) -> Refusal<R> {
     let mut refusal = Refusal::new(answered.status, answered.flag, answered.details);
     refusal.details = answered.details;
@@ -74,7 +74,8 @@ struct Edited {
     both: Option<(Vec<Cow<'static, str>>, Vec<u8>)>,
     /// Changes of the answer's head, where some are of this request alone.
     amends: Option<Vec<Amendment>>,
-    /// Where copies go; taken when they are sent, which is once, however often the request is.
+    /// Destinations of mirrored copies; taken when the copies are sent, which is once, even if the request is
+    /// retried.
     mirrors: Cell<Option<Box<Mirrors>>>,
     copying: Cell<bool>,
 }

@@ -1,5 +1,5 @@
-//! One workload behind a service port, as one worker knows it: load, pool key, and the way to it. Whoever connects
-//! verifies who answered before a byte of the application goes out.
+//! One endpoint of a service port, as one worker knows it: load, pool key, and how to connect. The connecting
+//! worker verifies the endpoint's identity before it sends a byte of the application.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
     /// Pool key: equal only for the same address reached in the same way.
     pub(crate) key: u32,
     pub(crate) plan: EndpointPlan,
-    /// What this worker knows of it; the same for all that stand for the same place.
+    /// Load statistics of this worker; all endpoints at the same address share them.
     vitals: Rc<RefCell<Vitals>>,
     /// Connections that this worker has to it.
     pub(crate) lines: Rc<Cell<u32>>,
@@ -63,13 +63,13 @@ impl CachedSeries {
     }
 }
 
-/// How connections to a destination are made.
+/// Parameters of connections to a destination.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
-    /// How long the kernel may take.
+    /// Connect timeout in the kernel.
     pub(crate) timeout: Duration,
     pub(crate) keep_alive: Option<KeepAlive>,
-    /// What they begin with.
+    /// PROXY protocol header that begins each connection.
     introduction: Option<Introduction>,
 }
 
@@ -134,7 +134,7 @@ impl InFlight {
         }
     }
 
-    /// No answer came. What fails at once would else be the fastest of all.
+    /// Records that no answer came. Otherwise an endpoint that fails at once would look like the fastest.
     pub(crate) fn fails(&self) {
         if self.since.is_some() {
             self.endpoint.vitals.borrow_mut().shy(None, moment::now());
@@ -179,7 +179,7 @@ impl Unreachable {
         }
     }
 
-    /// What went wrong with a server of the world's, in so far as it may be told.
+    /// Describes a TLS failure with a server outside the mesh, as far as clients may learn it.
     fn unshaken(address: SocketAddr, error: &HandshakeError) -> Self {
         use rustls::CertificateError as Wrong;
         let wrong = match error {
@@ -222,7 +222,7 @@ impl Unreachable {
         }
     }
 
-    /// What the kernel says of a connection that was not made.
+    /// Describes a failed connect by the kernel's error.
     fn unconnected(error: &ConnectError) -> Self {
         let (public, details) = match error {
             ConnectError::Timeout { .. } => (
@@ -253,7 +253,7 @@ impl Unreachable {
     }
 }
 
-/// What travels inside TLS.
+/// Protocol inside TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inside {
     Http,
@@ -290,7 +290,7 @@ fn asking(config: &ClientConfig) -> Arc<ClientConfig> {
 /// Endpoints that were there before, found by where they are.
 pub(crate) struct Known<'a>(HashMap<Whereabouts<'a>, Vec<&'a Rc<Endpoint>>>);
 
-/// Where an endpoint is: its name, where that is the endpoint, or its address.
+/// Location of an endpoint: its name, if the endpoint is a name, or its address.
 #[derive(PartialEq, Eq, Hash)]
 enum Whereabouts<'a> {
     Name(&'a str, u16),
@@ -353,7 +353,7 @@ impl Endpoint {
         })
     }
 
-    /// What this worker balances by.
+    /// Load statistics by which this worker balances.
     pub(crate) fn vitals(&self) -> &RefCell<Vitals> {
         &self.vitals
     }
@@ -434,7 +434,7 @@ impl Endpoint {
             return Ok(stream);
         };
         count(&worker.counters.handshake_failures_upstream);
-        // Whoever asked need not wait until the stranger has read why.
+        // The caller does not wait until the refused peer has read the alert.
         let refusal = transport::refuse(stream, AlertDescription::AccessDenied);
         tokio::task::spawn_local(refusal);
         Err(Unreachable::new(
@@ -481,12 +481,12 @@ impl Endpoint {
         })
     }
 
-    /// What it was verified by so far, and the word that ends what goes there.
+    /// Certificates by which the endpoint was verified so far, and the signal that ends its connections.
     pub(crate) fn shown(&self) -> Rc<Shown> {
         Rc::clone(&self.shown.borrow())
     }
 
-    /// Whether what goes there is to end.
+    /// Returns true if connections to this endpoint must end.
     pub(crate) fn is_cut(&self) -> bool {
         self.shown.borrow().is_cut()
     }
@@ -502,7 +502,7 @@ impl Endpoint {
             return Err(PeerError::Revoked);
         }
         if self.is_cut() && !worker.stop.is_given() {
-            // What was cut stays so; from here on it is somebody with other keys.
+            // A cut stays in force for the old keys; from here on the endpoint is verified by new keys.
             *self.shown.borrow_mut() = worker.shown.begin();
         }
         self.shown.borrow().remember(&keys);
@@ -551,7 +551,7 @@ pub(super) async fn connect_to(
         .map_err(|error| Unreachable::unconnected(&error))
 }
 
-/// Whether whoever answered is one of those expected.
+/// Returns an error unless the peer's identity is one of the expected.
 pub(crate) fn verify(stream: &Stream, expected: &[Identity]) -> Result<(), PeerError> {
     verify_chain(stream.peer_certificates(), expected)
 }

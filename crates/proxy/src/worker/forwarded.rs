@@ -1,5 +1,5 @@
-//! `x-forwarded-client-cert`: what a server is told of the certificates of clients. What becomes of the field is decided when a
-//! connection opens; the engines take off whatever came, so that nothing is believed that is not written here again.
+//! `x-forwarded-client-cert`: facts about a client's certificate for the server. The worker decides the field's value when a
+//! connection opens. The engines remove the received field, so that a server only sees a value that is written here again.
 
 use rustls::pki_types::CertificateDer;
 use voile_identity::forwarded_certificate;
@@ -17,12 +17,12 @@ use crate::http::Head;
 
 pub(super) const FORWARDED_CERTIFICATE: &str = "x-forwarded-client-cert";
 
-/// What is known of one connection's client, where anything is to be told.
+/// Certificate facts of one connection's client, if the mode forwards any.
 #[derive(Debug, Clone)]
 pub(crate) struct Forwarded {
-    /// Whether it showed a certificate.
+    /// True if the client showed a certificate.
     shown: bool,
-    /// What is true of it, where that is told.
+    /// Verified value for this client, if the mode writes it.
     own: Option<Box<str>>,
     /// The parts that this is.
     details: ClientCertificateDetails,
@@ -65,12 +65,14 @@ pub(super) fn note_shown<'c>(
     caller.tell(|told| told.forwarded = Some(noted));
 }
 
-/// Whether a connection speaks TLS in which a client may show a certificate. Who comes through a tunnel showed it to the tunnel's end.
+/// Returns true if the connection uses TLS in which a client may show a certificate. A client behind a tunnel showed it to the
+/// tunnel's end instead.
 fn can_show(caller: &Caller) -> bool {
     caller.suite.is_some() && !matches!(caller.arrival, Arrival::Tunnel(_))
 }
 
-/// Whether a connection opened while less was to be told than is now: it ends when it carries nothing, and the next is noted.
+/// Returns true if the connection noted less than the present mode forwards. It closes when it is idle; the next connection
+/// notes all.
 pub(super) fn is_stale(worker: &Worker, caller: &Caller) -> bool {
     let settings = worker.settings.borrow();
     let noted = caller.forwarded();
@@ -86,13 +88,13 @@ pub(super) fn is_stale(worker: &Worker, caller: &Caller) -> bool {
 }
 
 impl Forwarded {
-    /// What is true, in these parts; none where others were noted.
+    /// Verified value with these parts; `None` if the connection noted other parts.
     fn own_as(&self, details: ClientCertificateDetails) -> Option<&[u8]> {
         let own = self.own.as_deref().filter(|_| self.details == details);
         own.map(str::as_bytes)
     }
 
-    /// Whether what came goes on, and what is written after it.
+    /// Returns true if the received value goes on, and the value that is written after it.
     fn goes_on(
         &self,
         mode: ForwardClientCertificate,
@@ -159,7 +161,7 @@ mod tests {
             let told = |details| [0, 1, 2].map(|index: usize| notes[index].goes_on(mode, details));
             let same = told(ClientCertificateDetails::OF_SIDECARS);
             assert_eq!(same, expected, "{mode:?}");
-            // What was noted in other parts than are told now is not told.
+            // A value that was noted with other parts than the present ones is not sent.
             let others = told(ClientCertificateDetails::OF_GATEWAYS);
             assert!(others.iter().all(|(_, own)| own.is_none()), "{mode:?}");
         }

@@ -1,5 +1,5 @@
-//! A gateway's listener: what it obeys now, and a connection from outside, which is heard, told apart and served to its end.
-//! Where its requests go is decided by the same tables as a sidecar's; whether they may is asked of the same policies.
+//! A gateway's listener: its configuration, and connections from outside from their first byte to their end. Requests use
+//! the same route tables as a sidecar's and the same authorization policies.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ pub(crate) struct GatewaySlot {
     pub(crate) http: Http<GatewayRole>,
 }
 
-/// Who takes which connections.
+/// Servers of a gateway, and the connections that each takes.
 #[derive(Default)]
 struct Servers {
     /// In the order of the plan. Never empty.
@@ -55,7 +55,7 @@ struct Servers {
     doors: Option<Box<Doors>>,
 }
 
-/// What a waypoint's tunnels ask for.
+/// Destinations of a waypoint, by the target of a tunnel.
 #[derive(Default)]
 struct Doors {
     by_address: HashMap<SocketAddr, usize>,
@@ -66,7 +66,7 @@ struct Doors {
 
 /// One destination of a waypoint, as its connections hold it.
 pub(super) struct Door {
-    /// Where policies are asked.
+    /// Listener state by which policies are evaluated.
     pub(super) place: InboundSlot,
     /// The service's; none of a workload's.
     pub(super) host: Option<Arc<str>>,
@@ -132,8 +132,8 @@ impl Doors {
 }
 
 impl Servers {
-    /// Those of a plan; a server that is there as before keeps its connections and endpoints. What is there no longer leads its
-    /// connections nowhere: their clients may have proved less, or something else, than who is served by another.
+    /// Follows a plan. A server that is there as before keeps its connections and endpoints. A removed server leads its
+    /// connections nowhere: their clients may have proved less, or something else, than clients of another server.
     fn follow(self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> (Self, bool) {
         let mut made = Self::default();
         let mut before = HashMap::new();
@@ -185,7 +185,7 @@ impl Servers {
     }
 }
 
-/// What stands for every name.
+/// Server name that matches every name.
 const ANY: &str = "*";
 
 impl GatewaySlot {
@@ -232,7 +232,7 @@ impl GatewaySlot {
         doors.for_each(|door| work(&door.http));
     }
 
-    /// Who takes a tunnel for this address.
+    /// Selects the server of a tunnel to this address.
     pub(super) fn behind(&self, called: SocketAddr) -> Option<Taker> {
         let index = {
             let servers = self.servers.borrow();
@@ -241,7 +241,7 @@ impl GatewaySlot {
         self.taker(index)
     }
 
-    /// Who takes a tunnel for this name and port.
+    /// Selects the server of a tunnel to this name and port.
     pub(super) fn named_behind(&self, host: &str, port: u16) -> Option<Taker> {
         let index = {
             let servers = self.servers.borrow();
@@ -251,24 +251,24 @@ impl GatewaySlot {
         self.taker(index)
     }
 
-    /// Whether it takes nothing but TLS.
+    /// Returns true if the listener takes TLS only.
     fn is_encrypted(&self) -> bool {
         let plan = self.plan.borrow();
         let in_tls = |server: &ServerPlan| server.tls.is_some() || server.kind.ends_behind();
         plan.servers.iter().any(in_tls)
     }
 
-    /// Who takes what comes in plaintext.
+    /// Selects the server of plaintext connections.
     fn plain(&self) -> Option<Taker> {
         self.taker(0)
     }
 
-    /// Who takes what a client of TLS says that asks for this name.
+    /// Selects the server for a TLS client that asks for this name.
     pub(super) fn named(&self, name: Option<&str>) -> Option<Taker> {
         self.taker(self.servers.borrow().named(name)?)
     }
 
-    /// Whether who asks for this name in TLS is taken by another server than this one.
+    /// Returns true if another server than this one takes TLS clients that ask for this name.
     pub(super) fn is_of_another(&self, host: &str, own: &Rc<OutboundSlot>) -> bool {
         let servers = self.servers.borrow();
         let takes = servers.named(Some(host));
@@ -296,7 +296,7 @@ fn inbound_plan(name: &Arc<str>, bind: SocketAddr, protocol: Protocol) -> Inboun
         name: Arc::clone(name),
         bind,
         protocol,
-        // Where a server takes the mesh's own TLS it takes nothing else.
+        // A server that takes the mesh's own TLS takes nothing else.
         mutual_tls: MutualTls::Permissive,
         endpoint: bind,
         service: Service::default(),
@@ -313,7 +313,7 @@ pub(super) struct Taker {
 }
 
 impl Taker {
-    /// Whether it takes requests over TLS that was made by these terms.
+    /// Returns true if the server takes requests over TLS that was made by these terms.
     pub(super) fn takes_requests_by(&self, terms: &Arc<ServerConfig>) -> bool {
         let tls = self.tls.as_ref().filter(|tls| !tls.mesh);
         let own = tls.and_then(|tls| tls.config.as_ref());
@@ -392,7 +392,7 @@ async fn in_tls(
     let server = slot.named(name.as_deref());
     let server = server.ok_or("no server has the name that was asked for");
     let server = server.and_then(|server| match server.kind {
-        // What is not for the mesh's proxies is not theirs to refuse: perhaps they would hand it to an application.
+        // A proxy of the mesh may pass foreign TLS on to an application, so this gateway refuses it here.
         ServerKind::AutoPassthrough if !is_mesh => Err("TLS that is not the mesh's own"),
         _ => Ok(server),
     });
@@ -511,7 +511,7 @@ pub(super) fn http(
                 http2::serve_connection(&engine, role, stream).await;
             })
         }
-        // What is no HTTP at all gets its 400 from the engine.
+        // The engine answers bytes that are not HTTP with its 400.
         _ => Box::pin(async move {
             serve_connection(&engine, &role, stream, &[]).await;
         }),

@@ -53,7 +53,7 @@ pub(crate) struct GatewayRole {
     over_udp: bool,
 }
 
-/// What becomes of a request, and by whose leave.
+/// Decision on a request, with its leave.
 pub(crate) enum GatewayTicket {
     /// It goes on, by this leave.
     Sent(OutboundTicket, Leave),
@@ -78,10 +78,10 @@ const PLAIN: &str = "http";
 /// The same in TLS.
 const ENCRYPTED: &str = "https";
 
-/// What is answered to who came by another name than the host's that he asks for (RFC 9110, 15.5.20).
+/// Status for a client that connected by another name than the host it asks for (RFC 9110, 15.5.20).
 const MISDIRECTED: u16 = 421;
 
-/// How a request ended, in the log, whose client did not wait for the external service.
+/// Log detail of a request whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
 /// Why a request is refused that names no host.
 const NO_HOST: &str = "a gateway serves hosts, and the request names none";
@@ -136,7 +136,7 @@ impl GatewayRole {
         }
     }
 
-    /// Where policies are asked.
+    /// Listener state by which policies are evaluated.
     fn inbound(&self) -> &InboundSlot {
         let own = self.door.as_ref().map(|door| &door.place);
         own.unwrap_or(&self.slot.inbound)
@@ -147,7 +147,7 @@ impl GatewayRole {
         Vantage::at(self.inbound())
     }
 
-    /// Whether the request may go on, by the policies and its token.
+    /// Judges the request by the policies and its token.
     fn judged(&self, head: &Head<'_>) -> Result<Judged, Denied> {
         let belief = self.worker.belief.borrow().clone();
         let refused = |why: String| Denied::new(403, "refused_by_policy", why);
@@ -204,7 +204,7 @@ impl GatewayRole {
 
     /// The same once it does not come too often.
     fn onward(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Box<Refusal<Self>>> {
-        // Whoever called the service's address meant it.
+        // A client that called the service's address needs no authority.
         if !head.has_authority() && self.door.is_none() {
             let refusal = Refusal::new(400, ResponseFlag::NoRoute, NO_HOST);
             return Err(Box::new(astray(refusal)));
@@ -235,8 +235,8 @@ impl GatewayRole {
         }
     }
 
-    /// Whether a request that no route takes names another server's host, which its client would reach by that name in TLS: on a
-    /// connection that it opened for other hosts of the same certificate.
+    /// Returns true if no route takes the request and its host belongs to another server, which TLS clients reach by that host's
+    /// name. Clients send it on a connection that they opened for other hosts of the same certificate.
     fn is_misdirected(&self, head: &Head<'_>, refusal: &Refusal<OutboundRole>) -> bool {
         matches!(refusal.flag, ResponseFlag::NoRoute)
             && self.edge.scheme == ENCRYPTED
@@ -274,7 +274,7 @@ impl GatewayRole {
         }
     }
 
-    /// What the mesh is told of the client.
+    /// Fields about the client that the mesh receives.
     fn told(&self, head: &Head<'_>) -> Changes {
         if self.door.is_some() {
             // Inside the mesh what came is what its proxies said; the engine takes off what says who somebody is.
@@ -295,14 +295,14 @@ impl GatewayRole {
         changes
     }
 
-    /// How a client that came over TCP is told that there is HTTP/3 as well.
+    /// Amendment that announces HTTP/3 to a client over TCP.
     fn offers_http3(&self) -> Option<Arc<Amendment>> {
         let plan = self.slot.plan.borrow();
         let http3 = plan.http3.as_ref().filter(|_| !self.over_udp)?;
         Some(Arc::clone(&http3.offered))
     }
 
-    /// Where the request is to come again, if its host is served in TLS only.
+    /// Redirect to HTTPS, if the host is served over TLS only.
     fn to_https(&self, head: &Head<'_>) -> Option<Told> {
         let plan = self.slot.plan.borrow();
         let redirects = &plan.servers.first()?.redirects;
@@ -449,7 +449,8 @@ impl HttpRole for GatewayRole {
         self.door.is_none() && forwarded::is_stale(&self.worker, &self.caller)
     }
 
-    /// Whoever shows a certificate of the mesh is a proxy's: a waypoint's caller, or one from another network.
+    /// A client with a certificate of the mesh is a proxy: a waypoint's caller, or a proxy from another
+    /// network.
     fn serves_proxy(&self) -> bool {
         self.door.is_some()
     }

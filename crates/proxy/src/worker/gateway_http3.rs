@@ -62,7 +62,7 @@ async fn open(
     if let Some(name) = &shown.server_name {
         caller.tell(|told| told.server_name = Some(name.as_str().into()));
     }
-    // What was shown and proved is by the terms of one server, which may be in force no longer.
+    // The client's certificate was verified by the terms of one server, which may no longer be in force.
     let server = slot.named(shown.server_name.as_deref());
     let server = server.filter(|server| server.takes_requests_by(&shown.of) && shown.is_http3);
     let Some(server) = server else {

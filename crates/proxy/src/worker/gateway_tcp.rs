@@ -1,5 +1,5 @@
-//! What a gateway carries as bytes: plain TCP, what was in TLS that ended here, and TLS that ends behind us. It has the leave of the
-//! policies that hold for connections, for as long as it lasts, and goes where the routes of its server say.
+//! Opaque connections of a gateway: plain TCP, the content of TLS that ended here, and TLS passthrough. The policies for
+//! connections hold as long as the connection lasts; the routes of its server select the endpoint.
 //!
 //! ```text
 //! stream, name asked for → policies ─ no ─► reset

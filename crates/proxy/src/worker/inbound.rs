@@ -36,7 +36,7 @@ use super::{Conversation, Worker, count};
 use crate::http::{REVOKED, serve_connection};
 use crate::http2;
 
-/// What the bytes of an admitted connection are.
+/// Protocol of an admitted connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Http,
@@ -53,7 +53,7 @@ struct Identified {
     ahead: Option<Ahead>,
 }
 
-/// Who is calling.
+/// Client of an inbound connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) arrival: Arrival,
@@ -61,23 +61,23 @@ pub(crate) struct Caller {
     pub(crate) principal: String,
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) remote: SocketAddr,
-    /// What few connections bring, behind a thin pointer.
+    /// Facts that few connections bring, behind a thin pointer.
     pub(crate) told: Option<Box<Told>>,
 }
 
-/// What a client or the balancer in front of it said.
+/// Facts that a client, or the balancer in front of it, stated.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     /// SNI.
     pub(crate) server_name: Option<Box<str>>,
-    /// Whom the balancer connects for.
+    /// Client for which the balancer connects.
     pub(crate) client: Option<SocketAddr>,
-    /// What servers are told of its certificate.
+    /// Certificate facts that servers receive.
     pub(crate) forwarded: Option<Forwarded>,
 }
 
 impl Caller {
-    /// What servers are told of its certificate.
+    /// Certificate facts that servers receive.
     pub(super) fn forwarded(&self) -> Option<&Forwarded> {
         self.told.as_ref()?.forwarded.as_ref()
     }
@@ -121,8 +121,8 @@ impl Caller {
 
 /// Serves one connection to its end.
 ///
-/// What begins a connection is large and over soon, and each way of going on is as large as it needs: both are boxed, so
-/// that a connection never holds room for what it is not.
+/// The opening of a connection is large and short-lived, and each continuation has its own size. Both are boxed, so that a
+/// connection never holds room for the other.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
@@ -363,7 +363,7 @@ async fn identify(
     })
 }
 
-/// What a connection is whose first bytes are these, if the mesh's TLS is not around it; none is to be closed.
+/// Selects the protocol by the first bytes outside the mesh's TLS; `None` closes the connection.
 fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> {
     Some(match detected {
         // Nobody could look into it, so what holds for HTTP would be passed by.
@@ -380,13 +380,13 @@ fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> 
         Detected::Opaque if protocol == Protocol::Auto && transport::begins_connect(prefix) => {
             Kind::Http
         }
-        // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
+        // The engine answers other bytes on a declared HTTP port with its 400, and a slow client with its 408.
         _ if protocol.is_http() => Kind::Http,
         _ => Kind::Opaque,
     })
 }
 
-/// What the declaration of the port and the bytes say that travels inside a tunnel or TLS that ended here.
+/// Protocol inside a tunnel or TLS that ended here, by the port's declaration and the first bytes.
 struct Inspected {
     /// None: it is to be closed.
     kind: Option<Kind>,
@@ -513,8 +513,8 @@ fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) 
     }
 }
 
-/// Where it is remembered whether this caller waits for the server. One that comes with mutual TLS does not, whoever was at
-/// that address before.
+/// Key under which the worker remembers if this caller waits for the server. A caller with mutual TLS does not wait, even if an
+/// earlier caller at its address did.
 fn from(slot: &InboundSlot, remote: SocketAddr) -> Place {
     Place::Inbound(slot.plan.borrow().bind, remote.ip())
 }
@@ -616,7 +616,7 @@ async fn terminate(
     spoken(worker, slot, stream, caller, ahead).await
 }
 
-/// What a client speaks inside the mesh's TLS: the version of HTTP that ALPN settled on, else what the port and the bytes say.
+/// Detects the protocol inside the mesh's TLS: the HTTP version of ALPN, else the port's declaration and the bytes.
 async fn spoken(
     worker: &Worker,
     slot: &InboundSlot,

@@ -62,14 +62,14 @@ impl Hash for ApplicationKey {
     }
 }
 
-/// What a request goes on by, and what is noted of it.
+/// State of a request that goes on, and its notes.
 pub(crate) struct InboundTicket {
     _admitted: Option<Admitted>,
     word: Word,
     notes: Option<Rc<Notes>>,
 }
 
-/// What was said of a request. One or the other: a connection keeps room for it.
+/// Decision on a request. An enum, since each connection keeps room for it.
 enum Word {
     Leave(Leave),
     /// Why it was refused, where the engine has no word for it.
@@ -96,7 +96,7 @@ pub(crate) struct Question {
     notes: Option<Rc<Notes>>,
 }
 
-/// What it waits for.
+/// Answers for which the request waits.
 enum Waits {
     /// An external service's word.
     Leave(Box<Asking>),
@@ -104,7 +104,7 @@ enum Waits {
     Count(Box<Counting>, Granted),
 }
 
-/// How a request ended, in the log, whose client did not wait for the external service.
+/// Log detail of a request whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
 
 impl InboundRole {
@@ -122,7 +122,7 @@ impl InboundRole {
         }
     }
 
-    /// Whether the request may go on, by peer authentication and then by the policies.
+    /// Judges the request by peer authentication and then by the policies.
     fn judged(&self, mode: MutualTls, head: &Head<'_>) -> Result<Judged, Denied> {
         let permit = self.admitted(mode)?;
         authorization::request(&self.worker, &self.slot, &self.caller, head, permit)
@@ -138,7 +138,7 @@ impl InboundRole {
         permit.map_err(|denial| refused(denial.to_string()))
     }
 
-    /// What becomes of a request that has leave.
+    /// Applies the rate limits to a request that has leave.
     fn counted(
         &self,
         head: &Head<'_>,
@@ -195,7 +195,7 @@ impl InboundRole {
         route
     }
 
-    /// Where this caller's requests are counted; looked up anew when the series expired meanwhile.
+    /// Metric series of this caller's requests; looked up again if the series expired.
     fn series(&self, grpc: bool) -> SeriesId {
         let known = match grpc {
             true => self.grpc.get(),
@@ -214,7 +214,7 @@ impl InboundRole {
     }
 }
 
-/// What the server is spoken to in: what its port was declared to speak, else what the caller speaks.
+/// Selects the HTTP version for the server: the port's declared protocol, else the caller's version.
 pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     match (declared, head.version()) {
         (Protocol::Http, _) => UpstreamHttp::Http1,

@@ -16,14 +16,15 @@ use super::Worker;
 use super::endpoint::{Endpoint, Unreachable};
 use crate::plan::TrafficPlan;
 
-/// Clients whose pool keys one worker remembers. Where there are more all are forgotten, and their next requests open connections anew.
+/// Largest number of clients whose pool keys one worker remembers. At the limit the worker forgets all of them, and their next
+/// requests open new connections.
 const MAX_CLIENTS: usize = 4_096;
 
-/// What a connection begins with.
+/// PROXY protocol header of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Introduction {
     version: Version,
-    /// Who called, and where; none where we call for ourselves.
+    /// Client address and called address; `None` if the proxy connects on its own behalf.
     client: Option<(SocketAddr, SocketAddr)>,
 }
 
@@ -65,7 +66,7 @@ impl Introduction {
     }
 }
 
-/// What makes connections of clients interchangeable.
+/// Key of connections that may serve the same clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Words {
     endpoint: u32,

@@ -47,7 +47,7 @@ pub(crate) async fn detect(
     let settings = worker.settings();
     let mut rest = Duration::ZERO;
     let mut ahead = None;
-    // What was opened before its ClientHello came is not opened twice.
+    // The worker does not open a second upstream connection if one was opened before the ClientHello came.
     let (before, leave) = match before {
         Some(before) if leave.is_some() && prefix.is_empty() => (Some(before), leave),
         before => {

@@ -74,7 +74,7 @@ pub(crate) struct TcpRecord<'a> {
     pub(crate) cluster: &'a str,
     /// SNI.
     pub(crate) server_name: &'a str,
-    /// What policies said that decide nothing.
+    /// Audit and dry-run results of policies, which decide nothing.
     pub(crate) marks: Marks<'a>,
     pub(crate) downstream: Downstream<'a>,
 }
@@ -103,7 +103,7 @@ impl<'a> TcpRecord<'a> {
     }
 }
 
-/// Whether anything is logged there.
+/// Returns true if an access log is configured there.
 pub(crate) fn is_on<'a>(worker: &'a Worker, from: impl Into<Vantage<'a>>) -> bool {
     let from = from.into();
     !from.recording(worker).side(from.side).logs.is_empty()
@@ -140,7 +140,7 @@ pub(crate) fn tcp(worker: &Worker, record: &TcpRecord<'_>) {
     logs.iter().for_each(|log| log.log(&entry));
 }
 
-/// What the engine does not know of a request.
+/// Facts about a request that the engine does not know.
 pub(crate) struct HttpContext<'a> {
     pub(crate) upstream: Option<SocketAddr>,
     pub(crate) cluster: &'a str,
@@ -150,9 +150,9 @@ pub(crate) struct HttpContext<'a> {
     /// The name of the route that was taken, if it has one.
     pub(crate) route: Option<&'a str>,
     pub(crate) downstream: Downstream<'a>,
-    /// How it ended, where the role knows better than the engine.
+    /// Details of the end, if the role knows better than the engine.
     pub(crate) details: Option<&'a str>,
-    /// What policies said that decide nothing.
+    /// Audit and dry-run results of policies, which decide nothing.
     pub(crate) marks: Marks<'a>,
 }
 
@@ -181,7 +181,7 @@ impl Fields for Told<'_> {
     }
 }
 
-/// Whether a request's record is wanted, so that nobody puts one together for nothing.
+/// Returns true if a log or span wants the request's record; otherwise the record is not built.
 pub(crate) fn wants<'a>(
     worker: &'a Worker,
     from: impl Into<Vantage<'a>>,
@@ -293,7 +293,7 @@ fn span(
     spans.send(span, bytes);
 }
 
-/// Who calls, and who is called.
+/// Source and destination of a call.
 fn ends<'a>(
     from: Vantage<'_>,
     caller: Option<&'a Peer>,
@@ -307,7 +307,7 @@ fn ends<'a>(
     }
 }
 
-/// Who calls through us, where that is neither ourselves nor said otherwise.
+/// Caller of a request through a gateway or waypoint; `None` at a sidecar.
 fn caller(worker: &Worker, from: Vantage<'_>, who: &Downstream<'_>) -> Option<Rc<Peer>> {
     if !from.is_between() {
         return None;

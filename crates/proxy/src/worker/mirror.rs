@@ -31,13 +31,13 @@ use crate::http::{
 /// Copies under way at once, of one worker; each holds its request, at most 64 KiB of it body.
 const MAX_COPIES: u32 = 256;
 
-/// How long a copy may take, until it is given up.
+/// Timeout of a mirrored copy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What Istio's proxies add to the host of a copy, so that whoever gets it can tell.
+/// Suffix that Istio's proxies add to the host of a copy, so that the receiver can recognize it.
 const SUFFIX: &[u8] = b"-shadow";
 
-/// Where copies of one request go.
+/// Destinations of one request's copies.
 pub(crate) struct Mirrors {
     pub(crate) worker: Rc<Worker>,
     pub(crate) engine: Rc<HttpWorker<OutboundRole>>,
@@ -64,7 +64,7 @@ impl Mirrors {
             let (engine, request) = (self.engine.shared(), request.clone());
             tokio::task::spawn_local(async move {
                 let sending = serve_connection(&engine, &shadow, Copy, &request);
-                // Whether it came to an end is nobody's business.
+                // The outcome of a copy is ignored.
                 let _ = tokio::time::timeout(PATIENCE, sending).await;
                 drop(place);
             });
@@ -153,7 +153,7 @@ impl Io for Copy {
     fn abort(&mut self) {}
 }
 
-/// Where one copy goes, once and nowhere else; nobody counts or logs it as a request.
+/// Role of one copy, with a single destination and no retry. Copies are not counted or logged as requests.
 struct Shadow {
     worker: Rc<Worker>,
     service: Rc<ServiceState>,

@@ -25,18 +25,18 @@ const MAX_VALUE_BYTES: usize = 8 * 1024;
 pub(crate) struct Notes {
     recording: Rc<Recording>,
     side: Side,
-    /// What goes on in place of what is left out.
+    /// Header lines that replace the removed ones.
     lines: String,
     leaves_out: &'static Names,
     pub(crate) context: Option<Context>,
-    /// What goes on, where it is not what came.
+    /// Request ID that goes on, if it differs from the received one.
     pub(crate) request_id: Option<String>,
     seen: RefCell<Seen>,
 }
 
 type Remembered = Vec<(Arc<str>, Box<[u8]>)>;
 
-/// What the engine told.
+/// Facts that the engine reported.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) received: Option<Instant>,

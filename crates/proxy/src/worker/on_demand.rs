@@ -1,5 +1,5 @@
-//! The hosts of a pattern (`DYNAMIC_DNS`), each an endpoint of its own from when a client first names it until too many others were
-//! named since. Where each is, is asked of DNS when a connection is made; nothing is called that the pattern does not cover.
+//! Hosts of a pattern (`DYNAMIC_DNS`). Each host is an endpoint from a client's first request for it until too many newer hosts
+//! replace it. DNS resolves a host when a connection is made. The worker never calls a host outside the pattern.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ const MAX_HOSTS: usize = 256;
 /// See the module.
 pub(crate) struct OnDemand {
     pattern: Hostname,
-    /// What every host is, but for its name.
+    /// Plan of every host, without its name.
     plan: EndpointPlan,
     hosts: RefCell<Hosts>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct OnDemand {
 #[derive(Default)]
 struct Hosts {
     known: HashMap<Arc<str>, (Rc<Endpoint>, u64)>,
-    /// How often any was named.
+    /// Number of times that hosts were named.
     turn: u64,
 }
 
@@ -65,7 +65,7 @@ impl OnDemand {
             *named = turn;
             return Some(Rc::clone(known));
         }
-        // What is the mesh's own is nothing to ask the world for, whatever the pattern.
+        // The worker never asks DNS outside for a name of the mesh, even if the pattern covers it.
         let meant = Hostname::new(host).filter(|host| self.pattern.covers(host));
         let meant = meant.filter(|host| !host.is_wildcard() && !is_mesh_name(host.as_str()))?;
         let host: Arc<str> = meant.as_str().into();
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Who is chosen for a host by a request that these failed before.
+    /// Selects the endpoint of a host for a request that `tried` endpoints failed before.
     fn chosen(of: &OnDemand, worker: &Worker, host: &str, tried: &[u32]) -> Option<Rc<Endpoint>> {
         let wish = Wish {
             key: None,
@@ -150,7 +150,7 @@ mod tests {
             assert!(chosen(&of, &stage.worker, "b.dyn.test", &[a.key]).is_some());
             of.plan.available = false;
             assert!(choose(&of, "a.dyn.test").is_none());
-            // Whatever the pattern, a name of the mesh is nothing to ask the world for.
+            // A name of the mesh is never asked outside, even if the pattern covers it.
             let all = hosts_of("*.local");
             assert!(choose(&all, "printer.local").is_some());
             assert!(choose(&all, "web.shop.svc.cluster.local").is_none());

@@ -103,7 +103,7 @@ async fn open(
     })
 }
 
-/// What a connection began with.
+/// First bytes of a connection.
 struct Heard {
     detected: Detected,
     prefix: Vec<u8>,
@@ -180,7 +180,7 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
     let detected = match detected {
         Detected::Http2 => Detected::Http2,
         Detected::Opaque if declared.is_http2() => Detected::Opaque,
-        // What is no HTTP at all gets its 400 from the engine.
+        // The engine answers bytes that are not HTTP with its 400.
         _ => Detected::Http1,
     };
     Some(Heard {
@@ -190,7 +190,7 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
     })
 }
 
-/// What is known of an opaque connection.
+/// Facts about an opaque connection.
 struct Opaque {
     remote: SocketAddr,
     /// The name that a client of TLS asks for, empty for none; `None` where it was not heard, or speaks something else.
@@ -226,7 +226,7 @@ impl Counted for AsClient {
     }
 }
 
-/// What became of an opaque connection.
+/// Result of an opaque connection.
 pub(super) struct Relayed {
     series: SeriesId,
     flags: &'static str,
@@ -278,10 +278,10 @@ fn relay(
     }
 }
 
-/// Who takes a connection, or the flag of why nobody does.
+/// Service that takes a connection, or the response flag of the failure.
 pub(super) type Led = Result<Rc<ServiceState>, &'static str>;
 
-/// Where a connection goes: to the service that its name means, and then where its routes say. `asked` is as of [`Opaque`].
+/// Routes a connection: to the service that its name means, then by the service's routes. `asked` is as of [`Opaque`].
 pub(super) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option<&str>) -> Led {
     let table = slot.table.borrow();
     let named = asked.filter(|name| !name.is_empty());
@@ -308,7 +308,7 @@ pub(super) fn led(worker: &Worker, slot: &OutboundSlot, asked: Option<&str>) -> 
     }
 }
 
-/// How logs call where a connection went.
+/// Cluster name for logs.
 pub(super) fn cluster(led: &Led) -> &str {
     match led {
         Ok(service) => &service.cluster,
@@ -342,7 +342,7 @@ fn by_source(traffic: &TrafficPlan, remote: SocketAddr) -> Option<u64> {
     source.key_of_source(remote.ip())
 }
 
-/// Whose a connection is, and the name that it asks for, as of [`Opaque`].
+/// Client of a connection, and the name that it asks for, as of [`Opaque`].
 pub(super) struct Client {
     pub(super) remote: SocketAddr,
     pub(super) asked: Option<String>,
@@ -387,7 +387,7 @@ async fn reach(
     counted: impl Counted,
 ) -> Result<Reached, Relayed> {
     let traffic = &service.plan.traffic;
-    // Whom a connection lasts for is told as long as it lasts.
+    // The circuit breaker counts a connection as long as it lasts.
     let seated = match &traffic.breaker {
         None => None,
         Some(Same(gate)) => match gate.seat() {

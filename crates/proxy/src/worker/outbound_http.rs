@@ -46,14 +46,14 @@ use crate::plan::{Otherwise, Same, Target, TrafficPlan};
 pub(crate) struct OutboundRole {
     worker: Rc<Worker>,
     slot: Rc<OutboundSlot>,
-    /// Where nobody has the address.
+    /// Set if no service has the address.
     names: Option<Box<Names>>,
     remote: SocketAddr,
     /// At a gateway; behind a pointer, since few connections have any.
     edge: Option<Box<AtGateway>>,
 }
 
-/// What the names mean by which the requests of a connection ask.
+/// Destinations of the host names in the requests of a connection.
 struct Names {
     captured: Rc<Captured>,
     /// By names as they were written, the oldest first.
@@ -66,7 +66,7 @@ type Meaning = (Rc<str>, Result<Option<Rc<OutboundSlot>>, Overload>);
 /// Names that one connection remembers; a client of more has the oldest asked for again, which the worker remembers.
 const MAX_MEANINGS: usize = 64;
 
-/// Where a request went.
+/// Destination of a request.
 pub(crate) struct OutboundTicket {
     /// None when the request named nobody.
     service: Option<Rc<ServiceState>>,
@@ -82,7 +82,7 @@ pub(crate) struct OutboundTicket {
     kept: Option<Box<Kept>>,
 }
 
-/// What few requests keep: by a DestinationRule, or because they are tried again.
+/// Rare state of a request: for a DestinationRule, or for retries.
 #[derive(Default)]
 struct Kept {
     retrying: Option<Retrying>,
@@ -103,7 +103,7 @@ pub(crate) struct Delayed {
     way: Way,
 }
 
-/// Where the routes lead a request.
+/// Result of routing a request.
 struct Way {
     service: Rc<ServiceState>,
     /// Of who was called, where the request names nobody.
@@ -139,7 +139,7 @@ impl OutboundTicket {
         }
     }
 
-    /// Whether the certificate of who was asked is taken back.
+    /// Returns true if the endpoint's certificate is revoked.
     pub(super) fn is_cut(&self) -> bool {
         self.endpoint
             .as_ref()
@@ -200,7 +200,7 @@ impl OutboundRole {
         introduction::pool_key(&self.worker, (endpoint, traffic), self.remote, called)
     }
 
-    /// Where a request to a service is counted that an endpoint took, or nobody.
+    /// Metric series of a request to a service; `to` is the endpoint that took it, if any.
     pub(super) fn series(
         &self,
         service: &Service,
@@ -219,7 +219,7 @@ impl OutboundRole {
         }
     }
 
-    /// What counts of a request from outside. Whoever let it in has refused paths of which nobody can tell.
+    /// Facts about a request from outside. The gateway has refused ambiguous paths before.
     fn at_edge<'t>(&self, head: &Head<'_>, claims: Option<&'t Claims>) -> Option<AtEdge<'t>> {
         let edge = self.edge.as_deref()?.edge;
         Some(AtEdge {
@@ -229,7 +229,7 @@ impl OutboundRole {
         })
     }
 
-    /// The slot of the service that the request names, at an address of nobody's. What a name means is never guessed.
+    /// Slot of the service that the request names, on an address without a service. A name's meaning is never guessed.
     fn meant(&self, head: &Head<'_>) -> Result<Option<Rc<OutboundSlot>>, Overload> {
         let Some(names) = &self.names else {
             return Ok(None);
@@ -279,7 +279,7 @@ impl OutboundRole {
         }
     }
 
-    /// How a request ended at an endpoint, whose answer was heard before or not.
+    /// Reports the end of a request at an endpoint. `heard` tells if an answer came before.
     fn ended(&self, service: &ServiceState, to: &InFlight, outcome: Outcome, heard: bool) {
         if !heard && outcome::is_shy(outcome) {
             to.fails();
@@ -292,7 +292,7 @@ impl OutboundRole {
         None
     }
 
-    /// Where the service's routes lead a request, with what they say of it; without routes, to the service itself.
+    /// Routes a request by the service's routes and returns their terms; without routes, to the service itself.
     fn lead(
         &self,
         service: &Rc<ServiceState>,
@@ -396,7 +396,7 @@ impl OutboundRole {
         Ok(route)
     }
 
-    /// Where a request goes of which a token says this.
+    /// Routes a request with these claims of its token.
     #[expect(clippy::result_large_err, reason = "the trait answers so")]
     pub(super) fn routed(
         &self,
@@ -500,7 +500,7 @@ impl OutboundRole {
             false if self.edge.is_some() => behind_gateway(protocol, head),
             false => upstream(protocol, head),
         };
-        // What upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
+        // A request that upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
         if upgrades && to_sidecar && !head.wants_upgrade() {
             route.upstream = UpstreamHttp::Http2;
         }
@@ -520,7 +520,7 @@ fn behind_gateway(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     }
 }
 
-/// Where a request goes that is made once more.
+/// Destination of a retry.
 pub(super) struct Turn {
     pub(super) key: u32,
     pub(super) to_sidecar: bool,
@@ -528,7 +528,7 @@ pub(super) struct Turn {
 }
 
 impl OutboundRole {
-    /// Whether a request goes elsewhere after `made` attempts, the last of which ended like this.
+    /// Decides if a request goes to another endpoint after `made` attempts, and how; `last` is the last attempt's end.
     pub(super) fn turn(
         &self,
         ticket: &mut OutboundTicket,
@@ -574,7 +574,7 @@ impl OutboundRole {
         }
         kept.retrying = Some(retrying);
         count(&self.worker.counters.retries);
-        // Whoever was not asked yet need not be waited for.
+        // An endpoint that was not tried yet needs no backoff.
         let wait = match untried {
             true => Duration::ZERO,
             false => retry.backoff(made, self.worker.random()),
@@ -714,7 +714,7 @@ impl HttpRole for OutboundRole {
 
     const REVOCATION: Revocation = Revocation::SERVER;
 
-    /// Where the workload's certificate was taken back.
+    /// Returns true if the workload's certificate was revoked.
     fn is_revoked<'h>(&self, ticket: &OutboundTicket, _: impl FnOnce() -> Head<'h>) -> bool {
         let revoked = ticket.is_cut();
         if revoked {
@@ -748,7 +748,7 @@ impl HttpRole for OutboundRole {
         let from = self.vantage();
         counted::count(worker, from, series, &exchange);
         if let (Some(service), Some(to)) = (service, endpoint) {
-            // What was to follow an attempt and never did says nothing.
+            // A retry that was planned and never made reports nothing.
             let kept = ticket.and_then(|ticket| ticket.kept.as_deref());
             let reported = kept.map_or(0, |kept| kept.reported);
             let outcome = outcome::of_exchange(&exchange);

@@ -1,10 +1,10 @@
-//! How exchanges end for the endpoint that took them: what outlier detection counts, and what balancing remembers.
+//! Outcomes of exchanges for their endpoint, for outlier detection and load balancing.
 
 use voile_traffic::{Attempt, Outcome};
 
 use crate::http::{Exchange, HttpRole, ResponseFlag};
 
-/// What an exchange says about its endpoint; nothing where it ended for somebody else's sake.
+/// Outcome of an exchange for its endpoint; `None` if the exchange ended for another party's reason.
 pub(crate) fn of_exchange<R: HttpRole>(exchange: &Exchange<'_, R>) -> Option<Outcome> {
     match exchange.flag {
         ResponseFlag::None if exchange.attempts > 0 && exchange.status > 0 => {
@@ -23,7 +23,7 @@ pub(crate) fn of_exchange<R: HttpRole>(exchange: &Exchange<'_, R>) -> Option<Out
     }
 }
 
-/// What an attempt says that is followed by another.
+/// Outcome of an attempt that another attempt follows.
 pub(crate) fn of_attempt(attempt: Attempt) -> Outcome {
     match attempt {
         Attempt::Answered(status) => Outcome::Answered(status),
@@ -33,7 +33,8 @@ pub(crate) fn of_attempt(attempt: Attempt) -> Outcome {
     }
 }
 
-/// Whether an endpoint is to be left alone after it, if it did not say itself for how long.
+/// Returns true if load balancing avoids the endpoint after this outcome, unless the endpoint itself stated a
+/// time.
 pub(crate) fn is_shy(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Failed | Outcome::Answered(429 | 503))
 }

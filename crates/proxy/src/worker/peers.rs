@@ -1,5 +1,5 @@
-//! Who strangers are, by source address: for metric labels only, never for a decision. Unknown addresses are asked for
-//! once; until the answer comes, the labels say `unknown`.
+//! Peers without a verified identity, by source address: for metric labels only, never for a decision. The worker asks
+//! once about an unknown address; until the answer comes, the labels say `unknown`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -14,7 +14,7 @@ use super::FromWorker;
 /// Addresses remembered by one worker; the oldest makes room.
 pub(crate) const MAX_PEERS: usize = 4096;
 
-/// What is known of an address.
+/// State of an address.
 #[derive(Clone)]
 pub(crate) enum Known {
     /// Asked, not answered.
@@ -25,7 +25,8 @@ pub(crate) enum Known {
     Workload(Rc<Peer>),
 }
 
-/// Whether two identities may be one, whatever name their trust domain has; nothing speaks against it where one of them is not known.
+/// Returns true if two identities may be the same workload, whatever their trust domains. An unknown identity matches every
+/// other.
 fn may_be(one: &str, other: &str) -> bool {
     one.is_empty() || other.is_empty() || account(one) == account(other)
 }
@@ -58,7 +59,7 @@ impl Peers {
         }
     }
 
-    /// What is known, asking if nothing is.
+    /// Returns the state of an address; asks about an unknown one.
     pub(crate) fn get(&self, address: IpAddr) -> Known {
         if let Some(met) = self.known.borrow().get(&address) {
             met.used.set(true);

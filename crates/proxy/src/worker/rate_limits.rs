@@ -1,5 +1,5 @@
-//! Whether a request that has leave comes too often, and what its client is told of it. Buckets are the proxy's, by relaxed
-//! atomics; which rule takes a request is asked of this worker's own tables.
+//! Rate limits of requests that have leave, and the fields that tell clients about them. The buckets belong to the proxy
+//! and use relaxed atomics; each worker has its own tables that select the rules.
 
 mod global;
 
@@ -31,19 +31,19 @@ pub(crate) struct Limiting {
     shared: Arc<RateLimits>,
     /// One for each resource; expressions remember their way, each worker's its own.
     tables: Rc<[RouteTable]>,
-    /// Who counts for several proxies together.
+    /// Rate limit services, which count for several proxies.
     callees: Vec<((ServiceKey, Port), Rc<Callee>)>,
 }
 
-/// What clients read of the limits that hold for them.
+/// Response field that states the limits (policy).
 const POLICY: &str = "ratelimit-policy";
-/// What is left of them.
+/// Response field that states the remaining quota.
 const LEFT: &str = "ratelimit";
 
 /// The status of gRPC's that says so: RESOURCE_EXHAUSTED.
 const EXHAUSTED: u16 = 8;
 
-/// How a request ended whose path may mean another to whoever reads it next.
+/// Details of a request whose path a later reader may understand differently.
 const UNREADABLE_PATH: &str = "path_normalization_failed";
 
 impl Limiting {
@@ -82,7 +82,7 @@ impl Limiting {
         }))
     }
 
-    /// Whether both count the same, whoever counts for several proxies.
+    /// Returns true if both count in the same buckets. The rate limit services are not compared.
     pub(crate) fn is_same(one: Option<&Rc<Self>>, other: Option<&Rc<Self>>) -> bool {
         let shared = |limiting: &Rc<Self>| Arc::as_ptr(&limiting.shared);
         one.map(shared) == other.map(shared)
@@ -93,7 +93,8 @@ impl Limiting {
         self.callees.iter().for_each(|(_, callee)| callee.relieve());
     }
 
-    /// What becomes of a request: it goes on, with what its client is told, or not, or somebody must be asked.
+    /// Applies the limits to a request: it goes on, with fields for its client; it is denied; or a rate limit
+    /// service must be asked.
     fn judge(
         self: &Rc<Self>,
         head: &Head<'_>,
@@ -214,7 +215,7 @@ impl Said {
         self.retry_after = verdict.retry_after();
     }
 
-    /// What who counts for all said of one limit.
+    /// Adds the quota of one limit that the rate limit service reported.
     fn counted(&mut self, name: &str, quota: &Quota) {
         apart(&mut self.left);
         self.left.push_str(&quota.field(name));
@@ -269,24 +270,24 @@ fn apart(list: &mut String) {
 pub(crate) struct TooMany(pub(super) Denied);
 
 impl TooMany {
-    /// Who said yes may want something of every answer, a session's cookie maybe.
+    /// Keeps the external service's amendments of the response, for example the cookie of a session.
     fn keep_amends(&mut self, granted: &Granted) {
         let told = self.0.told.get_or_insert_default();
         told.amends = granted.changes.amends().to_vec();
     }
 }
 
-/// What becomes of a request that has leave.
+/// Decision of the rate limits on a request that has leave.
 pub(super) enum Limited {
     /// It may go on.
     Free,
-    /// Who counts for several proxies must be asked first.
+    /// A rate limit service must be asked first.
     Ask(Box<Counting>),
     /// It comes too often.
     Refused(Box<TooMany>),
 }
 
-/// Whose fault it is, in Envoy's words.
+/// Response flag of a denial, in Envoy's terms.
 pub(super) fn flag(denied: &Denied) -> ResponseFlag {
     match denied.status {
         429 => ResponseFlag::RateLimited,
@@ -295,7 +296,7 @@ pub(super) fn flag(denied: &Denied) -> ResponseFlag {
     }
 }
 
-/// Whether requests that come in here are counted by anybody.
+/// Returns true if rate limits count requests of this listener.
 pub(super) fn is_counted(worker: &Worker, slot: &InboundSlot) -> bool {
     let limiting = worker.limiting.borrow();
     let Some(limiting) = limiting.as_ref() else {
@@ -306,8 +307,7 @@ pub(super) fn is_counted(worker: &Worker, slot: &InboundSlot) -> bool {
     resources.any(|resource| resource.counts(host.as_deref()))
 }
 
-/// Whether a request that has leave may go on. Nothing is done where nothing is limited. At a waypoint, `host` is the service that
-/// was called.
+/// Applies the rate limits to a request that has leave; does nothing without limits. At a waypoint, `host` is the called service.
 pub(super) fn limited(
     worker: &Worker,
     head: &Head<'_>,

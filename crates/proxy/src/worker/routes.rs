@@ -1,5 +1,5 @@
-//! Where a request to a service goes, as one worker knows it: the table of its routes, of which the worker has a clone of its own,
-//! and the services that they lead to. Both stay what they are when endpoints come and go.
+//! Routes of a service, as one worker knows them: its own clone of the route table, and the destination services. Changes of
+//! endpoints do not touch either.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ pub(crate) struct RoutesState {
     targets: Vec<Result<Rc<ServiceState>, Arc<str>>>,
 }
 
-/// What this worker hands out with a route; nothing of it is shared with other threads.
+/// Parts of a route that this worker hands out; other threads share none of them.
 struct RuleState {
     /// If it has one.
     name: Option<Rc<str>>,
@@ -37,12 +37,11 @@ struct RuleState {
     actions: Option<Rc<Actions>>,
 }
 
-/// Where one request goes.
+/// Destination of one request.
 pub(crate) enum Chosen {
     /// No route is for it.
     Nowhere,
-    /// By a route whose destination is not there.
-    /// What is missing, and what is answered.
+    /// A route whose destination does not exist: the missing destination and the status of the response.
     Missing(Arc<str>, u16),
     /// To this service, or part of one.
     To(Rc<ServiceState>, Terms),
@@ -52,7 +51,7 @@ pub(crate) enum Chosen {
     Straight,
 }
 
-/// Where one connection goes that is no HTTP.
+/// Destination of one connection that is not HTTP.
 pub(crate) enum Way {
     /// Nothing is said of it: to the service itself.
     Straight,
@@ -68,34 +67,34 @@ pub(crate) enum Way {
 pub(crate) struct AtEdge<'t> {
     /// Path and query, where they are not as they came.
     pub(crate) path: Option<Box<str>>,
-    /// What the connection is, whatever the client says.
+    /// Scheme of the connection, whatever the client states.
     pub(crate) scheme: &'static str,
-    /// What the good token says that came with it.
+    /// Claims of the request's valid token.
     pub(crate) claims: Option<&'t Claims>,
 }
 
-/// What a route says besides.
+/// Further terms of a route.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {
     /// Its name, if it has one.
     pub(crate) name: Option<Rc<str>>,
     /// Instead of the destination's.
     pub(crate) retry: Option<Rc<RetryPolicy>>,
-    /// How long an answer may take.
+    /// Timeout of an answer.
     pub(crate) timeout: Option<Duration>,
-    /// What else becomes of the request; boxed, since most routes say nothing.
+    /// Further actions on the request; boxed, since most routes have none.
     pub(crate) acts: Option<Box<Acts>>,
 }
 
-/// What becomes of one request besides.
+/// Further actions on one request.
 #[derive(Clone)]
 pub(crate) struct Acts {
     pub(crate) actions: Rc<Actions>,
     /// Which of the route's destinations takes it.
     pub(crate) share: usize,
-    /// How much of the path a prefix stands for that matched.
+    /// Length of the path that the matched prefix covers.
     pub(crate) matched: Option<usize>,
-    /// Where copies of it go.
+    /// Destinations of mirrored copies.
     pub(crate) mirrors: Vec<Rc<ServiceState>>,
 }
 
@@ -156,7 +155,7 @@ impl RoutesState {
         self.targets.iter().flatten()
     }
 
-    /// Where a request goes; `edge` has what counts of it at a gateway instead of what came.
+    /// Selects the route of a request. `edge` has the facts that replace the request's own at a gateway.
     pub(crate) fn choose(
         &self,
         worker: &Worker,
@@ -196,7 +195,8 @@ impl RoutesState {
         }
     }
 
-    /// Where a connection goes to `called`; `asked` is the name that a client of TLS asks for, empty for none.
+    /// Selects the route of a connection to `called`. `asked` is the name that a TLS client asks for, empty
+    /// for none.
     pub(crate) fn lead(&self, worker: &Worker, asked: Option<&str>, called: IpAddr) -> Way {
         let connections = &self.compiled.connections;
         match connections.lead(asked, called, || worker.random()) {
@@ -209,12 +209,12 @@ impl RoutesState {
         }
     }
 
-    /// Whether a client of TLS must be heard before its connection can be led.
+    /// Returns true if routing needs the ClientHello of a TLS client.
     pub(crate) fn asks_for_names(&self) -> bool {
         self.compiled.connections.asks_for_names()
     }
 
-    /// Where copies of one request go; what is not there gets none.
+    /// Selects the destinations of one request's copies; a missing destination gets none.
     fn mirrors(&self, worker: &Worker, actions: &Actions) -> Vec<Rc<ServiceState>> {
         let taken = actions.mirrors.iter();
         let taken = taken.filter(|(share, _)| share.takes(worker.random()));

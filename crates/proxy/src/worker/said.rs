@@ -1,5 +1,6 @@
-//! What policies said of a request that decided nothing: AUDIT marks it, and those in dry run would have done something.
-//! Counted always; told in the access log; and of what dry run would deny a line now and then, for people who try it.
+//! Audit and dry-run results of policies, which decide nothing. AUDIT marks a request; dry run tells the decision that a
+//! policy would have made. The worker counts all of them and writes them to the access log. It also logs a dry-run
+//! denial now and then.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::authorization::Authorization;
 /// Time between two lines of one worker about what dry run would deny.
 const BETWEEN_LINES: Duration = Duration::from_secs(1);
 
-/// What an access log tells. Made only where one is written.
+/// Audit and dry-run results for the access log. Made only if one is written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Said {
     audited: bool,
@@ -22,7 +23,7 @@ pub(crate) struct Said {
     deny: Option<Rehearsal>,
 }
 
-/// What the policies of one action in dry run would have done.
+/// Decision that the dry-run policies of one action would have made.
 #[derive(Debug, Clone)]
 struct Rehearsal {
     allowed: bool,
@@ -55,7 +56,7 @@ impl Said {
         }
     }
 
-    /// What there is to tell; nothing where policies decided and said no more.
+    /// Results to log; `None` if the policies only decided.
     pub(super) fn of(policies: &Authorization, outcome: &Outcome) -> Option<Self> {
         let dry = outcome.dry_run;
         if outcome.audit.is_none() && dry.allow.is_none() && dry.deny.is_none() {

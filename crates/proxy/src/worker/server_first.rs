@@ -14,7 +14,7 @@ use super::{FromWorker, Worker};
 /// Places remembered; the oldest makes room.
 const MAX_PLACES: usize = 1024;
 
-/// Where connections of one kind go.
+/// Destination of connections of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// To our application, by the address that was called and the caller's: a caller that waited for the server once has no
@@ -58,7 +58,8 @@ impl ServersFirst {
     }
 }
 
-/// What the first bytes of a connection teach about its place, given what was believed; `None` when nothing new.
+/// Lesson of a connection's first bytes about its destination, given the present belief; `None` if there is
+/// nothing new.
 pub(crate) fn lesson(place: Place, known: bool, opening: Opening) -> Option<bool> {
     let word = matches!(place, Place::Word(_));
     match (known, opening) {
@@ -102,7 +103,7 @@ mod tests {
             (silence, true, Opening::HttpServer, true),
             (word, false, Opening::Server, true),
             (word, true, Opening::Server, true),
-            // Whatever clients do, they teach nothing.
+            // Actions of clients teach nothing.
             (word, false, Opening::Client, false),
             (word, true, Opening::Client, true),
             (word, false, Opening::HttpServer, false),

@@ -1,5 +1,5 @@
-//! What a waypoint counts: who calls, by the identity of its tunnel, and which endpoint answers or takes the connection, as neither of
-//! their proxies can tell of requests (`reporter="waypoint"`, as in Istio).
+//! Metrics of a waypoint (`reporter="waypoint"`, as in Istio). The caller is known by the identity of its tunnel. The waypoint
+//! counts the endpoint that answers or takes the connection, since neither side's proxy can see requests.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl Counted for &Through {
 /// The calls of one tunnel.
 pub(super) struct Through {
     caller: Caller,
-    /// What they ask for.
+    /// Destination that the tunnel asks for.
     door: Rc<Door>,
     /// By our own labels' epoch, endpoint and protocol.
     known: RefCell<Vec<(Mark, SeriesId)>>,
@@ -58,7 +58,7 @@ impl Through {
         self.caller.downstream(local)
     }
 
-    /// Where calls of a service are counted that an endpoint took, or nobody.
+    /// Metric series of calls of a service; `to` is the endpoint that took them, if any.
     pub(super) fn series(
         &self,
         worker: &Worker,
@@ -87,7 +87,7 @@ impl Through {
         id
     }
 
-    /// Who calls whom, and whether the caller's address is known.
+    /// Labels of source and destination, and true if the caller's address is known.
     fn labels(
         &self,
         worker: &Worker,

@@ -1,5 +1,5 @@
-//! Whose a request is, by its token: asked before any policy but CUSTOM decides, so that policies see what the token says and nothing
-//! that was forged. What was verified is remembered by each worker for itself.
+//! Tokens of requests. The worker verifies a token before any policy but CUSTOM decides, so that policies see its claims and
+//! nothing forged. Each worker remembers verified tokens for itself.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use super::{Worker, count};
 use crate::http::{Head, Told};
 use crate::tokens;
 
-/// What is told of a token's scheme in a challenge: requests come out of TLS here.
+/// Scheme in the challenge for a token: requests come out of TLS here.
 const SCHEME: &str = "http";
 
 /// The rules of one worker and what it remembers.
@@ -85,7 +85,7 @@ impl Tokens {
         changed
     }
 
-    /// Whether there are rules about tokens.
+    /// Returns true if rules about tokens exist.
     pub(crate) fn is_ruled(&self) -> bool {
         self.rules.borrow().is_some()
     }
@@ -96,7 +96,7 @@ impl Tokens {
     }
 }
 
-/// What a request brought and what of it goes on.
+/// Verified token of a request, and the changes that remove its secrets.
 pub(super) struct Presented {
     verified: Option<Verified>,
     changes: Changes,
@@ -115,7 +115,7 @@ impl Presented {
         self.verified.take()
     }
 
-    /// What of the head goes and comes.
+    /// Changes of the request's head.
     pub(super) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -149,7 +149,7 @@ pub(super) fn now(tokens: &Tokens) -> u64 {
     now.map_or(0, |now| now.as_secs())
 }
 
-/// What becomes of a request that nobody has looked at: what only tokens may write is taken off.
+/// Changes of a request whose token nothing has verified: fields that only tokens may write are removed.
 pub(super) fn unforged(tokens: &Tokens) -> Changes {
     let held = tokens.rules.borrow();
     held.as_ref()
@@ -177,7 +177,7 @@ pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&Head<'a>>) ->
     }
 }
 
-/// What is found of a request's token. Nothing where no rule holds.
+/// Result of a token's verification. Nothing if no rule holds.
 pub(super) type Examined = Result<Option<Presented>, Denied>;
 
 /// Looks at a request's token by these rules, as of a moment.

@@ -30,10 +30,10 @@ use super::shown::Shown;
 use super::{Worker, count};
 use crate::plan::{FarPlan, Origination, Same};
 
-/// What is told of TLS that failed.
+/// Message for clients if TLS failed.
 const TLS_ERROR: &str = "upstream TLS error";
 
-/// What makes two tunnels alike: all of a sidecar's have one client, its own workload.
+/// Key of equal tunnels. All tunnels of a sidecar have one client, its own workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     expected: Vec<Identity>,
@@ -262,7 +262,7 @@ fn believed(
     }
 }
 
-/// Who calls, over one connection.
+/// Caller of one connection.
 struct Calling {
     worker: Rc<Worker>,
     captured: Rc<Captured>,

@@ -25,7 +25,7 @@ impl From<Side> for Vantage<'_> {
 }
 
 impl<'a> Vantage<'a> {
-    /// Where a gateway or a waypoint lets requests in.
+    /// Vantage of a gateway's or waypoint's listener.
     pub(super) fn at(place: &'a InboundSlot) -> Self {
         let side = match place.is_apart() {
             true => Side::Server,
@@ -37,12 +37,12 @@ impl<'a> Vantage<'a> {
         }
     }
 
-    /// Whether it stands between a client and a server, and is neither.
+    /// Returns true if the proxy stands between a client and a server, and is neither.
     pub(super) fn is_between(self) -> bool {
         self.place.is_some_and(InboundSlot::is_apart)
     }
 
-    /// What is told.
+    /// Recording rules for this vantage.
     pub(crate) fn recording(self, worker: &'a Worker) -> Ref<'a, Rc<Recording>> {
         match self.place {
             None => worker.recording.borrow(),

@@ -1,6 +1,6 @@
-//! A waypoint's listener: tunnels of the mesh's mutual TLS (HBONE), each for a destination that is behind it, and no other. What a
-//! tunnel carries is served as a gateway's connections are, by the policies and routes of its destination; whoever made the
-//! tunnel's connection is who calls. What its head says besides (`baggage`, `forwarded`) is nobody's word and is not read.
+//! A waypoint's listener: tunnels of the mesh's mutual TLS (HBONE), each to a destination behind it and no other. The content of
+//! a tunnel is served as a gateway's connections are, by the policies and routes of its destination. The caller is the peer of
+//! the tunnel's connection. The tunnel's head (`baggage`, `forwarded`) is not trusted and not read.
 //!
 //! ```text
 //! tcp ═ TLS ═ HTTP/2 ─┬ CONNECT a destination ─► policies, routes ─► endpoint
@@ -26,7 +26,7 @@ use super::inbound::{self, Caller};
 use super::{Conversation, Worker};
 use crate::plan::TlsPlan;
 
-/// What no CONNECT is, or names nothing that could be called.
+/// Status for a request that is no CONNECT, or that names nothing to call.
 const BAD_REQUEST: u16 = 400;
 /// A destination that is not behind this waypoint.
 const NOT_FOUND: u16 = 404;
@@ -113,7 +113,7 @@ async fn tunnel(
     }
 }
 
-/// Whom a tunnel is for.
+/// Selects the destination of a tunnel.
 fn meant(slot: &GatewaySlot, head: &Fields) -> Result<Taker, (u16, &'static str)> {
     if head.method() != "CONNECT" || head.protocol().is_some() || head.is_cut() {
         return Err((BAD_REQUEST, "not a CONNECT"));
@@ -145,7 +145,7 @@ async fn inside(
         .is_none_or(|door| authorization::carries_bytes(&worker, &door.place));
     let (patience, silent) = {
         let settings = worker.settings.borrow();
-        // Where nothing but requests is taken a silent client may still send one.
+        // On a port for requests only, a silent client may still send one.
         match !takes_bytes {
             true => (settings.idle_timeout, None),
             false => (settings.detection_timeout, Some(Detected::Opaque)),
@@ -171,8 +171,8 @@ async fn inside(
     let stream = Stream::Tunnel(Box::new(tunnel));
     Some(match detected {
         Detected::Http2 => http(worker, slot, taker, stream, caller, Detected::Http2),
-        // What is declared HTTP and is not gets its 400 from the engine: no policy about requests is passed by speaking
-        // something else.
+        // The engine answers other bytes on a declared HTTP port with its 400: a client cannot bypass policies about
+        // requests with another protocol.
         _ if protocol.is_http() => http(worker, slot, taker, stream, caller, Detected::Http1),
         Detected::Http1 => http(worker, slot, taker, stream, caller, Detected::Http1),
         Detected::Tls(hello) => {

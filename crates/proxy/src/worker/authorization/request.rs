@@ -1,5 +1,5 @@
-//! Whether a request may go on, in Istio's order: whoever must be asked sees it as it came; then its token, and the DENY and
-//! ALLOW policies, judge it as it goes on.
+//! Authorization of requests, in Istio's order. The external service sees the request as it came. Then the token, and the
+//! DENY and ALLOW policies, judge the request as it goes on.
 //!
 //! ```text
 //! came ─► CUSTOM, with and without its token ─► question ─► yes, amended ┐
@@ -24,7 +24,7 @@ use super::{Amended, Denied, Leave, believed, facts, judged, note, whom};
 use crate::authorization::Authorization;
 use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown};
 
-/// How far a request has got.
+/// Progress of a request with the external service.
 #[derive(Clone, Copy)]
 pub(super) enum Came<'a> {
     /// Nobody was asked about it yet.
@@ -108,7 +108,7 @@ impl Headers for Lines<'_> {
     }
 }
 
-/// What policies say of a request.
+/// Verdict of the policies on a request.
 pub(crate) enum Judged {
     /// It may go on, like this.
     Let(Granted),
@@ -129,7 +129,7 @@ pub(crate) struct Granted {
 pub(crate) struct Asking {
     permit: Rc<Permit>,
     began: u64,
-    /// Whom to ask, as of `judgement`.
+    /// External service to ask, as of `judgement`.
     asks: Asks,
     judgement: u32,
     authorizer: Rc<Authorizer>,
@@ -140,7 +140,7 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// How much of the body the question shows.
+    /// Limit of the body that the question includes.
     pub(crate) fn body(&self) -> Option<BodyWanted> {
         self.authorizer.body()
     }
@@ -153,7 +153,7 @@ impl Asking {
         }
     }
 
-    /// What the answer comes to, by the policies that hold now.
+    /// Turns the answer into a decision, by the policies in force now.
     pub(crate) fn granted(
         self,
         worker: &Worker,
@@ -225,15 +225,15 @@ pub(crate) fn request(
     })))
 }
 
-/// Whom a request asks first.
+/// External service that a request asks first.
 pub(super) struct Asks {
-    /// What policies said, whose verdict is to ask.
+    /// Outcome of the policies; its verdict is to ask the external service.
     outcome: Outcome,
     /// The path that is asked about, if that is not the one that came.
     path: Option<Box<str>>,
 }
 
-/// What a token and the policies say of a request.
+/// Verdict of a token and the policies on a request.
 #[derive(Default)]
 pub(super) struct Said {
     /// The path that it goes on with, if that is not the one that it stands with.
@@ -242,7 +242,7 @@ pub(super) struct Said {
     changes: Changes,
     /// The good token.
     token: Option<Verified>,
-    /// What logs tell besides.
+    /// Audit and dry-run results, for logs.
     beside: Option<Box<said::Said>>,
     /// Nothing of the above counts before these were asked.
     pub(super) asks: Option<Asks>,
@@ -310,7 +310,7 @@ pub(super) fn said(
     Ok(passed(seen, path, presented, beside))
 }
 
-/// Whether it is this external service that is asked now.
+/// Returns true if the worker still uses the external service of this number.
 fn asks_now(worker: &Worker, by: u32) -> bool {
     let authorizer = worker.authorizer.borrow();
     authorizer.as_ref().is_some_and(|asked| asked.id() == by)
@@ -340,7 +340,8 @@ fn passed(
     }
 }
 
-/// What policies say of a request; the path that they read, where that is not the one that it stands with.
+/// Judges a request by the policies. Also returns the path that the policies read, if it differs from the
+/// path of the request.
 fn look(
     slot: &InboundSlot,
     caller: &Caller,

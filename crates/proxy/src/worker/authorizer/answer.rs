@@ -1,5 +1,6 @@
-//! What was answered, and how much of it is believed: a yes may change fields of the request and of its answer, a no may
-//! choose its words, and neither may touch what frames, routes or identifies. A yes that tries is no answer at all.
+//! Answers of an external service, checked. An approval may change fields of the request and of its response; a denial
+//! may choose the response. Neither may touch fields that frame, route or identify a request. An approval that tries
+//! counts as no answer.
 
 use voile_model::mesh::authorization::StringMatch;
 use voile_proto::external_authorization as wire;
@@ -29,10 +30,10 @@ const RESERVED: [&str; 8] = [
     "sec-websocket-accept",
 ];
 
-/// How our own fields between sidecars begin.
+/// Prefix of Voile's own fields between sidecars.
 const OURS: &str = "x-voile-";
 
-/// What was answered.
+/// Checked answer of an external service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Yes.
@@ -45,7 +46,7 @@ pub(crate) enum Answer {
     Unusable(Box<str>),
 }
 
-/// What a yes changes.
+/// Changes that an approval makes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Allowed {
     /// Fields of the request, in place of its own.
@@ -66,8 +67,8 @@ impl Answer {
     }
 }
 
-/// Whether a field says who somebody is, in any spelling that an application may take for it: such fields are dropped wherever
-/// they come from.
+/// Returns true if a field states an identity, in any spelling that an application may read as such a field. Identity fields
+/// are dropped from every source.
 pub(super) fn claims_identity(name: &str) -> bool {
     let mut fields = crate::http2::IDENTITY_FIELDS.iter();
     fields.any(|field| voile_http1::loosely_equal(name.as_bytes(), field.as_bytes()))
@@ -187,7 +188,7 @@ fn allowed(ok: &wire::OkHttpResponse) -> Result<Allowed, Box<str>> {
             manner,
         });
     }
-    // What may not be removed stays, as with Envoy.
+    // Fields that an approval may not remove stay, as with Envoy.
     let removed = ok.headers_to_remove.iter();
     allowed.remove = removed.filter_map(|name| lawful_name(name)).collect();
     for parameter in &ok.query_parameters_to_set {
@@ -220,7 +221,7 @@ fn any(names: &[StringMatch], name: &str) -> bool {
     })
 }
 
-/// Whether a field of the request is told, by the lists of a provider.
+/// Returns true if the provider's lists send this field of the request to the external service.
 pub(super) fn is_told(http: &AuthorizerHttp, name: &str) -> bool {
     name == "authorization" || any(&http.request_headers, name)
 }
@@ -235,7 +236,7 @@ pub(super) fn of_http<'f>(
     fields: impl Iterator<Item = (&'f str, &'f [u8])>,
     body: Vec<u8>,
 ) -> Answer {
-    // What belongs to the connection is not for anybody else; the lists choose among the rest.
+    // Fields of one connection do not travel further; the provider's lists choose among the rest.
     let lawful =
         fields.filter_map(|(name, value)| Some((lawful_name(name)?, lawful_value(value)?)));
     match status {
@@ -294,7 +295,8 @@ pub(super) fn of_http<'f>(
 }
 
 impl Allowed {
-    /// What it comes to for this request, whose path is `path` where it is not the one that came.
+    /// Applies the approval to this request. `path` is the request's path if it differs from the path that
+    /// came.
     pub(crate) fn applied(
         self,
         head: &Head<'_>,

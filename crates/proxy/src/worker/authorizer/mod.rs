@@ -21,20 +21,20 @@ use super::callee::{Callee, Dialer, Unanswered};
 use crate::http::{Route, UpstreamHttp};
 use crate::plan::AuthorizerPlan;
 
-/// How long an answer may take where the provider does not say: Istio's ten minutes.
+/// Timeout of an answer if the provider states none: Istio's ten minutes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Envoy's method.
 const METHOD: &str = "/envoy.service.auth.v3.Authorization/Check";
 
-/// Whom a worker asks.
+/// External authorization service, as one worker calls it.
 pub(crate) struct Authorizer {
     plan: AuthorizerPlan,
     callee: Callee,
 }
 
 impl Authorizer {
-    /// Whom a plan says; the same pools as before where it is the same service.
+    /// Follows a plan; keeps the pools of an unchanged service.
     pub(crate) fn follow(
         worker: &Worker,
         before: Option<&Rc<Self>>,
@@ -71,12 +71,12 @@ impl Authorizer {
         &self.plan.settings.name
     }
 
-    /// Whether what it would be asked about passes while it cannot be.
+    /// Returns true if requests pass while the service cannot be asked.
     pub(crate) fn fails_open(&self) -> bool {
         self.plan.settings.fail_open
     }
 
-    /// What clients are told when it cannot be asked.
+    /// HTTP status for clients while the service cannot be asked.
     pub(crate) fn status_on_error(&self) -> u16 {
         self.plan.settings.status_on_error.unwrap_or(403)
     }

@@ -1,5 +1,6 @@
-//! What is asked: the attributes of a request or connection in Envoy's words, or a request like the one that it is about. It
-//! says what we verified and what came, and never what a stranger claims about identity.
+//! Questions to an external service: the attributes of a request or connection in Envoy's terms, or an HTTP request that
+//! resembles the original. A question holds verified facts and the request as it came, never an identity that a stranger
+//! claims.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,14 +23,14 @@ const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 /// The authority of a request that names none.
 const NO_AUTHORITY: &str = "localhost";
 
-/// What a question is about.
+/// Subject of a question.
 pub(crate) struct About<'a> {
     pub(crate) caller: &'a Caller,
-    /// Where it was called.
+    /// Address that the caller called.
     pub(crate) destination: SocketAddr,
     /// The request, and the path that it goes on with; none for an opaque connection.
     pub(crate) request: Option<(&'a Head<'a>, &'a str)>,
-    /// What its token changed of it.
+    /// Changes that the token made to the request.
     pub(crate) changes: &'a Changes,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct OverHttp {
 }
 
 impl Authorizer {
-    /// How much of bodies it is shown.
+    /// Limit of the body that the service sees.
     pub(crate) fn body(&self) -> Option<BodyWanted> {
         let body = self.plan.settings.body?;
         Some(BodyWanted {

@@ -48,7 +48,7 @@ impl Lines {
             lease.spoiled();
             return Err(Unanswered::again("the connection is closing"));
         };
-        // What does not fit the window waits in the stream.
+        // Bytes that do not fit the flow-control window wait in the stream.
         let sent = send.send_data(message(question), true);
         let answered = match sent {
             Ok(()) => receive(response).await,

@@ -1,11 +1,12 @@
-//! A service that a worker asks on its own account before a request may go on: from its own runtime, over pools of its own,
-//! so that questions of one worker share connections and wait for nobody else's.
+//! A service that a worker calls on its own account before a request may go on (external authorization, rate limits). The
+//! worker uses its own runtime and pools: its questions share connections and never wait for another worker's.
 //!
 //! ```text
 //! question ─► endpoint ─► pool, or connect ─► answer, bounded ─► whoever asked
 //!                └───────── another, if nobody answered ◄──┘
 //! ```
-//! Whoever is asked may be slow, dead or lying: an answer has a deadline and a size, and so many questions are under way.
+//! The service may be slow, dead or lying. Each answer has a deadline and a size limit; the number of questions in flight
+//! is limited.
 
 mod grpc;
 mod http;
@@ -86,7 +87,7 @@ impl Drop for Asking {
 }
 
 impl Callee {
-    /// Whom a plan says; the same pools as before where `same` is the same service.
+    /// Follows a plan; keeps the pools of `same` if it is the same service.
     pub(super) fn follow(worker: &Worker, same: Option<&Self>, plan: &ServicePlan) -> Self {
         let service = ServiceState::follow(worker, same.map(|same| &same.service), plan);
         if let Some(same) = same {
@@ -112,7 +113,7 @@ impl Callee {
         self.id
     }
 
-    /// Where it is.
+    /// Plan of the service, with its endpoints.
     pub(super) fn plan(&self) -> &ServicePlan {
         &self.plan
     }
@@ -180,7 +181,7 @@ impl Callee {
 /// Why there is no answer.
 pub(super) struct Unanswered {
     pub(super) why: Box<str>,
-    /// Whether the same question may be put to somebody else, or on another connection.
+    /// True if the worker may send the same question to another endpoint, or on another connection.
     pub(super) again: bool,
 }
 

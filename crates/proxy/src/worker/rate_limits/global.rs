@@ -34,7 +34,7 @@ const MAX_ADDED_BYTES: usize = 32 * 1024;
 /// Most bytes of a value that is told: a header may be as long as a head.
 const MAX_VALUE_BYTES: usize = 1024;
 
-/// How requests end, in Envoy's words.
+/// Response code details, in Envoy's terms.
 const LIMITED: &str = "request_rate_limited";
 const UNANSWERED: &str = "rate_limiter_error";
 
@@ -44,7 +44,7 @@ pub(crate) struct Counting {
     /// Numbers of the resource and its rule, and what is asked by them; in order.
     questions: Vec<(usize, usize, wire::RateLimitRequest)>,
     said: Said,
-    /// What is added to the request and its answer.
+    /// Fields added to the request and its response.
     added: Added,
     refused: Option<Box<TooMany>>,
 }
@@ -59,7 +59,8 @@ struct Added {
     answer: Vec<Field>,
 }
 
-/// What a rule asks about a request that its own limits let pass; nothing where it describes nothing.
+/// Question of a rule about a request that passed the rule's local limits; `None` if the rule describes
+/// nothing.
 pub(super) fn question(
     (resource, rule): (&Resource, &Rule),
     request: &impl Request,
@@ -132,7 +133,7 @@ impl Counting {
         }
     }
 
-    /// What the answer to one question comes to.
+    /// Applies the answer to one question.
     fn hear(
         &mut self,
         (resource, rule): (&Resource, &Rule),
@@ -173,7 +174,7 @@ impl Counting {
             ..Told::default()
         };
         for (name, value) in std::mem::take(&mut self.added.answer) {
-            // What we say of the limits ourselves is not said twice.
+            // The proxy writes its own fields about limits once only.
             if !told.says(&name) {
                 for part in [name.as_bytes(), b": ", &value, b"\r\n"] {
                     told.lines.extend_from_slice(part);
@@ -186,7 +187,7 @@ impl Counting {
         })
     }
 
-    /// What became of it.
+    /// Result of the questions.
     pub(crate) fn settled(self, granted: &mut Granted) -> Result<(), Box<TooMany>> {
         if let Some(mut refused) = self.refused {
             refused.keep_amends(granted);
@@ -232,7 +233,7 @@ impl Limiting {
 /// An answer, as far as it is believed.
 struct Heard {
     over: bool,
-    /// What it says of limits, for clients.
+    /// Quotas that the answer reports, for clients.
     quotas: Vec<Quota>,
     retry_after: u64,
     request: Vec<Field>,
@@ -286,7 +287,7 @@ fn field(said: &wire::HeaderValue) -> Result<Field, Box<str>> {
     })
 }
 
-/// What a status tells of its limit; some have none.
+/// Quota of a descriptor's status; some statuses have none.
 fn quota(status: &DescriptorStatus) -> Option<Quota> {
     const HOUR: u64 = 3_600;
     let limit = status.current_limit.as_ref()?;
