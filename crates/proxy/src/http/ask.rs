@@ -1,5 +1,5 @@
-//! What the engines and a role say to each other when somebody else must be asked before a request may go on: what of the
-//! body the question needs, what a client is told instead of an answer, and what becomes of answers' heads.
+//! Types between the engines and a role for a request that waits for an external service: the part of the body that the
+//! question needs, the response that replaces an upstream's, and amendments of response heads.
 
 use std::borrow::Cow;
 
@@ -8,18 +8,18 @@ use voile_http2::Fields;
 
 /// A question that must be answered before the role can decide.
 pub struct Pending<Q> {
-    /// What the role asks.
+    /// Question of the role.
     pub question: Q,
-    /// How much of the body it needs; `None` is nothing.
+    /// Limit of the body that the question needs; `None` is nothing.
     pub body: Option<BodyWanted>,
 }
 
-/// How much of a body is held for a question.
+/// Limit of the body that is held for a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyWanted {
     /// Most bytes.
     pub max: usize,
-    /// Whether the beginning of a longer one will do; otherwise it is answered 413.
+    /// True if the beginning of a longer body is enough; otherwise such a request is answered 413.
     pub partial: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct BodyWanted {
 pub struct Shown {
     /// Its bytes, without framing.
     pub bytes: Vec<u8>,
-    /// Whether that is all of it.
+    /// True if that is all of the body.
     pub whole: bool,
 }
 
@@ -41,16 +41,16 @@ pub(crate) struct Held {
     pub(crate) whole: bool,
 }
 
-/// What a client is told in somebody else's words.
+/// Response that another service chose for the client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Told {
     /// Complete field lines (`name: value\r\n` each), without any that frame or route.
     pub lines: Vec<u8>,
     /// The body, where it is not our reason.
     pub body: Option<Vec<u8>>,
-    /// What a gRPC caller is told instead of what follows from the status.
+    /// gRPC status for the caller, in place of the one that follows from the HTTP status.
     pub grpc_status: Option<u16>,
-    /// What somebody else had said yes to changes, of the head that this makes.
+    /// Amendments of this response's head, by a service that approved the request before.
     pub amends: Vec<Amendment>,
 }
 
@@ -70,7 +70,7 @@ impl Told {
         lines(&self.lines)
     }
 
-    /// Whether there is a field of that name, in lower case.
+    /// Returns true if a field has that name, in lower case.
     pub(crate) fn says(&self, wanted: &str) -> bool {
         let mut fields = self.fields();
         fields.any(|(name, _)| name.eq_ignore_ascii_case(wanted.as_bytes()))
@@ -108,11 +108,11 @@ pub struct Amendment {
     pub name: Box<str>,
     /// Its value.
     pub value: Box<[u8]>,
-    /// What of the answer's own fields of that name becomes of it.
+    /// Treatment of the response's own fields of that name.
     pub manner: Manner,
 }
 
-/// How a field is put beside those of its name.
+/// Placement of a field beside others of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// It is one more.

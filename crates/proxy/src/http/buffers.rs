@@ -20,11 +20,11 @@ pub struct Buffers {
         reason = "a desk is 3 kB and goes in and out with every request; its box does not move"
     )]
     desks: Rc<RefCell<Vec<Box<Desk>>>>,
-    /// What HTTP/2 connections lend each other.
+    /// Buffers that HTTP/2 connections share.
     pub(crate) http2: voile_http2::Pool,
 }
 
-/// What one exchange works on besides bytes: indexes of the two heads and room for the two forwarded heads.
+/// Work space of one exchange, besides bytes: indexes of the two heads and room for the two forwarded heads.
 #[derive(Default)]
 pub(crate) struct Desk {
     pub(crate) request: RequestIndex,
@@ -80,7 +80,7 @@ impl Buffers {
 /// Initialised room with a filled part `start..end`.
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// Where the filled part begins.
+    /// Start of the filled part.
     pub start: usize,
     /// One past the filled part.
     pub end: usize,
@@ -102,7 +102,7 @@ impl Buffer {
         &mut self.bytes
     }
 
-    /// Whether nothing is filled.
+    /// Returns true if nothing is filled.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }

@@ -83,7 +83,7 @@ impl Clock {
     async fn run(&self) {
         // It fails only with the runtime itself.
         while let Ok(mut ready) = self.fd.readable().await {
-            // How often it rang is not asked; a false alarm reads nothing.
+            // The number of expirations does not matter; a false alarm reads nothing.
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);
             ready.clear_ready();
             self.ring(Instant::now());
@@ -179,7 +179,7 @@ impl Alarm {
         self.clock.alarms.borrow_mut().remove(&self.key);
     }
 
-    /// Whether it rang; if not, the task is woken when it does.
+    /// Returns true if the clock rang; if not, the task is woken when it does.
     pub(super) fn rang(&self, cx: &Context<'_>) -> bool {
         if self.bell.rang.get() {
             return true;

@@ -24,13 +24,13 @@ use super::role::{Exchange, HttpRole, ResponseFlag};
 use super::timer::Timer;
 use super::worker::{ConnectionEnd, HttpWorker};
 
-/// What a connection holds while it is not idle.
+/// Buffers of a connection that is not idle.
 pub(crate) struct Work {
     pub(crate) input: Buffer,
     pub(crate) desk: Box<Desk>,
 }
 
-/// What the wait for a request ended with.
+/// End of the wait for a request.
 enum Next {
     Request,
     Closed,
@@ -40,7 +40,7 @@ enum Next {
     TooSlow,
 }
 
-/// What to do after an exchange.
+/// Action after an exchange.
 pub(crate) enum After {
     /// Serve the next request, which begins at this position of the buffer.
     Keep {
@@ -77,7 +77,7 @@ pub(crate) struct Connection<'a, S, R: HttpRole> {
     pub(crate) retiring: bool,
 }
 
-/// What a wait without a buffer ended with.
+/// End of a wait without a buffer.
 enum Rest {
     Work,
     Gone,

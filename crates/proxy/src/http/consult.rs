@@ -41,7 +41,7 @@ pub(crate) enum Interrupted {
 }
 
 impl<S: Io, R: HttpRole> Connection<'_, S, R> {
-    /// What becomes of a request that the role does not let pass at once: it is asked about, or answered.
+    /// Handles a request that the role does not let pass at once: asks about it, or answers it.
     pub(super) async fn refused(
         &mut self,
         facts: Facts,
@@ -50,7 +50,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         mut refusal: Refusal<R>,
         tally: &mut Tally,
     ) -> (After, Option<R::Ticket>) {
-        // Who said yes may leave it to somebody else, who is asked in turn.
+        // After one service approves, the role may have another question.
         while let Some(pending) = refusal.pending.take() {
             let upload = match &mut upload {
                 Ok(upload) => upload,
@@ -157,7 +157,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         Ok(self.role.answered(&head, question))
     }
 
-    /// What follows the head is not a body.
+    /// Returns true if the bytes behind the head are not a body.
     fn is_tunnelling(&self) -> bool {
         self.work.as_ref().is_some_and(|work| {
             let head = work.desk.request.head(work.input.filled());
@@ -246,8 +246,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 }
 
-/// Whether the client gave up while somebody was asked. Its body is read ahead by a buffer, so that its end is noticed behind a
-/// small one; a longer one waits in the kernel.
+/// Notices that the client gave up while a question was open. The connection reads its body ahead by one buffer, so that its
+/// end is seen behind a small body; a longer one waits in the kernel.
 fn poll_gone<S: Io>(
     cx: &mut Context<'_>,
     upload: &mut Upload,

@@ -19,7 +19,7 @@ use super::upload::poll_write_two;
 /// Most interim responses before a final one; a server that sends more is playing with us.
 const MAX_INTERIM_RESPONSES: u32 = 32;
 
-/// How a response ended that did not end well.
+/// Failure of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DownloadError {
     /// The upstream ended before a whole head; `silent` if it said nothing at all.
@@ -52,12 +52,12 @@ enum Phase {
     Done,
 }
 
-/// What the response depends on besides its own bytes.
+/// Conditions of a response beyond its own bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) asked: Asked,
     pub(crate) client: Version,
-    /// Whether the downstream connection may be kept, seen from this moment.
+    /// True if the downstream connection may be kept, as of now.
     pub(crate) persist: bool,
     /// A verified sidecar answers: it may say that it did nothing.
     pub(crate) from_sidecar: bool,
@@ -103,13 +103,13 @@ pub(crate) struct Download {
     pub(crate) stalled: bool,
     /// The final status, 0 before it is known.
     pub(crate) status: u16,
-    /// Whether anything of the final or an interim head went to the client.
+    /// True if the client received a part of the final or an interim head.
     pub(crate) head_started: bool,
-    /// Whether the end of the connection is the end of the body.
+    /// True if the end of the connection ends the body.
     pub(crate) until_close: bool,
     pub(crate) persist: bool,
     pub(crate) upstream_keeps: bool,
-    /// How long the server says it keeps its connection idle.
+    /// Idle time after which the server says it closes its connection.
     pub(crate) upstream_patience: Option<Duration>,
     /// Nothing is held back any more.
     accepted: bool,
@@ -157,7 +157,7 @@ impl Download {
         self.news.take()
     }
 
-    /// Whether the answer was 101, or 2xx to CONNECT.
+    /// Returns true if the answer was 101, or 2xx to CONNECT.
     pub(crate) fn is_tunnel(&self) -> bool {
         self.phase == Phase::Tunnel
     }

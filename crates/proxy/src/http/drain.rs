@@ -18,9 +18,9 @@ pub struct Drain {
 struct Shared {
     draining: Cell<bool>,
     close_idle: Cell<bool>,
-    /// How often idle connections were asked to leave although nothing drains.
+    /// Number of times that idle connections were told to close without a drain.
     retired: Cell<u32>,
-    /// How often what was let in was to be judged again.
+    /// Number of times that open exchanges were to be judged again.
     judged: Cell<u32>,
     waiting: RefCell<Slab<Waker>>,
 }
@@ -77,12 +77,12 @@ impl Drain {
         self.shared.retired.get()
     }
 
-    /// Whether idle connections close.
+    /// Returns true if idle connections close.
     pub(crate) fn closes_idle(&self) -> bool {
         self.shared.close_idle.get()
     }
 
-    /// Whether it was given.
+    /// Returns true if the drain signal was given.
     pub fn is_draining(&self) -> bool {
         self.shared.draining.get()
     }

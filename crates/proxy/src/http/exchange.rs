@@ -32,10 +32,10 @@ use crate::http2::websocket;
 /// refused by the next strict receiver.
 const NO_AUTHORITY: &str = "localhost";
 
-/// How an exchange ended whose client went away.
+/// Details of an exchange whose client went away.
 pub(super) const GONE: &str = "downstream_remote_disconnect";
 
-/// What is remembered of a request once its head is no longer borrowed.
+/// Facts about a request that outlive the borrow of its head.
 #[derive(Clone, Copy)]
 pub(super) struct Facts {
     version: Version,
@@ -46,7 +46,7 @@ pub(super) struct Facts {
     websocket: bool,
 }
 
-/// What the record will say.
+/// Figures for the exchange's record.
 #[derive(Default)]
 pub(super) struct Tally {
     status: u16,
@@ -57,7 +57,7 @@ pub(super) struct Tally {
     response_body: u64,
     reused: bool,
     attempts: u32,
-    /// Where the forwarded head's own lines end, once a second attempt added one.
+    /// End of the forwarded head's own lines, once a second attempt added one.
     head_end: usize,
     /// When the answer was over, if the clock was read then.
     pub(super) ended: Option<Instant>,
@@ -74,7 +74,7 @@ impl Tally {
     }
 }
 
-/// What is known of an attempt that gave the client nothing, if this was one.
+/// Describes an attempt that failed and gave the client nothing.
 fn failure<U: Io>(
     landing: Landing,
     reused: bool,
@@ -133,16 +133,16 @@ enum Opened<U> {
     Expired,
 }
 
-/// What is answered when the time for an answer is over.
+/// Details of a response timeout.
 const LATE: &str = "response_timeout";
 
-/// Whether the time for an answer is over; to be asked when all of the request was received.
+/// Returns true if the response timed out; the caller asks after all of the request was received.
 fn is_over<R: HttpRole>(route: &Route<R>, timer: &mut Timer, cx: &mut Context<'_>) -> bool {
     let deadline = route.deadline();
     deadline.is_some_and(|deadline| timer.passed(cx, deadline))
 }
 
-/// What a request's head says that it did not bring.
+/// Edits of a request's head.
 pub(super) fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
     let (observer, edit) = (route.observer.as_deref(), route.edit());
     RequestEdit {
@@ -268,7 +268,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         ended
     }
 
-    /// Whether the request at hand is a gRPC call. Only replies of our own ask: nobody else pays for the answer.
+    /// Returns true if the present request is a gRPC call. Only local replies call this; forwarded requests do not pay for it.
     fn is_grpc(&self) -> bool {
         let Some(work) = &self.work else {
             return false;
@@ -324,7 +324,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         if let Some(local) = self.forbid_trailers(route, upload) {
             return Box::pin(self.answer(facts, local, None, tally)).await;
         }
-        // What a tunnel goes through was used by nobody before.
+        // A tunnel needs a fresh upstream connection.
         let mut stale = facts.asked.connect;
         loop {
             self.number_attempt(tally);
@@ -466,7 +466,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         }
     }
 
-    /// Whether another attempt follows one for which no connection was had.
+    /// Returns true if another attempt follows a failed connect.
     async fn dials_again(
         &mut self,
         route: &mut Route<R>,
@@ -478,7 +478,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             tally.attempts -= 1;
             return true;
         }
-        // What there is no room for finds none elsewhere: it is refused at once.
+        // A request over a limit finds no room at another endpoint: it is refused at once.
         failure.flag != ResponseFlag::UpstreamOverflow
             && self
                 .again(route, Attempt::NotConnected, upload, tally)
@@ -502,7 +502,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         if pause.is_zero() {
             return true;
         }
-        // What there is of an answer is better than none after the time for it is over.
+        // A failed answer is better than none after the timeout.
         if route.ends_within(pause) {
             return false;
         }
@@ -578,7 +578,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         self.answer(facts, local, Some(upload), tally).await
     }
 
-    /// Whether the response is the connection's last.
+    /// Returns true if the response is the connection's last.
     fn is_last(&self) -> bool {
         self.retiring || self.worker.drain.is_draining()
     }
@@ -712,7 +712,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         if begun {
             tally.flag = local.flag;
             tally.details = local.details;
-            // Where the length is known, missing bytes speak for themselves; where the end is the close, only a reset does.
+            // With a known length, missing bytes show the cut; with a body that ends at the close, only a reset shows it.
             return if download.until_close || download.unwrap {
                 After::Abort
             } else {

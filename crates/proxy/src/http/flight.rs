@@ -14,7 +14,7 @@ use super::limits::HttpTimeouts;
 use super::timer::Timer;
 use super::upload::{Upload, UploadError};
 
-/// How a flight ended.
+/// End of a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Landing {
     /// The response was relayed whole.
@@ -31,7 +31,7 @@ pub(crate) enum Landing {
     Timeout,
     /// All the time that there was for the answer is over.
     Expired,
-    /// What was let in may go on no longer.
+    /// The leave of the exchange was revoked.
     Revoked,
 }
 
@@ -43,8 +43,9 @@ pub(crate) struct Client<'a, S> {
 }
 
 impl<S: Io> Client<'_, S> {
-    /// Whether the client went away, as far as reading tells; keeps pipelined bytes while there is room for them.
-    /// A client that closed its sending side counts as gone (as for Envoy): most that do so have closed altogether.
+    /// Returns true if the client went away, as far as reading tells; keeps pipelined bytes while there is room for
+    /// them. A client that closed its sending side counts as gone (as for Envoy): most that do so have closed
+    /// altogether.
     pub(crate) fn is_gone(&mut self, cx: &mut Context<'_>) -> bool {
         while self.input.room() > 0 {
             match self.stream.poll_readable(cx) {

@@ -35,7 +35,7 @@ impl HttpVersion {
 pub enum Head<'a> {
     /// Positions in the HTTP/1.1 engine's buffer.
     Http1(RequestHead<'a>),
-    /// What the HTTP/2 engine decoded.
+    /// Fields that the HTTP/2 engine decoded.
     Http2(&'a Fields),
 }
 
@@ -90,7 +90,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Whether there is an authority, without reading it.
+    /// Returns true if there is an authority, without reading it.
     pub fn has_authority(&self) -> bool {
         match self {
             Self::Http1(head) => head.has_authority(),
@@ -110,7 +110,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Whether the request may be sent twice without harm (RFC 9110 section 9.2.2).
+    /// Returns true if the request may be sent twice without harm (RFC 9110 section 9.2.2).
     pub fn is_idempotent(&self) -> bool {
         match self {
             Self::Http1(head) => head.is_idempotent(),
@@ -118,7 +118,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Whether another protocol is asked for on the connection or stream, or a tunnel.
+    /// Returns true if the request asks for another protocol on the connection or stream, or for a tunnel.
     pub fn wants_upgrade(&self) -> bool {
         match self {
             Self::Http1(head) => head.wants_upgrade() || head.is_connect(),
@@ -126,7 +126,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Whether this is a gRPC call, by its content type. Only HTTP/2 carries gRPC, so HTTP/1.1 pays nothing for the question.
+    /// Returns true for a gRPC call, by its content type. Only HTTP/2 carries gRPC, so HTTP/1.1 pays nothing for the check.
     pub fn is_grpc(&self) -> bool {
         match self {
             Self::Http1(_) => false,
@@ -134,8 +134,8 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// How long its answer may take where so much is allowed: a gRPC caller that waits no longer than `grpc-timeout` is answered
-    /// when that is over, as by Envoy.
+    /// Timeout of the request's answer, at most `limit`. A gRPC caller with a shorter `grpc-timeout` is answered when that is
+    /// over, as by Envoy.
     pub(crate) fn allows(&self, limit: Duration) -> Duration {
         let said = match self {
             Self::Http1(_) => None,

@@ -1,7 +1,7 @@
-//! What the engine needs of a byte stream beyond reading and writing.
+//! Requirements of the engine on a byte stream beyond reading and writing.
 //!
-//! Idle connections hold no buffers, so a stream must say that it is worth reading before anybody lends it a buffer;
-//! and a response cut short must never look like a clean end, so a stream must know how to end rudely.
+//! Idle connections hold no buffers, so a stream must say that it is worth reading before the engine lends it a
+//! buffer. A response cut short must never look like a clean end, so a stream must be able to end with an error.
 
 use std::io;
 use std::task::{Context, Poll, Waker};
@@ -18,7 +18,7 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// session count as readable.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Whether a read is worth trying at this moment, as far as is known without asking the kernel. Nobody is woken later.
+    /// Returns true if a read is worth trying now, as far as known without asking the kernel. Registers no waker.
     fn is_readable(&mut self) -> bool {
         self.poll_readable(&mut Context::from_waker(Waker::noop()))
             .is_ready()
@@ -27,12 +27,13 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
 
-    /// Whether the peer has spoken or gone, by the kernel's word at this moment. What cannot tell has none.
+    /// Reports if the peer sent data or closed, by the kernel's state at this moment. Streams that cannot
+    /// tell return none.
     fn news(&mut self) -> News {
         News::None
     }
 
-    /// Our end of the connection. What cannot tell has none.
+    /// Local address of the connection. Streams that cannot tell return none.
     fn local_address(&self) -> Option<std::net::SocketAddr> {
         None
     }
@@ -42,13 +43,13 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         1
     }
 
-    /// Whether what the HTTP/2 engine reads from it was said in HTTP/3.
+    /// Returns true if the stream's requests came over HTTP/3; the HTTP/2 engine reads both.
     fn is_http3(&self) -> bool {
         false
     }
 
-    /// Whether closing with unread bytes may destroy what was written. HTTP/2's streams are reset with NO_ERROR instead
-    /// (RFC 9113 section 8.1).
+    /// Returns true if closing with unread bytes may destroy written bytes. HTTP/2's streams are reset with NO_ERROR
+    /// instead (RFC 9113 section 8.1).
     fn lingers(&self) -> bool {
         true
     }
@@ -58,7 +59,8 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         0
     }
 
-    /// Whether the peer provably closed before it received any byte written after `mark`. What cannot tell says no.
+    /// Returns true if the peer provably closed before it received any byte written after `mark`. Streams that
+    /// cannot tell return false.
     fn closed_before(&self, mark: u64) -> bool {
         let _ = mark;
         false

@@ -23,16 +23,17 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest time a downstream connection may wait for its next request. Envoy's default.
 pub const DOWNSTREAM_IDLE: Duration = Duration::from_secs(3600);
 
-/// How long a draining proxy lets a connection that may be an application's wait for one more request, whose answer then says
-/// that it is the last: closing it would cross that request. Who calls all the time has called within it.
+/// Time in which a draining proxy waits for one more request on a connection that may be an application's. The answer then
+/// says that it is the last: closing the connection would cross that request. A client that calls all the time has called
+/// within it.
 pub const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Longest time in which nothing moves while we wait for the client (its body, or room for the response). Envoy's default.
 /// Waiting for the server has no limit, as in Istio.
 pub const STREAM_IDLE: Duration = Duration::from_secs(300);
 
-/// How long a request body may take at any speed. From then on it must have come at [`MIN_BODY_RATE`] on average: a client
-/// that sends a byte now and then would otherwise hold a connection on both sides for ever.
+/// Time that a request body may take at any speed. From then on its average rate must be at least [`MIN_BODY_RATE`]:
+/// otherwise a client that sends a byte now and then would hold a connection on both sides for ever.
 pub const BODY_GRACE: Duration = Duration::from_secs(300);
 
 /// Bytes a second, on average, of a request body that takes longer than [`BODY_GRACE`], until its answer begins: a tenth of
@@ -79,7 +80,7 @@ pub struct HttpTimeouts {
     pub stream_idle: Duration,
     /// See [`UPSTREAM_IDLE`].
     pub upstream_idle: Duration,
-    /// How long a request that came whole may wait for the head of its answer.
+    /// Time that a completely received request may wait for the head of its answer.
     pub request: Option<Duration>,
     /// See [`BODY_GRACE`].
     pub body_grace: Duration,

@@ -127,7 +127,8 @@ impl<K: Ord + Clone, S: Io> Pool<K, S> {
     }
 }
 
-/// Whether a connection has nothing to say. Readiness alone may be a false alarm, so it is confirmed by reading one byte.
+/// Returns true if a connection has no data to read. Readiness alone may be a false alarm, so reading one byte confirms
+/// it.
 fn is_quiet<S: Io>(stream: &mut S, cx: &mut Context<'_>) -> bool {
     if stream.poll_readable(cx).is_pending() {
         return true;

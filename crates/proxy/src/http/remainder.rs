@@ -25,7 +25,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         After::Keep { end: upload.end() }
     }
 
-    /// Whether the whole remainder came within the time of lingering.
+    /// Returns true if the whole remainder came within the linger time.
     async fn drop_remainder(&mut self, upload: &mut Upload) -> bool {
         let limit = Instant::now() + self.worker.timeouts.linger;
         let Some(Work { input, .. }) = &mut self.work else {

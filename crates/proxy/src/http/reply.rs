@@ -8,7 +8,7 @@ use voile_http1::Version;
 use super::ask::{Amendment, Told, amend_lines};
 use crate::http2::grpc;
 
-/// What the client is told when no upstream answers it.
+/// Local reply to the client, when no upstream answers.
 pub(crate) struct Reply<'a> {
     pub(crate) status: u16,
     pub(crate) reason: &'a str,
@@ -80,7 +80,7 @@ impl Reply<'_> {
         }
     }
 
-    /// What a gRPC caller is told of the reason.
+    /// Message for a gRPC caller.
     fn message(&self) -> String {
         match self.told.and_then(|told| told.body.as_deref()) {
             None => grpc::message(self.reason),

@@ -24,19 +24,21 @@ use super::ask::{Amendment, Names, Pending, Shown, Told};
 use super::head::Head;
 use super::io::Io;
 
-/// How long opening an upstream connection may take, handshake included, unless a route says otherwise. Istio's default.
+/// Timeout of opening an upstream connection, handshake included, unless a route says otherwise. Istio's default.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a proxy role tells the engine. One value per downstream connection; it may know the peer's identity.
+/// Interface of a proxy role for the engine. One value per downstream connection; it may know the peer's
+/// identity.
 pub trait HttpRole: Sized {
     /// The stream to an upstream.
     type Upstream: Io + 'static;
-    /// What makes two upstream connections interchangeable: source identity, destination identity, address, TLS or not.
-    /// Cloned once per request, so make it small (an interned number) or shared.
+    /// Key of interchangeable upstream connections: source identity, destination identity, address, TLS or not. Cloned
+    /// once per request, so make it small (an interned number) or shared.
     type Key: Clone + Ord + Hash + 'static;
-    /// What the role wants back when the exchange is over: its permit, its metric handle.
+    /// State that the role gets back at the end of the exchange: its permit, its metric handle.
     type Ticket;
-    /// What it asks somebody else before it decides; never made by a role that asks nobody.
+    /// Question of the role to an external service before it decides. A role without external services never
+    /// makes one.
     type Question;
 
     /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
@@ -76,9 +78,9 @@ pub trait HttpRole: Sized {
         route: &Route<Self>,
     ) -> impl Future<Output = Result<Self::Upstream, ConnectFailure>>;
 
-    /// Whether the request may be made once more after `made` attempts, the last of which ended like this: turns `route`
-    /// to where it goes next, and says how long to wait before. The engine asks only while the whole request is held and
-    /// nothing of an answer went to the client. Roles that never repeat anything leave it as it is.
+    /// Decides if the request is sent again after `made` attempts; `last` is the last attempt's end. Points `route` at
+    /// the next destination and returns the pause before. The engine asks only while it holds the whole request and the
+    /// client has received nothing of an answer. Roles that never retry keep this default.
     fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let _ = (route, last, made);
         None
@@ -89,39 +91,41 @@ pub trait HttpRole: Sized {
         let _ = (ticket, answer);
     }
 
-    /// How an exchange ends from which leave was taken back.
+    /// Response and details of an exchange whose leave was revoked.
     const REVOCATION: Revocation = Revocation::CLIENT;
 
-    /// Whether leave was taken back from an exchange that is under way: asked whenever it moves, and when
-    /// [`super::Drain::judge_again`] was said. It ends then; as if it had been refused, where nothing was answered yet.
+    /// Returns true if the leave of an exchange in flight was revoked. The engine asks whenever the exchange moves, and
+    /// after [`super::Drain::judge_again`]. The exchange then ends; without an answer so far, the client is refused.
     fn is_revoked<'h>(&self, ticket: &Self::Ticket, head: impl FnOnce() -> Head<'h>) -> bool {
         let _ = (ticket, head);
         false
     }
 
-    /// Whether the client may no longer be here at all, whatever it asks: asked of connections that wait, when
-    /// [`super::Drain::judge_again`] was said.
+    /// Returns true if the client may no longer be connected at all, whatever it requests. The engine asks for
+    /// waiting connections after [`super::Drain::judge_again`].
     fn is_unwelcome(&self) -> bool {
         false
     }
 
-    /// Whether the client is a verified sidecar of the mesh, which understands that a request was not processed.
+    /// Returns true if the client is a verified sidecar of the mesh, which understands that a request was not
+    /// processed.
     fn serves_sidecar(&self) -> bool {
         false
     }
 
-    /// Whether a proxy passed the request on and may have added fields, which are not counted against the client.
+    /// Returns true if a proxy passed the request on. Fields that the proxy may have added are not counted
+    /// against the client.
     fn serves_proxy(&self) -> bool {
         self.serves_sidecar()
     }
 
-    /// Whether the client may be an application that a node proxy brought here. It does not understand what a sidecar does, so it
-    /// is to hear of a connection's end by an answer, as long as it asks.
+    /// Returns true if the client may be an application that a node proxy redirected here. An application does not understand the
+    /// signals between sidecars. While it sends requests, a response tells it about the connection's end.
     fn may_serve_application(&self) -> bool {
         false
     }
 
-    /// What every answer of our own says beside what it is about. Nothing, as a rule.
+    /// Field that every local reply has in addition. Most roles have none.
     fn adds_to_own(&self) -> Option<Arc<Amendment>> {
         None
     }
@@ -168,7 +172,7 @@ impl UpstreamTerms {
     }
 }
 
-/// What is spoken on an upstream connection. Connections of the two kinds never share a pool.
+/// HTTP version of an upstream connection. Connections of the two kinds never share a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UpstreamHttp {
     /// HTTP/1.1.
@@ -177,31 +181,32 @@ pub enum UpstreamHttp {
     Http2,
 }
 
-/// Where one request goes.
+/// Destination of one request.
 pub struct Route<R: HttpRole> {
     /// The pool key.
     pub key: R::Key,
     /// Given back in [`Exchange::ticket`].
     pub ticket: R::Ticket,
-    /// How long `connect` may take.
+    /// Timeout of `connect`.
     pub connect_timeout: Duration,
-    /// What is spoken to the upstream, whatever the client speaks.
+    /// HTTP version to the upstream, independent of the client's.
     pub upstream: UpstreamHttp,
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
     pub default_authority: Option<Rc<str>>,
-    /// What is otherwise than with most requests; boxed, since every idle connection would pay for its size.
+    /// Rare settings; boxed, since every idle connection would pay for their size.
     pub besides: Option<Box<Besides>>,
-    /// Who edits and watches this request for logs and spans; none costs nothing.
+    /// Observer that edits and watches this request for logs and spans; `None` costs nothing.
     pub observer: Option<Rc<dyn Observe>>,
-    /// Whether a verified sidecar answers, whose word that it did nothing is believed.
+    /// True if a verified sidecar answers. The engine believes it when it says that it did not process the
+    /// request.
     pub to_sidecar: bool,
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
     pub retry: Option<Rc<RetryPolicy>>,
-    /// What holds for the connection that it travels on.
+    /// Limits of the upstream connection.
     pub terms: UpstreamTerms,
 }
 
-/// How long an upstream connection serves.
+/// Limits of an upstream connection's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UpstreamTerms {
     /// Requests that it carries at most.
@@ -210,14 +215,14 @@ pub struct UpstreamTerms {
     pub idle: Option<NonZeroU32>,
 }
 
-/// What is otherwise than with most requests.
+/// Rare settings of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Besides {
     /// The authority to send on instead of the one that came.
     pub authority: Option<Rc<str>>,
     /// Path and query to send on instead of those that came.
     pub path: Option<Box<str>>,
-    /// How long the answer may take, to its end and over all attempts, from when all of the request was received.
+    /// Timeout of the answer, to its end and over all attempts, from when all of the request was received.
     pub timeout: Option<Duration>,
     /// When that was, once somebody asked.
     received: Cell<Option<Instant>>,
@@ -252,7 +257,7 @@ impl<R: HttpRole> Route<R> {
 }
 
 impl<R: HttpRole> Route<R> {
-    /// What goes on of the head's first line that is not what came.
+    /// Edits of the head's first line.
     pub(crate) fn edit(&self) -> Edit<'_> {
         let besides = self.besides.as_deref();
         Edit {
@@ -262,12 +267,12 @@ impl<R: HttpRole> Route<R> {
         }
     }
 
-    /// What is otherwise, to be changed.
+    /// Rare settings, for changes.
     pub(crate) fn besides(&mut self) -> &mut Besides {
         self.besides.get_or_insert_default()
     }
 
-    /// How long the answer may take, if that is limited.
+    /// Timeout of the answer, if limited.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.besides.as_ref()?.timeout
     }
@@ -277,7 +282,7 @@ impl<R: HttpRole> Route<R> {
         self.besides.as_ref()?.deadline()
     }
 
-    /// Whether that is before a pause is over.
+    /// Returns true if the deadline comes before the end of a pause.
     pub(crate) fn ends_within(&self, pause: Duration) -> bool {
         let received = self.besides.as_ref().and_then(|one| one.received.get());
         let deadline = received.and_then(|_| self.deadline());
@@ -313,14 +318,14 @@ impl<R: HttpRole> Route<R> {
 pub(crate) struct Edit<'a> {
     /// Instead of the one that came.
     pub(crate) authority: Option<&'a str>,
-    /// Where none came.
+    /// Used if the request has no authority.
     pub(crate) default_authority: Option<&'a str>,
     /// Path and query instead of those that came.
     pub(crate) path: Option<&'a str>,
 }
 
-/// Edits one request's head, and is told what the record needs and only the engine sees. What is told again, because the
-/// request was sent again, replaces what was told before.
+/// Edits one request's head, and receives facts for the record that only the engine sees. A retry reports again; the
+/// later report replaces the earlier.
 pub trait Observe {
     /// Fields of the request that do not go on, in lower case.
     fn leaves_out(&self) -> &Names;
@@ -339,7 +344,7 @@ pub trait Observe {
     /// All of the request was received.
     fn received(&self);
 
-    /// Whether [`Self::copy`] is to be called.
+    /// Returns true if the engine must call [`Self::copy`].
     fn wants_copy(&self) -> bool {
         false
     }
@@ -353,7 +358,7 @@ pub trait Observe {
     /// The final head of the response.
     fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
 
-    /// What becomes of the final head before the client gets it.
+    /// Amendments of the final head before the client gets it.
     fn amends(&self) -> &[Amendment] {
         &[]
     }
@@ -368,13 +373,13 @@ pub struct Refusal<R: HttpRole> {
     pub status: u16,
     /// One short line for the body, for a person.
     pub reason: Cow<'static, str>,
-    /// Whose fault, in Envoy's words.
+    /// Response flag, in Envoy's terms.
     pub flag: ResponseFlag,
     /// Given back in [`Exchange::ticket`].
     pub ticket: Option<R::Ticket>,
     /// It is none before somebody was asked; an engine that does not know how to ask refuses.
     pub pending: Option<Box<Pending<R::Question>>>,
-    /// What the client is told instead of the reason.
+    /// Response for the client, in place of the reason.
     pub told: Option<Box<Told>>,
     /// For logs.
     pub details: &'static str,
@@ -398,7 +403,7 @@ impl<R: HttpRole> Refusal<R> {
 /// Why no upstream connection could be had.
 #[derive(Debug, Clone)]
 pub struct ConnectFailure {
-    /// What the client is answered: 503, or 501 where the upstream is there and cannot do what the request needs.
+    /// HTTP status for the client: 503, or 501 if the upstream is there and cannot do what the request needs.
     pub status: u16,
     /// For logs and the local reply: what was tried and what went wrong; no addresses the client should not learn.
     pub reason: Cow<'static, str>,
@@ -410,10 +415,10 @@ pub struct ConnectFailure {
     pub look_again: bool,
 }
 
-/// What is said of an exchange from which leave was taken back.
+/// Response and details of an exchange whose leave was revoked.
 #[derive(Debug, Clone, Copy)]
 pub struct Revocation {
-    /// What the client is answered, where nothing was answered yet.
+    /// HTTP status for the client, if nothing was answered yet.
     pub status: u16,
     /// For logs and metrics.
     pub flag: ResponseFlag,
@@ -431,7 +436,7 @@ impl Revocation {
         details: REVOKED,
         told: DENIED,
     };
-    /// Whom it calls is not believed any more: no fault of the client's, which may try again.
+    /// The server's certificate is no longer trusted: no fault of the client's, which may try again.
     pub const SERVER: Self = Self {
         status: 503,
         flag: ResponseFlag::UpstreamConnectionTermination,
@@ -440,18 +445,18 @@ impl Revocation {
     };
 }
 
-/// What the client of a revoked exchange is told, and whoever is denied: Envoy's words.
+/// Body for the client of a revoked exchange, and of every denial: Envoy's words.
 pub const DENIED: &str = "RBAC: access denied";
-/// How a revoked exchange ended, in the log.
+/// Details of a revoked exchange, in the log.
 pub(crate) const REVOKED: &str = "rbac_access_denied_permit_revoked";
 
-/// How a request ended whose body is too long to be shown to whoever decides: Envoy's words.
+/// Details of a request whose body is too long for the external service: Envoy's words.
 pub(crate) const BODY_TOO_LARGE: &str = "request_payload_too_large";
 
-/// How a request ended for which a breaker has no room: Envoy's word.
+/// Details of a request that a circuit breaker refused: Envoy's word.
 pub(crate) const OVERFLOW: &str = "overflow";
 
-/// How details begin when no attempt reached anybody.
+/// Prefix of the details when no attempt reached an endpoint.
 pub(crate) const UNREACHED: &str = "upstream_connection_failure";
 
 impl ConnectFailure {
@@ -506,7 +511,7 @@ impl ConnectFailure {
     }
 }
 
-/// What went wrong with an exchange, in Envoy's vocabulary (`%RESPONSE_FLAGS%`, Istio's `response_flags` label).
+/// Failure of an exchange, in Envoy's vocabulary (`%RESPONSE_FLAGS%`, Istio's `response_flags` label).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ResponseFlag {
     /// `-`: nothing went wrong.
@@ -553,7 +558,7 @@ pub enum ResponseFlag {
 }
 
 impl ResponseFlag {
-    /// Whether we refused for want of room, so that another endpoint may do.
+    /// Returns true if the proxy refused for want of room, so that another endpoint may take the request.
     pub fn is_overload(self) -> bool {
         matches!(self, Self::UpstreamOverflow | Self::OverloadManager)
     }
@@ -585,15 +590,15 @@ impl ResponseFlag {
     }
 }
 
-/// What became of one request.
+/// Record of one request.
 pub struct Exchange<'a, R: HttpRole> {
     /// The request head as it came; none when it could not be parsed.
     pub head: Option<Head<'a>>,
-    /// What the route (or refusal) carried; none when the request never reached the role.
+    /// Ticket of the route or refusal; none when the request never reached the role.
     pub ticket: Option<&'a R::Ticket>,
     /// The status sent to the client; 0 when none was.
     pub status: u16,
-    /// What went wrong.
+    /// Response flag.
     pub flag: ResponseFlag,
     /// One word on how it ended, `via_upstream` when all was well (Envoy's `%RESPONSE_CODE_DETAILS%`).
     pub details: &'static str,
@@ -609,15 +614,15 @@ pub struct Exchange<'a, R: HttpRole> {
     pub started: Instant,
     /// From then to the last byte of the response.
     pub duration: Duration,
-    /// Whether the request travelled on a pooled connection.
+    /// True if the request used a pooled connection.
     pub upstream_reused: bool,
-    /// How often it was sent, or tried to be; 0 when it was refused.
+    /// Number of attempts; 0 for a refused request.
     pub attempts: u32,
-    /// What only gRPC has, if the request was gRPC.
+    /// Facts of a gRPC call, if the request was one.
     pub grpc: Option<Grpc>,
 }
 
-/// How a gRPC call ended.
+/// End of a gRPC call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Grpc {
     /// `grpc-status` as the client got it; none when the call ended without one.

@@ -52,7 +52,8 @@ impl Wait {
 }
 
 impl Timer {
-    /// Whether `deadline` has passed; if not, the task is woken when it does (perhaps earlier as well).
+    /// Returns true if `deadline` has passed; if not, the task is woken when it does (perhaps earlier as
+    /// well).
     pub(crate) fn passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
         let wait = self.wait.get_or_insert_with(|| Wait::until(deadline));
         if wait.deadline() > deadline {

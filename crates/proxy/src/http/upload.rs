@@ -31,7 +31,7 @@ pub(crate) enum UploadError {
 /// Positions of one request in the downstream buffer, whose beginning keeps the head until the exchange is recorded.
 pub(crate) struct Upload {
     body: Body,
-    /// Where the body begins in the buffer.
+    /// Start of the body in the buffer.
     body_at: usize,
     /// Bytes before this were written.
     sent_to: usize,
@@ -40,9 +40,9 @@ pub(crate) struct Upload {
     head_sent: usize,
     /// Bytes of the body received.
     pub(crate) body_bytes: u64,
-    /// Whether everything received is still in the buffer, so that it can be sent again.
+    /// True if everything received is still in the buffer, so that the request can be sent again.
     pub(crate) replayable: bool,
-    /// Whether the upstream took a byte.
+    /// True if the upstream took a byte.
     pub(crate) started: bool,
     pub(crate) finished: bool,
     pub(crate) broken: bool,
@@ -85,7 +85,7 @@ impl Upload {
         if names.is_empty() || !matches!(self.body, Body::Chunked(_)) {
             return Ok(());
         }
-        // What is at hand is looked at once more: it may end with them.
+        // The bytes at hand are parsed once more: the body may end in them.
         let mut body = Body::new(Framing::Chunked);
         body.forbid_trailers(names.iter().map(|name| name.as_bytes()));
         body.accept(&input.bytes()[self.body_at..self.checked_to])?;
@@ -93,13 +93,13 @@ impl Upload {
         Ok(())
     }
 
-    /// Whether the whole body was received.
+    /// Returns true if the whole body was received.
     pub(crate) fn received(&self) -> bool {
         self.body.is_done()
     }
 
-    /// Whether the next request can be found behind an answer that comes now: the body was received, or so little of it
-    /// is missing that reading it costs less than a new connection. How much is missing of chunks nobody knows.
+    /// Returns true if the next request can be found behind an answer that comes now. Either the body was received, or
+    /// reading the small rest costs less than a new connection. The rest of a chunked body has no known size.
     pub(crate) fn ends_soon(&self) -> bool {
         match self.body {
             Body::Length(left) if !self.may_be_left_out => left <= MAX_REMAINDER,
@@ -121,17 +121,17 @@ impl Upload {
         Poll::Ready(Ok(()))
     }
 
-    /// Where the next request begins, once the whole body was received.
+    /// Start of the next request, once the whole body was received.
     pub(crate) fn end(&self) -> usize {
         self.checked_to
     }
 
-    /// Where the body begins in the buffer.
+    /// Start of the body in the buffer.
     pub(crate) fn begin(&self) -> usize {
         self.body_at
     }
 
-    /// What of the body is in the buffer, and where it begins.
+    /// Part of the body in the buffer, and its start.
     pub(crate) fn held<'b>(&self, input: &'b Buffer) -> (usize, &'b [u8]) {
         (self.body_at, &input.bytes()[self.body_at..self.checked_to])
     }

@@ -1,4 +1,4 @@
-//! What the engine sends a request to: a connection of its own, or a stream of a shared HTTP/2 connection that looks like one.
+//! Upstream of a request: a connection of its own, or a stream of a shared HTTP/2 connection that looks like one.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What the connections of one worker share: pool, buffers, drain signal, durations.
+//! State that the connections of one worker share: pool, buffers, drain signal, durations.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub struct HttpWorker<R: HttpRole> {
     pub(crate) pool: Rc<Pool<R::Key, R::Upstream>>,
     /// Upstream connections that speak HTTP/2.
     pub(crate) http2: Rc<Upstreams<R::Key>>,
-    /// Who serves HTTP/2 streams.
+    /// Tasks that serve HTTP/2 streams.
     pub(crate) runners: Runners<R>,
     pub(crate) buffers: Buffers,
     pub(crate) drain: Drain,
@@ -69,7 +69,7 @@ impl<R: HttpRole> HttpWorker<R> {
     }
 }
 
-/// How serving a downstream connection ended.
+/// End of a downstream connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionEnd {
     /// Closed in good order, by either side.

@@ -1,5 +1,5 @@
-//! One QUIC connection on its worker: its requests are streams of an HTTP/2 connection in memory. What that connection's engine says
-//! of all of them (no more, too much) is said to the client in HTTP/3's words.
+//! One QUIC connection on its worker. Its requests are streams of an HTTP/2 connection in memory. Signals of that connection's
+//! engine about all requests (no more, too much) are translated to HTTP/3 for the client.
 
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
@@ -26,12 +26,12 @@ use crate::http2::wire::Wire;
 pub(crate) struct Carried {
     pub(crate) connection: Connection,
     pub(crate) shown: Shown,
-    /// What its client showed of itself.
+    /// Certificates that the client showed.
     pub(crate) certificates: Vec<CertificateDer<'static>>,
 }
 
-/// How long a connection that leaves stays open at least, and for three times to the client and back: what is on its way meanwhile
-/// is answered, and who only just came learns why he goes.
+/// Shortest time that a closing connection stays open; it also waits three round trips to the client. Requests in flight
+/// meanwhile are answered, and a client that only just connected learns the reason.
 const FAREWELL: Duration = Duration::from_millis(100);
 
 /// Why there is none.
@@ -112,7 +112,7 @@ struct Carrier {
     requests: JoinSet<Result<request::Seen, Code>>,
     streams: JoinSet<Result<(), Code>>,
     seen: Seen,
-    /// Where our settings went.
+    /// Stream of our settings.
     control: Option<SendStream>,
     /// The first stream that nobody has looked at.
     next: u64,
@@ -122,7 +122,7 @@ struct Carrier {
     leaving: bool,
 }
 
-/// What the connection in memory says.
+/// Signal of the connection in memory.
 enum Said {
     /// It takes no more requests.
     Leaves,
@@ -168,15 +168,15 @@ impl Carrier {
             // With nothing under way both come at once.
             self.leave().await;
         }
-        // What was answered is to arrive.
+        // Answers must arrive before the close.
         let arriving = async { while self.requests.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(self.timeouts.linger, arriving).await;
         self.see_off().await;
         Ok(())
     }
 
-    /// A client that was told to leave hears it before it finds the door closed. What it asked meanwhile nobody looks at: it may ask
-    /// that elsewhere.
+    /// Waits until the client has read that it must leave, before the connection closes. Requests that come meanwhile are
+    /// rejected unread: the client may send them elsewhere.
     async fn see_off(&self) {
         let refusing = async {
             while let Ok((mut send, mut recv)) = self.connection.accept_bi().await {
@@ -189,7 +189,7 @@ impl Carrier {
         let _ = tokio::time::timeout(patience.min(self.timeouts.linger), refusing).await;
     }
 
-    /// Whether the client makes requests without wanting their answers. The figure is HTTP/2's, which the engine applies as well; here
+    /// Returns true if the client makes requests and gives them up. The limit is HTTP/2's, which the engine applies as well. Here
     /// requests count that were answered in part already.
     fn is_abused(&self) -> bool {
         self.unseen >= MAX_PREMATURE_RESETS.into() && self.unseen > self.next / 2
@@ -236,7 +236,7 @@ async fn stopped(control: Option<&SendStream>) {
     }
 }
 
-/// How a task of the connection ended.
+/// Result of a task of the connection.
 fn judged<T>(done: Result<Result<T, Code>, tokio::task::JoinError>) -> Result<T, Code> {
     done.unwrap_or(Err(Code::INTERNAL_ERROR))
 }

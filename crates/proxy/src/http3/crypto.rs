@@ -16,7 +16,7 @@ use voile_traffic::AuthorityTable;
 use voile_transport::quic::{first_suite, keys, packets};
 use voile_transport::{HelloError, client_hello};
 
-/// What stands for every name.
+/// Server name that matches every name.
 const ANY: &str = "*";
 
 /// One server's TLS, as QUIC shows it.
@@ -45,7 +45,8 @@ impl Offer {
     }
 }
 
-/// Whom clients may ask for: the closest name counts, and one whose server is not served here is nobody's else.
+/// Server names that clients may ask for. The closest name counts; a name whose server is not served over
+/// HTTP/3 falls to no other.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: AuthorityTable<Option<Offer>>,
@@ -66,7 +67,7 @@ impl Names {
     }
 }
 
-/// What a handshake showed.
+/// Facts of a handshake.
 pub(crate) struct Shown {
     /// The server that was asked for.
     pub(crate) of: Arc<ServerConfig>,

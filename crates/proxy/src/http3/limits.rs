@@ -1,4 +1,4 @@
-//! What a QUIC endpoint and its connections may cost, by name, with unit and reason. What HTTP/2 bounds already is the same here.
+//! Limits of a QUIC endpoint and its connections, by name, with unit and reason. Limits that HTTP/2 has are the same here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const VERSION_1: u32 = 1;
 /// Unidirectional streams of a client at a time: one for settings, two of QPACK's, and a few that nobody knows.
 const MAX_UNIDIRECTIONAL: u32 = 8;
 
-/// How long a connection may be without a packet: then its client is gone, or has nothing to ask. Envoy's value. Clients that wait for
-/// an answer for longer than that ask meanwhile whether we are there.
+/// Time that a connection may be without a packet: then its client is gone, or has nothing to ask. Envoy's value. Clients that
+/// wait longer for an answer send pings meanwhile.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Bytes of a handshake that are kept out of order: twice a large ClientHello, and as much as a chain of certificates of a client.
@@ -45,7 +45,7 @@ pub(crate) const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
 /// Bytes that are taken of a stream at once.
 pub(crate) const MAX_CHUNK: usize = 16 * 1024;
 
-/// What holds for every packet of a port, whose connections bear this stamp.
+/// Settings for every packet of a port, whose connections bear this stamp.
 pub(crate) fn endpoint(stamp: Stamp) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::new(Keys::fresh()));
     config
@@ -54,7 +54,7 @@ pub(crate) fn endpoint(stamp: Stamp) -> EndpointConfig {
     config
 }
 
-/// What holds for the connections of a port, whose clients may ask for these names.
+/// Settings of the connections of a port, whose clients may ask for these names.
 pub(crate) fn terms(names: Names) -> ServerConfig {
     let mut transport = TransportConfig::default();
     let idle = IdleTimeout::try_from(IDLE).expect("invariant: it is a number of milliseconds");

@@ -22,7 +22,7 @@ pub(crate) use crypto::{Names, Offer};
 pub(crate) use limits::{endpoint, terms};
 pub(crate) use succession::{Before, Socket, Stamp, line};
 
-/// What is spoken, by ALPN.
+/// ALPN protocol name.
 pub(crate) const ALPN: &[u8] = b"h3";
 
 /// A code as QUIC carries it.

@@ -29,7 +29,7 @@ enum Over {
     Gone,
 }
 
-/// What a client sends, frame by frame.
+/// Frames from the client.
 struct Asked {
     stream: RecvStream,
     frames: Frames,
@@ -40,7 +40,7 @@ struct Asked {
 /// Makes a head that is too large for the engine to say so: it looks at no more of it than who asked for what.
 const FILLER: &str = "x-voile-too-large";
 
-/// How much of a request there was.
+/// Extent of a received request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     /// It was given up before it was one, so that the engine never heard of it, or within [`PREMATURE`].
@@ -146,7 +146,7 @@ impl Asked {
         Ok(Some(()))
     }
 
-    /// What comes next; none at the end.
+    /// Next event; none at the end.
     async fn event(&mut self) -> Result<Option<Event>, Over> {
         loop {
             if let Some(event) = self
@@ -179,7 +179,7 @@ impl Asked {
         }
     }
 
-    /// Whether nothing follows the head, as far as is known now.
+    /// Returns true if nothing follows the head, as far as known now.
     async fn is_over(&mut self) -> Result<bool, Over> {
         if !self.chunk.is_empty() || !self.frames.is_between() {
             return Ok(false);
@@ -204,7 +204,8 @@ fn unread(error: &ReadError) -> Over {
     }
 }
 
-/// Passes the body on, and its trailers. What takes no more is answered without the rest.
+/// Passes on the body and its trailers. If the engine takes no more, the request is answered without the
+/// rest.
 async fn upload(asked: &mut Asked, mut sink: Sink) -> Result<(), Over> {
     let mut ended = false;
     while let Some(event) = asked.event().await? {
@@ -250,7 +251,7 @@ async fn download(
     patience: Duration,
     mut stopped: Pin<&mut impl Future<Output = Result<Option<VarInt>, StoppedError>>>,
 ) -> Result<(), Over> {
-    // Whoever wants no answer any more is noticed while it is waited for.
+    // The task notices a client that stops its response while it waits.
     macro_rules! wait {
         ($poll:expr) => {
             poll_fn(|cx| match stopped.as_mut().poll(cx) {
@@ -279,7 +280,7 @@ async fn download(
     }
     // A connection that closes says so below.
     let _ = send.finish();
-    // Who takes nothing any more has what it is to have.
+    // A client that stops reading has received all it wants.
     let _ = tokio::time::timeout(patience, stopped).await;
     Ok(())
 }
@@ -300,7 +301,7 @@ async fn write(send: &mut QuicSend, parts: &mut [Bytes]) -> Result<(), Over> {
     })
 }
 
-/// What the engine's word for the end of a stream is here.
+/// Translates the engine's reason for the end of a stream.
 fn failed(failure: Failure) -> Over {
     Over::Stream(match failure {
         Failure::Unprocessed | Failure::Reset(Reason::REFUSED_STREAM) => Code::REQUEST_REJECTED,

@@ -20,10 +20,9 @@ const NO_ROOM: u8 = 0x20;
 /// Longest integer.
 const LONGEST: usize = 8;
 
-/// Serves one to its end. What ends the connection does so before the stream is given up.
+/// Serves one stream to its end. An error closes the connection before the stream is given up.
 ///
-/// # Errors
-/// What ends the connection.
+/// # Errors The code with which the connection must close.
 pub(super) async fn serve(
     connection: Connection,
     mut stream: RecvStream,
@@ -59,7 +58,7 @@ async fn read(stream: &mut RecvStream, seen: Seen) -> Result<(), Code> {
         }
         purpose::PUSH => return Err(Code::STREAM_CREATION_ERROR),
         _ => {
-            // What nobody knows is nobody's to read; that it is closed already is as well.
+            // Streams of unknown types are not read; the stream may be closed already.
             let _ = stream.stop(quic(Code::STREAM_CREATION_ERROR));
             return Ok(());
         }
@@ -72,7 +71,7 @@ async fn read(stream: &mut RecvStream, seen: Seen) -> Result<(), Code> {
             purpose::ENCODER if chunk.iter().any(|byte| *byte != NO_ROOM) => {
                 return Err(Code::ENCODER_STREAM_ERROR);
             }
-            // Whatever a client says of a table that is empty changes nothing.
+            // The dynamic table is empty, so the client's instructions about it change nothing.
             _ => {}
         }
         chunk = more(stream, MAX_CHUNK)
@@ -81,7 +80,7 @@ async fn read(stream: &mut RecvStream, seen: Seen) -> Result<(), Code> {
     }
 }
 
-/// The next bytes; none at the end. Where the connection is gone nothing is left to be said.
+/// Next bytes; none at the end. Never returns if the connection is gone.
 async fn more(stream: &mut RecvStream, most: usize) -> Result<Option<Bytes>, Code> {
     match stream.read_chunk(most, true).await {
         Ok(chunk) => Ok(chunk.map(|chunk| chunk.bytes)),

@@ -1,12 +1,12 @@
-//! What becomes of connections when another process takes a gateway's UDP socket over: they go on where they began. A connection's number
-//! begins with its process's stamp, so whoever reads the socket knows whose a packet is, and passes on what older processes are to have.
-//! Those answer by the same socket.
+//! Handover of a gateway's UDP socket to another process. Connections stay with the process where they began. A connection's ID
+//! begins with its process's stamp, so the reader of the socket knows a packet's process and passes on packets of older ones.
+//! Older processes answer by the same socket.
 //!
 //! ```text
 //! socket ─► the newest process ─┬─ its own stamp, or none: its endpoint
 //!                               └─ an older one's ═ line ═► that process's endpoint ─► socket
 //! ```
-//! Where nobody is left at the line's other end, an older process reads the socket again.
+//! If the line's other end is gone, an older process reads the socket again.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -117,7 +117,7 @@ pub(crate) fn line() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Whether somebody is at a line's other end, who never says anything.
+/// Returns true if a process holds the line's other end, which never sends anything.
 fn is_heard(line: &OwnedFd) -> bool {
     let mut byte = [0];
     let peeked = rustix::net::recv(line, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
@@ -184,7 +184,7 @@ pub(crate) struct Socket {
 #[derive(Debug, Default)]
 struct State {
     before: Vec<Before>,
-    /// Where datagrams come from, if another process reads the socket.
+    /// Source of datagrams, if another process reads the socket.
     line: Option<UnixDatagram>,
     /// The endpoint's.
     waker: Option<Waker>,
@@ -257,7 +257,8 @@ impl State {
         meta.len = kept;
     }
 
-    /// Whether it was for an older process. One that does not keep up loses it, as on any network.
+    /// Passes on a packet of an older process; returns true if it was one. A process that does not keep up
+    /// loses packets, as on any network.
     fn passes(&mut self, datagram: &[u8], meta: &RecvMeta) -> bool {
         let of = |stamp| self.before.iter().position(|one| one.stamp == stamp);
         let Some(index) = Stamp::of(datagram).and_then(of) else {
@@ -470,7 +471,7 @@ mod tests {
         assert_eq!(passed().as_ref(), Some(&together[0]));
         assert_eq!(passed().as_ref(), Some(&together[2]));
         assert_eq!(passed(), None);
-        // Whoever is gone is to have nothing any more.
+        // A process that is gone receives nothing.
         assert!(is_heard(&state.before[0].line));
         drop(from);
         assert!(!is_heard(&state.before[0].line));
