@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The kernel lets go of a group a little after its last process has ended.
 const REMOVE_BOUND: Duration = Duration::from_secs(2);
 
-/// What a group may use.
+/// Limits of a control group.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Limits {
     /// Cores' worth of CPU time.
@@ -26,19 +26,19 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
 }
 
-/// How often a group was held back.
+/// Counts of CPU throttling of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Throttling {
     /// Periods in which it ran.
     pub periods: u64,
     /// Periods in which it used all it may, and had to wait.
     pub throttled: u64,
-    /// How long its threads waited, added up.
+    /// Waiting time of its threads, added up.
     pub throttled_ns: u64,
 }
 
 impl Throttling {
-    /// What came since `earlier`.
+    /// Returns the difference since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -49,14 +49,14 @@ impl Throttling {
     }
 }
 
-/// Where a controller is.
+/// Location of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     base: PathBuf,
     v2: bool,
 }
 
-/// Where the controllers are: in version 2 one folder for all that it has, in version 1 one for each.
+/// Locations of the controllers: in version 2 one folder for all, in version 1 one for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hierarchy {
     cpu: Option<Place>,
@@ -70,7 +70,7 @@ pub struct Cgroup {
     folders: Vec<PathBuf>,
     /// The one that counts time, if any.
     cpu: Option<PathBuf>,
-    /// Whether that is of version 2.
+    /// True if that is of version 2.
     v2: bool,
 }
 
@@ -84,7 +84,7 @@ impl Cgroup {
         Self::within(&hierarchy()?, &name, limits)
     }
 
-    /// What was made before a failure is removed with it.
+    /// Makes the group below these controllers. After a failure it removes the folders that it has made.
     fn within(there: &Hierarchy, name: &str, limits: Limits) -> io::Result<Self> {
         let mut group = Self::default();
         let missing = |what: &str| io::Error::other(format!("no control groups for {what} here"));
@@ -139,7 +139,7 @@ impl Cgroup {
         self.folders.iter().map(open).collect()
     }
 
-    /// How often it has been held back since it was made; nothing where CPU is not limited.
+    /// Returns the throttling since the group was made; zeros if CPU is not limited.
     ///
     /// # Errors
     /// When the kernel does not say.
@@ -167,7 +167,7 @@ impl Cgroup {
         })
     }
 
-    /// Whether the kernel ended a process of it for want of memory.
+    /// Returns true if the kernel killed one of its processes for want of memory.
     #[must_use]
     pub fn out_of_memory(&self) -> bool {
         let counted = |path: PathBuf| {
@@ -182,7 +182,7 @@ impl Cgroup {
         })
     }
 
-    /// Where it is, for tests and people.
+    /// Returns its folders, for tests and people.
     #[must_use]
     pub fn folders(&self) -> &[PathBuf] {
         &self.folders
@@ -253,7 +253,8 @@ fn enable(base: &Path, controller: &str) -> io::Result<()> {
     let path = base.join("cgroup.subtree_control");
     set(&path, &format!("+{controller}")).map_err(|error| {
         if error.kind() == io::ErrorKind::ResourceBusy {
-            // What version 2 calls the rule of no internal processes; the machine's own root is exempt, a container's is not.
+            // Version 2 calls this the rule of no internal processes. The machine's own root is exempt, a container's
+            // is not.
             return io::Error::other(format!(
                 "{shown} holds processes itself, so that groups below it can have no controllers; let a group of its own \
                  hold them (in a container: move them from its root to a group below)"
@@ -396,7 +397,8 @@ mod tests {
         assert!(!folders.iter().any(|folder| folder.exists()), "{folders:?}");
     }
 
-    /// Where version 2 is mounted, whatever controllers it has: here often beside version 1, which has them all.
+    /// Returns the mount point of version 2, whatever controllers it has. Here it is often beside version 1, which
+    /// has them all.
     fn mounted_v2() -> Option<PathBuf> {
         let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
         let line = mounts

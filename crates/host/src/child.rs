@@ -27,10 +27,11 @@ use rustix::process::{
 
 pub use spec::{LINE_LIMIT_BYTES, LineSink, Output, Spec, StartError};
 
-/// How long a dropped child may take to end by itself before its group is killed. Short: a drop is often part of unwinding.
+/// Time that a dropped child gets to end by itself before its group is killed. Short: a drop is often part of
+/// unwinding.
 pub const DROP_GRACE: Duration = Duration::from_millis(500);
 
-/// How a child ended.
+/// End of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// By itself, with this code.
@@ -40,7 +41,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Whether it ended by itself with code 0.
+    /// Returns true if it ended by itself with code 0.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
@@ -76,7 +77,7 @@ pub struct Supervised {
 }
 
 impl Supervised {
-    /// What we call it.
+    /// Returns its name in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

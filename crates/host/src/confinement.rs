@@ -1,6 +1,6 @@
-//! What an application of a pod sees and may do: a user of its own, no capabilities, no way to gain any, and none of the
-//! folders that hold keys. The mesh's runner prepares it; the child enters it between fork and exec. The user that the pod
-//! asks for (`runAsUser`) is what the application sees in a user namespace; the host's user of that number is never used.
+//! Confinement of a pod's application: a user of its own, no capabilities, no way to gain any, and no folder that
+//! holds keys. The mesh's runner prepares it; the child enters it between fork and exec. In its user namespace the
+//! application sees the user that the pod asks for (`runAsUser`). The host's user of that number is never used.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -59,7 +59,7 @@ struct Shown {
     parents: Vec<CString>,
     /// The folder itself is closed to other users: an overlay with this option opens it for reading.
     overlay: Option<CString>,
-    /// Whether a folder above it is covered.
+    /// True if a folder above it is covered.
     below_cover: bool,
 }
 
@@ -97,7 +97,7 @@ impl Confinement {
         self
     }
 
-    /// Whom the application runs as, if not as the user that we are.
+    /// Returns the application's user, if it is not the user of this process.
     #[must_use]
     pub fn user(&self) -> Option<User> {
         self.user
@@ -166,7 +166,7 @@ impl Confinement {
         Ok(self)
     }
 
-    /// Where the application starts, as it sees it.
+    /// Sets the application's working folder, as it sees it.
     ///
     /// # Errors
     /// The path has a NUL in it.
@@ -216,8 +216,8 @@ impl Confinement {
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
             move_mount(tree, c"", CWD, &*shown.path, flags)?;
         }
-        // Processes of others are not listed, nor is anything of theirs. Where the kernel does not allow a new one the
-        // old one stays, and their files are closed to another user all the same.
+        // Hides the processes of other users, and all their entries. If the kernel does not allow a new mount, the
+        // old one stays; its files are closed to another user all the same.
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let hidden = |option: &CStr| mount(c"proc", c"/proc", c"proc", flags, option);
         // Kernels before 5.8 know the weaker word only, which shows everything to the group 0.
@@ -369,7 +369,7 @@ fn closed_ancestor(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(found)
 }
 
-/// Whether root here can become this user: a container may know a few users only.
+/// Returns true if root here can become this user: a container may know a few users only.
 #[must_use]
 pub fn is_mapped(uid: u32) -> bool {
     let Ok(map) = fs::read_to_string("/proc/self/uid_map") else {

@@ -30,7 +30,7 @@ pub use socket::{Inside, Outward};
 /// Which side of the wall we are on.
 #[derive(Debug)]
 pub enum Side {
-    /// Where we were: what is left to do is to attend to the inside until it ends.
+    /// The original process, which attends to the inside until it ends.
     Outside(Box<Outside>),
     /// In the new namespaces.
     Inside(Inside),
@@ -53,7 +53,7 @@ pub enum EnclosureError {
     Inside(String),
 }
 
-/// What people can do about a refusal.
+/// Returns a hint for people after a refusal.
 fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => {

@@ -1,4 +1,4 @@
-//! Whether the user asked us to end (Ctrl-C or SIGTERM), for programs that look between two steps and then clean up.
+//! Requests to end (Ctrl-C or SIGTERM), for programs that check between two steps and then clean up.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether one of them came since [`watch`].
+/// Returns true if one of them came since [`watch`].
 #[must_use]
 pub fn asked() -> bool {
     ASKED.load(Ordering::Acquire)

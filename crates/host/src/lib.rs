@@ -1,5 +1,5 @@
-//! What the lab and the local mesh ask of the machine: child processes that cannot outlive us, what those processes
-//! cost, free ports, and waiting until a server answers. Plain `std` and system calls; no async runtime.
+//! Host services for the lab and the local mesh: child processes that cannot outlive this one, their cost, free
+//! ports, and waiting until a server answers. Plain `std` and system calls; no async runtime.
 
 pub mod cgroup;
 pub mod child;

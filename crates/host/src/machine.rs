@@ -6,7 +6,7 @@ use std::io;
 
 use crate::sampler::tick;
 
-/// What does not change while we measure.
+/// Properties of the machine that do not change during a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The processor's name.
@@ -22,7 +22,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at this machine. What cannot be learned is left empty.
+    /// Reads this machine's properties. An unknown property is left empty.
     #[must_use]
     pub fn here() -> Self {
         let uname = rustix::system::uname();
@@ -42,11 +42,12 @@ impl Machine {
     }
 }
 
-/// Time the cores had and time they idled, all of them added up. Only the difference of two readings says something.
+/// Available and idle time of the cores, all added up. Only the difference of two readings has a meaning.
 ///
-/// What is not idle was busy: processes, interrupts, and what the hypervisor gave to somebody else. The kernel's own "busy"
-/// columns are not used, since where the tick samples them, work that wakes by timers hides between ticks (a core that
-/// is busy a third of the time may show as idle); idle time is measured, not sampled, on a kernel that stops its tick.
+/// All time that is not idle was busy: processes, interrupts, and time that the hypervisor gave to another machine.
+/// The kernel's own "busy" columns are not used. Where the tick samples them, work that wakes by timers hides between
+/// ticks: a core that is busy a third of the time may show as idle. On a kernel that stops its tick, idle time is
+/// measured, not sampled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CoreTime {
     /// Cores × time passed.
@@ -69,7 +70,7 @@ impl CoreTime {
         })
     }
 
-    /// What passed since `earlier`.
+    /// Returns the difference since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -95,8 +96,8 @@ impl CoreTime {
     }
 }
 
-/// What the cores did while they were not idle, all of them added up, in the kernel's own columns. They are sampled by the tick:
-/// what wakes by timers hides between ticks, so that their sum is less than what [`CoreTime`] says; their proportion is the use.
+/// Busy time of the cores, all added up, in the kernel's own columns. The tick samples them: work that wakes by
+/// timers hides between ticks, so that their sum is less than in [`CoreTime`]. Only their proportion is of use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CoreSplit {
     /// In user mode, lowered priority included.
@@ -121,7 +122,7 @@ impl CoreSplit {
         })
     }
 
-    /// What passed since `earlier`.
+    /// Returns the difference since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -151,13 +152,13 @@ fn parse_core_split(stat: &str, tick_ns: u64) -> Option<CoreSplit> {
     })
 }
 
-/// How many descriptors a process started by us may open; none when there is no limit.
+/// Returns the number of descriptors that a child process may open; none when there is no limit.
 #[must_use]
 pub fn descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum
 }
 
-/// How many descriptors we ourselves may open; none when there is no limit.
+/// Returns the number of descriptors that this process may open; none when there is no limit.
 #[must_use]
 pub fn own_descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
@@ -200,7 +201,8 @@ pub fn make_room_for_descriptors(needed: u64) -> Result<(), u64> {
     }
 }
 
-/// How many more processes and threads this machine takes, of which the nearest limit says so, and that limit's name.
+/// Returns the number of further processes and threads that this machine takes, by the nearest limit, and that
+/// limit's name.
 #[must_use]
 pub fn room_for_threads() -> (u64, &'static str) {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -212,7 +214,7 @@ pub fn room_for_threads() -> (u64, &'static str) {
         .and_then(|field| field.split_once('/'));
     let there: u64 = all.and_then(|(_, all)| all.parse().ok()).unwrap_or(0);
     let own = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
-    // Whoever may do everything is not held to the limit of a user's processes.
+    // Root is not held to the limit of a user's processes.
     let own = own.filter(|_| !rustix::process::geteuid().is_root());
     [
         (number("/proc/sys/kernel/pid_max"), "kernel.pid_max"),

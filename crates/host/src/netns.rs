@@ -72,7 +72,7 @@ impl Namespace {
         })
     }
 
-    /// What tells it from others while somebody holds it.
+    /// Returns an identifier, unique while a process holds the namespace open.
     ///
     /// # Errors
     /// The kernel's word.
@@ -136,7 +136,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// Where a connection was going before a rule in our namespace turned it to us; `None` when none did.
+/// Returns the destination of a connection before a rule in this namespace redirected it; `None` without a rule.
 ///
 /// # Errors
 /// When the socket is gone.

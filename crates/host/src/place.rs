@@ -1,5 +1,5 @@
-//! Where a child process runs, other than where we do: in a pod's network, with files of its own in place of the host's,
-//! and without the privileges by which it could step out of its pod's redirection.
+//! Place of a child process: a pod's network, files of its own in place of the host's, and none of the privileges by
+//! which it could leave its pod's redirection.
 
 use std::ffi::CString;
 use std::io;
@@ -17,7 +17,7 @@ use rustix::thread::{
 use crate::confinement::Confinement;
 use crate::netns::Namespace;
 
-/// What a process may do.
+/// Privileges of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
     /// As an application in a container: none at all, and no way to gain any.
@@ -74,7 +74,7 @@ impl Place {
         }
     }
 
-    /// Where the process starts, as it sees it.
+    /// Sets the process's working folder, as it sees it.
     #[must_use]
     pub fn starting_in(mut self, folder: &Path) -> Self {
         // A path with a NUL in it is no folder; the process is refused it before this.
@@ -84,7 +84,7 @@ impl Place {
         self
     }
 
-    /// What hides things there.
+    /// Returns the confinement, if there is one.
     #[must_use]
     pub fn confinement(&self) -> Option<&Confinement> {
         self.confinement.as_ref()

@@ -14,7 +14,7 @@ const LOWEST: u16 = 10_000;
 /// The range used where the kernel does not say where its own begins.
 const FALLBACK_EPHEMERAL_START: u16 = 32_768;
 
-/// What was given out.
+/// Addresses that were given out.
 static GIVEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
 
 /// Ports of this address may be given out again: who had them is gone.

@@ -15,14 +15,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use crate::child::Supervised;
 use crate::netns::rules::MARK_INWARD;
 
-/// How often a server is asked whether it is ready.
+/// Interval of readiness probes.
 const POLL_EVERY: Duration = Duration::from_millis(20);
-/// How long one question may take.
+/// Timeout of one probe.
 const ONE_QUESTION: Duration = Duration::from_secs(1);
-/// How much of an HTTP answer is read.
+/// Bytes of an HTTP answer that are read at most.
 pub const ANSWER_LIMIT_BYTES: u64 = 16 << 20;
 
-/// What tells that a server is ready.
+/// Probe that a ready server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
     /// It accepts connections here.
@@ -39,25 +39,25 @@ pub enum NotReady {
     /// Its process ended.
     #[error("{name} {exit} before it was ready")]
     Ended {
-        /// What we call the process.
+        /// Name of the process.
         name: String,
-        /// How it ended.
+        /// Exit of the process.
         exit: crate::child::Exit,
     },
     /// The deadline passed.
     #[error("{name} is not ready after {waited:?}: {last}")]
     Late {
-        /// What we call the process.
+        /// Name of the process.
         name: String,
-        /// How long we waited.
+        /// Time waited.
         waited: Duration,
-        /// What the last question brought.
+        /// Result of the last probe.
         last: String,
     },
     /// Somebody asked us to stop.
     #[error("stopped while waiting for {name}")]
     Stopped {
-        /// What we call the process.
+        /// Name of the process.
         name: String,
     },
 }

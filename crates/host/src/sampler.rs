@@ -1,8 +1,8 @@
-//! What processes cost: CPU from the kernel's per-process clock (nanoseconds, all threads), memory from `smaps_rollup`,
+//! Cost of processes: CPU from the kernel's per-process clock (nanoseconds, all threads), memory from `smaps_rollup`,
 //! context switches from every thread's status.
 //!
-//! The split into user and system time comes from clock ticks (usually 10 ms) and is therefore *sampled*: the total from
-//! the clock is the figure to trust, the split only says which way it leans.
+//! The split into user and system time comes from clock ticks (usually 10 ms) and is therefore *sampled*. The total
+//! from the clock is the figure to trust; the split is only a tendency.
 
 use std::fs;
 use std::io;
@@ -49,7 +49,8 @@ impl Usage {
             .fold(Self::default(), Self::plus)
     }
 
-    /// What was used since `earlier`. A counter that shrank (a thread that ended took its switches along) counts zero.
+    /// Returns the usage since `earlier`. A counter that shrank (a thread that ended took its switches along) counts
+    /// zero.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl Usage {
     }
 }
 
-/// What a process (or several, added up) holds now.
+/// Resources that a process (or several, added up) holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Resident memory, shared pages counted in full.

@@ -1,4 +1,5 @@
-//! What to start and how: program, arguments, environment, and where its output goes. Starting it makes a `Supervised`.
+//! Description of a child process: program, arguments, environment, and targets of its output. Starting it makes a
+//! `Supervised`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,14 +19,14 @@ use crate::place::Place;
 /// that never ends its line cannot fill our memory.
 pub const LINE_LIMIT_BYTES: usize = 64 * 1024;
 
-/// What receives a child's output, line by line, without the line's end. Called from a thread of its own.
+/// Receiver of a child's output, line by line, without the line's end. Called from a thread of its own.
 pub type LineSink = Box<dyn FnMut(&str) + Send>;
 
-/// Where one of a child's output streams goes.
+/// Target of one of a child's output streams.
 pub enum Output {
     /// Nowhere.
     Null,
-    /// Where ours goes.
+    /// This process's own stream.
     Inherit,
     /// Into this file, made anew (its folder must exist).
     File(PathBuf),
@@ -47,7 +48,7 @@ impl fmt::Debug for Output {
     }
 }
 
-/// What to start, and how.
+/// Description of a child process to start.
 #[derive(Debug)]
 pub struct Spec {
     name: String,
@@ -142,14 +143,14 @@ impl Spec {
         Ok(self)
     }
 
-    /// Where its standard output goes.
+    /// Sets the target of its standard output.
     #[must_use]
     pub fn stdout(mut self, output: Output) -> Self {
         self.stdout = output;
         self
     }
 
-    /// Where its standard error goes.
+    /// Sets the target of its standard error.
     #[must_use]
     pub fn stderr(mut self, output: Output) -> Self {
         self.stderr = output;
@@ -252,7 +253,7 @@ pub struct StartError {
 }
 
 impl StartError {
-    /// Whether the program itself does not exist.
+    /// Returns true if the program itself does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound

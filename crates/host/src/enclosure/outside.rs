@@ -17,7 +17,7 @@ use crate::child::{DROP_GRACE, Exit, Output, Spec, Supervised};
 /// Exit code of what a signal ended, less the signal's number: the shells' way.
 const SIGNALLED: i32 = 128;
 
-/// What is left to do outside.
+/// The outside of an enclosure, with its remaining work.
 #[derive(Debug)]
 pub struct Outside {
     init: Pid,

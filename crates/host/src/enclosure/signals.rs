@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 /// Sent by the kernel to process 1 when the outside is gone.
 pub(super) const OUTSIDE_GONE: Signal = Signal::USR1;
-/// What is passed on to the runner: what asks for an end, and USR2, whose meaning is the runner's.
+/// Signals passed on to the runner: the ones that ask for an end, and USR2, whose meaning is the runner's.
 pub(super) const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
 
 /// These signals wait; copied by fork.

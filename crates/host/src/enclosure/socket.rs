@@ -1,4 +1,4 @@
-//! What inside and outside say to each other, over a socket that the fork left to both: one word a packet, and with it
+//! Messages between inside and outside, over a socket that the fork left to both. Each packet holds one message, and
 //! sometimes a listening socket of the host's network.
 
 use std::io::{self, IoSlice, IoSliceMut};

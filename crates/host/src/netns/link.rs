@@ -53,8 +53,8 @@ const NEIGHBOURS_SETTINGS: u16 = 6;
 const OF_DEVICE: u16 = 1;
 const ASK_AGAIN_AFTER: u16 = 5;
 const ASK_TIMES: u16 = 11;
-/// Who has an address is asked three times, as everywhere, but this often, in milliseconds: on a bridge inside one kernel
-/// the answer takes microseconds, and whoever calls an address that nobody has should not wait for the usual 3 s.
+/// Interval of the three neighbour requests for an address, in milliseconds. On a bridge inside one kernel the answer
+/// takes microseconds. A caller of an unused address should not wait for the usual 3 s.
 const PATIENCE_MS: u64 = 100;
 const QUESTIONS: u32 = 3;
 
@@ -116,7 +116,7 @@ impl Bridge {
         })
     }
 
-    /// Whether IPv6 can be used here.
+    /// Returns true if IPv6 can be used here.
     pub fn has_v6(&self) -> bool {
         self.v6
     }
@@ -158,7 +158,7 @@ impl Bridge {
             for gateway in gateways.iter().filter(|ip| wanted(ip)) {
                 add_default_route(&netlink, *gateway).map_err(doing("add the default route"))?;
             }
-            // As containers have it: low ports and ping need no privilege. Where it fails, they do as elsewhere.
+            // As in containers, low ports and ping need no privilege. If setting that fails, they do as elsewhere.
             let _ = set("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
             let _ = set("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");
             io::Result::Ok(())
@@ -265,7 +265,7 @@ pub fn turn_back(mark: u32, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What was made before need not be made again.
+/// Accepts that the object exists already.
 fn unless_there(made: io::Result<()>) -> io::Result<()> {
     made.or_else(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Ok(()),
@@ -324,7 +324,7 @@ fn has_v6() -> bool {
     fs::exists("/proc/sys/net/ipv6/conf/all").unwrap_or(false)
 }
 
-/// No waiting for routers that do not exist. Where it fails, IPv6 is only slower to start.
+/// Skips the wait for routers that do not exist. If setting that fails, IPv6 is only slower to start.
 fn settle_v6(v6: bool) {
     if v6 {
         for (setting, value) in [

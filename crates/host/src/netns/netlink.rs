@@ -106,7 +106,7 @@ impl Netlink {
     }
 }
 
-/// What an acknowledgement says.
+/// Returns the result in an acknowledgement.
 fn outcome(answer: &[u8]) -> io::Result<()> {
     let short = || io::Error::new(io::ErrorKind::InvalidData, "netlink: a short answer");
     let kind = answer.get(4..6).ok_or_else(short)?;

@@ -1,5 +1,5 @@
-//! The redirect rules of a pod: which connections go through its sidecar. What they say is pure data and text; only
-//! [`apply`] touches the kernel, by `nft` or, where that is missing, by `iptables-restore` and `ip6tables-restore`.
+//! Redirect rules of a pod: connections that go through its sidecar. The rules are pure data and text; only [`apply`]
+//! touches the kernel, by `nft` or, without it, by `iptables-restore` and `ip6tables-restore`.
 //!
 //! ```text
 //! application ──OUTPUT──▶ 15001 sidecar ──mark 0x539──▶ the world
@@ -24,7 +24,7 @@ pub const MARK_OUTWARD: u32 = 0x539;
 pub const MARK_INWARD: u32 = 0x53a;
 /// Mark of connections, and of their answers, that a node proxy opens in a client's name (Istio's number).
 pub const MARK_ANSWER: u32 = 0x111;
-/// Where a node proxy is called by others, which is never captured.
+/// Port at which other proxies call a node proxy. It is never captured.
 const HBONE_PORT: u16 = 15008;
 /// A sidecar's own ports, which are called, not captured: HBONE, metrics, readiness, Envoy's metrics.
 pub const OWN_PORTS: [u16; 4] = [15008, 15020, 15021, 15090];
@@ -69,16 +69,16 @@ impl<T> Default for Scope<T> {
     }
 }
 
-/// What is captured in a pod that has a sidecar.
+/// Captured traffic of a pod with a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capture {
-    /// Where outbound connections go.
+    /// Port for outbound connections.
     pub outbound: u16,
-    /// Where inbound connections go.
+    /// Port for inbound connections.
     pub inbound: u16,
     /// The control planes: the sidecar's own calls there are not its application's, and are left alone.
     pub control: Vec<SocketAddr>,
-    /// Where questions to name servers go.
+    /// Port for DNS queries.
     pub dns: Option<u16>,
     /// Inbound ports.
     pub inbound_ports: Scope<u16>,
@@ -109,14 +109,14 @@ impl Default for Capture {
     }
 }
 
-/// What is captured in a pod that a node proxy serves: what Istio's CNI agent captures there.
+/// Captured traffic of a pod that a node proxy serves, as by Istio's CNI agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCapture {
-    /// Where outbound connections go.
+    /// Port for outbound connections.
     pub outbound: u16,
-    /// Where inbound connections go that are no tunnel.
+    /// Port for inbound connections that are no tunnel.
     pub inbound: u16,
-    /// Where questions to name servers go.
+    /// Port for DNS queries.
     pub dns: Option<u16>,
     /// Applications may be called from their clients' own addresses, and their answers come back to the node proxy.
     pub keeps_source: bool,
@@ -136,11 +136,11 @@ impl Default for NodeCapture {
 /// A service's virtual address for a pod without a sidecar, and who answers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VirtualAddress {
-    /// What clients call.
+    /// Virtual address that clients call.
     pub address: IpAddr,
     /// The port they call.
     pub port: u16,
-    /// Who answers; of the other family is ignored.
+    /// Endpoints; those of the other family are ignored.
     pub targets: Vec<SocketAddr>,
 }
 
@@ -149,7 +149,7 @@ pub struct VirtualAddress {
 pub struct Turn {
     /// The port that is called.
     pub port: u16,
-    /// Who takes it.
+    /// Port that takes the connection.
     pub to: u16,
 }
 
@@ -170,7 +170,7 @@ pub struct Rules {
     pub way_out: Option<WayOut>,
 }
 
-/// What leaves a mesh by its bridge.
+/// Connections that leave a mesh by its bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WayOut {
     /// The port on the bridge that takes it.
@@ -194,7 +194,7 @@ impl Family {
         }
     }
 
-    /// What is on this side of the network card.
+    /// Returns the loopback addresses.
     fn loopback(self) -> Range {
         match self {
             Self::V4 => Range {
@@ -226,7 +226,7 @@ enum If {
     OneOf(usize),
 }
 
-/// What happens when all conditions hold.
+/// Action when all conditions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Leave,
@@ -247,7 +247,7 @@ fn rule(conditions: impl Into<Vec<If>>, then: Then) -> Rule {
     Rule(conditions.into(), then)
 }
 
-/// What leaves the pod.
+/// Rules for packets that leave the pod.
 fn output(rules: &Rules, family: Family) -> Vec<Rule> {
     let mut list = Vec::new();
     if let Some(capture) = &rules.capture {
@@ -351,16 +351,16 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
     }
 }
 
-/// What is decided before connections are tracked: what travels between a sidecar and its application in a client's name
-/// has the client's addresses, and must not be taken for the connection that the client itself has.
+/// Rules before connection tracking. Packets between a sidecar and its application in a client's name have the
+/// client's addresses. The kernel must not take them for the client's own connection.
 fn untracked(rules: &Rules) -> Vec<Rule> {
     let keeps = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
     let forget = || rule([If::Mark(MARK_INWARD)], Then::Forget);
     keeps.then(forget).into_iter().collect()
 }
 
-/// What marks: incoming packets, and outgoing ones. What a node proxy says inside in a client's name marks its connection, and
-/// so the application's answers, which a route then keeps inside.
+/// Rules that mark incoming and outgoing packets. A node proxy's packets inside the pod in a client's name mark their
+/// connection. So the application's answers are marked, too, and a route keeps them inside.
 fn marking(rules: &Rules) -> Option<[Vec<Rule>; 2]> {
     rules.node.filter(|node| node.keeps_source)?;
     let incoming = rule(
@@ -374,7 +374,7 @@ fn marking(rules: &Rules) -> Option<[Vec<Rule>; 2]> {
     Some([vec![incoming], vec![outgoing]])
 }
 
-/// What comes to the pod.
+/// Rules for packets that come to the pod.
 fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
     if let Some(way_out) = &rules.way_out {
         let within = way_out

@@ -1,4 +1,4 @@
-//! What the machine does for us, tried on real processes: one binary, one module per subject.
+//! Tests of the host services on real processes: one binary, one module per subject.
 
 mod child;
 mod measure;

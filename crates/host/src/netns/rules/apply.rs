@@ -12,7 +12,7 @@ use super::{MARK_ANSWER, MARK_INWARD, Rules, restore, script};
 use crate::netns::{Namespace, link};
 use crate::place::keep_capabilities;
 
-/// Where administrators' programs live, though PATH of ordinary users often leaves it out.
+/// Folders of administrators' programs, which an ordinary user's PATH often lacks.
 const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
 
 /// The tool that is used.
@@ -48,7 +48,7 @@ pub enum ToolError {
     Refused {
         /// Which.
         program: PathBuf,
-        /// What it said.
+        /// Its message.
         said: String,
     },
 }
@@ -128,7 +128,7 @@ fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result
     enter(&mut command, inside.clone());
     let mut child = command.spawn().map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Who ends early says why on its standard error.
+        // If the program ends early, its standard error says why.
         let _ = stdin.write_all(text.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;

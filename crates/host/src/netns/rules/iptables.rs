@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Family, If, Rule, Rules, Then, marking, output, prerouting, untracked};
 
-/// What `iptables-restore` (and, `v6`, `ip6tables-restore`) is fed. The table is replaced as a whole.
+/// Returns the input of `iptables-restore` (and, `v6`, of `ip6tables-restore`). The table is replaced as a whole.
 #[must_use]
 pub fn restore(rules: &Rules, v6: bool) -> String {
     let family = if v6 { Family::V6 } else { Family::V4 };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::{Family, If, Range, Rule, Rules, Then, marking, output, prerouting, untracked};
 
-/// What `nft -f -` is fed, for IPv4 and, where `v6`, for IPv6.
+/// Returns the input of `nft -f -`, for IPv4 and, with `v6`, for IPv6.
 #[must_use]
 pub fn script(rules: &Rules, v6: bool) -> String {
     let mut text = String::new();
