@@ -24,7 +24,7 @@ pub use filter::passes;
 pub use render::Renderer;
 pub use wants::Wants;
 
-/// Who gets the entries of one log.
+/// Receiver of one log's entries.
 #[derive(Debug, Clone)]
 pub enum Sink {
     /// A file, in a format.
@@ -62,7 +62,7 @@ impl Logger {
         }
     }
 
-    /// What must be remembered of a request.
+    /// Returns the notes that workers must keep of a request.
     #[must_use]
     pub fn wants(&self) -> &Wants {
         &self.wants

@@ -26,16 +26,16 @@ use tokio::task::AbortHandle;
 /// out. Scrapers need one.
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
 
-/// How long a client may take to send its request head, and then its body.
+/// Time that a client gets to send its request head, and then its body.
 pub const ADMIN_HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest body of a request; ours need none.
 pub const MAX_ADMIN_BODY: usize = 64 * 1024;
 
-/// How long accepting rests after a failure such as running out of descriptors.
+/// Pause of accepting after a failure such as running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What was asked.
+/// Request to the admin server.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// GET, POST, …
@@ -44,7 +44,7 @@ pub struct Question {
     pub path: String,
     /// The raw query, empty when there is none.
     pub query: String,
-    /// Whether the asker prefers OpenMetrics.
+    /// True if the client prefers OpenMetrics.
     pub open_metrics: bool,
     /// The address of ours at which it was asked.
     pub local: Option<IpAddr>,
@@ -193,9 +193,10 @@ where
     let _ = served.await;
 }
 
-/// Why a page is not for whoever asks, if it is not. A browser asks on behalf of any page that its user reads: it says so in
-/// `Sec-Fetch-Site` and `Origin`, and a name that leads to our address (DNS rebinding) stands in `Host`. Whoever is no browser
-/// sends neither. What changes nothing and is not private may be asked for by any name: scrapers and probes use their own.
+/// Returns the reason to refuse a request, if there is one. A browser sends requests on behalf of any page that its
+/// user reads. The page is visible in `Sec-Fetch-Site` and `Origin`; a foreign name that resolves to this address
+/// (DNS rebinding) is visible in `Host`. Other clients send neither `Sec-Fetch-Site` nor `Origin`. A page that
+/// changes nothing and is not private is open under any name: scrapers and probes use their own.
 fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
     let text = |name| {
         request
@@ -231,7 +232,7 @@ fn refusal(request: &Parts, is_private: bool) -> Option<&'static str> {
     }
 }
 
-/// Whether a `Host` is an address or this machine's own name, which nobody else can have lead here.
+/// Returns true if a `Host` is an address or this machine's own name. No other site can make those lead here.
 fn is_local_name(host: &str) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => bare,
@@ -294,7 +295,7 @@ fn response(answer: Answer) -> Response<Full<Bytes>> {
     response
 }
 
-/// Whether `Accept` names OpenMetrics, and ranks nothing above it.
+/// Returns true if `Accept` names OpenMetrics, and ranks nothing above it.
 fn prefers_open_metrics(headers: &http::HeaderMap) -> bool {
     let accepted = headers.get_all(http::header::ACCEPT).iter();
     let texts = accepted.filter_map(|value| value.to_str().ok());

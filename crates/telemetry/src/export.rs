@@ -19,13 +19,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use channel::Connector;
 
-/// How long records are gathered before they are sent: Envoy's default for its access log service.
+/// Time for which records are gathered before they are sent: Envoy's default for its access log service.
 pub const GATHER: Duration = Duration::from_secs(1);
 
 /// Records of one message, at most: with 4 KB each below gRPC's usual limit of 4 MB.
 pub const MAX_BATCH: usize = 512;
 
-/// How long one call may take when nobody says.
+/// Default timeout of one call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first pause after a failure; doubled with each, up to [`MAX_PAUSE`].

@@ -39,7 +39,7 @@ impl Family {
     }
 }
 
-/// What the workers said, merged.
+/// Merged figures of the workers.
 #[derive(Debug, Default)]
 pub struct Scrape {
     series: BTreeMap<Arc<Labels>, Series>,

@@ -7,7 +7,7 @@ const BOUNDS_DOUBLED: [u64; 19] = [
     1_200_000, 3_600_000, 7_200_000,
 ];
 
-/// How many bounds there are.
+/// Number of bounds.
 pub(crate) const BOUNDS: usize = BOUNDS_DOUBLED.len();
 
 /// Counts of values by size, in thousandths of the exposed unit.
@@ -38,7 +38,7 @@ impl Histogram {
         self.sum_milli = self.sum_milli.saturating_add(other.sum_milli);
     }
 
-    /// How many values were counted.
+    /// Returns the number of counted values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

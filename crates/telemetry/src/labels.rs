@@ -1,7 +1,7 @@
 //! The labels of Istio's standard metrics. One [`Labels`] is one (source, destination, service, protocol) a worker
 //! has seen; connections look it up once and then carry its small number.
 
-/// What a label says when nobody knows.
+/// Value of a label that is not known.
 pub const UNKNOWN: &str = "unknown";
 
 /// [`Labels::protocol`] of HTTP requests.
@@ -36,7 +36,7 @@ impl Reporter {
     }
 }
 
-/// How the server's side was secured; the client's side does not say (as in Istio).
+/// Security of the connection on the server's side; the client's side does not report it (as in Istio).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Security {
     /// Mutual TLS.
@@ -78,11 +78,11 @@ pub struct Peer {
     pub canonical_revision: String,
     /// The cluster it lives in.
     pub cluster: String,
-    /// Where it lives; without it there are no labels of it, as at Istio's sidecars.
+    /// Locality; without it there are no labels of it, as at Istio's sidecars.
     pub locality: Option<Locality>,
 }
 
-/// Where one end of the traffic lives, as ztunnel tells it. Empty strings are exposed as `unknown`.
+/// Locality of one end of the traffic, as in ztunnel's metrics. Empty strings are exposed as `unknown`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Locality {
     /// `topology.kubernetes.io/region` of its node.
@@ -109,13 +109,13 @@ pub struct Labels {
     pub reporter: Reporter,
     /// Who called.
     pub source: Peer,
-    /// Who was called.
+    /// The called workload.
     pub destination: Peer,
     /// By which service.
     pub service: Service,
     /// `http`, `grpc` or `tcp`.
     pub protocol: &'static str,
-    /// How it was secured.
+    /// Security of the connection.
     pub security: Security,
 }
 

@@ -1,5 +1,5 @@
-//! What a proxy tells about itself: Istio's standard metrics without a lock on the request path, access logs that
-//! never hold a request up, a small admin server, logging whose level changes at run time.
+//! Telemetry of a proxy: Istio's standard metrics without a lock on the request path, access logs that never hold a
+//! request up, a small admin server, and logging whose level changes at run time.
 //!
 //! ```text
 //! worker: Shard (plain counters) ──scrape message──► control thread: Scrape (merge) ──► Prometheus text

@@ -67,7 +67,7 @@ impl Level {
             .map_err(|error| BadLevel(error.to_string()))
     }
 
-    /// What holds now.
+    /// Returns the current level.
     #[must_use]
     pub fn current(&self) -> String {
         self.0.with_current(ToString::to_string).unwrap_or_default()

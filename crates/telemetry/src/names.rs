@@ -1,10 +1,10 @@
-//! What is counted of names, by ztunnel's words where it has any: those that applications ask for, and those that endpoints have.
+//! Counters of name resolution, by ztunnel's words where it has any: queries by applications, and names of endpoints.
 
 use std::time::Duration;
 
 use crate::exposition::Family;
 
-/// What was asked so far.
+/// Counters of DNS queries.
 #[derive(Debug, Clone, Copy)]
 pub struct DnsFigures {
     /// Questions received.

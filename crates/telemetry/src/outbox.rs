@@ -1,6 +1,6 @@
-//! The way of records from workers to whoever writes or sends them: bounded in number and bytes, never waiting. What
-//! finds no room is dropped and counted. A reader is woken once and then gathers for a while, so that a busy worker pays
-//! no wake-up per record, and an idle proxy has no timer.
+//! Queue of records from workers to a writer or sender: bounded in number and bytes, never waiting. A record without
+//! room is dropped and counted. A reader is woken once and then gathers for a while, so that a busy worker pays no
+//! wake-up per record, and an idle proxy has no timer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -101,12 +101,12 @@ impl<T> Outbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// What came, after waiting for something and then for `gather` so that more may come; at most `most`. `None` when
-    /// nobody writes any more and everything was read.
+    /// Returns the queued records, `most` at most. Waits for a first record, and then for `gather` so that more may
+    /// come. Returns `None` when no sender is left and everything was read.
     pub async fn batch(&mut self, gather: Duration, most: usize) -> Option<Vec<T>> {
         let mut batch = Vec::new();
         while batch.is_empty() {
-            // Whoever sends from here on wakes us again.
+            // From here on, a sender wakes the reader again.
             self.shared.armed.store(false, Ordering::Release);
             if !self.take(&mut batch, 1) {
                 return None;

@@ -1,4 +1,4 @@
-//! What the kernel knows of this process: memory, descriptors, processor time. Read when asked, never on a timer.
+//! Figures of this process from the kernel: memory, descriptors, processor time. Read on request, never on a timer.
 
 use crate::exposition::Family;
 

@@ -12,8 +12,8 @@ use crate::labels::Labels;
 /// Label sets one worker keeps. A sidecar has tens; thousands mean that strangers choose them.
 pub const MAX_SERIES: usize = 2_000;
 
-/// How long a series in which nothing is counted is still shown: longer than any usual scrape interval, and than a pause
-/// for lunch. Prometheus takes what comes back later for a counter that began anew.
+/// Time for which an idle series is still shown: longer than any usual scrape interval, and than a pause for lunch.
+/// When the series comes back later, Prometheus takes it for a counter that began anew.
 pub const IDLE_SERIES: Duration = Duration::from_secs(30 * 60);
 
 /// Different (code, flags) of one label set; an upstream that invents codes stays bounded.
@@ -27,7 +27,7 @@ pub struct SeriesId {
     age: u32,
 }
 
-/// How requests of one series ended in one way.
+/// Requests of one series with the same outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) code: u16,
@@ -53,7 +53,7 @@ impl Outcome {
         self.response_bytes.merge(&other.response_bytes);
     }
 
-    /// Whether both are counted under the same labels.
+    /// Returns true if both are counted under the same labels.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.code == other.code
             && self.flags == other.flags
@@ -61,7 +61,7 @@ impl Outcome {
     }
 }
 
-/// What opaque connections of one series did, by how they ended.
+/// Opaque connections of one series with the same outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TcpOutcome {
     pub(crate) flags: &'static str,
@@ -124,7 +124,7 @@ pub struct Snapshot {
     pub(crate) expired: u64,
 }
 
-/// Where `other` stands.
+/// Place of the series `other`.
 const OTHER: SeriesId = SeriesId { place: 0, age: 0 };
 
 impl Default for Shard {
@@ -195,7 +195,7 @@ impl Shard {
         &self.series[id.place as usize].labels
     }
 
-    /// Whether a series is still there. One that expired is looked up anew by who remembers it.
+    /// Returns true if a series is still there. The owner of an expired id looks the series up again.
     #[must_use]
     pub fn is_current(&self, id: SeriesId) -> bool {
         self.series[id.place as usize].age == id.age
@@ -205,7 +205,7 @@ impl Shard {
         self.vacant.is_empty() && self.series.len() > self.limit
     }
 
-    /// What is counted for one who did not look its series up anew is counted as `other`.
+    /// Returns the series to count in. An expired id counts in `other`.
     fn counted(&mut self, id: SeriesId) -> &mut Series {
         let place = if self.is_current(id) { id.place } else { 0 };
         let series = &mut self.series[place as usize];

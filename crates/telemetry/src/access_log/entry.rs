@@ -1,5 +1,4 @@
-//! What is known of a request or connection when it is over. Everything is borrowed: an entry that no log wants costs
-//! nothing.
+//! Entry of a finished request or connection. Everything is borrowed: an entry that no log wants costs nothing.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -31,11 +30,11 @@ pub struct TlsFacts<'a> {
     pub cipher: &'a str,
     /// Who called.
     pub peer: &'a str,
-    /// Who we are.
+    /// The proxy's own identity.
     pub own: &'a str,
 }
 
-/// What only requests have.
+/// Attributes that only requests have.
 #[derive(Clone, Copy)]
 pub struct Http<'a> {
     /// `GET`; empty when the head could not be read.
@@ -95,7 +94,7 @@ pub struct Entry<'a> {
     pub upstream_local: Option<SocketAddr>,
     /// `outbound|80||host` or `inbound|8080||`.
     pub cluster: &'a str,
-    /// Whom the caller called.
+    /// Destination address of the caller's connection.
     pub local: SocketAddr,
     /// Who called.
     pub remote: SocketAddr,
@@ -105,25 +104,25 @@ pub struct Entry<'a> {
     pub route: &'a str,
     /// The TLS session of the caller's side.
     pub tls: Option<TlsFacts<'a>>,
-    /// What policies said that decide nothing.
+    /// Results of policies that decide nothing.
     pub marks: Marks<'a>,
 }
 
-/// What policies said that decide nothing: those with AUDIT, and those in dry run.
+/// Results of policies that decide nothing: those with AUDIT, and those in dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks<'a> {
-    /// Whether an AUDIT policy marks it.
+    /// True if an AUDIT policy marks it.
     pub audited: bool,
-    /// What ALLOW policies in dry run would have done.
+    /// Result of the ALLOW policies in dry run.
     pub allow: Option<Rehearsed<'a>>,
-    /// What DENY policies in dry run would have done.
+    /// Result of the DENY policies in dry run.
     pub deny: Option<Rehearsed<'a>>,
 }
 
-/// What the policies of one action in dry run would have done.
+/// Result of one action's policies in dry run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rehearsed<'a> {
-    /// Whether they would have let it pass.
+    /// True if they would have allowed it.
     pub allowed: bool,
     /// The rule that matched; empty when none did.
     pub rule: &'a str,
@@ -144,7 +143,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// How the caller reached us.
+    /// Scheme of the caller's request.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use crate::outbox::{Inbox, Outbox, outbox};
 
-/// How long lines are gathered after the first before they are written: a busy proxy writes ten times a second, an idle
-/// one never wakes.
+/// Time for which lines are gathered after the first, before they are written. A busy proxy writes ten times a
+/// second, an idle one never wakes.
 pub(super) const GATHER_LINES: Duration = Duration::from_millis(100);
 
 /// Most lines of one write.
 const MAX_LINES_PER_WRITE: usize = 1024;
 
-/// How long a process that ends waits for a slow disk or a reader that does not read.
+/// Time for which an ending process waits for a slow disk or a reader that does not read.
 pub const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The sending end. Cheap to clone, one per worker.

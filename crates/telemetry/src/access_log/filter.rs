@@ -1,5 +1,6 @@
-//! Whether an entry passes a filter. Nothing is allocated but for addresses compared as text. As in CEL, a comparison with
-//! what is absent has no answer; `&&` and `||` go on without one where they can, and no answer is no.
+//! Evaluates log filters. Allocates nothing, except for addresses compared as text. As in CEL, a comparison with an
+//! absent value has no result. `&&` and `||` go on without one where they can. A filter without a result does not
+//! pass.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ enum Value<'a> {
     Bool(bool),
 }
 
-/// Whether an entry is to be logged.
+/// Returns true if an entry is to be logged.
 #[must_use]
 pub fn passes(filter: &LogFilter, entry: &Entry<'_>) -> bool {
     truth(filter.expression(), entry) == Some(true)

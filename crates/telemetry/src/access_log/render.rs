@@ -1,4 +1,5 @@
-//! Lines from entries, by a checked format. Whatever a stranger sent stays within its quotes and its line.
+//! Renders log lines from entries, by a checked format. Text from clients or servers stays within its quotes and its
+//! line.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};

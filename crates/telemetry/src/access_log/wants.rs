@@ -1,5 +1,5 @@
-//! What must be remembered of a request while it is served, so that its entry can be told. What no log wants is not
-//! remembered.
+//! Notes that workers keep of a request while they serve it, for its log entry. Workers keep no notes that no log
+//! wants.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Wants {
 }
 
 impl Wants {
-    /// What either wants.
+    /// Merges the notes of both.
     #[must_use]
     pub fn or(mut self, other: &Self) -> Self {
         let add = |mine: &mut Vec<Arc<str>>, theirs: &[Arc<str>]| {
@@ -39,7 +39,7 @@ impl Wants {
         self
     }
 
-    /// Whether nothing is wanted.
+    /// Returns true if no notes are wanted.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         !(self.response || self.upstream_local || self.request_id)

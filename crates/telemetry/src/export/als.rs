@@ -14,10 +14,10 @@ use crate::access_log::als::AlsRecord;
 use crate::generated::access_log_service::access_log_service_client::AccessLogServiceClient;
 use crate::outbox::Inbox;
 
-/// How long the end of the last stream is waited for.
+/// Time to wait for the end of the last stream.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Who sends, said in the first message of each stream.
+/// Sender of the log, in the first message of each stream.
 #[derive(Debug, Clone)]
 pub struct Sender {
     /// `sidecar~…`.

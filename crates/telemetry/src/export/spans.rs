@@ -25,16 +25,16 @@ const MAX_ATTEMPTS: u32 = 3;
 /// Largest answer of a collector that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024;
 
-/// How spans travel.
+/// Transport of spans.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Path of OTLP over HTTP; `None` is gRPC.
     pub http_path: Option<Arc<str>>,
-    /// How long one call may take.
+    /// Timeout of one call.
     pub timeout: Option<Duration>,
     /// Sent along: name in lower case, value.
     pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// What all spans share.
+    /// Resource that all spans share.
     pub resource: wire::Resource,
 }
 
@@ -112,7 +112,7 @@ impl Client {
         self.http = None;
     }
 
-    /// How many of the spans were rejected.
+    /// Sends spans; returns the number of rejected ones.
     async fn export(
         &mut self,
         request: &wire::ExportTraceServiceRequest,
@@ -144,7 +144,7 @@ impl Client {
         };
         let mut call = tonic::Request::new(request.clone());
         for (name, value) in &settings.headers {
-            // What cannot be metadata was refused by the control plane; a variable may hold anything.
+            // The control plane has refused names that cannot be metadata. A variable's value may hold anything.
             if let (Ok(name), Ok(value)) = (
                 AsciiMetadataKey::from_bytes(name.as_bytes()),
                 AsciiMetadataValue::try_from(&**value),

@@ -1,5 +1,5 @@
-//! What Telemetry's overrides make of the series on their way to the page: metrics that are off are not shown, labels go
-//! or say something else, and series that are the same without a label are added up. Workers count as always.
+//! Projection of metrics by Telemetry's overrides, on the way to the page. It hides metrics that are off, removes or
+//! changes labels, and adds up series that become the same. Workers count as always.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use super::{label_text, outcome_labels};
 use crate::labels::{Reporter, Service};
 use crate::shard::{Outcome, Series, TcpOutcome};
 
-/// What becomes of one metric of one reporter.
+/// Projection of one metric of one reporter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shape {
     /// It is not shown.

@@ -1,5 +1,6 @@
-//! W3C Trace Context (traceparent, tracestate) and B3 (single and multi): read strictly, continued with a new span id in
-//! every form in which they came. What is malformed is no context: a stranger must not choose what our spans say.
+//! W3C Trace Context (traceparent, tracestate) and B3 (single and multi). Reads them strictly, and continues them
+//! with a new span id in every form in which they came. Malformed input is no context: a stranger must not choose the
+//! content of this proxy's spans.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -76,7 +77,7 @@ struct Forms {
     short: bool,
 }
 
-/// What a caller decided.
+/// Sampling decision of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Sampled.
@@ -87,7 +88,7 @@ pub enum Decision {
     Debug,
 }
 
-/// What a request said.
+/// Trace context of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Incoming {
     trace: Option<(TraceId, SpanId)>,
@@ -108,7 +109,7 @@ impl Incoming {
         seen.judge()
     }
 
-    /// What the caller decided, if it did.
+    /// Returns the caller's decision, if there is one.
     #[must_use]
     pub fn decision(&self) -> Option<Decision> {
         self.decision
@@ -120,8 +121,8 @@ impl Incoming {
         self.request_id.as_deref()
     }
 
-    /// Whether `x-request-id` says that the request is traced, as Envoy writes it there: the 15th letter of a UUID is `9`
-    /// (sampled), `a` (forced by a service) or `b` (forced by a client).
+    /// Returns true if `x-request-id` says that the request is traced, as Envoy writes it there: the 15th letter of a
+    /// UUID is `9` (sampled), `a` (forced by a service) or `b` (forced by a client).
     #[must_use]
     pub fn request_id_is_traced(&self) -> bool {
         let id = self.request_id.as_deref().unwrap_or_default();
@@ -321,9 +322,9 @@ pub struct Context {
     pub span: SpanId,
     /// The caller's span.
     pub parent: Option<SpanId>,
-    /// Whether the trace is sampled.
+    /// True if the trace is sampled.
     pub sampled: bool,
-    /// Whether somebody debugs (B3).
+    /// True if the debug flag is set (B3).
     debug: bool,
     /// tracestate, passed on as it came.
     pub state: Option<String>,

@@ -23,7 +23,7 @@ const MAX_TAG_BYTES: usize = 1024;
 /// Tag, header, and what it says where there is none.
 pub type HeaderTag = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
-/// What the spans of one side say, besides what is of the request.
+/// Settings that the spans of one side share, besides the request's own attributes.
 #[derive(Debug, Clone)]
 pub struct SpanSettings {
     /// The side.
@@ -34,7 +34,7 @@ pub struct SpanSettings {
     pub fixed: Vec<(Arc<str>, Arc<str>)>,
     /// Tag, header, default.
     pub headers: Vec<HeaderTag>,
-    /// Whether Istio's tags are among them.
+    /// True if Istio's tags are among them.
     pub istio_tags: bool,
 }
 
@@ -74,7 +74,7 @@ impl SpanSettings {
     }
 }
 
-/// What is known of a request besides its entry.
+/// Attributes of a request for its span, besides its entry.
 pub struct SpanFacts<'a> {
     /// The entry.
     pub entry: &'a Entry<'a>,
@@ -232,7 +232,7 @@ fn istio(facts: &SpanFacts<'_>, tags: &mut Vec<wire::KeyValue>) {
     }
 }
 
-/// What all spans of a proxy share. `service.name` is Istio's: canonical service and namespace.
+/// Returns the resource that all spans of a proxy share. `service.name` is Istio's: canonical service and namespace.
 #[must_use]
 pub fn resource(own: &Peer, detect_environment: bool) -> wire::Resource {
     let name = format!("{}.{}", own.canonical_service, own.namespace);

@@ -158,7 +158,7 @@ fn the_request_id_is_passed_or_made_and_carries_the_decision_as_envoys_does() {
         let came = incoming(&[("x-request-id", id)]);
         assert_eq!(came.request_id_is_traced(), says, "{id}");
     }
-    // What cannot be a header is not believed.
+    // An id that cannot be a header value is not accepted.
     for id in ["", "a b", "a\r\nb", &"x".repeat(300)] {
         assert_eq!(
             incoming(&[("x-request-id", id)]).request_id(),

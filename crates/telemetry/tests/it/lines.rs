@@ -10,7 +10,7 @@ use voile_telemetry::access_log::{
     passes,
 };
 
-/// What a hostile client and a plain server sent.
+/// Fields of a hostile client and a plain server.
 struct Sent;
 
 impl Fields for Sent {

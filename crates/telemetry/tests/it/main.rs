@@ -1,4 +1,4 @@
-//! What a scraper reads, from what workers counted.
+//! Tests of the metrics page, from workers' counters.
 
 mod collectors;
 mod contexts;

@@ -73,7 +73,8 @@ fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
     });
 }
 
-/// What browsers send on behalf of a page of somebody else's, and names that somebody else has lead to our address.
+/// Requests that browsers send on behalf of another site's page, and names of other owners that resolve to this
+/// address.
 #[test]
 fn a_page_of_another_site_changes_nothing_and_reads_nothing_secret() {
     let runtime = tokio::runtime::Builder::new_current_thread()
