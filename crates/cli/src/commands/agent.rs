@@ -26,11 +26,11 @@ const CHAIN: &str = "cert-chain.pem";
 const KEY: &str = "key.pem";
 /// The mesh's roots; Istio's name.
 const ROOTS: &str = "root-cert.pem";
-/// The bootstrap where COMMAND is given and nobody says where to.
+/// File name of the bootstrap if COMMAND is given without `--bootstrap`.
 const BOOTSTRAP: &str = "grpc-bootstrap.json";
-/// Where gRPC looks for its bootstrap.
+/// Environment variable with the path of gRPC's bootstrap file.
 const BOOTSTRAP_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP";
-/// Where a program may look for the files.
+/// Environment variable with the folder of the certificate files.
 const FOLDER_VARIABLE: &str = "VOILE_CERTIFICATES";
 
 /// Give any program its mesh certificates, and a gRPC program the way to the control plane.
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Life to ask for, such as 1h [default: as the authority likes].
     #[arg(long, value_name = "DURATION", value_parser = super::proxy::duration)]
     ttl: Option<Duration>,
-    /// How long the first certificate may take; the control plane may be starting too. 0s: for ever.
+    /// Time limit for the first certificate; the control plane may be starting too. 0s: no limit.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = super::proxy::duration)]
     wait: Duration,
     /// Write the files once and end.
@@ -238,7 +238,7 @@ async fn first(renewed: &mut Renewed, wait: Duration) -> Result<(), String> {
     }
 }
 
-/// What is written, and where.
+/// Files that the agent writes, and the values that go into them.
 struct Files {
     folder: StateDir,
     bootstrap: Option<PathBuf>,
@@ -359,7 +359,7 @@ fn roots(certificate: &WorkloadCertificate) -> String {
     text
 }
 
-/// What a supervisor may say.
+/// Signals by which a supervisor ends the agent.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

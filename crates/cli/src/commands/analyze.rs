@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use voile_model::ignored::Ignored;
 use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
 
-/// What to read, and how to print.
+/// Folders to read, and the output format.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped), and the files that are \
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Folders of YAML and single files, taken together as one mesh
     #[arg(required = true, value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
-    /// How problems are printed: text for people, json (one array of objects), or sarif (2.1.0, for code hosts and editors)
+    /// Output format: text for people, json (one array of objects), or sarif (2.1.0, for code hosts and editors)
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
     /// The least that is printed
@@ -56,7 +56,7 @@ enum Level {
 }
 
 impl Level {
-    /// Whether something is this bad or worse.
+    /// Returns true if the diagnostic is at least as severe as this level.
     fn takes(self, diagnostic: &Diagnostic) -> bool {
         let least = match self {
             Self::Error => Severity::Error,

@@ -43,8 +43,8 @@ enum Command {
     },
     /// Re-test what Istio published in 2019 on sidecars, connections and rate. Quick: about four minutes.
     ///
-    /// Prints each published claim beside what is measured here: holds, does not hold here, or cannot tell at this noise; beside
-    /// Envoy's where it is found. What is not built is named.
+    /// Prints each published claim beside the figure measured here: holds, does not hold here, or cannot tell at this noise.
+    /// Envoy's figures stand beside them if Envoy is found. Claims on features that Voile lacks are named.
     BestPractices(presets::Args),
     /// Re-test what Istio published in 2020 on protocol detection. Quick: about four minutes.
     ProtocolDetection(presets::Args),
@@ -85,11 +85,11 @@ enum Command {
     /// Changes are found by Pettitt's test, of all lines together at a false discovery rate of 5 %. Records of another build
     /// profile, load or (without calibration) machine than the newest are left out and named.
     History(records::HistoryArgs),
-    /// Fail when a record is provably worse than another: exit code 1 on a regression, 0 without one or where it cannot be
-    /// told (it says which), 2 on records that cannot be judged.
+    /// Fail when a record is provably worse than another: exit code 1 on a regression, 0 without one or if it cannot be told (the
+    /// output says which), 2 on records that cannot be judged.
     ///
-    /// Each figure is tested by ranks after its bound (5 % where nothing is said) is taken off. Where neither program nor machine
-    /// changed at most 5 gates in 100 fail; --beside takes out a machine that did.
+    /// Each figure is tested by ranks after its bound (5 % by default) is taken off. If neither program nor machine changed, at
+    /// most 5 gates in 100 fail; --beside takes out a machine that did.
     Gate(records::GateArgs),
     /// Compare `voile load` with Fortio: the same answer from a server with a fixed delay, and who shows a stall.
     ///
@@ -99,9 +99,9 @@ enum Command {
     Agreement(Comparison),
     /// Compare what a request costs `voile load` with what it costs Fortio, wrk and h2load, on the same server.
     ///
-    /// As many requests as go over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator and, both sides sharing all cores, in all; and the same answer from a
-    /// server with a fixed delay. Whoever is not here is left out. Writes a folder: report.html, generators.json. About eight
-    /// minutes. Exit code 1 when a bound is missed.
+    /// Measures the most requests over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator and, with both sides sharing all
+    /// cores, in all. Also compares the answers from a server with a fixed delay. Skips generators that are not installed. Writes
+    /// a folder: report.html, generators.json. About eight minutes. Exit code 1 when a bound is missed.
     Generators(Comparison),
     /// Measure what a mesh costs a whole graph of services (see examples/graphs): latency end to end, CPU per request and hop.
     ///
@@ -148,7 +148,7 @@ enum Command {
     },
     /// List the contestants found on this machine, their versions, and how to get the others.
     Peers {
-        /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH (linkerd=PATH), pipy=PATH.
+        /// Path of a peer: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH (linkerd=PATH), pipy=PATH.
         #[arg(long = "peer", value_name = "NAME=PATH")]
         peers: Vec<String>,
     },
@@ -174,14 +174,14 @@ struct Comparison {
     /// The record folder [default: voile-results/DATE-agreement, or -generators].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Where another generator is: fortio=PATH; for `generators` also wrk=PATH, h2load=PATH. Looked for on PATH and where
-    /// `go install` puts programs otherwise.
+    /// Path of another generator: fortio=PATH; for `generators` also wrk=PATH, h2load=PATH. Default: the one on PATH or
+    /// in the folder of `go install`.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
-    /// How often each generator meets each server; fewer than 6 give no intervals.
+    /// Slices of each generator against each server; fewer than 6 give no intervals.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     rounds: u32,
-    /// How long each meets the server with a fixed delay; the stalling one takes 10 s.
+    /// Length of a slice against the server with a fixed delay; the stalling server takes 10 s.
     #[arg(long, default_value = "3s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Duration,
     /// The voile program to measure [default: this one].
@@ -200,7 +200,7 @@ struct Choices {
     /// that are not there are begun.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     resume: Option<PathBuf>,
-    /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, which are looked for on PATH, in /usr/sbin and in Python
+    /// Path of a peer: envoy=PATH, nginx=PATH, haproxy=PATH, which are looked for on PATH, in /usr/sbin and in Python
     /// environments otherwise; ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
@@ -210,7 +210,7 @@ struct Choices {
     /// Only these contestants (the baseline is always measured).
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     only: Option<Vec<String>>,
-    /// How often each cell is measured; fewer than 6 give no intervals.
+    /// Measurements of each cell; fewer than 6 give no intervals.
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
     /// Measured part of each slice; under 1 s at 1000 requests per second no p99 can be told.
@@ -333,9 +333,9 @@ fn targets(folders: &[PathBuf]) -> Done {
     Ok(())
 }
 
-/// What came of one experiment.
+/// Outcome of one experiment.
 enum Ran {
-    /// It was only asked what would run: about how long that takes.
+    /// Only the plan was asked for: about how long the experiment takes.
     Planned(Duration),
     Measured(Box<Record>),
 }
@@ -356,7 +356,7 @@ fn overridden(definition: Definition, run: &Choices) -> Result<Definition, (u8, 
     definition.with(&overrides).map_err(usage)
 }
 
-/// Where the record of one experiment is kept.
+/// Selects the folder for the record of one experiment.
 fn keeping(run: &Choices) -> Keeping {
     match (&run.resume, &run.out) {
         (Some(folder), _) => Keeping::Resume(folder.clone()),
@@ -440,11 +440,11 @@ fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
     }
 }
 
-/// How we were called, for the record; where things are on this machine is nobody's business.
+/// The command line, for the record. Leaves out paths of this machine, since they are private.
 fn command() -> String {
     let mut agents = false;
     let words = std::env::args().skip(1).map(|word| {
-        // The agent's token is nobody's business either.
+        // The agent's token is private, too.
         let agent = std::mem::replace(&mut agents, word == "--agent");
         if agent || word.starts_with("--agent=") {
             let at = word.find("--agent=").map_or(0, |_| "--agent=".len());

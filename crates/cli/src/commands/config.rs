@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use super::monitoring::{AllMonitoring, short, table, word};
 
-/// Say what a connected proxy holds, in which version, and by which documents, with file and line.
+/// Show a connected proxy's resources, their versions, and the file and line of each document.
 ///
-/// The proxy's stream is asked, so this is what was sent, not what would be; of several control planes the first that serves it. What no document says (keys that were fetched,
-/// lists of revoked certificates) has none.
+/// The control plane answers from the proxy's own stream: from what it sent, not from what it would send. With several control
+/// planes, the first one that serves the proxy answers. Resources without a document (fetched keys, lists of revoked
+/// certificates) have no file and line.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0, or 2 when there is no such proxy or the control plane cannot be asked."

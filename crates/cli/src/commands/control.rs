@@ -1,5 +1,5 @@
-//! `voile control`: the control plane as a process. What it decides lives in `voile-control`; here are words, signals and
-//! exit codes.
+//! `voile control`: the control plane as a process. Reads the command line, handles signals and sets the exit code. All
+//! decisions live in `voile-control`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use voile_identity::{RootFingerprint, RootPolicy};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
-/// Where plaintext discovery listens, or that it does not.
+/// Address of plaintext discovery, or `off`.
 #[derive(Debug, Clone, Copy)]
 enum Plaintext {
     Off,
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     config: Vec<PathBuf>,
 
-    /// Where the root key, the token key and join tokens are kept; made with mode 0700 if missing. Several control planes on the
+    /// Folder for the root key, the token key and join tokens; made with mode 0700 if missing. Several control planes on the
     /// same folders and the same directory are one to their proxies: any may end.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
@@ -89,12 +89,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NS/SA")]
     node_account: Vec<NodeAccount>,
 
-    /// How long a connection may last, at least 1s; then it is closed, and its proxy proves itself anew on the next one.
+    /// Longest life of a connection, at least 1s. The control plane then closes it, and the proxy proves its identity
+    /// again on the next one.
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = connection_age)]
     connection_age: Duration,
 
-    /// How long a workload that joined by a WorkloadGroup may be without a stream to any control plane before it has left the
-    /// mesh, at least 100ms.
+    /// Time without a stream to any control plane after which a workload of a WorkloadGroup has left the mesh, at least
+    /// 100ms.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = workload_grace)]
     workload_grace: Duration,
 
@@ -105,8 +106,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     keys: KeyArgs,
 
-    /// Whether keys of token issuers may be fetched from this machine (127.0.0.0/8, ::1): for issuers that run beside the control
-    /// plane. `voile up` allows it to its own, since its services are there.
+    /// Allow to fetch keys of token issuers from this machine (127.0.0.0/8, ::1), for issuers beside the control plane. `voile
+    /// up` allows it to its own, since its services are there.
     #[arg(long, value_name = "allow|refuse", default_value = "refuse")]
     jwks_loopback: JwksLoopback,
 
@@ -115,14 +116,14 @@ pub(crate) struct Args {
     log_level: String,
 }
 
-/// Whether keys may be fetched from this machine.
+/// Permission to fetch keys from this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum JwksLoopback {
     Allow,
     Refuse,
 }
 
-/// Whether another root is made than the one that proxies trust.
+/// Permission to make another root than the one that proxies trust.
 #[derive(Debug, clap::Args)]
 pub(super) struct RootArgs {
     /// Begin with another root than the one that the state directory held before. Without this a state directory that was lost or
@@ -132,11 +133,11 @@ pub(super) struct RootArgs {
     pub(super) new_root: bool,
 }
 
-/// How keys of token issuers are fetched.
+/// Options for fetching keys of token issuers.
 #[derive(Debug, clap::Args)]
 pub(super) struct KeyArgs {
-    /// How often the keys of token issuers (`jwksUri`, OpenID discovery) are fetched again, at least 100ms; sooner after
-    /// failures. Keys that were good stay until better ones come.
+    /// Interval between fetches of token issuers' keys (`jwksUri`, OpenID discovery), at least 100ms; shorter after
+    /// failures. Good keys stay until better ones come.
     #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = jwks_refresh)]
     jwks_refresh: Duration,
 

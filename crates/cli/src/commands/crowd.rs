@@ -1,4 +1,5 @@
-//! `voile crowd`: simulated proxies of a control plane. What they do lives in `voile-crowd`; here are words and signals.
+//! `voile crowd`: simulated proxies of a control plane. Reads the command line and handles signals; the proxies live in
+//! `voile-crowd`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,8 +9,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Be many proxies to a control plane, without carrying any traffic: each a discovery stream over TLS with a token of its own.
 ///
-/// Prints a line of JSON when all are in sync, and one at the end (Ctrl-C). With --commands whoever changes the configuration
-/// says so on that socket, and learns when it reached whom: that is how `voile bench control-plane` measures.
+/// Prints a line of JSON when all are in sync, and one at the end (Ctrl-C). With --commands a program that changes the
+/// configuration announces each change on that socket and learns when it reached each proxy. `voile bench control-plane`
+/// measures this way.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     /// The folder of resources that the control plane reads: its workloads with sidecars are who is simulated.

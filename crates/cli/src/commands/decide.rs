@@ -1,5 +1,5 @@
-//! `voile decide`: makes decisions by policies and issuers of tokens made for the purpose and tells what each took. What `voile bench policy` runs, a
-//! process for each round, since the laboratory meets what it measures by command line only.
+//! `voile decide`: decides requests by generated policies and token issuers, and prints the time of each decision. `voile bench
+//! policy` runs it, one process for each round: the lab uses the measured programs only by their command line.
 
 mod tokens;
 
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Print the kinds of rules, one a line; behind a kind of tokens stands that its rules are issuers.
     #[arg(long)]
     list: bool,
-    /// What to decide by.
+    /// Sets of policies to decide by.
     #[arg(long, value_delimiter = ',', value_name = "KIND:RULES:POLICIES,…")]
     sets: Vec<Size>,
     /// The order of turns follows from it.
@@ -47,7 +47,7 @@ const ANY: usize = 1_000;
 /// Decisions that are counted.
 pub(crate) const COUNTED: usize = 50;
 
-/// What a set decides by.
+/// Kind of rules in a set.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     Policies(Kind),
@@ -68,7 +68,7 @@ impl Asked {
     }
 }
 
-/// What is behind the names of kinds whose rules are issuers.
+/// Word that follows the names of kinds with issuers as rules.
 const ISSUERS: &str = "issuers";
 
 /// A set as it is written.
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let done = if args.list { list() } else { decide(args) };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read us has what it wants.
+        // The reader closed the pipe, so it has what it wants.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("voile decide: {error}");
@@ -166,13 +166,13 @@ fn list() -> std::io::Result<()> {
     Ok(())
 }
 
-/// What a set was compiled into.
+/// Compiled form of a set.
 enum Made {
     Policies(Kind, Box<Engine>),
     Tokens(Box<Issuers>),
 }
 
-/// What a line says of a set, and more.
+/// Writes one line: the set and further members.
 fn line(out: &mut impl std::io::Write, size: Size, more: Value) -> std::io::Result<()> {
     let mut line = json!({
         "kind": size.kind.name(), "rules": size.rules, "policies": size.policies,
@@ -261,7 +261,7 @@ fn made(engine: &Engine, facts: &Facts<'_>, hit: Hit) {
     );
 }
 
-/// What one decision takes, ns: the median of batches.
+/// Time of one decision in ns: the median of batches.
 fn timed(engine: &Engine, facts: &[Facts<'_>], hit: Hit) -> f64 {
     let mut turn = facts.iter().cycle();
     let mut batch = |size: usize| {

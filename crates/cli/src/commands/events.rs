@@ -15,15 +15,15 @@ use serde_json::Value;
 
 use super::monitoring::{AllMonitoring, Monitoring, short, word};
 
-/// Follow what happens at a control plane: changes published and when every proxy has them, proxies that come, go or refuse,
+/// Follow events of control planes: changes published and when every proxy has them, proxies that come, go or refuse,
 /// certificates issued.
 ///
-/// One line each; `--json` prints each as an object. The control plane remembers the last 1,000; who is slower is told how
-/// many were missed. Ends with Ctrl-C, with `--for`, or when the control plane is gone.
+/// One line each; `--json` prints each as an object. The control plane keeps the last 1,000 events. A slower reader gets the
+/// number of events that it missed. Ends with Ctrl-C, with `--for`, or when the control plane is gone.
 ///
-/// With `--monitoring` more than once these are several control planes of one mesh: each line names the one where it happened
-/// (`control_plane` with `--json`). What they remember comes in the order in which it happened, and then everything as it comes. One
-/// that is gone is asked again every second, which is said, and what happened there meanwhile follows.
+/// With `--monitoring` more than once these are several control planes of one mesh: each line names the control plane of its
+/// event (`control_plane` with `--json`). Remembered events come first, in order of time; then new ones as they happen. A control
+/// plane that is gone is asked again every second, with a message, and its events from that time follow.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Exit code: 0 when the time of --for is over, 2 when the control plane, or none of several, cannot be asked (any more)."
@@ -42,13 +42,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How long one question waits for something to happen.
+/// Longest time that one question waits for an event.
 const WAIT_SECONDS: u64 = 20;
-/// How long one that is gone is left alone.
+/// Pause before a control plane that is gone is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the others wait for the first word of one, so that what is remembered can be told in order.
+/// Time that the others wait for the first answer of one control plane, so that remembered events can
+/// be printed in order.
 const FIRST_WORDS: Duration = Duration::from_secs(2);
-/// Answers that wait to be printed: whoever reads slowly is told what was missed.
+/// Answers that wait to be printed. A slow reader gets the number of events that it missed.
 const MAX_WAITING: usize = 16;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -61,16 +62,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// What happened at one since it was asked before.
+/// Events of one control plane since the last question.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
     events: Vec<Value>,
     missed: u64,
-    /// It was started again since.
+    /// The control plane was started again since.
     anew: bool,
 }
 
-/// The answer of one of them, by its place among the words of the command line.
+/// The answer of one control plane, by the index of its address on the command line.
 type Answer = (usize, Result<Heard, String>);
 
 fn follow(args: &Args) -> Result<(), String> {
@@ -86,7 +87,7 @@ fn follow(args: &Args) -> Result<(), String> {
     let (tell, told) = sync_channel(MAX_WAITING);
     for (of, (_, at)) in each.into_iter().enumerate() {
         let (tell, past) = (tell.clone(), args.past);
-        // Whoever waits for an answer when everything is over ends with the process.
+        // A thread that still waits for an answer at the end stops with the process.
         std::thread::spawn(move || listen(of, &at, past, &tell));
     }
     drop(tell);
@@ -114,7 +115,7 @@ fn follow(args: &Args) -> Result<(), String> {
     }
 }
 
-/// What each says first, as far as it says something in time.
+/// Collects the first answer of each control plane that answers in time.
 fn first_words(told: &Receiver<Answer>, all: usize) -> Vec<Answer> {
     let until = Instant::now() + FIRST_WORDS;
     let mut heard = vec![false; all];
@@ -145,7 +146,7 @@ fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
         let page = at.page(&path, Duration::from_secs(wait));
         let answer = page.and_then(|page| place.heard(&page));
         wait = match &answer {
-            // What it remembers of its new life is there at once.
+            // A restarted control plane returns the events of its new life at once.
             Ok(Heard { anew: true, .. }) | Err(_) => 0,
             Ok(_) => WAIT_SECONDS,
         };
@@ -163,11 +164,11 @@ fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
     }
 }
 
-/// How far one was heard.
+/// Position in the events of one control plane.
 struct Place {
-    /// None: it is to say where it is.
+    /// None before the first answer, which gives the position.
     after: Option<u64>,
-    /// When its numbers began.
+    /// Start time of the control plane's event numbers.
     began: Option<u64>,
 }
 
@@ -203,10 +204,10 @@ impl Place {
     }
 }
 
-/// What was said so far.
+/// Output so far, and the control planes that it is about.
 struct Shown<W> {
     addresses: Vec<SocketAddr>,
-    /// Those that could not be asked the last time.
+    /// True for each control plane that could not be asked the last time.
     gone: Vec<bool>,
     json: bool,
     past: bool,
@@ -214,7 +215,7 @@ struct Shown<W> {
 }
 
 impl<W: Write> Shown<W> {
-    /// Prints what came; says whether anybody reads.
+    /// Prints the events; returns false if the reader is gone.
     fn say(&mut self, answers: Vec<Answer>) -> Result<bool, String> {
         let several = self.addresses.len() > 1;
         let mut events = Vec::new();
@@ -249,7 +250,7 @@ impl<W: Write> Shown<W> {
                 (false, true) => line(&event, Some(address)),
                 (false, false) => line(&event, None),
             };
-            // Whoever reads may be gone.
+            // The reader may be gone.
             let written = writeln!(self.out, "{line}").and_then(|()| self.out.flush());
             if written.is_err() {
                 return Ok(false);

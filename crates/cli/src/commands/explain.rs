@@ -11,7 +11,7 @@ use voile_model::{Identity, Mesh, Namespace};
 
 use super::up::Dataplane;
 
-/// What is asked.
+/// The request to explain.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Answers for every workload behind the service: whether it would let the request in, which policy and rule decide,\n\
@@ -22,10 +22,10 @@ pub(crate) struct Args {
     /// Folders of YAML, taken together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Who calls: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, or NAMESPACE/SERVICE-ACCOUNT; plaintext if left out
+    /// Caller: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, or NAMESPACE/SERVICE-ACCOUNT; plaintext if left out
     #[arg(long, value_name = "IDENTITY")]
     from: Option<String>,
-    /// What is called: SERVICE[:PORT], NAMESPACE/SERVICE[:PORT] or a host name
+    /// Service called: SERVICE[:PORT], NAMESPACE/SERVICE[:PORT] or a host name
     #[arg(long, value_name = "SERVICE:PORT")]
     to: String,
     /// The method
@@ -54,12 +54,12 @@ pub(crate) struct Args {
     jwks: Vec<String>,
     #[command(flatten)]
     served: Served,
-    /// How the answer is printed
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// Who serves the pods of the folder.
+/// Data plane that serves the pods of the folder.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Served {
     /// Answer as for `voile up --dataplane WHO`: with `node`, the node proxy stands in place of sidecars, and asks of connections what

@@ -54,7 +54,7 @@ fn tables() -> impl Iterator<Item = (&'static str, &'static str)> {
     analyzed.chain(voile_graph::codes::TABLE.iter().copied())
 }
 
-/// What a code means.
+/// Explanation of a code.
 pub(super) fn meaning(code: &str) -> Option<&'static str> {
     let mut tables = tables();
     let found = tables.find(|(known, _)| known.eq_ignore_ascii_case(code));

@@ -15,7 +15,7 @@ use voile_policy::tokens::KeySet;
 use super::explain::key_set;
 use super::generate::labels;
 
-/// What is said.
+/// The export to make.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -85,17 +85,17 @@ enum By {
     FilterState,
 }
 
-/// What is wrong, and whose fault it is.
+/// An error, and its cause: the resources or the arguments.
 enum Problem {
     Resources(String),
     Arguments(String),
 }
 
-/// What goes to stdout, and what could not be said.
+/// Text for stdout, and the parts that have no translation.
 struct Said {
     text: String,
     limits: Vec<String>,
-    /// Nothing is missing but what every mesh misses.
+    /// Nothing is missing except parts that no mesh can translate.
     is_whole: bool,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     words: Vec<String>,
 }
 
-/// What stands for a UUID.
+/// Placeholder that each request replaces with a UUID.
 const UUID: &str = "{uuid}";
 
 /// The same, told in our words.
@@ -38,7 +38,7 @@ struct Ours {
     load: load::Args,
 }
 
-/// What was said of the flags that need more than another name.
+/// Values of the flags that need more than another name.
 #[derive(Debug, Default)]
 struct Said {
     words: Vec<String>,
@@ -118,7 +118,7 @@ fn read(words: &[String]) -> Result<Said, String> {
         let value = given.or_else(|| words.next().cloned());
         let value = value.ok_or_else(|| format!("-{name}: a value is missing"))?;
         match taken {
-            // What our parser must not take for a flag of its own is joined.
+            // Joins name and value, so that our parser does not take the value for a flag.
             Taken::As(ours) => said.words.push(format!("{ours}={value}")),
             _ => said.values.push((name, value)),
         }
@@ -126,14 +126,14 @@ fn read(words: &[String]) -> Result<Said, String> {
     Ok(said)
 }
 
-/// What Fortio's words come to.
+/// Fortio's arguments in terms of `voile load`.
 #[derive(Debug)]
 struct Meant {
     /// The words of `voile load`.
     words: Vec<String>,
-    /// How its file is written.
+    /// Format of the result file.
     form: Form,
-    /// What to say of flags that mean less here.
+    /// Notes on flags that mean less here.
     notes: Vec<String>,
 }
 
@@ -179,7 +179,7 @@ fn ours(words: &[String], stem: &str) -> Result<Meant, String> {
     })
 }
 
-/// How connections are made and kept, and what ends the run.
+/// Arguments for connections and for the end of the run.
 fn manner(said: &Said, url: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut say = |word: String| words.push(word);
@@ -227,7 +227,7 @@ fn manner(said: &Said, url: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// What is sent with each request.
+/// Arguments for the body and headers of each request.
 fn payload(said: &Said) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut say = |word: String| words.push(word);
@@ -279,7 +279,8 @@ fn payload(said: &Said) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Whether URL or payload ask for another UUID in each request, which Fortio does over HTTP.
+/// Returns true if URL or payload ask for another UUID in each request, which Fortio does over
+/// HTTP.
 fn has_uuid(said: &Said, url: &str) -> Result<bool, String> {
     let payload = match (said.value("payload-file"), said.value("payload")) {
         (Some(path), _) => std::fs::read(path).unwrap_or_default(),
@@ -295,7 +296,7 @@ fn has_uuid(said: &Said, url: &str) -> Result<bool, String> {
     }
 }
 
-/// How Fortio's file is written.
+/// Format of Fortio's result file.
 fn form(said: &Said) -> Result<Form, String> {
     let mut form = Form {
         labels: said.value("labels").unwrap_or_default().to_owned(),
@@ -316,7 +317,7 @@ fn form(said: &Said) -> Result<Form, String> {
         if seconds <= 0.0 {
             return Err(format!("-r {seconds}: expected more than 0 seconds"));
         }
-        // What our histogram keeps apart is not finer.
+        // The resolution is at least 1 µs: our histogram is not finer.
         form.resolution_us = ((seconds * 1e6).round() as u64).max(1);
     }
     if let Some(offset) = said.value("offset") {

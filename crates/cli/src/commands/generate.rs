@@ -14,7 +14,7 @@ use issuer::Issuer;
 /// `sub` of a token.
 const SUBJECT: &str = "subject";
 
-/// What is made.
+/// The kind of resources to generate.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -41,16 +41,16 @@ const MAX_RULES: u32 = 1_000_000;
     issuer beside its policies, whose subject the rule at `--hit` asks for. Exit code: 0, or 2 when the arguments contradict each other."
 )]
 struct Policies {
-    /// What the rules ask about
+    /// Attribute that the rules match
     #[arg(long, value_enum, default_value = "paths")]
     kind: Kind,
     /// Rules in all
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)))]
     rules: u32,
-    /// Where tokens go that belong to the rules, one a line
+    /// File for tokens that belong to the rules, one a line
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// How many tokens, each of another subject (`request-principals`: all of the one)
+    /// Number of tokens, each of another subject (`request-principals`: all of the one)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)), requires = "tokens")]
     token_count: u32,
     /// Policies they are spread over
@@ -59,7 +59,8 @@ struct Policies {
     /// Which rule matches: first, last, miss, or its number from 0
     #[arg(long, default_value = "last")]
     hit: String,
-    /// What that rule asks for; by kind `/`, `127.0.0.0/8`, `*`, `*`, `*` (the tokens' subject) or `hit` (of the header x-generated) if left out
+    /// Value that the rule matches; by kind `/`, `127.0.0.0/8`, `*`, `*`, `*` (the tokens' subject) or `hit` (of the header
+    /// x-generated) if left out
     #[arg(long)]
     hit_value: Option<String>,
     /// ALLOW, DENY or AUDIT
@@ -77,7 +78,7 @@ struct Policies {
     /// PeerAuthentications (PERMISSIVE, each for workloads that are not there) besides
     #[arg(long, default_value_t = 0)]
     peer_authentications: u32,
-    /// What the values are made from
+    /// Seed of the values
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

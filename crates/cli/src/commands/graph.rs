@@ -67,7 +67,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-/// What went wrong, in words for people; empty when it was said already.
+/// Exit code, or an error message for people. The message is empty if the error was printed
+/// already.
 type Outcome = Result<ExitCode, String>;
 
 /// Reads a graph; its problems go to standard error.

@@ -36,7 +36,7 @@ use words::{
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Where requests go; names are resolved once.
+    /// URL to send requests to; names are resolved once.
     /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or --protocol http2
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2, by prior knowledge
     /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC calls; else the health check
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// IPv4 address of a name is taken, and IPv6 if it has none; once, for the whole run.
     #[arg(long, value_name = "IP|KIND", value_parser = Resolve::parse, default_value = "ip", hide_default_value = true, help_heading = "What")]
     resolve: Resolve,
-    /// What is spoken, where the URL's scheme leaves a choice.
+    /// Protocol, if the URL's scheme leaves a choice.
     #[arg(long, value_enum, value_name = "PROTOCOL", help_heading = "What")]
     protocol: Option<ProtocolName>,
     /// Requests per second over all connections; 0 = maximum, each connection sending as soon as it is answered.
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     /// of the URL.
     #[arg(long, requires = "replay", conflicts_with_all = ["targets", "method"], help_heading = "When")]
     replay_requests: bool,
-    /// How much faster than recorded.
+    /// Speed relative to the recording.
     #[arg(
         long,
         default_value_t = 1.0,
@@ -110,14 +110,14 @@ pub(crate) struct Args {
         help_heading = "Over what"
     )]
     streams: usize,
-    /// How long to measure [default: 10s]; 0: until Ctrl-C.
+    /// Time to measure [default: 10s]; 0: until Ctrl-C.
     #[arg(long, short = 'd', value_parser = parse_duration, value_name = "DURATION", help_heading = "When")]
     duration: Option<Duration>,
     /// End after so many requests instead: with a rate, when so many have been due; without (--rate 0), when so many
     /// have been answered.
     #[arg(long, short = 'n', value_name = "N", conflicts_with_all = ["duration", "replay", "find_capacity"], help_heading = "When")]
     requests: Option<u64>,
-    /// How long to send the same load first, without counting it.
+    /// Time to send the same load first, without counting it.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION", help_heading = "When")]
     warmup: Duration,
     /// Generator threads; connections and schedule are divided among them.
@@ -128,7 +128,7 @@ pub(crate) struct Args {
         help_heading = "Over what"
     )]
     threads: usize,
-    /// How requests are spread over time.
+    /// Distribution of requests over time.
     #[arg(long, value_enum, default_value_t = ArrivalName::Uniform, help_heading = "When")]
     arrival: ArrivalName,
     /// Seed of `--arrival poisson`.
@@ -204,7 +204,7 @@ pub(crate) struct Args {
     /// beginning at --rate, with probes of --duration (3s): the whole curve of latency against load, and its knee.
     #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"], help_heading = "Judged by")]
     find_capacity: Option<String>,
-    /// How near the capacity must be found, in percent.
+    /// Precision of the capacity, in percent.
     #[arg(
         long,
         default_value_t = 5.0,
@@ -230,7 +230,7 @@ pub(crate) struct Args {
     /// Print JSON; the same as --format json.
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
     format: Format,
     /// Write the result there instead of stdout.
@@ -309,8 +309,8 @@ pub(crate) fn run_in(args: &Args, form: &Form) -> ExitCode {
     ExitCode::from(u8::from(!reasons.is_empty()))
 }
 
-/// What is seen meanwhile: a picture where it goes to a terminal that can show one, lines where it is asked for or only half of a
-/// terminal.
+/// Selects the progress output: a picture on a terminal that can show one. Lines if `--progress` asks for them or only half of
+/// the output is a terminal.
 fn progress(args: &Args) -> Progress {
     let (told, shown) = (
         std::io::stderr().is_terminal(),
@@ -399,7 +399,7 @@ fn format(args: &Args) -> Format {
     if args.json { Format::Json } else { args.format }
 }
 
-/// Whether what is measured can be said in the format that is asked for.
+/// Returns an error if the chosen format has no place for the measured figures.
 fn has_place(args: &Args, protocol: Protocol) -> Result<(), String> {
     let of = match protocol {
         _ if args.format != Format::Fortio => return Ok(()),
@@ -483,7 +483,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     Ok(options)
 }
 
-/// Whether data is the JSON of gRPC messages, and not a payload.
+/// Returns true if data is the JSON of gRPC messages, and not a payload.
 fn in_json(args: &Args, options: &LoadOptions, data: &[u8]) -> bool {
     let braced = data.trim_ascii_start().starts_with(b"{");
     options.protocol == Protocol::Grpc && args.data.is_some() && braced
@@ -515,7 +515,7 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
             return Err("data: one message goes with --interleave".to_owned());
         }
         let (many, answers) = method.streaming();
-        // How many answers a stream brings, only the server knows.
+        // Only the server knows the number of answers in a stream.
         let open = answers && args.interleave.is_none();
         let wanted = if open { ANY_MESSAGES } else { 1 };
         let usual = (messages.len() as u32, wanted);
@@ -560,7 +560,8 @@ fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// What ends a run, and what a search asks, read early so that wrong words cost no time.
+/// Reads the conditions of `--abort` and `--find-capacity`. Reads them before the run, so that
+/// wrong words cost no time.
 fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     if let Some(text) = &args.abort {
         let (statuses, others): (Vec<_>, Vec<_>) = text
@@ -604,7 +605,7 @@ fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
 /// Instants are rounded: the request after the last must not be due before the end. A tenth of the shortest period.
 const ROUNDING: Duration = Duration::from_nanos(10);
 
-/// How many requests end the run.
+/// Sets the number of requests that ends the run.
 fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     let Some(requests) = args.requests else {
         return Ok(());
@@ -681,7 +682,8 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Whether the result can be written where it shall be, asked before the run: afterwards it would be lost.
+/// Checks that the result file can be written. The check comes before the run: afterwards the result would
+/// be lost.
 fn writable(args: &Args) -> Result<(), String> {
     let Some(path) = &args.out else { return Ok(()) };
     let there = path.exists();
@@ -700,7 +702,7 @@ fn writable(args: &Args) -> Result<(), String> {
 fn print(args: &Args, text: &str) -> Result<(), String> {
     match &args.out {
         Some(path) => std::fs::write(path, text).map_err(|error| {
-            // What was measured must not be lost with it.
+            // The result must not be lost if the file cannot be written.
             let _ = std::io::stdout().write_all(text.as_bytes());
             format!("write {}: {error}; the result is on stdout", path.display())
         }),

@@ -1,4 +1,5 @@
-//! What `voile status`, `config` and `events` share: where a control plane's pages are, and asking for one.
+//! Shared by `voile status`, `config` and `events`: the addresses of control planes' monitoring pages, and
+//! the requests for a page.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest page that is read, in bytes: ten thousand proxies with all their types.
 const MAX_PAGE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Where the pages are.
+/// Address of one control plane's pages.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Monitoring {
     /// The control plane's `--monitoring` address.
@@ -20,7 +21,7 @@ pub(crate) struct Monitoring {
     monitoring: SocketAddr,
 }
 
-/// Where those of several control planes are that serve one mesh.
+/// Addresses of the pages of several control planes that serve one mesh.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AllMonitoring {
     /// The control plane's `--monitoring` address; of several each.

@@ -32,8 +32,8 @@ pub(crate) struct Args {
     )]
     workload: Option<String>,
     /// Join the mesh as a member of this WorkloadGroup, in place of `--workload`: the control plane makes a WorkloadEntry of the
-    /// group's template for `--address`, and the proxy asks the application how it is as the group's probe says. Whoever
-    /// holds the credential of the template's service account may; it is called GROUP-ADDRESS.
+    /// group's template for `--address`, named GROUP-ADDRESS. The proxy probes the application as the group's probe says. The
+    /// credential must be of the template's service account.
     #[arg(
         long,
         value_name = "NAMESPACE/GROUP",
@@ -41,16 +41,16 @@ pub(crate) struct Args {
         requires = "address"
     )]
     workload_group: Option<String>,
-    /// Where others of the mesh reach the workload that joins.
+    /// Address at which the mesh reaches the workload that joins.
     #[arg(long, value_name = "ADDRESS", requires = "workload_group")]
     address: Option<IpAddr>,
     /// Let the control plane name a program that is run to learn how the application is (a probe by `exec`). Without it such a
     /// probe fails, and the workload takes no traffic.
     #[arg(long, requires = "workload_group")]
     exec_probes: bool,
-    /// What it is: the sidecar of an application, or a gateway, which takes what comes from outside at the ports that Gateway
-    /// resources open. It must be what the workload is (annotation inject.istio.io/templates of its Pod); else its configuration
-    /// is refused. Or `waypoint`, which takes requests from node proxies for services and workloads that name it; its Pod is of a
+    /// Role: the sidecar of an application, or a gateway, which accepts connections from outside at the ports of Gateway
+    /// resources. It must match the workload (annotation inject.istio.io/templates of its Pod); else the proxy's configuration is
+    /// refused. Or `waypoint`, which takes requests from node proxies for services and workloads that name it; its Pod is of a
     /// Gateway of the class istio-waypoint. Or `node`: the proxy of all pods of a node.
     #[arg(long, value_enum, value_name = "ROLE", default_value = "sidecar")]
     role: Role,
@@ -102,26 +102,26 @@ pub(crate) struct Args {
     /// Single-use join token for the first certificate; renewals use the certificate. For its owner only: mode 600.
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<PathBuf>,
-    /// Where the admin pages are served (GET /help lists them). Keep it on loopback.
+    /// Address of the admin pages (GET /help lists them). Keep it on loopback.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
     admin: SocketAddr,
-    /// Where metrics are served (/stats/prometheus, /metrics).
+    /// Address of metrics (/stats/prometheus, /metrics).
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15020")]
     metrics: SocketAddr,
-    /// Where readiness is served (/healthz/ready).
+    /// Address of readiness (/healthz/ready).
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15021")]
     readiness: SocketAddr,
-    /// How connections get here: `none` (clients connect to explicit listeners) or `redirect` (the kernel redirects them
-    /// to the two addresses below, and SO_ORIGINAL_DST says where they were going). With `redirect` sockets outward carry
-    /// the mark 0x539 and sockets to the application 0x53a, for the rules to leave alone; that needs CAP_NET_ADMIN.
-    /// `tproxy` is `redirect`, and the application is called from its client's own address: packets with the mark 0x53a
-    /// must stay inside and untracked, and accepted connections inherit it (net.ipv4.tcp_fwmark_accept).
+    /// Capture of connections: `none` (clients connect to explicit listeners) or `redirect` (the kernel redirects them to
+    /// the two addresses below, and SO_ORIGINAL_DST gives their destination). With `redirect` outbound sockets carry the
+    /// mark 0x539 and sockets to the application 0x53a; redirection rules must skip both marks. This needs CAP_NET_ADMIN.
+    /// `tproxy` is `redirect`, and the proxy calls the application from its client's own address. Packets with the mark
+    /// 0x53a must then stay inside and untracked, and accepted connections inherit it (net.ipv4.tcp_fwmark_accept).
     #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
     capture: CaptureMode,
-    /// Where the kernel redirects what the application calls. 0.0.0.0 stands for [::], too.
+    /// Address to which the kernel redirects outbound connections. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15001")]
     capture_outbound: SocketAddr,
-    /// Where the kernel redirects what calls the application. 0.0.0.0 stands for [::], too.
+    /// Address to which the kernel redirects inbound connections. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15006")]
     capture_inbound: SocketAddr,
     /// With `--capture`, tunnels of HBONE are taken here: node proxies and ztunnel call by them. 0.0.0.0 stands for [::], too.
@@ -140,7 +140,7 @@ pub(crate) struct Args {
     /// Level of the log on stderr: off, error, warn, info, debug, trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
-    /// How long requests in flight may take at shutdown, such as 5s or 500ms.
+    /// Time limit for requests in flight at shutdown, such as 5s or 500ms.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     drain_timeout: Duration,
     /// Socket over which a new process takes over from the running one without losing a connection: start the new one
@@ -149,7 +149,7 @@ pub(crate) struct Args {
     /// Both must be of the same user; the folder should be that user's own.
     #[arg(long, value_name = "PATH")]
     handover: Option<PathBuf>,
-    /// How long requests in flight and tunnels may take after a handover.
+    /// Time limit for requests in flight and tunnels after a handover.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     handover_drain_timeout: Duration,
     /// Most downstream connections; more are closed at once. 0: as the configuration says, else as many as there are
@@ -168,12 +168,11 @@ pub(crate) struct Args {
     /// closed, until there is room again.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory_limit: u64,
-    /// How long a service, a host name or a caller is followed that is not used any more, such as 5m or 90s (1s to 24h): then
-    /// the control plane is no longer asked for it, and what it takes is freed. The next request
-    /// asks again. 0s: as the configuration says, else 5m.
+    /// Time after which an unused service, host name or caller is dropped, such as 5m or 90s (1s to 24h). The proxy then ends
+    /// its subscription and frees the memory. The next request subscribes again. 0s: as the configuration says, else 5m.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = service_idle)]
     service_idle_timeout: Duration,
-    /// How long a request may wait for the head of its answer before it is answered 504 (flag UT); 0s: for ever.
+    /// Time limit for response headers; then the proxy answers 504 (flag UT). 0s: no limit.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     request_timeout: Duration,
     /// Bytes a second that a request body must bring once it has taken five minutes; slower ones are answered 408. 0: any.
@@ -181,12 +180,12 @@ pub(crate) struct Args {
     min_body_rate: u32,
 }
 
-/// What a proxy is.
+/// Role of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Role {
     /// It stands before an application.
     Sidecar,
-    /// Nothing is behind it.
+    /// No application is behind it.
     Gateway,
     /// It stands between node proxies, for services and workloads that name it.
     Waypoint,
@@ -194,16 +193,16 @@ enum Role {
     Node,
 }
 
-/// What of the mesh a node proxy is told.
+/// Part of the mesh that a node proxy subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Subscribe {
-    /// Who is where, everywhere, as a ztunnel is.
+    /// All workloads and their addresses, as a ztunnel does.
     All,
-    /// Whom its pods call and are called by, and the names that they look up, when they do.
+    /// Peers of its pods, and names that they look up, at first use.
     OnDemand,
 }
 
-/// How connections get to the proxy.
+/// Capture of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum CaptureMode {
     /// Clients connect to its listeners.
@@ -290,7 +289,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-/// What the command line says, in the proxy's words.
+/// Converts the command line into options of the proxy.
 fn options(
     args: Args,
     log: Level,
@@ -369,7 +368,7 @@ fn who(args: &Args) -> Result<(String, Option<Membership>), String> {
     Ok((format!("{namespace}/{name}"), Some(membership)))
 }
 
-/// What may be asked of the application, as Istio's injector writes it.
+/// Environment variable with the probes of the application, as Istio's injector writes it.
 const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";
 
 fn probers() -> Result<voile_proxy::Probers, String> {
@@ -380,7 +379,7 @@ fn probers() -> Result<voile_proxy::Probers, String> {
     }
 }
 
-/// Where DNS is answered; nowhere when off.
+/// Address of the DNS listener; None if off.
 #[derive(Debug, Clone, Copy)]
 struct DnsAddress(Option<SocketAddr>);
 

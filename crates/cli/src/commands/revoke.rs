@@ -11,8 +11,8 @@ use voile_identity::revocation::local::{self, RevokeError, Revoked};
 /// Take certificates back before they expire.
 ///
 /// A certificate is named by its PEM file or by its serial number (`curl http://ADMIN/certs` on its proxy says it, and
-/// `openssl x509 -serial`). What is revoked is the certificate, not the workload: a proxy that holds its token gets another
-/// one for new keys; whoever has the old keys does not. Prints the serial numbers that are on the list.
+/// `openssl x509 -serial`). Revokes the certificate, not the workload: a proxy that holds its token gets another
+/// certificate for new keys. A holder of the old keys does not. Prints the serial numbers on the list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The control plane's state directory: where its root key is.

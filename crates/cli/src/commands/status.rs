@@ -37,7 +37,7 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// What a control plane says.
+/// Status page of a control plane.
 type Page = (SocketAddr, Value);
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -203,7 +203,7 @@ fn unhealthy(pages: &[Page]) -> String {
     text
 }
 
-/// What a proxy calls itself, or else its pod.
+/// Name of a proxy: its node id, or else its pod.
 fn name(proxy: &Value) -> &str {
     match word(proxy, "node") {
         "-" => word(proxy, "pod"),
@@ -263,7 +263,8 @@ fn documents(pages: &[Page]) -> String {
     text
 }
 
-/// What could not be said to programs that are not ours: to an Envoy, by its workload, and to gRPC, by what it is said of.
+/// Table of limits: settings that have no translation for other programs. An Envoy's row names its workload; gRPC's row
+/// names the subject of the limit.
 fn limits(pages: &[Page]) -> String {
     let said = pages
         .iter()

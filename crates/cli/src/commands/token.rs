@@ -1,5 +1,6 @@
-//! `voile token`: makes the tokens by which a proxy proves who it is, with the key in the control plane's state
-//! directory. Whoever can read that directory may be anybody in the mesh; that is why it is private.
+//! `voile token`: makes the tokens by which a proxy proves its identity, with the key in the control plane's
+//! state directory. A user with read access to that directory can take any identity in the mesh; that is why it
+//! is private.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ struct Subject {
     /// The control plane's state directory; made, with mode 0700, if missing.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Whom the token stands for.
+    /// Service account of the token.
     #[arg(long, value_name = "NS/SA", value_parser = service_account)]
     service_account: TokenSubject,
 }
@@ -41,10 +42,10 @@ struct Create {
     /// Bind the token to a pod.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
-    /// How long the token is good, at most 24h.
+    /// Lifetime of the token, at most 24h.
     #[arg(long, default_value = "1h", value_parser = voile_load::parse_duration)]
     ttl: Duration,
-    /// Whom the token is shown to.
+    /// Audience of the token.
     #[arg(long, default_value = TOKEN_AUDIENCE)]
     audience: String,
 }
@@ -53,12 +54,12 @@ struct Create {
 struct Join {
     #[command(flatten)]
     subject: Subject,
-    /// How long the token may wait for its use, at most 168h.
+    /// Time within which the token must be used, at most 168h.
     #[arg(long, default_value = "1h", value_parser = voile_load::parse_duration)]
     ttl: Duration,
 }
 
-/// What is wrong, and whether the words of the command line are to blame.
+/// An error message. `usage` is true if the arguments caused it.
 struct Failure {
     text: String,
     usage: bool,

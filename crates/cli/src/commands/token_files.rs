@@ -5,13 +5,13 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// How JSON Web Tokens begin: `{"` in base64url.
+/// First characters of JSON Web Tokens: `{"` in base64url.
 const JWT_PREFIX: &str = "eyJ";
 
-/// Permission bits of everybody but the owner and its group.
+/// Permission bits of all users but the owner and its group.
 const OTHERS: u32 = 0o007;
 
-/// Permission bits of everybody but the owner.
+/// Permission bits of all users but the owner.
 const NOT_OWNER: u32 = 0o077;
 
 /// Why a file's name is none, if it looks like what should be in the file. Does not repeat it.
@@ -41,7 +41,7 @@ pub(super) fn warn_of_open(path: &Path) {
     }
 }
 
-/// What to say when a token was just written where others can read it.
+/// Warning for a token that was just written to a file that other users can read.
 pub(super) fn warning_of_output(stdout: &Metadata) -> Option<String> {
     let open = stdout.is_file() && stdout.mode() & NOT_OWNER != 0;
     open.then(|| {

@@ -30,11 +30,12 @@ pub(crate) struct Args {
     /// The folder of YAML that describes the mesh.
     dir: PathBuf,
 
-    /// How pods are kept apart.
+    /// Isolation of pods.
     #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     isolation: Isolation,
 
-    /// Where the control plane keeps its keys (mode 0700). By default they are new in each run and gone after it.
+    /// Folder for the control plane's keys (mode 0700). By default each run makes new keys and removes them at
+    /// its end.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
@@ -53,25 +54,25 @@ pub(crate) struct Args {
     #[arg(long)]
     quiet: bool,
 
-    /// Where pods in namespaces get to beyond the mesh: `none`, or `host`: every address that this machine reaches from other
-    /// than loopback, by TCP, and its name server. Connections out are this program's own, so nothing is set up on the host.
+    /// Egress of pods in namespaces: `none`, or `host`: every address that this machine reaches from other than loopback, by
+    /// TCP, and its name server. Connections out are this program's own, so nothing is set up on the host.
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Egress::None)]
     egress: Egress,
 
-    /// Who serves the pods: `sidecar`, a proxy in each that is injected; `node`, one for all of them in place of those, at the level
-    /// of connections (see `voile proxy --role node`); or `mixed`, sidecars where they are injected and a node proxy for pods that
-    /// are ambient (`istio.io/dataplane-mode: ambient` of the pod or its namespace). An edit moves a Deployment from one to the
-    /// other, pod by pod. `node` and `mixed` need `--isolation netns`; nobody answers DNS in the node proxy's pods.
-    /// Without this option the labels of the folder decide: `mixed` where a pod is ambient, else `sidecar`.
+    /// Data plane of the pods: `sidecar`, a proxy in each injected pod; `node`, one proxy for all of them in place of sidecars,
+    /// at the level of connections (see `voile proxy --role node`); or `mixed`, sidecars in injected pods and a node proxy for
+    /// ambient pods (`istio.io/dataplane-mode: ambient` of the pod or its namespace). An edit moves a Deployment from one to the
+    /// other, pod by pod. `node` and `mixed` need `--isolation netns`; no DNS server answers in the node proxy's pods. Without
+    /// this option the labels of the folder decide: `mixed` if a pod is ambient, else `sidecar`.
     #[arg(long, value_enum, value_name = "WHO")]
     dataplane: Option<Dataplane>,
 
-    /// How long the sidecars' tokens are good for, at least 10s and at most 24h; they are written anew after half of it.
+    /// Lifetime of the sidecars' tokens, at least 10s and at most 24h; they are written anew after half of it.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
     token_ttl: Duration,
 
-    /// How many control planes there are, at most 3. They are equals on the same folder and state: each sidecar is with one of
-    /// them, and with another when that ends.
+    /// Number of control planes, at most 3. They are equals on the same folder and state. Each sidecar connects to one of
+    /// them, and to another when that one ends.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = control_planes)]
     control_planes: usize,
 
@@ -168,7 +169,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
 fn token_ttl(text: &str) -> Result<Duration, String> {
     /// Less leaves no time to write it anew on a busy machine, in seconds.
     const LEAST: u64 = 10;
-    /// What the authority accepts, in seconds.
+    /// Longest life that the authority accepts, in seconds.
     const MOST: u64 = 24 * 3600;
     let ttl = super::proxy::duration(text)?;
     match (LEAST..=MOST).contains(&ttl.as_secs()) {

@@ -8,7 +8,7 @@ use voile_model::Namespace;
 
 use super::explain::{Output, Served, mesh};
 
-/// What is asked.
+/// The service to report on.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is held against\n\
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     namespace: String,
     #[command(flatten)]
     served: Served,
-    /// How the table is printed
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
 }

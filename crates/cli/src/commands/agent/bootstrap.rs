@@ -1,5 +1,5 @@
-//! What a stock gRPC reads before it asks anything (gRFC A27, A29, A36, A65): the control plane, who it is itself, and where its
-//! certificates are.
+//! Bootstrap file of a stock gRPC (gRFC A27, A29, A36, A65). It names the control plane, the program's own node, and the folder
+//! of the certificates.
 
 use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::{CHAIN, KEY, ROOTS};
 
-/// How a server's listener is asked for; `%s` is where it listens. Istio's name.
+/// Resource name of a gRPC server's listener, as Istio has it. gRPC replaces `%s` with the address
+/// that the server listens on.
 const SERVER_LISTENER: &str = "xds.istio.io/grpc/lds/inbound/%s";
 /// The plugin by the name that the control plane's clusters and listeners have for it.
 const PLUGIN: &str = "default";

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tokio::task::JoinHandle;
 
-/// What shells add to a signal's number.
+/// Base of the exit code after a signal: shells add the signal's number to it.
 const BY_SIGNAL: i32 = 128;
 
 /// See the module.

@@ -185,7 +185,7 @@ pub(super) fn run(args: &Args) -> Done {
     tell(&record, &folder, args.json, broken)
 }
 
-/// Where the record goes.
+/// Folder of the record: `out`, or a default name with the start time.
 pub(super) fn folder(out: Option<&Path>, name: &str, record: &ControlPlaneRecord) -> PathBuf {
     match out {
         Some(folder) => folder.to_owned(),

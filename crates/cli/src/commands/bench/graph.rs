@@ -16,14 +16,14 @@ pub(super) struct Args {
     /// Connections to the entry point.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     connections: u32,
-    /// How often each side is measured; fewer than 6 give no intervals.
+    /// Measurements of each side; fewer than 6 give no intervals.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     rounds: u32,
     /// Measured part of each slice.
     #[arg(long, default_value = "4s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Duration,
-    /// How services are apart, on both sides: addresses of loopback, or (root) a network namespace each, where sidecars
-    /// capture what passes.
+    /// Isolation of services, on both sides: addresses of loopback, or (root) a network namespace each, with sidecars
+    /// that capture traffic.
     #[arg(long, value_enum, default_value_t = Isolation::Loopback)]
     isolation: Isolation,
     /// The record folder [default: voile-results/DATE-graph].

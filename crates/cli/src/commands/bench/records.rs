@@ -41,10 +41,10 @@ pub(super) struct GateArgs {
     base: PathBuf,
     /// The one of after.
     new: PathBuf,
-    /// How much worse a figure may be, in percent; of one figure: latency_us.p99=20.
+    /// Percent by which a figure may be worse; of one figure: latency_us.p99=20.
     #[arg(long = "bound", value_name = "[FIGURE=]PERCENT", value_parser = bound)]
     bounds: Vec<(Option<String>, f64)>,
-    /// Whose figures are judged.
+    /// Contestant to judge.
     #[arg(long, default_value = "voile", value_name = "NAME")]
     contestant: String,
     /// Judge ratios to this contestant within each record's rounds, so that a machine that changed in between cancels out.

@@ -18,7 +18,8 @@ impl Below {
         Self(voile_lab::default_folder("all", &voile_lab::now()))
     }
 
-    /// Where the record of that experiment is kept; or the record that is there and whole.
+    /// Selects the folder for the record of that experiment, or returns its record if that is
+    /// complete.
     fn keeping(&self, definition: &Definition, run: &Choices) -> Result<Kept, (u8, String)> {
         let folder = self.0.join(&definition.name);
         if run.resume.is_none() || !is_record(&folder) {
@@ -68,7 +69,7 @@ fn below(
     Ok(usual)
 }
 
-/// How one of several was ended, and how all are gone on with.
+/// Message on how one of several experiments ended, with the folder that `--resume` continues.
 fn told(name: &str, why: &str, goes_on: Option<&Path>) -> String {
     match goes_on.filter(|_| !why.contains("--resume")) {
         Some(folder) => format!("{name}: {why}; --resume {} goes on", folder.display()),
@@ -76,7 +77,7 @@ fn told(name: &str, why: &str, goes_on: Option<&Path>) -> String {
     }
 }
 
-/// Runs each. What fails of several is told and does not keep the others from running.
+/// Runs each experiment. A failure of one of several is reported and does not stop the others.
 pub(super) fn run_all(
     definitions: Vec<Definition>,
     run: &Choices,

@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// Services of meshes in which one sidecar uses ten; `none`: only the many [default: 10,1000,10000].
     #[arg(long, value_name = "N,N,…|none", value_parser = meshes)]
     meshes: Option<Meshes>,
-    /// How often that sidecar is started in each of them [default: 5].
+    /// Starts of that sidecar in each of them [default: 5].
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
     /// Print the record as JSON instead of the table.

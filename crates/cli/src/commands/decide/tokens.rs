@@ -27,17 +27,18 @@ const NOW: u64 = 1_767_225_600;
 const TOKENS: usize = 300;
 /// Batches of a turn; the median one tells.
 const BATCHES: usize = 5;
-/// What hashes of one worker's memory begin with.
+/// Seed for the hashes of one worker's cache.
 const CACHE_SEED: u64 = 3;
-/// Where a token is to be new, the memory holds a tenth of them, so that each is forgotten before it comes again.
+/// Size of a cache for turns that need unseen tokens. It holds a tenth of them, so that each is forgotten before
+/// it comes again.
 const FULL_CACHE_BYTES: usize = 96 * 1024;
-/// Bytes of an RSA modulus of 2,048 bits, and what follows it in the public key's DER: two bytes of head and an exponent of
-/// three, 65,537.
+/// Bytes of an RSA modulus of 2,048 bits. In the public key's DER two bytes of head and an exponent of three (65,537)
+/// follow it.
 const MODULUS_BYTES: usize = 256;
 const EXPONENT_BYTES: usize = 3;
 const EXPONENT_HEAD_BYTES: usize = 2;
 
-/// What signs the tokens.
+/// Signature algorithm of the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Rs256,
@@ -126,14 +127,14 @@ impl Algorithm {
     }
 }
 
-/// What is asked.
+/// Kind of request that a turn measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Nothing is: only the signature is checked.
+    /// Only the signature is checked; no request is decided.
     Bare,
     /// A token never seen before.
     Cold,
-    /// One that was.
+    /// A token seen before.
     Warm,
     /// A request without a token.
     None,
@@ -164,13 +165,14 @@ struct Signed {
     signature: Vec<u8>,
 }
 
-/// What all requests have.
+/// Headers that all requests have.
 fn usual() -> Lines {
     let lines = [("host", "shop"), ("user-agent", "x"), ("accept", "*/*")];
     lines.map(|(name, value)| (name, value.to_owned())).into()
 }
 
-/// What a worker remembers. A token never seen before pushes out another, as in a proxy that has run for a while.
+/// Token caches of a worker. In the full one an unseen token pushes out another, as in a proxy that has run for a
+/// while.
 struct Memories {
     full: Cache,
     known: Cache,
@@ -179,7 +181,7 @@ struct Memories {
 /// Rules for a number of issuers, and tokens of the last.
 pub(super) struct Issuers {
     rules: Rules,
-    /// What compiling the rules took, ns.
+    /// Time to compile the rules, ns.
     pub(super) compile_ns: u64,
     /// Of keys and rules as they were written, bytes.
     pub(super) bytes: usize,
@@ -304,7 +306,8 @@ impl Issuers {
         memories
     }
 
-    /// What each turn takes, ns, in rounds in which they take turns, so that a busy machine slows all alike.
+    /// Time of each turn in ns. The turns alternate within each round, so that a busy machine slows all
+    /// alike.
     pub(super) fn timed(&self) -> [(Turn, f64); 4] {
         let mut memories = self.memories();
         let mut took = [const { Vec::new() }; 4];

@@ -72,7 +72,7 @@ struct Place {
     /// The workload that it stands for
     #[arg(long, value_name = "NAMESPACE/NAME")]
     workload: String,
-    /// How connections get to it
+    /// Capture of connections
     #[arg(long, value_enum, default_value = "redirect")]
     capture: Captured,
     /// The folder with its certificates, as Envoy is to find it

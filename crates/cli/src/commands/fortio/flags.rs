@@ -1,7 +1,7 @@
 //! Every flag that `fortio load -h` names, and how each is taken: as an option of ours, as one that changes nothing, or not at all, with
 //! what to do instead. A test asks Fortio itself, where it is found.
 
-/// How a flag of Fortio's is taken.
+/// Treatment of a Fortio flag.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Taken {
     /// It has a value, and is this option of ours.
@@ -18,7 +18,7 @@ pub(super) enum Taken {
     RefusedSwitch(&'static str),
 }
 
-/// What is said of flags that belong to other commands of Fortio's, where they change nothing of a load.
+/// Reasons for refusing flags of Fortio's other commands, which change nothing in a load.
 const SERVER: &str = "belongs to Fortio's server; `voile echo` is ours";
 const CURL: &str = "belongs to `fortio curl`; curl does the same";
 
@@ -193,7 +193,7 @@ mod tests {
         for flag in flags {
             let mut words = flag.split_whitespace();
             let name = words.next().unwrap_or_default();
-            // What has no value is described on the next line, or after a tab.
+            // A flag without a value has its description on the next line, or after a tab.
             let valued = flag
                 .split('\t')
                 .next()

@@ -40,7 +40,7 @@ pub(super) struct Mesh {
     /// Services in one namespace
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     services_per_namespace: u32,
-    /// What the policies' rules are made from
+    /// Seed of the policies' rules
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

@@ -14,7 +14,7 @@ use voile_graph::draw;
 pub(super) struct Args {
     /// The graph.
     file: PathBuf,
-    /// Where the picture goes; without it, standard output.
+    /// Output file; without it, standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The picture's language.

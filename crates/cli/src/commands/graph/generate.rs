@@ -16,13 +16,13 @@ pub(super) struct Args {
     /// The shape.
     #[arg(value_enum)]
     shape: Word,
-    /// How many services.
+    /// Number of services.
     #[arg(long, value_name = "N", default_value_t = 10)]
     services: usize,
     /// Callees of each service of a tree, level by level; the last number holds for all further levels.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "3")]
     branches: Vec<usize>,
-    /// What is left to chance (multitier, realistic).
+    /// Seed of random choices (multitier, realistic).
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Payload of requests.
@@ -43,7 +43,7 @@ pub(super) struct Args {
     /// CPU time that each service uses before it calls others.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     cpu: Option<Duration>,
-    /// How long each service waits before it calls others.
+    /// Pause of each service before it calls others.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     sleep: Option<Duration>,
 }
@@ -56,7 +56,7 @@ enum Word {
     Chain,
     /// The first service calls all others at the same time.
     Star,
-    /// Every service calls every other, all but the first seldom: for who wants every pair connected.
+    /// Every service calls every other, all but the first seldom: connects every pair.
     Mesh,
     /// Tiers from front to store.
     Multitier,

@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Namespace of services that name none.
     #[arg(long, value_name = "NAME", default_value = "graph")]
     namespace: String,
-    /// Who must show an identity.
+    /// Mode of mutual TLS.
     #[arg(long, value_enum, default_value_t = Mode::Strict)]
     mtls: Mode,
     /// No sidecars: the same processes in the open, to compare with.

@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Address to serve on.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Where a callee is, with several replicas by commas. May be repeated.
+    /// Address of a callee, with several replicas by commas. May be repeated.
     #[arg(long, value_name = "NAME=ADDR,…", value_parser = at)]
     at: Vec<(String, Vec<SocketAddr>)>,
     /// Threads; connections are shared among them.
@@ -39,10 +39,10 @@ pub(super) struct Args {
     /// Which replica this is, so that replicas do not all fail together; without it, $POD_NAME.
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
-    /// How long a call may take.
+    /// Time limit of a call.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = crate::commands::proxy::duration)]
     call_timeout: Duration,
-    /// How long requests begun may take when we are asked to end.
+    /// Time limit for requests in flight at shutdown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::commands::proxy::duration)]
     drain: Duration,
     /// Do not say where we listen.

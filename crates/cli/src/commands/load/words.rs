@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voile_load::{Protocol, Resolve, Target, parse_duration};
 
-/// What most people come for.
+/// Examples of the most common uses.
 pub(super) const EXAMPLES: &str = "Examples:
   1000 a second for 30 s over 16 connections, and what came of each second as JSON:
       voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s --json
@@ -21,7 +21,7 @@ pub(super) const EXAMPLES: &str = "Examples:
   What an access log recorded, ten times as fast:
       voile load http://127.0.0.1:8080/ --replay access.log --replay-requests --replay-speed 10";
 
-/// What goes with https://, h2://, grpcs:// and tls://.
+/// TLS options of https://, h2://, grpcs:// and tls://.
 #[derive(Debug, clap::Args)]
 pub(super) struct TlsArgs {
     /// TLS: authorities to trust, in PEM; the system's otherwise.
