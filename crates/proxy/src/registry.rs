@@ -1,4 +1,4 @@
-//! What the control plane said, as it said it, and how that becomes a [`Plan`]. Pure: no socket, no clock.
+//! Resources from the control plane, as they came, and their translation to a [`Plan`]. Pure: no socket, no clock.
 
 pub(crate) mod along;
 mod authorization;
@@ -72,15 +72,15 @@ pub(crate) struct Registry {
     pub(crate) tokens: tokens::Rules,
     /// Certificates that are taken back.
     pub(crate) revocations: Option<Held<Arc<Revocations>>>,
-    /// Whether those were asked for, so that nothing is obeyed without an answer.
+    /// True if the lists are subscribed to: no plan comes into force without an answer.
     pub(crate) asks_revocations: bool,
-    /// Whether the kernel redirects connections to this proxy.
+    /// True if the kernel redirects connections to this proxy.
     pub(crate) capturing: bool,
-    /// Whether this proxy is a gateway.
+    /// True if this proxy is a gateway.
     pub(crate) is_gateway: bool,
-    /// Whether this proxy is a waypoint.
+    /// True if this proxy is a waypoint.
     pub(crate) is_waypoint: bool,
-    /// What it takes from outside, if it is.
+    /// Listeners of a gateway.
     pub(crate) gateway: gateway::Held,
     /// So much came that to read it took room worth giving back.
     has_read_much: bool,
@@ -99,7 +99,7 @@ pub(crate) struct Registry {
     answered: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
-    /// What is asked along with Addresses, and what was said of it.
+    /// Subscriptions beside Addresses, and their answers.
     along: BTreeMap<Arc<str>, along::Along>,
     /// Names asked for, and by whom: bits of [`names::Asker`].
     askers: BTreeMap<Arc<str>, u8>,
@@ -107,9 +107,9 @@ pub(crate) struct Registry {
     originations: origination::Originations,
     /// Files of our own machine.
     files: files::Files,
-    /// What workers know together.
+    /// Health state that all workers share.
     pub(crate) health: traffic::SharedHealth,
-    /// How many requests our own workload takes.
+    /// Rate limits of our own workload.
     rate_limits: Option<Arc<RateLimits>>,
     /// The policies by which zones share calls, and who calls as we do, once that is asked.
     zoned: BTreeSet<Arc<str>>,
@@ -127,12 +127,12 @@ pub(crate) struct Held<T> {
 const MUCH_BYTES: usize = 256 * 1024;
 
 impl Registry {
-    /// Whether much was read since the last question.
+    /// Returns true if much was read since the last call.
     pub(crate) fn take_read_much(&mut self) -> bool {
         std::mem::take(&mut self.has_read_much)
     }
 
-    /// Takes one response in. What cannot be used is named, and what was held under its name stays.
+    /// Applies one response. Returns rejections by name for unusable resources; a resource held under such a name stays.
     pub(crate) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
         let mut rejections = Vec::new();
         let Some(kind) = names::known_type(&update.type_url) else {
@@ -248,8 +248,7 @@ impl Registry {
         }
     }
 
-    /// Takes lists of revoked certificates in. What cannot be read leaves what was good before, and where nothing was,
-    /// nobody is believed.
+    /// Applies lists of revoked certificates. Unreadable lists leave the last good ones; without any, the proxy trusts no peer.
     fn revoke(&mut self, version: Arc<str>, body: &[u8]) -> Result<(), String> {
         let decoded = wire::RevocationLists::decode(body).map_err(|error| error.to_string());
         let read = decoded.and_then(|said| {
@@ -297,7 +296,7 @@ impl Registry {
         self.absent.remove(&(kind, name.clone()));
     }
 
-    /// Whether the control plane said that nothing has this name.
+    /// Returns true if the control plane said that no resource has this name.
     pub(crate) fn is_absent(&self, kind: &'static str, name: &Arc<str>) -> bool {
         self.absent.contains(&(kind, name.clone()))
     }
@@ -324,7 +323,7 @@ impl Registry {
             return Some(self.workloads.get(uid).map(|held| &held.value));
         }
         let name: Arc<str> = address_name(address).into();
-        // Whoever has a range around it is no workload.
+        // The owner of a range around the address is no workload.
         let answered = self.found.contains_key(&name);
         (answered || self.absent.contains(&(type_url::ADDRESS, name))).then_some(None)
     }
@@ -362,7 +361,7 @@ impl Registry {
             .collect()
     }
 
-    /// What is told about the traffic, with the endpoints of those who take it.
+    /// Telemetry settings, with the endpoints of the collectors.
     fn telemetry(&self, configuration: &ProxyConfiguration) -> TelemetryPlan {
         let apart = configuration.waypoint.as_ref();
         let apart = apart.map_or_else(Vec::new, |waypoint| waypoint.telemetries.clone());
@@ -390,7 +389,7 @@ impl Registry {
         })
     }
 
-    /// Whom the policies in force ask, if they ask anybody who can be.
+    /// External service of the policies in force, if its settings are known.
     fn authorizer(
         &self,
         configuration: &ProxyConfiguration,
@@ -405,7 +404,7 @@ impl Registry {
         })
     }
 
-    /// Who counts for several proxies.
+    /// Rate limit services.
     fn limiters(&self) -> Vec<LimiterPlan> {
         let limits = self.rate_limits.iter();
         let services = limits.flat_map(|limits| limits.services());
@@ -416,7 +415,7 @@ impl Registry {
         services.map(plan).collect()
     }
 
-    /// What was asked for and is not yet answered, our own workload included: while there is any, no plan is published.
+    /// Names without an answer so far, our own workload included; while there are any, no plan is published.
     pub(crate) fn unanswered(&self) -> Vec<Arc<str>> {
         let unknown = |name: &Arc<str>| !self.service_answered(name);
         let called = self.services_called();
@@ -500,7 +499,7 @@ impl Registry {
             revocations: self.revocations.as_ref().map(|held| held.value.clone()),
             authorizer: match &configuration.waypoint {
                 None => self.authorizer(configuration, authorization.as_ref()),
-                // Who asks several asks nobody, whichever destination names which.
+                // If destinations name several providers, none is asked.
                 Some(_) => {
                     let all = self.policies_at_waypoint(configuration);
                     self.authorizer(configuration, all.as_ref())
@@ -570,7 +569,7 @@ impl Registry {
             .get(&service.port)
     }
 
-    /// What a service port was declared to speak.
+    /// Declared protocol of a service port.
     fn spoken(&self, wanted: &OutboundService) -> Protocol {
         let by_service = || {
             let service = self.services.get(&service_name(wanted))?;
@@ -696,7 +695,7 @@ impl Registry {
             (Tunnel::None, Some(identity)) if mutual && workload.gateway => {
                 (Some(vec![identity.clone()]), true)
             }
-            // Whoever wants the mesh's mutual TLS is not given plaintext instead.
+            // A call that must use the mesh's mutual TLS never falls back to plaintext.
             (Tunnel::None, _) => (None, !mutual),
             (Tunnel::Mtls, _) if never || plain => (None, true),
             (Tunnel::Mtls, _) if spared => (None, !mutual),
@@ -704,7 +703,7 @@ impl Registry {
             // A node proxy takes tunnels whatever PeerAuthentication says.
             (Tunnel::Hbone, _) if never || plain => (None, true),
             (Tunnel::Hbone, Some(identity)) => (Some(expected(identity)), true),
-            // Whom we cannot verify is not spoken to in plaintext instead.
+            // A workload without an identity cannot be verified, and gets no plaintext instead.
             (Tunnel::Mtls | Tunnel::Hbone, None) => (None, false),
         };
         let by_address = |address: IpAddr| EndpointPlan {
@@ -728,7 +727,7 @@ impl Registry {
         }
     }
 
-    /// Where our own workload is, and its labels.
+    /// Location of our own workload, and its labels.
     fn whereabouts(&self) -> Whereabouts<'_> {
         const NONE: &Labels = &Labels::NONE;
         let held = self.configuration.as_ref().map(|held| &held.value);
@@ -741,7 +740,7 @@ impl Registry {
     }
 }
 
-/// How requests to a port are retried: as the control plane says, else as a proxy does by itself.
+/// Retry policy of a port: the control plane's, else the proxy's default.
 pub(crate) fn retry(policy: Option<&PortPolicy>) -> RetryPolicy {
     let said = policy.and_then(|policy| policy.retry.as_ref());
     said.map_or_else(RetryPolicy::default, retry_of)

@@ -1,6 +1,7 @@
-//! What is asked along with an Address by an address or a host, whose service has no name for us yet: how whoever that is is spoken to,
-//! and where its requests go. So an answer takes one turn. What comes counts under its own name, which is asked for from then on; that
-//! nothing comes is believed where it was said of the service by name, at the moment at which it was said to be there.
+//! Subscriptions beside an Address that is asked for by address or host, while the name of its service is unknown. ServicePolicy
+//! and ServiceRoutes are asked for by the same question, so that all answers take one round trip. Resources that come count under
+//! their own names, which are subscribed to from then on. Absence counts only if it was stated for the service's name, in the
+//! version that also named the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ type Said = (Arc<str>, BTreeSet<Arc<str>>);
 pub(super) struct Along {
     /// The types of which it is asked still.
     asked: BTreeSet<&'static str>,
-    /// Who is there.
+    /// Names of the services or workloads found.
     meant: Option<Said>,
     /// Of whom there is nothing, by type.
     lacking: BTreeMap<&'static str, Said>,
@@ -40,7 +41,8 @@ impl Along {
                 self.meant = Some(said(meant));
             }
         } else if ALONG.contains(&kind) && update.removed.contains(question) {
-            // What was held may go for other reasons: it was let go, or whoever answers does not know what is asked along.
+            // A resource that was held may be removed for other reasons: the subscription ended, or the control plane does
+            // not know these questions.
             let lacking = update.never_held.iter().cloned();
             match self.lacking.get_mut(kind) {
                 Some((then, names)) if *then == update.version => names.extend(lacking),
@@ -59,13 +61,14 @@ impl Along {
     }
 }
 
-/// Whether something is asked for by what Addresses say, and by no name of its own.
+/// Returns true if the name is a question that Addresses answer, and no resource's own name.
 pub(super) fn is_question(name: &str) -> bool {
     name.starts_with('/') || name.starts_with(SEARCH)
 }
 
 impl Registry {
-    /// Whoever is called is asked for by this name. `true`: the rest is to be asked along, and is not yet.
+    /// Begins the subscriptions beside the Address of a target. Returns `true` if they are new, so that the
+    /// caller must send them.
     #[must_use]
     pub(crate) fn begin_along(&mut self, target: &Target, question: &Arc<str>) -> bool {
         if self.is_told(target) || self.along.contains_key(question) {
@@ -79,7 +82,7 @@ impl Registry {
         true
     }
 
-    /// What is over, by type: nobody calls by a question any more, or what it brought is known by its own name.
+    /// Questions that ended, by type: no target uses them any more, or the answer is known by its own name.
     pub(crate) fn told_along<'a>(
         &mut self,
         targets: impl Iterator<Item = (&'a Target, Arc<str>)>,
@@ -106,7 +109,7 @@ impl Registry {
         over
     }
 
-    /// Whether what was to be asked for of a type by name was, and is answered.
+    /// Returns true if the resources of this type have answers under their own names.
     fn is_told_by_name(&self, kind: &'static str, target: &Target) -> bool {
         let is_held = |name: &Arc<str>| match kind {
             type_url::SERVICE_POLICY => self.policies.contains_key(name),
@@ -126,12 +129,12 @@ impl Registry {
         }
     }
 
-    /// Whether it was said along with who is there that there is nothing of this type of it.
+    /// Returns true if an answer stated, beside the service, that no resource of this type exists for it.
     pub(super) fn is_lacking(&self, kind: &str, name: &Arc<str>) -> bool {
         self.along.values().any(|along| along.lacks(kind, name))
     }
 
-    /// What was said of a name along with others counts no more.
+    /// Forgets that an answer stated the absence of a name.
     pub(super) fn forget_lacking(&mut self, kind: &str, name: &Arc<str>) {
         let said = self.along.values_mut();
         for (_, lacking) in said.filter_map(|along| along.lacking.get_mut(kind)) {

@@ -18,7 +18,7 @@ use crate::authorization::{Authorization, read, shut};
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
     held: BTreeMap<Arc<str>, Held<Said>>,
-    /// What was compiled last, and from what.
+    /// Last compiled policies, and their inputs.
     compiled: RefCell<Option<(Inputs, Authorization)>>,
     /// The same of what holds at single destinations of a waypoint, the one that was asked for last first.
     apart: RefCell<VecDeque<(Inputs, Authorization)>>,
@@ -92,7 +92,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Whether it takes so long that connections would wait.
+    /// Returns true if compiling takes so long that connections would wait.
     fn is_long(&self) -> bool {
         self.policies
             .iter()
@@ -110,7 +110,7 @@ impl Work {
     }
 }
 
-/// What came of it.
+/// Compiled policies.
 #[derive(Debug)]
 pub(crate) struct Compiled(Inputs, Authorization);
 
@@ -139,7 +139,7 @@ impl Policies {
         self.held.remove(name);
     }
 
-    /// Whether the policy is here in the version that belongs to the configuration.
+    /// Returns true if the policy is held in the version that the configuration names.
     pub(super) fn holds(&self, wanted: &PolicyReference) -> bool {
         let held = self.held.get(&wanted.name);
         held.is_some_and(|held| held.version == wanted.version)
@@ -150,7 +150,7 @@ impl Policies {
         self.held.iter().map(|(name, held)| (name, &held.version))
     }
 
-    /// What is to be compiled for the configuration; `None` where nothing is. To be asked only when all that it names is held.
+    /// Policies to compile for the configuration; `None` if there are none. Call only when all named policies are held.
     fn to_do(&self, configuration: &ProxyConfiguration) -> Option<Work> {
         if configuration.authorization_policies.is_empty() {
             return None;
@@ -175,7 +175,7 @@ impl Policies {
         }
     }
 
-    /// What these policies come to; the same as before where nothing of it changed. To be asked only when all of them are held.
+    /// Compiles these policies; returns the same as before if nothing changed. Call only when all of them are held.
     pub(super) fn compiled_of(
         &self,
         references: &[PolicyReference],
@@ -200,7 +200,7 @@ impl Policies {
         Some(made)
     }
 
-    /// What takes long and is not yet done.
+    /// Pending work that takes long.
     pub(super) fn work(&self, configuration: &ProxyConfiguration) -> Option<Work> {
         self.to_do(configuration).filter(Work::is_long)
     }
@@ -210,7 +210,7 @@ impl Policies {
         self.compiled.replace(Some((inputs, authorization)));
     }
 
-    /// What the configuration's policies come to; `None` without any. What was not done beside is done now.
+    /// Compiled policies of the configuration; `None` without any. Compiles at once if no other thread did.
     pub(super) fn compiled(&self, configuration: &ProxyConfiguration) -> Option<Authorization> {
         if configuration.authorization_policies.is_empty() {
             self.compiled.replace(None);

@@ -1,4 +1,4 @@
-//! How a sidecar takes what calls its workload where the kernel redirects connections, and which of its ports is meant by a name.
+//! Inbound capture: the settings of redirected connections to a sidecar's workload, and the port that a port name stands for.
 
 use std::collections::HashMap;
 use std::sync::Arc;

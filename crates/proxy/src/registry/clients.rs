@@ -52,7 +52,7 @@ impl Registry {
         self.policies.insert(name.clone(), Held { version, value });
     }
 
-    /// Whether a service has a part of this name for clients with other labels than ours.
+    /// Returns true if a service has a subset of this name for clients with other labels than ours.
     pub(super) fn others_have(&self, service: &str, subset: &str) -> bool {
         let told = self.policies_told.get(service);
         told.is_some_and(|held| held.value.has_subset(subset))

@@ -1,5 +1,5 @@
-//! Where a captured connection leads: its original destination looked up among services, then workloads, then nobody.
-//! Pure, like the registry. An answer is closed: what it needs was asked for and answered.
+//! Plan of a captured connection: its original destination is looked up among services, then workloads. Pure, like
+//! the registry. A plan is closed: every resource that it needs was asked for and answered.
 //!
 //! ```text
 //! address:port ─┬─ of services   → those services, told apart by authority or server name
@@ -50,7 +50,7 @@ impl Registry {
         }
     }
 
-    /// What holds for connections to this address; `None` while answers are missing.
+    /// Plan for connections to this address; `None` while answers are missing.
     pub(crate) fn destination(&self, target: &Target) -> Option<OutboundPlan> {
         self.configuration.as_ref()?;
         let to = target.to;
@@ -84,8 +84,8 @@ impl Registry {
         }
     }
 
-    /// What holds while nobody can be asked. Among the mesh's own addresses somebody may be who needs mutual TLS, so
-    /// nothing goes there.
+    /// Plan while the control plane does not answer. One of the mesh's own addresses may belong to a workload that
+    /// needs mutual TLS, so connections to it go nowhere.
     pub(crate) fn destination_unasked(&self, target: &Target) -> Option<OutboundPlan> {
         let configuration = &self.configuration.as_ref()?.value;
         let mut ranges = configuration
@@ -134,7 +134,7 @@ impl Registry {
         plan
     }
 
-    /// Whether it is known who is called.
+    /// Returns true if the owner of the target is known.
     pub(super) fn is_told(&self, target: &Target) -> bool {
         match &target.host {
             None => self.addresses_known(target.to),
@@ -208,7 +208,8 @@ impl Registry {
         }
     }
 
-    /// Whether the Sidecar resource lets our workload see the service; what it does not is nobody.
+    /// Returns true if the Sidecar resource lets our workload see the service. Other services count as
+    /// unknown.
     fn reaches(&self, service: &Service) -> bool {
         let configuration = self.configuration.as_ref();
         let capture = configuration.and_then(|held| held.value.capture.as_ref());
@@ -241,7 +242,7 @@ impl Registry {
             .map(|(wanted, service)| {
                 let mut plan = self.routed(wanted);
                 if service.passthrough && !self.is_past_waypoint(service) {
-                    // Who is called may be a workload all the same, and need mutual TLS.
+                    // The called address may still be a workload that needs mutual TLS.
                     let there = self.workloads_at(to);
                     let known = there.first().map(|first| (*first, there.as_slice()));
                     put_called(&mut plan, &self.endpoint_called(to, known));
@@ -303,7 +304,7 @@ impl Registry {
                     .is_some_and(|policy| policy.client_protocol),
                 authorities: Vec::new(),
                 endpoints: self.endpoints_called(to, workload, workloads),
-                // Who calls a workload itself has chosen already.
+                // A caller of a workload's own address has chosen the endpoint already.
                 subset: None,
                 routes: None,
             }],
@@ -312,8 +313,8 @@ impl Registry {
         }
     }
 
-    /// Whether calls that name a service may go to an address that is nobody's. In a mesh that is locked, one whose clients resolve its
-    /// name themselves is at the addresses that it says, if it says any, whoever claims its name elsewhere.
+    /// Returns true if calls that name a service may go to an address without an owner. With REGISTRY_ONLY, a service whose
+    /// clients resolve its name is only at its declared addresses, if it has any. Claims of its name elsewhere do not count.
     fn may_be_anywhere(&self, service: &Service) -> bool {
         let bound = !service.addresses.is_empty() || !service.ranges.is_empty();
         !(service.passthrough && bound && self.outbound_policy() == OutboundPolicy::RegistryOnly)
@@ -370,7 +371,7 @@ impl Registry {
         }
     }
 
-    /// Whether what is called stands behind a waypoint of which nothing was said yet.
+    /// Returns true if the target is behind a waypoint that has no answer yet.
     fn is_waypoint_untold(&self, target: &Target) -> bool {
         let named = target.host.as_ref();
         let named = named.and_then(|host| self.service_called(host, target.to.port()));
@@ -403,7 +404,7 @@ impl Registry {
             tunnels.push(workload.tunnel);
             match &workload.identity {
                 Some(identity) => expected.push(identity.clone()),
-                // Whom we cannot verify is not spoken to in plaintext instead.
+                // A workload without an identity cannot be verified, and gets no plaintext instead.
                 None => reachable = false,
             }
         }
@@ -422,7 +423,8 @@ impl Registry {
         }
     }
 
-    /// Whether this port of the workload takes plaintext only: PeerAuthentication says so, or no sidecar is in its way.
+    /// Returns true if this port of the workload takes plaintext only: by PeerAuthentication, or since no sidecar
+    /// captures it.
     fn spared(&self, workload: &Workload, port: u16) -> bool {
         if NEVER_CAPTURED.contains(&port) {
             return true;
@@ -445,7 +447,7 @@ impl Registry {
     }
 }
 
-/// Whether a policy asked for by this name is a service's, and no workload's.
+/// Returns true if a policy of this name belongs to a service, and not to a workload.
 pub(crate) fn is_service(name: &str) -> bool {
     parse_service_key(name).is_some()
 }
@@ -466,7 +468,7 @@ fn put_called(plan: &mut ServicePlan, called: &EndpointPlan) {
 fn put(plan: &mut ServicePlan, called: &EndpointPlan) {
     plan.endpoints = vec![called.clone()];
     origination::originate(plan);
-    // Who is called cannot be left out for another.
+    // No other endpoint may replace the called address.
     plan.traffic.watch = None;
 }
 

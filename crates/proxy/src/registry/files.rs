@@ -1,5 +1,5 @@
-//! Files of our own machine that the configuration names: certificates, keys, authorities. Who reads them is one floor up; here is
-//! what they held when they were last looked at, and what follows from that.
+//! Local files that the configuration names: certificates, keys, authorities. The control module reads them. This module keeps
+//! their content as of the last read, and its consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 
 use super::Registry;
 
-/// What a file held. `Debug` does not show it: it may be a key.
+/// Content of a file. `Debug` does not show it: it may be a key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Content(pub(crate) Arc<[u8]>);
 
@@ -29,7 +29,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// What a file held, or why that is not known; both name it.
+    /// Content of a file, or an error; both name the file.
     pub(super) fn of(&self, path: &Arc<str>) -> Read {
         match self.held.get(path) {
             None => Err(format!("{path} is not read yet").into()),
@@ -79,12 +79,13 @@ impl Registry {
         all.map(|(path, read)| (&**path, read.as_ref().err().map(|why| &**why)))
     }
 
-    /// Whether a file was looked at before.
+    /// Returns true if the file was read before.
     pub(crate) fn has_read(&self, path: &Arc<str>) -> bool {
         self.files.held.contains_key(path)
     }
 
-    /// What was read of all that are wanted, or of some that are new; says whether anything follows from it.
+    /// Stores the content of all wanted files, or of new ones; returns true if anything depends on the
+    /// change.
     pub(crate) fn files_read(
         &mut self,
         wanted: &BTreeSet<Arc<str>>,
@@ -100,7 +101,7 @@ impl Registry {
                 held.insert(path, read);
             }
         }
-        // What was told anew has to be made, too, whether or not its files are.
+        // New settings need new TLS, whether or not their files changed.
         self.gateway.look(&self.files) || changed
     }
 }

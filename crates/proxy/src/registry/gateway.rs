@@ -1,5 +1,5 @@
-//! What a gateway takes from outside: a virtual host is a service that has nothing but routes, so that requests find their way by
-//! the same table, weights, retries and endpoints as a sidecar's.
+//! Listeners of a gateway. A virtual host is a service that has only routes, so that requests use the same tables, weights,
+//! retries and endpoints as a sidecar's.
 
 mod tls;
 
@@ -24,9 +24,9 @@ use crate::plan::{
     GatewayPlan, Http3Plan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TrafficPlan,
 };
 
-/// What stands for every host.
+/// Host that matches every host.
 const ANY: &str = "*";
-/// What is called in place of a service until routes lead a connection to one.
+/// Name of the service that stands for opaque connections until routes select one.
 const CONNECTIONS: &str = "connections";
 
 /// See the module; empty of a sidecar.
@@ -43,7 +43,7 @@ struct Listener {
     bind: SocketAddr,
     port: Port,
     servers: Vec<Server>,
-    /// Where clients call for HTTP/3.
+    /// Port that clients use for HTTP/3.
     http3: Option<Port>,
 }
 
@@ -66,7 +66,8 @@ impl Server {
     }
 }
 
-/// What must not change under a connection: the names of a server, and whether its clients prove who they are.
+/// Key of a server, whose parts must not change under a connection: the server's names, and the verification
+/// of its clients.
 fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
     let names: Vec<&str> = server.names.iter().map(|name| &**name).collect();
     let clients = match &server.tls {
@@ -151,14 +152,15 @@ impl Held {
             .flat_map(|server| server.routed().map(|host| (&server.key, host)))
     }
 
-    /// What of it cannot be as it was told. What files of our own machine hold is nobody's fault who told us.
+    /// Problems with the TLS of servers. Excludes local files, whose content is no fault of the control
+    /// plane.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = String> {
         let all = self.servers().filter_map(|server| server.tls.as_ref());
         all.filter(|tls| !tls.is_of_files())
             .filter_map(Tls::trouble)
     }
 
-    /// What files of our own machine cannot be used for, by server.
+    /// Problems with local files, by server.
     pub(crate) fn file_troubles(&self) -> impl Iterator<Item = (&str, String)> {
         self.servers().filter_map(|server| {
             let tls = server.tls.as_ref().filter(|tls| tls.is_of_files())?;
@@ -209,7 +211,7 @@ impl Held {
         targets.map(|to| to.service.to_string().into())
     }
 
-    /// Where it listens, and what the listener is called.
+    /// Addresses and names of the listeners.
     pub(crate) fn binds(&self) -> impl Iterator<Item = (SocketAddr, Arc<str>)> {
         let all = self.listeners.iter();
         all.map(|listener| (listener.bind, listener.name.clone()))
@@ -254,8 +256,8 @@ impl Held {
 }
 
 impl Registry {
-    /// What a configuration says is taken from outside. It must be for a proxy of our role: a sidecar does not stand open to the
-    /// world because somebody put an annotation on its Pod.
+    /// Gateway listeners of a configuration. The configuration must fit the proxy's role: an annotation on a Pod must not open a
+    /// sidecar to the outside.
     pub(super) fn taken_from_outside(
         &self,
         version: &Arc<str>,

@@ -1,5 +1,4 @@
-//! Who is near: where an endpoint stands among the others by its locality, as `localityLbSetting` ranks it for our own workload, or
-//! `zoneAwareLbSetting`.
+//! Locality ranking of endpoints, by `localityLbSetting` for our own workload, or by `zoneAwareLbSetting`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use voile_xds::wire::Workload;
 use super::zones::{Callers, region_and_zone};
 use crate::plan::{EndpointPlan, Rank};
 
-/// Where our own workload is, as far as that is known.
+/// Location of our own workload, as far as known.
 #[derive(Clone, Copy)]
 pub(super) struct Whereabouts<'a> {
     /// `region/zone/subzone`.
@@ -24,7 +23,7 @@ pub(super) struct Whereabouts<'a> {
     pub(super) labels: &'a Labels,
 }
 
-/// What ranks the endpoints of one destination.
+/// Ranking of one destination's endpoints.
 pub(super) struct Ranking<'a> {
     own: Locality,
     node: &'a str,
@@ -48,7 +47,7 @@ enum Way<'a> {
 /// Regions that differ in who comes first: our own, the one that is named to come next, all others.
 const REGIONS: u32 = 3;
 
-/// What a setting says, in the words of what decides.
+/// Parsed parts of a locality setting.
 #[derive(Default)]
 pub(super) struct Words {
     failover: Vec<(String, String)>,
@@ -88,7 +87,7 @@ impl<'a> Ranking<'a> {
         let nowhere = own.is_empty() && at.node.is_empty();
         let enabled = setting.is_none_or(|setting| setting.enabled);
         let zone_aware = setting.and_then(|setting| setting.zone_aware);
-        // Where a request's key decides it keeps to no zone.
+        // A consistent-hash key ignores zones.
         let least = zone_aware.filter(|_| !said.is_some_and(decides_by_key));
         let distributes = setting.is_some_and(|setting| !setting.distribute.is_empty());
         let way = match shares {
@@ -109,7 +108,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// Where an endpoint of this workload stands; nowhere where its locality has no share.
+    /// Rank of this workload's endpoint; `None` if its locality has no share.
     pub(super) fn rank(&self, workload: &Workload) -> Option<Rank> {
         let of = parsed(&workload.locality);
         let by = |priority| Rank {
@@ -144,7 +143,7 @@ impl<'a> Ranking<'a> {
             |name| label(self.labels, (&self.own, self.node), name),
             |name| match (name, &workload.away) {
                 (NETWORK, Some(away)) => Some(&*away.network),
-                // Whatever ours is called.
+                // Our own network, whatever its name.
                 (NETWORK, None) => self.labels.get(NETWORK),
                 _ => label(&workload.own_labels, (of, &workload.node), name),
             },
@@ -212,7 +211,7 @@ impl<'a> Ranking<'a> {
     }
 }
 
-/// Whether requests go where their keys say.
+/// Returns true if a hash of request keys selects endpoints.
 fn decides_by_key(said: &PortTraffic) -> bool {
     let algorithm = said.balancer.algorithm;
     matches!(algorithm, Algorithm::RingHash(_) | Algorithm::Maglev(_))
@@ -242,7 +241,7 @@ fn share(shares: &Distribute, endpoints: &mut [EndpointPlan], localities: &[Arc<
     }
 }
 
-/// Whether a locality is meant: the very one, or one of those within it.
+/// Returns true if the pattern covers the locality: the same one, or one within it.
 fn covers(pattern: &str, locality: &str) -> bool {
     if pattern == "*" {
         return true;

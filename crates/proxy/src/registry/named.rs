@@ -18,8 +18,8 @@ use voile_xds::wire::OutboundService;
 use super::{Registry, service_name};
 use crate::plan::{EndpointPlan, NamePlan};
 
-/// What a workload's weight is multiplied by where it is split over a name's addresses: enough for a share to be told
-/// from another's, small enough that no sum overflows.
+/// Factor of a workload's weight when it is split over a name's addresses: large enough to tell shares apart, small
+/// enough that no sum overflows.
 const WEIGHT_SCALE: u32 = 1000;
 
 impl Registry {

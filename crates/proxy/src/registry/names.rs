@@ -1,4 +1,5 @@
-//! What host names mean to our pod, by what the control plane said of `*/hostname`. Pure: no socket, no clock.
+//! Meanings of host names for our pod, from the control plane's answers about `*/hostname`. Pure: no socket,
+//! no clock.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(super) fn known_type(url: &str) -> Option<&'static str> {
     .find(|known| *known == url)
 }
 
-/// Who asks the control plane for names. A subscription is one, whoever wants it: it begins with the first and ends with the last.
+/// Users of name subscriptions. All users share one subscription: it begins with the first user and ends with the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Asker {
@@ -58,7 +59,7 @@ impl Registry {
         let first = *holders == 0;
         *holders |= asker as u8;
         if first {
-            // What was said long ago may hold no more.
+            // An old answer may no longer hold.
             self.forget_absent(type_url::ADDRESS, name);
         }
         first
@@ -102,7 +103,7 @@ impl Registry {
         self.forget_absent(type_url::ADDRESS, name);
     }
 
-    /// What the name asked for by [`search_name`] means; `None` while the control plane has not answered.
+    /// Meaning of the name asked for by [`search_name`]; `None` while the control plane has not answered.
     pub(crate) fn meaning(&self, name: &Arc<str>) -> Option<Meaning> {
         let Some(resource) = self.found.get(name) else {
             return self
@@ -118,7 +119,7 @@ impl Registry {
         })
     }
 
-    /// Who has an address, as far as we were told; nobody asks the control plane for this.
+    /// Owner of an address, as far as known; never asks the control plane.
     pub(crate) fn owner(&self, address: IpAddr) -> Owner {
         let mut services = self.services_by_address.get(&address);
         let host = services.find_map(|name| {
@@ -133,8 +134,8 @@ impl Registry {
         }
     }
 
-    /// Whether whoever has an address that DNS gave for a stranger's name may be called by that: it is nobody's of the mesh, and no
-    /// address of which each host has its own.
+    /// Returns true if DNS may lead a name outside the mesh to this address. False for addresses of the mesh, and for addresses
+    /// that each host has for itself.
     pub(crate) fn may_be_outside(&self, address: IpAddr) -> bool {
         let address = embedded(address);
         let special = match address {
@@ -178,7 +179,7 @@ impl Registry {
         Some(&self.services.get(self.found.get(name)?)?.value)
     }
 
-    /// Whether its endpoints are known by their names only.
+    /// Returns true if the service's endpoints are known by their names only.
     pub(super) fn is_unresolved(&self, service: &Service) -> bool {
         self.behind(&service.key)
             .any(|workload| workload.addresses.is_empty())

@@ -27,11 +27,11 @@ struct Terms {
     names: Vec<Arc<str>>,
     /// The credential, where one is named; an error where it is not here.
     credential: Option<Result<Arc<Credential>, Arc<str>>>,
-    /// What the files of our own machine hold that are named: the certificate's, its key's, the authorities', lists of what is revoked.
+    /// Content of the named local files: certificate, its key, authorities, revocation lists.
     files: [Option<Read>; 4],
 }
 
-/// What was made of some terms.
+/// TLS made from some terms.
 #[derive(Debug)]
 struct Made {
     made: Weak<Origination>,
@@ -41,16 +41,16 @@ struct Made {
     failed: bool,
 }
 
-/// What a tunnel asks for, and the gateways of another network that lead there; none for a waypoint's.
+/// Target that a tunnel asks for, and the gateways of another network that lead there; none for a waypoint's.
 type Told = (Arc<str>, Vec<Keeper>);
 
-/// What is made, for as long as a plan speaks of it.
+/// TLS origination, kept as long as a plan uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Originations {
     made: RefCell<HashMap<Terms, Made>>,
     /// Tunnels with waypoints, by what those are told, and through other networks' gateways.
     told: RefCell<HashMap<Told, Weak<Origination>>>,
-    /// How often something was wanted.
+    /// Number of times that TLS was wanted.
     turn: Cell<u64>,
 }
 
@@ -94,12 +94,12 @@ impl Originations {
         Same(made)
     }
 
-    /// What whoever is called through a waypoint has that is told this.
+    /// Origination through a waypoint, whose tunnel asks for `called`.
     pub(super) fn through(&self, called: &str) -> Same<Origination> {
         self.told(called, Vec::new())
     }
 
-    /// What whoever is called by this name through one of these gateways of another network has.
+    /// Origination through one of these gateways of another network; tunnels ask for `called`.
     pub(super) fn far(&self, called: &str, gates: Vec<Keeper>) -> Same<Origination> {
         self.told(called, gates)
     }
@@ -124,7 +124,7 @@ impl Originations {
 }
 
 impl Registry {
-    /// What TLS a service's endpoints are spoken to in, beyond what the mesh speaks by itself.
+    /// TLS to a service's endpoints, beyond the mesh's own.
     pub(super) fn origination(
         &self,
         said: Option<&ClientTls>,
@@ -168,7 +168,7 @@ impl Registry {
     }
 }
 
-/// What is in force in place of what cannot be made.
+/// Replacement for TLS that cannot be made.
 fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, Made>) -> Arc<Origination> {
     match last_good(terms, all) {
         Some(good) => {
@@ -189,7 +189,7 @@ fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Originatio
         let files = terms.files.iter().any(Option::is_some);
         terms.credential.as_ref().map_or(files, Result::is_ok)
     };
-    // What is revoked belongs to the terms: nobody is believed by lists of before, or by none, where others are meant.
+    // Revocation lists belong to the terms: earlier lists, or none, never replace the wanted ones.
     let lists = |terms: &Terms| match &terms.credential {
         Some(Ok(credential)) => credential.revocations.clone(),
         _ => Vec::new(),
@@ -210,7 +210,7 @@ fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Originatio
     last.map(|(made, _)| made)
 }
 
-/// What whoever is called through tunnels has; all the same one, since equal is only what is the same.
+/// Origination of destinations behind tunnels; always the same value, since equality compares pointers.
 pub(super) fn tunnel() -> Same<Origination> {
     static TUNNEL: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Tunnel));
     Same(Arc::clone(&TUNNEL))
@@ -224,7 +224,7 @@ pub(super) fn unread(plan: &mut ServicePlan) {
         endpoint.available &= endpoint.is_sidecar();
         endpoint.origination = Some(Same(Arc::clone(&UNREAD)));
     }
-    // Who asks whether somebody is well has no TLS of a client's to ask in.
+    // A health check cannot use a client's TLS.
     let asked = |Same(watch): &Same<Watch>| watch.checks.is_some();
     if plan.traffic.watch.as_ref().is_some_and(asked) {
         plan.traffic.watch = None;

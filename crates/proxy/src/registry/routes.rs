@@ -24,14 +24,14 @@ use super::{Registry, retry_of, service_name};
 use crate::actions::Actions;
 use crate::plan::{RoutesPlan, ServicePlan};
 
-/// What refuses every request where routes came that cannot be read, and none were held before.
+/// Reason for refusing every request if the service's routes cannot be read and none were held before.
 const UNREADABLE: &str = "its routes cannot be read";
 
 /// Why routes that are held can be read.
 const READ_BEFORE: &str = "invariant: they were read when they came";
 
-/// How long routes that name what is not there are held back where others are in force: whoever applies several resources by hand
-/// or by a script is done by then. In Istio such a moment is answered 503.
+/// Time for which routes with missing destinations are held back while earlier routes are in force. A user who applies several
+/// resources, by hand or by a script, is done by then. Istio answers 503 in the meantime.
 const HELD_BACK: Duration = Duration::from_secs(10);
 
 /// Routes that are not obeyed yet.
@@ -50,7 +50,7 @@ pub(crate) struct HeldRoutes {
     body: PackedRoutes,
     /// Everything that they lead to, each once.
     targets: Box<[RouteTarget]>,
-    /// Whether somewhere that they lead is nothing.
+    /// True if a destination does not exist.
     misses: bool,
     /// The same by the port that was called, once asked for.
     compiled: RefCell<BTreeMap<Port, Arc<CompiledRoutes>>>,
@@ -61,16 +61,16 @@ pub(crate) struct HeldRoutes {
 pub(crate) struct CompiledRoutes {
     /// None where nothing is said of requests, which go to the service itself.
     pub(crate) table: Option<RouteTable>,
-    /// Whether it has expressions, which remember their way: workers ask clones of their own then.
+    /// True if the table has regular expressions, which cache state: then each worker uses its own clone.
     pub(crate) remembers: bool,
     pub(crate) connections: Connections,
     /// By the numbers that the table gives.
     pub(crate) rules: Vec<Rule>,
-    /// Where rules lead, each once; or what is missing there.
+    /// Destinations of the rules, each once; or the missing destination.
     pub(crate) targets: Vec<Result<RouteTarget, Arc<str>>>,
 }
 
-/// Where connections go that are no HTTP.
+/// Routes of connections that are not HTTP.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: ConnectionTable,
@@ -78,7 +78,7 @@ pub(crate) struct Connections {
     shares: Vec<Vec<(u64, usize)>>,
 }
 
-/// Where one of them goes.
+/// Destination of one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Led {
     /// No route is for it, and none is for others: to the service itself.
@@ -90,7 +90,7 @@ pub(crate) enum Led {
 }
 
 impl Connections {
-    /// Where a connection to an address goes. `asked` is as of [`ConnectionTable::choose`], `random` uniform.
+    /// Routes a connection to an address. `asked` is as of [`ConnectionTable::choose`], `random` uniform.
     pub(crate) fn lead(
         &self,
         asked: Option<&str>,
@@ -106,13 +106,13 @@ impl Connections {
         }
     }
 
-    /// Whether a client of TLS must be heard before it can be led.
+    /// Returns true if routing needs the ClientHello of a TLS client.
     pub(crate) fn asks_for_names(&self) -> bool {
         self.table.asks_for_names()
     }
 }
 
-/// What becomes of requests that take a route.
+/// Treatment of requests that take a route.
 #[derive(Debug)]
 pub(crate) struct Rule {
     /// For logs; may be empty.
@@ -121,11 +121,11 @@ pub(crate) struct Rule {
     shares: Vec<(u64, usize)>,
     /// Instead of the destination's.
     pub(crate) retry: Option<voile_traffic::RetryPolicy>,
-    /// How long an answer may take.
+    /// Timeout of an answer.
     pub(crate) timeout: Option<Duration>,
-    /// What becomes of requests besides; of most nothing.
+    /// Further actions on requests; most rules have none.
     pub(crate) actions: Option<Box<Actions>>,
-    /// What is answered where a target is not there.
+    /// HTTP status if a destination does not exist.
     pub(crate) missing_status: u16,
 }
 
@@ -221,12 +221,12 @@ impl HeldRoutes {
         })
     }
 
-    /// What was told, to be read one at a time.
+    /// Reads the routes as they came, one at a time.
     fn read(&self) -> OpenedRoutes {
         self.body.open().expect(READ_BEFORE)
     }
 
-    /// What holds where nothing that could be read was ever told: fail closed.
+    /// Routes in force if no readable ones ever came: fail closed.
     pub(super) fn unreadable(version: Arc<str>) -> Self {
         let route = Route::to(vec![RouteDestination {
             to: Err(UNREADABLE.into()),
@@ -262,7 +262,7 @@ impl HeldRoutes {
         Arc::clone(compiled.entry(port).or_insert_with(made))
     }
 
-    /// Whether somewhere that it leads is nothing.
+    /// Returns true if a destination does not exist.
     fn misses(&self) -> bool {
         self.misses
     }
@@ -378,7 +378,7 @@ fn connection(one: &ConnectionMatch) -> voile_traffic::route::ConnectionMatch {
     }
 }
 
-/// Whether any of it is described by an expression.
+/// Returns true if any part of the match is a regular expression.
 fn has_expressions(one: &Match) -> bool {
     let texts = [&one.method, &one.scheme, &one.authority];
     let fields = [&one.headers, &one.without_headers, &one.query];
@@ -428,7 +428,7 @@ pub(crate) fn matching(one: &RequestMatch) -> Result<Match, String> {
     })
 }
 
-/// What is asked of a request's token, which stands among the headers.
+/// Claim matches of a request, which are listed among its header matches.
 fn claims(one: &RequestMatch) -> Result<Vec<ClaimMatch>, String> {
     let with = one.headers.iter().map(|field| (field, false));
     let without = one.without_headers.iter().map(|field| (field, true));
@@ -491,7 +491,7 @@ impl Registry {
         }
     }
 
-    /// Whether requests to a service go somewhere now, each of them.
+    /// Returns true if every request to a service has a destination now.
     fn is_served_whole(&self, name: &Arc<str>) -> bool {
         match self.routes.get(name) {
             Some(held) => !held.misses(),
@@ -559,7 +559,7 @@ impl Registry {
         targets.map(|to| to.service.to_string().into()).collect()
     }
 
-    /// What of the routes of a service was asked for and is not yet answered: the routes themselves, or what they lead to.
+    /// Missing answer about a service's routes: the routes themselves, or a destination.
     pub(super) fn unrouted(&self, called: &Arc<str>) -> Option<Arc<str>> {
         let Some(held) = self.routes.get(called) else {
             let answered = self.is_absent(type_url::SERVICE_ROUTES, called)
@@ -570,7 +570,7 @@ impl Registry {
         self.unled(held)
     }
 
-    /// What of that to which routes lead was asked for and is not yet answered.
+    /// Missing answer about a destination of routes.
     pub(super) fn unled(&self, held: &HeldRoutes) -> Option<Arc<str>> {
         held.targets().find_map(|to| {
             let name: Arc<str> = to.service.to_string().into();
@@ -587,7 +587,7 @@ impl Registry {
         })
     }
 
-    /// Whether all that is known of a service was said.
+    /// Returns true if the service and its policy have answers.
     pub(super) fn service_answered(&self, name: &Arc<str>) -> bool {
         let service = self.services.contains_key(name) || self.is_absent(type_url::ADDRESS, name);
         service && self.policy_answered(name)
@@ -625,7 +625,7 @@ impl Registry {
         })
     }
 
-    /// Where a route leads from a port that was called.
+    /// Plan of a route's destination, for a called port.
     fn target(&self, to: &RouteTarget, called: Port) -> Result<ServicePlan, Arc<str>> {
         let wanted = OutboundService {
             key: to.service.clone(),

@@ -19,7 +19,7 @@ use crate::tokens::Tokens;
 pub(crate) struct Rules {
     held: BTreeMap<Arc<str>, Held<Received>>,
     key_sets: BTreeMap<Arc<str>, Arc<str>>,
-    /// What was compiled last, and from what.
+    /// Last compiled rules, and their inputs.
     compiled: RefCell<Option<(Inputs, Tokens)>>,
     /// The same of what holds at single destinations of a waypoint, the one that was asked for last first.
     apart: RefCell<VecDeque<(Inputs, Tokens)>>,
@@ -76,7 +76,7 @@ impl Rules {
         }
     }
 
-    /// What a configuration names and is not here in the version that belongs to it.
+    /// Names in a configuration that are not held in the version that it names.
     pub(super) fn missing(&self, configuration: &ProxyConfiguration) -> Vec<Arc<str>> {
         let held = |wanted: &&PolicyReference| {
             let held = self.held.get(&wanted.name);
@@ -106,7 +106,7 @@ impl Rules {
         self.key_sets.keys()
     }
 
-    /// What the configuration's rules come to; `None` without any. To be asked only when all of them are held.
+    /// Compiled rules of the configuration; `None` without any. Call only when all of them are held.
     pub(super) fn compiled(&self, configuration: &ProxyConfiguration) -> Option<Tokens> {
         if configuration.request_authentications.is_empty() {
             self.compiled.replace(None);
@@ -128,7 +128,7 @@ impl Rules {
         Some(compiled)
     }
 
-    /// What these rules come to; the same as before where nothing of it changed. To be asked only when all of them are held.
+    /// Compiles these rules; returns the same as before if nothing changed. Call only when all of them are held.
     pub(super) fn compiled_of(&self, references: &[PolicyReference]) -> Option<Tokens> {
         if references.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! What DestinationRules say of calls, as plans have it; and what workers share about a destination, which lives as long as a
-//! plan speaks of it.
+//! Traffic settings of DestinationRules, as plans have them, and the state of a destination that workers share. The shared
+//! state lives as long as a plan uses it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use crate::plan::{BalancePlan, EndpointPlan, Measure, Same, ServicePlan, Traffic
 /// A port of a service, or of one of its subsets.
 type Destination = (Arc<str>, Port, Option<Arc<str>>);
 
-/// What workers share, by destination.
+/// State that workers share, by destination.
 #[derive(Debug, Default)]
 pub(crate) struct SharedHealth {
     watches: RefCell<BTreeMap<Destination, Weak<Watch>>>,
@@ -43,10 +43,10 @@ struct Asked {
     before: BTreeMap<Whereabouts, Weak<CheckRecord>>,
 }
 
-/// Where an endpoint is asked: its name, where only that is known, and its address.
+/// Target of a health check: the endpoint's name, if only that is known, and its address.
 type Whereabouts = (Option<Arc<str>>, SocketAddr);
 
-/// How many endpoints of a port of a service stand how, and what asking came to.
+/// Health of the endpoints of a service port, and results of health checks.
 #[derive(Debug)]
 pub(crate) struct Findings {
     /// As access logs name it.
@@ -60,7 +60,7 @@ pub(crate) struct Findings {
 }
 
 impl Asked {
-    /// Whether somebody sends traffic there.
+    /// Returns true if a plan still uses it.
     fn is_used(&self) -> bool {
         self.records.values().any(|held| held.strong_count() > 0)
     }
@@ -94,7 +94,8 @@ impl SharedHealth {
         Same(fresh)
     }
 
-    /// What is known of endpoints that are asked: the same of whoever was asked the same before, or is for another part of the service.
+    /// Health records of checked endpoints. Endpoints keep their records over edits, and subsets share the records of the whole
+    /// service.
     fn checks(
         &self,
         (service, port): (&Arc<str>, Port),
@@ -139,7 +140,7 @@ impl SharedHealth {
         Checks::new(check, records, Arc::clone(&asked.tally))
     }
 
-    /// What is known of endpoints that are asked, by the destinations that traffic goes to.
+    /// Health check results, by destinations with traffic.
     pub(crate) fn asked(&self) -> Vec<Findings> {
         let all = self.asked.borrow();
         let used = all.iter().filter(|(_, asked)| asked.is_used());
@@ -171,7 +172,7 @@ impl SharedHealth {
         Same(fresh)
     }
 
-    /// How many endpoints are out at this moment, by destination as access logs name it.
+    /// Number of ejected endpoints at this moment, by destination as access logs name it.
     pub(crate) fn out(&self, now: Duration) -> Vec<(String, usize)> {
         let all = self.watches.borrow();
         let held = all
@@ -194,7 +195,7 @@ fn insert<T>(all: &mut BTreeMap<Destination, Weak<T>>, of: &Destination, fresh: 
     all.insert(of.clone(), Arc::downgrade(fresh));
 }
 
-/// How long a connection is kept that was opened for one client and carries nothing: what it waits for is that client alone.
+/// Time that an idle connection for one client is kept: only that client may use it.
 const IDLE_ALONE: Duration = Duration::from_secs(5);
 
 impl Registry {
@@ -226,7 +227,7 @@ impl Registry {
         treated
     }
 
-    /// How the endpoints of a port of a service are asked whether they are well, if they are.
+    /// Health check of a service port's endpoints, if there is one.
     pub(super) fn health_check(&self, wanted: &OutboundService) -> Option<&Arc<HealthCheck>> {
         let configuration = &self.configuration.as_ref()?.value;
         let mut all = configuration.health_checks.iter();
@@ -242,7 +243,7 @@ impl Registry {
         let pool = &said.pool;
         let limits = Limits {
             connections: pool.max_connections,
-            // Who waits is counted only where there is something to wait for.
+            // Pending requests have a limit only if connections do.
             pending: pool
                 .max_connections
                 .map(|_| pool.max_pending.unwrap_or(u32::MAX)),
@@ -250,7 +251,7 @@ impl Registry {
             // As with Envoy a budget stands in for it.
             retries: pool.max_retries.filter(|_| said.retry_budget.is_none()),
         };
-        // What is opened for one client is nobody else's to use.
+        // A connection that was opened for one client serves no other.
         let alone = said.proxy_protocol.map(|_| IDLE_ALONE);
         let idle = pool.http_idle.into_iter().chain(alone).min();
         let outliers = said.outliers.as_ref().map(outlier_policy);
@@ -302,7 +303,7 @@ fn balance(said: &PortTraffic, check: Option<&Arc<HealthCheck>>) -> BalancePlan 
         measure,
         slow_start,
         spread: Spread {
-            // Where fewer than that are well, all are asked.
+            // If fewer endpoints than that are healthy, all receive traffic.
             panic_percent: said
                 .outliers
                 .map_or(0, |outliers| outliers.min_health_percent)
@@ -336,7 +337,7 @@ fn outlier_policy(said: &said::OutlierDetection) -> OutlierPolicy {
         base_ejection: said.base_ejection,
         max_ejection_percent: said.max_ejection_percent,
         min_health_percent: said.min_health_percent,
-        // What is never put out need not be counted.
+        // A rate that never ejects needs no counters.
         success_rate: said
             .success_rate
             .filter(|rate| rate.enforcing_percent > 0)

@@ -1,6 +1,6 @@
-//! What a waypoint takes: each of its destinations is a listener that nobody binds, found by what a tunnel asks for, and led on as
-//! a sidecar's outbound listener is. Policies hold for each destination apart. And how everybody else calls what stands behind one:
-//! through it, or not at all.
+//! Waypoints. Each destination of a waypoint is a listener without a socket, found by the target of a tunnel; its routes work as
+//! a sidecar's outbound listener. Policies hold for each destination separately. Every other proxy calls a destination through
+//! its waypoint, or not at all.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +20,7 @@ use crate::plan::{
     DoorPlan, EndpointPlan, GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan,
 };
 
-/// What its listener is called.
+/// Name of the waypoint's listener.
 const NAME: &str = "waypoint";
 
 /// The resource name of a waypoint that is called by a service's.
@@ -46,7 +46,8 @@ impl Registry {
         })
     }
 
-    /// Whether to call its workloads would go past a waypoint, and so past its policies: nobody does but that waypoint itself.
+    /// Returns true if a direct call of the service's workloads would bypass a waypoint and its policies. Only that waypoint
+    /// itself calls them directly.
     pub(super) fn is_past_waypoint(&self, service: &Service) -> bool {
         let ours = || self.behind_waypoint().any(|one| one.key == service.key);
         service.waypoint.is_some() && !ours()
@@ -87,7 +88,7 @@ impl Registry {
         services.filter_map(|held| held.value.waypoint.as_ref())
     }
 
-    /// Whether it was asked for and nothing came yet.
+    /// Returns true if the waypoint's service was asked for and has no answer yet.
     pub(super) fn is_untold(&self, waypoint: Option<&WaypointAddress>) -> bool {
         let name = waypoint.filter(|_| !self.is_waypoint).and_then(service_of);
         name.is_some_and(|name| !self.service_answered(&name))
@@ -155,9 +156,9 @@ impl Registry {
         pods.filter_map(|held| endpoint(&held.value)).collect()
     }
 
-    /// Tunnels inside tunnels: what another network's proxies say to those of a service's workloads, or to its waypoint, goes on to
-    /// where these take tunnels, unread. Who may call, and whom, is decided there; only workloads of our own network are led to, and
-    /// none past a waypoint.
+    /// Tunnels inside tunnels. Streams of another network's proxies to a service's workloads, or to its waypoint, are passed on
+    /// unread to the endpoint that takes those tunnels. That endpoint decides on callers and targets. Only workloads of our own
+    /// network are destinations, and none bypasses a waypoint.
     fn forwarded(&self, wanted: &OutboundService, name: &Arc<str>) -> OutboundPlan {
         let held = self.services.get(&*wanted.key.to_string());
         let waypoint = held.map(|held| held.value.waypoint.as_ref());
@@ -233,7 +234,7 @@ impl Registry {
             .flat_map(|one| &one.request_authentications)
     }
 
-    /// What all of them come to together, whatever each is for.
+    /// Policies of all destinations together.
     pub(super) fn policies_at_waypoint(
         &self,
         configuration: &ProxyConfiguration,
@@ -244,7 +245,7 @@ impl Registry {
         self.authorization.compiled_of(&all, configuration)
     }
 
-    /// Where a waypoint takes tunnels, and what it is called.
+    /// Address and name of a waypoint's tunnel listener.
     pub(crate) fn tunnels(&self) -> Option<(SocketAddr, Arc<str>)> {
         let configuration = self.configuration.as_ref()?;
         let waypoint = configuration.value.waypoint.as_ref()?;

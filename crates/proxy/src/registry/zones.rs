@@ -1,5 +1,6 @@
-//! Who calls as our own workload does, by zone: those of its kind behind the first of its services, which is asked for where some
-//! policy depends on it (`zoneAwareLbSetting`), and by nobody else. Whoever stands behind no service knows of no other callers.
+//! Callers like our own workload, by zone (`zoneAwareLbSetting`). They are the workloads of its kind behind the first of its
+//! services. Only this module asks for that service, and only if a policy depends on it. A workload without a service knows of no
+//! other callers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::Registry;
 /// Labels of the Pods of one template. Those of another are called more, or less, while one takes the place of the other.
 const TEMPLATES: [&str; 2] = ["pod-template-hash", "rollouts-pod-template-hash"];
 
-/// How many call in each zone of our region, ourselves among them.
+/// Number of callers in each zone of our region, ourselves included.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Callers(BTreeMap<Box<str>, u32>);
 
@@ -49,7 +50,7 @@ pub(super) fn region_and_zone(locality: &str) -> (&str, &str) {
     (next(), next())
 }
 
-/// Whether zones share calls by any of it.
+/// Returns true if any part of the policy balances by zone.
 fn depends_on_callers(policy: &ServicePolicy) -> bool {
     let by_zone = |said: &PortTraffic| {
         let setting = said.balancer.locality.as_ref();
@@ -61,7 +62,8 @@ fn depends_on_callers(policy: &ServicePolicy) -> bool {
     all.chain(parts).any(by_zone)
 }
 
-/// Whether two workloads are called alike: replicas of one, of one template. What nobody owns is told by its canonical names.
+/// Returns true if two workloads are replicas of one owner and one template. Workloads without an owner compare by their
+/// canonical names.
 fn are_alike(one: &Workload, other: &Workload) -> bool {
     let (ours, others) = (&one.labels, &other.labels);
     let same_name = match ours.workload_type {
@@ -103,7 +105,7 @@ impl Registry {
         Some(service.to_string().into())
     }
 
-    /// Who calls as we do.
+    /// Callers like our own workload.
     pub(crate) fn callers(&self) -> &Callers {
         self.callers
             .get_or_init(|| self.count_callers().unwrap_or_default())

@@ -1,4 +1,5 @@
-//! How TLS ends at a gateway's server, as it was told and as it is: a certificate that cannot be used leaves the last good one.
+//! TLS termination of a gateway's server: the wanted settings and the effective ones. An unusable certificate leaves the last
+//! good one.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use voile_xds::wire::{GatewayFiles, GatewayTls};
 use super::super::files::{Content, Files, Read};
 use crate::plan::TlsPlan;
 
-/// What is spoken inside, the better first.
+/// ALPN protocols of requests, preferred first.
 const ALPN: [&[u8]; 2] = [alpn::PLAIN_HTTP2, alpn::PLAIN_HTTP11];
 
 /// See the module.
@@ -20,13 +21,13 @@ pub(super) struct Tls {
     config: Option<Arc<ServerConfig>>,
     /// Why it is not as it was told.
     trouble: Option<String>,
-    /// Where it is made of files: these, when that was last tried.
+    /// Content of the files at the last attempt, if TLS is made of files.
     tried: Option<Box<Held>>,
     /// The same, of which `config` is made.
     good: Option<Box<Parts>>,
 }
 
-/// What the files held.
+/// Content of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Held {
     certificate: Read,
@@ -35,7 +36,7 @@ struct Held {
     revocations: Option<Read>,
 }
 
-/// What TLS is made of.
+/// Parts of a TLS configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Parts {
     pair: (Content, Content),
@@ -100,7 +101,7 @@ impl Tls {
         })
     }
 
-    /// Whether clients have to prove and speak the same.
+    /// Returns true if both have the same terms for clients: verification and protocols.
     fn asks_as(&self, before: &Self) -> bool {
         let nothing: &Arc<str> = &Arc::from("");
         let terms = |said: &GatewayTls| {
@@ -140,8 +141,8 @@ impl Tls {
         }
     }
 
-    /// Looks at its files again. Where something is wrong with them what was good before stays, each part for itself, so that who is
-    /// to be believed no longer is not believed because the certificate beside cannot be read. Says whether anything is otherwise.
+    /// Reads the files again. Each part falls back to its last good content by itself. An authority that is no longer trusted
+    /// therefore goes, even if the certificate beside it cannot be read. Returns true if anything changed.
     pub(super) fn look(&mut self, files: &Files, server: &str) -> bool {
         let Some(paths) = self.said.files.clone() else {
             return false;
