@@ -75,7 +75,7 @@ impl Dispatcher {
         workers.iter().map(ask).collect()
     }
 
-    /// What the workers count together.
+    /// Memory account of all workers.
     pub(super) fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -32,7 +32,7 @@ impl Collected {
         }
     }
 
-    /// What the control plane says now.
+    /// Stores the control plane's present service plan.
     pub(super) fn follow(&self, service: &ServicePlan, origin: Origin) {
         let mut held = self.service.lock().unwrap_or_else(PoisonError::into_inner);
         *held = (Arc::new(service.clone()), origin);

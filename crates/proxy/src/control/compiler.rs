@@ -23,7 +23,7 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// What is done comes back through the receiver.
+    /// Creates a compiler; finished work arrives at the receiver.
     pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Compiled>) {
         let (done, heard) = mpsc::unbounded_channel();
         let compiler = Self {
@@ -34,7 +34,7 @@ impl Compiler {
         (compiler, heard)
     }
 
-    /// Whether something is being compiled.
+    /// Returns true while it compiles.
     pub(super) fn is_busy(&self) -> bool {
         self.busy
     }
@@ -62,7 +62,7 @@ impl Compiler {
         self.busy = false;
     }
 
-    /// What is wanted is in force.
+    /// The wanted policies are in force.
     pub(super) fn caught_up(&mut self) {
         self.overtaken = 0;
     }

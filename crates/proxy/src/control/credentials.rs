@@ -1,5 +1,5 @@
-//! How the discovery stream proves who we are: by our certificate or by the token file, in turn while both exist, so
-//! that neither a stale token nor a certificate of a replaced root locks us out.
+//! Credentials of the discovery stream: the proxy's certificate or the token file, in turn while both exist. A stale
+//! token, or a certificate of a replaced root, therefore cannot lock the proxy out.
 
 use std::io;
 use std::path::PathBuf;

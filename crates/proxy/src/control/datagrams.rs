@@ -1,12 +1,13 @@
-//! HTTP/3's sockets: one endpoint for each port that is asked for, on this thread, which tells whose packet is whose and gives each new
-//! connection to the least loaded worker, as with TCP. What is in its packets is the worker's: there they are opened and sealed.
+//! HTTP/3's sockets: one QUIC endpoint per port, on the control thread. The endpoint assigns packets to connections and gives
+//! each new connection to the least loaded worker, as with TCP. The worker decrypts and encrypts the packets.
 //!
 //! ```text
 //! packets ─► endpoint ─┬─ of a connection ──────────────► its worker
 //!                      ├─ a first one: Retry? refused? ─► the least loaded worker
 //!                      └─ anything else: a version, a reset, or nothing
 //! ```
-//! The sockets are bound with TCP's, and handed over with them; whoever takes them over passes on what is ours ([`http3::Socket`]).
+//! The sockets are bound with TCP's, and handed over with them. The successor passes on packets of our connections
+//! ([`http3::Socket`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,9 +31,9 @@ use crate::worker::Handshaking;
 /// As a successor is told of a line to the process with the stamp that follows.
 const LINE: &str = "http3-of-";
 
-/// What a port's task is told.
+/// State of a port, for its task.
 struct Told {
-    /// Whose connections come, and by what terms; none where nobody wants any.
+    /// Listener of new connections, and their terms; none if no listener wants any.
     wanted: Option<(ListenerId, ServerConfig)>,
     /// Nobody new is let in.
     paused: bool,
@@ -52,7 +53,7 @@ struct Port {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    /// What is wanted, and by what terms.
+    /// Wanted ports, with their terms.
     wanted: BTreeMap<SocketAddr, (ListenerId, ServerConfig)>,
     ports: BTreeMap<SocketAddr, Port>,
 }
@@ -122,7 +123,7 @@ impl Datagrams {
         }
     }
 
-    /// What a successor needs: each socket, a line to us, and those to the processes before us.
+    /// Parts that a successor needs: each socket, a line to us, and the lines to earlier processes.
     pub(super) fn lend(&mut self) -> io::Result<Vec<Lent>> {
         let mut all = Vec::new();
         for (address, port) in &mut self.ports {
@@ -161,7 +162,8 @@ impl Datagrams {
     }
 }
 
-/// Whom clients of a listener may ask for. The first server that has a name keeps it, as over TCP.
+/// Server names that clients of a listener may ask for. The first server that has a name keeps it, as over
+/// TCP.
 fn names(plan: &GatewayPlan) -> Names {
     let mut names = Names::default();
     for server in &plan.servers {
@@ -240,7 +242,7 @@ fn judge(
     }
 }
 
-/// What becomes of whoever comes.
+/// Decision on a new connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// He is asked to show where he is.

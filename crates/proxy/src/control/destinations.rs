@@ -35,7 +35,7 @@ const MAX_TURNED_AWAY: usize = 1024;
 /// From so many on what was let go is worth the walk through the heap that gives it back to the kernel: a few hundred kilobytes.
 const WORTH_GIVING_BACK: usize = 256;
 
-/// What was told of a destination.
+/// Plan that workers have for a destination.
 #[derive(Debug)]
 struct Held {
     plan: Arc<OutboundPlan>,
@@ -71,7 +71,7 @@ impl Destinations {
         self.let_go
     }
 
-    /// Whether the address itself is asked for.
+    /// Returns true if the address itself is asked for.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let first = Target {
             to: SocketAddr::new(address, 0),
@@ -82,7 +82,7 @@ impl Destinations {
             .any(|target| target.host.is_none())
     }
 
-    /// Whether somebody is asked for by this name.
+    /// Returns true if a destination is asked for by this name.
     fn has_name(&self, host: &str) -> bool {
         let mut all = self.held.keys();
         all.any(|target| target.host.as_deref() == Some(host))
@@ -187,7 +187,7 @@ impl Control {
         }
     }
 
-    /// Whether nobody asks the control plane about it yet; who does not keeps what was said.
+    /// Returns true if this is the first subscription about it; otherwise earlier answers stay.
     fn begins(&self, to: &Target, name: &Arc<str>) -> bool {
         let registry = &mut self.shared().registry;
         if to.host.is_some() {
@@ -195,13 +195,13 @@ impl Control {
         }
         let is_new = !self.is_address_asked(to.to.ip());
         if is_new {
-            // What was said long ago may hold no more.
+            // An old answer may no longer hold.
             registry.forget_name(name);
         }
         is_new
     }
 
-    /// Whether nobody asks about it any more, now that it is not held; then what was said is forgotten.
+    /// Returns true if no other destination needs the subscription; its answers are then forgotten.
     fn ends(&self, to: &Target, name: &Arc<str>) -> bool {
         let registry = &mut self.shared().registry;
         if let Some(host) = &to.host {
@@ -235,7 +235,7 @@ impl Control {
             let registry = &shared.registry;
             for (to, told) in &self.destinations.held {
                 let guessed = told.as_ref().is_some_and(|held| held.guessed);
-                // What was decided without an answer follows the policy all the same until there is one.
+                // A plan that was decided without an answer follows policy changes until the answer comes.
                 let guess = || registry.destination_unasked(to).filter(|_| guessed);
                 let (plan, guessed) = match registry.destination(to) {
                     Some(plan) => (Some(plan), false),

@@ -30,16 +30,16 @@ const MAX_FORWARDED: usize = 256;
 /// Questions that wait for their turn: with those passed on fewer than are answered at once (2,048), so that a resolver that
 /// is silent does not cost the mesh its names.
 const MAX_WAITING: usize = 1024;
-/// How long they do: together with the resolver's time (4 s) less than a client's patience (5 s).
+/// Longest wait for a turn: together with the resolver's time (4 s) less than a client's patience (5 s).
 const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
 /// A name that nobody asked for is let go after so many times what a service may go unused: clients remember some answers
 /// longer than we ask them to. Never before our answers expire.
 const PATIENT: u32 = 2;
-/// What `resolv.conf` and `hosts` are called.
+/// Paths of `resolv.conf` and `hosts`.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
 
-/// Where DNS is answered, bound before anything else begins.
+/// Sockets of the DNS server, bound before anything else begins.
 pub(super) struct Bound(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
 
 impl Bound {
@@ -93,7 +93,7 @@ impl Bound {
     }
 }
 
-/// What a successor is told of a socket: its role, its address, itself.
+/// Socket for a successor: its role, its address, itself.
 pub(super) type Lent = (&'static str, io::Result<SocketAddr>, io::Result<OwnedFd>);
 
 /// The roles of the two sockets.
@@ -123,13 +123,13 @@ pub(super) struct Dns {
     services: RefCell<Vec<voile_dns::Service>>,
 }
 
-/// What the mesh knows, as far as it was asked.
+/// Names of the mesh, as far as they were asked for.
 struct Known {
     shared: Arc<Mutex<Shared>>,
     client: XdsClient,
     /// Told after every response of the control plane.
     heard: Arc<Notify>,
-    /// How long a service may go unused.
+    /// Time that a service may go unused.
     idle: Rc<Cell<Duration>>,
     /// Names asked of the control plane, as clients last asked for each.
     asked: RefCell<Asked>,
@@ -189,7 +189,7 @@ impl Dns {
             .for_each(voile_dns::Service::stop);
     }
 
-    /// Whether every question is answered.
+    /// Returns true if no question is open.
     pub(super) fn is_idle(&self) -> bool {
         self.services
             .borrow()
@@ -213,7 +213,8 @@ impl Dns {
 }
 
 impl Known {
-    /// What a name means; asks the control plane if nobody did yet. `None` when it does not say in time.
+    /// Meaning of a name; the first caller asks the control plane. `None` if the answer does not come in
+    /// time.
     async fn meaning(self: &Rc<Self>, host: &str) -> Option<Meaning> {
         let name = search_name(host);
         self.ask(&name);
@@ -264,7 +265,7 @@ impl Known {
     }
 }
 
-/// How long a name may go unused.
+/// Time that a name may go unused.
 fn unused_for(idle: Duration) -> Duration {
     idle.saturating_mul(PATIENT)
         .max(Duration::from_secs(TTL_SECONDS.into()))
@@ -284,7 +285,8 @@ async fn sweep(known: Weak<Known>) {
     }
 }
 
-/// What whoever answers sees of it. Below `svc` of the cluster's domain the mesh alone knows who there is.
+/// View of the DNS server on the mesh's names. Below `svc` of the cluster's domain only the mesh decides
+/// which names exist.
 struct Door(Rc<Known>);
 
 impl Names for Door {

@@ -47,7 +47,7 @@ pub(super) type StartDns = Box<dyn FnOnce() -> io::Result<Rc<dns::Dns>>>;
 pub(super) struct Doors {
     control: Rc<RefCell<Control>>,
     ending: Rc<Ending>,
-    /// Where a successor finds us.
+    /// Path of the socket for a successor.
     path: Option<PathBuf>,
     pages: Option<Pages>,
     predecessor: Option<Predecessor>,

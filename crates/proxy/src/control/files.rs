@@ -1,6 +1,6 @@
-//! Reads the files of this machine that the configuration names, and looks at them again as long as it does. They are read and not
-//! watched: what stands behind a path may be links into other folders, or another machine's disk, which tells nobody of changes.
-//! Where no file is named nothing wakes up.
+//! Reads the local files that the configuration names, again and again while it names them. The files are polled and not watched:
+//! a path may lead through links into other folders, or to a remote disk, which report no changes. Without named files this
+//! module never wakes up.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -14,7 +14,8 @@ use rustix::fs::OFlags;
 use super::state::Control;
 use crate::registry::files::{Content, Read};
 
-/// How long a change may go unseen: certificates live for hours, and a look costs some reads of the page cache.
+/// Longest time that a change may go unseen: certificates live for hours, and a look costs some reads of the
+/// page cache.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The largest file that is read: a thousand authorities take less.
 const MAX_FILE_BYTES: u64 = 4 << 20;

@@ -1,5 +1,5 @@
-//! What is followed because traffic needs it, and when each was last known to be used. Pure: whether something is used now is
-//! asked of workers, and time is an argument. Nothing is looked at while nothing is followed.
+//! Subscriptions that traffic needs, with the time of their last known use. Pure: workers report the present use, and time is
+//! an argument. Without subscriptions nothing is checked.
 //!
 //! ```text
 //! begin ─▶ followed ─▶ look: used since the last look? ─┬─ yes ─▶ followed
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// each.
 const LOOKS: u32 = 4;
 
-/// See the module. What is not used for the idle time is let go after one to two and a quarter of it.
+/// See the module. An unused subscription ends after one to two and a quarter times the idle time.
 #[derive(Debug)]
 pub(super) struct Followed<K> {
     /// When each began, or was last found to have been used.
@@ -93,7 +93,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(300);
 
-    /// What happens at which second.
+    /// Events of the test, by second.
     enum Event {
         Begin(u8),
         Use(u8),
@@ -148,7 +148,7 @@ mod tests {
         // Called once: one look finds the call, the next none, and that was the last.
         assert_eq!(run(&[(0, Begin(1))], day), (vec![(600, 1)], 2));
         assert_eq!(run(&[], day), (vec![], 0));
-        // What is used stays, what is held open stays.
+        // Used ones stay, and so do those that are held open.
         let uses: Vec<(u64, Event)> = (1..100).map(|n| (n * 290, Use(1))).collect();
         let mut all = vec![(0, Begin(1))];
         all.extend(uses);

@@ -1,4 +1,4 @@
-//! What a sidecar, gateway or waypoint hands over to its successor: its pages, DNS and every listener.
+//! Handover of a sidecar, gateway or waypoint to its successor: its pages, DNS and every listener.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,7 +19,7 @@ pub(super) struct Served {
     pub(super) sockets: Pages,
 }
 
-/// What the old process needs to hand over.
+/// Parts that the old process needs for the handover.
 pub(super) struct Holder {
     pub(super) control: Rc<RefCell<Control>>,
     pub(super) ending: Rc<Ending>,

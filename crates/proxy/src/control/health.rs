@@ -1,5 +1,5 @@
-//! Whether the application is well, as the probe of its WorkloadGroup asks: the control plane says what is asked, and is told what
-//! comes of it. What counts is pure; asking blocks, so it is done on a thread of its own.
+//! Health of the application, by the probe of its WorkloadGroup. The control plane sends the probe and receives the result.
+//! Counting is pure; probing blocks, so a thread of its own does it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use voile_xds::wire::HealthProbe;
 struct Counted {
     successes: u32,
     failures: u32,
-    /// What was told last.
+    /// Last reported result.
     well: Option<bool>,
 }
 
@@ -26,7 +26,7 @@ impl Counted {
         }
     }
 
-    /// What is to be told after one more answer, if that is news.
+    /// Counts one more answer; returns the result to report, if it changed.
     fn heard(&mut self, probe: &Probe, good: bool) -> Option<bool> {
         (self.successes, self.failures) = match good {
             true => (self.successes.saturating_add(1), 0),
@@ -42,7 +42,7 @@ impl Counted {
     }
 }
 
-/// How the application is reached, and what may be run beside it.
+/// Access to the application, and permission to run programs beside it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
     /// The mark of connections that the kernel leaves alone.

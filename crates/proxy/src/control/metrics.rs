@@ -16,7 +16,7 @@ use crate::rate_limits::RateLimits;
 use crate::registry::Findings;
 use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
-/// How long a worker may take to answer a scrape before the page goes out without it.
+/// Timeout of a worker's answer to a scrape; then the page goes out without it.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn page(control: &RefCell<Control>) -> String {
@@ -46,7 +46,7 @@ pub(super) async fn page(control: &RefCell<Control>) -> String {
     scrape.render()
 }
 
-/// What Telemetry's overrides make of Istio's metrics.
+/// Changes of Istio's metrics by Telemetry's overrides.
 fn projection(control: &Control) -> Projection {
     let mut projection = Projection::default();
     let Some(plan) = &control.published else {
@@ -339,7 +339,7 @@ fn own(control: &Control) -> Vec<Family> {
     families
 }
 
-/// What is followed because traffic needs it.
+/// Metrics of subscriptions that traffic needs.
 fn followed(control: &Control) -> [Family; 4] {
     [
         Family::single(
@@ -369,7 +369,7 @@ fn followed(control: &Control) -> [Family; 4] {
     ]
 }
 
-/// What HealthChecks found.
+/// Metrics of HealthChecks.
 fn asked(all: &[Findings]) -> [Family; 2] {
     let cluster = |one: &Findings| ("cluster", one.cluster.clone());
     let standings = |one: &Findings| {
@@ -410,7 +410,7 @@ pub(super) fn word(standing: Standing) -> &'static str {
     }
 }
 
-/// What became of requests that RateLimits count.
+/// Metrics of RateLimits.
 fn limited(limits: Option<&RateLimits>) -> [Family; 2] {
     let family = |name, help, which: usize| Family {
         name,

@@ -64,14 +64,14 @@ use shutdown::Ending;
 use sockets::Direction;
 use state::{Control, Shared};
 
-/// What a proxy needs to begin.
+/// Settings of a proxy.
 #[derive(Debug)]
 pub struct Options {
     /// `namespace/name` of the workload it stands for.
     pub workload: String,
     /// The group by which it joins the mesh; without it the mesh says who it is.
     pub membership: Option<Membership>,
-    /// Whether programs may be run that the group's probe names.
+    /// True if programs may be run that the group's probe names.
     pub exec_probes: bool,
     /// `https://host:port` of each control plane: any will do.
     pub control: Vec<String>,
@@ -89,29 +89,29 @@ pub struct Options {
     pub readiness: SocketAddr,
     /// Threads that carry traffic.
     pub workers: usize,
-    /// How long requests in flight may take at shutdown.
+    /// Time that requests in flight may take at shutdown.
     pub drain_timeout: Duration,
-    /// Where DNS is answered, if it is.
+    /// Address of the DNS server, if there is one.
     pub dns: Option<SocketAddr>,
-    /// Who knows the names outside the mesh.
+    /// Resolver of names outside the mesh.
     pub resolver: Outside,
-    /// How long they may take when another process serves in our place.
+    /// Time that requests in flight may take after a handover to another process.
     pub handover_drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
     pub handover: Option<PathBuf>,
-    /// What the proxy carries at most.
+    /// Limits of the proxy.
     pub limits: Limits,
-    /// How long what is not used any more is followed; `None` leaves it to the configuration.
+    /// Time after which an unused subscription ends; `None` leaves it to the configuration.
     pub service_idle: Option<Duration>,
     /// Changes the log's level.
     pub log: Option<Level>,
-    /// Where the kernel redirects connections; `None` where it does not.
+    /// Addresses of redirected connections; `None` without redirection.
     pub capture: Option<Capture>,
-    /// What may be asked of the application on the metrics port.
+    /// Probes of the application that the metrics port serves.
     pub probers: Probers,
-    /// Whether it is a gateway: nothing is behind it, and it takes what comes from outside.
+    /// True for a gateway: no workload is behind it, and it takes connections from outside.
     pub gateway: bool,
-    /// Whether it is a waypoint: it takes tunnels for what is behind it, and nothing else.
+    /// True for a waypoint: it takes tunnels to its destinations, and nothing else.
     pub waypoint: bool,
 }
 
@@ -120,11 +120,11 @@ pub struct Options {
 pub struct Membership {
     /// The group's name, in the workload's namespace.
     pub group: String,
-    /// Where the workload is reached.
+    /// Address of the workload.
     pub address: IpAddr,
 }
 
-/// Who knows the names outside the mesh.
+/// Resolver of names outside the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outside {
     /// The servers of `/etc/resolv.conf`.
@@ -135,14 +135,15 @@ pub enum Outside {
     Nowhere,
 }
 
-/// Where the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's, too.
+/// Addresses to which the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's,
+/// too.
 #[derive(Debug, Clone, Copy)]
 pub struct Capture {
-    /// What the application calls (15001).
+    /// Outbound connections of the application (15001).
     pub outbound: SocketAddr,
-    /// What calls the application (15006).
+    /// Inbound connections to the application (15006).
     pub inbound: SocketAddr,
-    /// Where node proxies and other sidecars call it through tunnels (15008), which nobody redirects.
+    /// Tunnels of node proxies and other sidecars to the application (15008), which are not redirected.
     pub tunnels: SocketAddr,
     /// The application is called from its client's own address.
     pub keeps_source: bool,
@@ -181,10 +182,11 @@ impl From<HandoverError> for RunError {
     }
 }
 
-/// How long a service, a host name or a caller is followed that is not used any more, unless somebody says otherwise. Asking
-/// again costs a round trip to the control plane (milliseconds) and the handshakes of new connections; following costs some
-/// kilobytes, and each of its changes a push. Jobs that run every minute or few keep what they use, and what ran at a start,
-/// once, or in another release, goes. It is above the 30 s that our DNS answers last and the 60 s that idle connections do.
+/// Time after which the subscription to an unused service, host name or caller ends, by default. Asking again costs a round
+/// trip to the control plane (milliseconds) and the handshakes of new connections. A subscription costs some kilobytes, and
+/// a push for each of its changes. Jobs that run every minute or few keep their subscriptions; those of a start, of a single
+/// use or of another release end. The time is above the 30 s that our DNS answers last and the 60 s that idle connections
+/// do.
 const SERVICE_IDLE: Duration = Duration::from_mins(5);
 
 /// Most workers anybody may ask for.
@@ -430,7 +432,7 @@ fn start_workers(
     Ok((handles, threads))
 }
 
-/// What we say of ourselves, in the words of Istio's agent.
+/// Node of the discovery stream, in the terms of Istio's agent.
 fn node(namespace: &str, name: &str, membership: Option<&Membership>) -> Node {
     let text = |text: &str| Value {
         kind: Some(Kind::StringValue(text.to_owned())),
@@ -531,7 +533,7 @@ async fn control(
     Ok(control.borrow_mut().end_recording())
 }
 
-/// Who is told how the application is to be asked whether it is well.
+/// Sender of the application's health probe.
 type AskForHealth = watch::Sender<Option<HealthProbe>>;
 
 /// Asks the application how it is, as the configuration will say.
@@ -563,7 +565,7 @@ fn client_settings(options: &Options) -> ClientSettings {
     }
 }
 
-/// What listens already, or was inherited.
+/// Sockets that listen already, or were inherited.
 fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
     let mut shared = Shared::default();
     shared.registry.asks_revocations = true;

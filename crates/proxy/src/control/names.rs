@@ -103,7 +103,7 @@ impl Control {
         self.name_used(host);
         let known = resolved(self.shared().registry.names.state(host));
         match known {
-            // Whoever asked may have gone meanwhile.
+            // The asking connection may have gone meanwhile.
             Some(known) => drop(answer.send(known)),
             None => {
                 let waiting = self.lookups.waiting.entry(Arc::clone(host)).or_default();
@@ -143,7 +143,7 @@ impl Control {
                 Ok(found) => Ok(found.addresses.as_slice().into()),
                 Err(error) => Err(error.to_string().into()),
             };
-            // Whoever asked may have gone meanwhile.
+            // The asking connection may have gone meanwhile.
             let _ = waiting.send(known);
         }
         if settled.changed {

@@ -1,5 +1,5 @@
-//! Hosts outside of the mesh that clients name, of patterns whose hosts are asked of DNS on demand: resolved when a connection is to be
-//! made. Who answers for a stranger's name is a stranger: nobody of the mesh is called by what he says, nor this host itself.
+//! Hosts outside the mesh, covered by patterns that ask DNS on demand: each is resolved when a client names it and a connection
+//! is to be made. The DNS answer is not trusted: it must never lead to an address of the mesh, nor to this host itself.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ const MAX_HOSTS: usize = 1024;
 const MAX_LOOKUPS: usize = 32;
 /// Hosts that are asked for or wait for that: a client of ever other names waits for none.
 const MAX_WAITING: usize = 1024;
-/// How long a host that could not be resolved is not asked for again.
+/// Pause after a host could not be resolved, before the next question.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -29,11 +29,11 @@ pub(super) struct Outside {
     known: HashMap<Arc<str>, Known>,
     /// Connections that wait for a host's addresses.
     waiting: HashMap<Arc<str>, Vec<oneshot::Sender<Resolved>>>,
-    /// How often any was named.
+    /// Number of times that hosts were named.
     turn: u64,
 }
 
-/// What is known of a host.
+/// Resolution of a host.
 struct Known {
     found: Resolved,
     until: Instant,
@@ -53,7 +53,7 @@ impl Default for Outside {
 }
 
 impl Outside {
-    /// What is known of a host and not yet expired.
+    /// Resolution of a host, if it has not expired.
     fn named(&mut self, host: &str, now: Instant) -> Option<Resolved> {
         self.turn += 1;
         let known = self.known.get_mut(host)?;
@@ -99,7 +99,7 @@ impl Control {
     pub(super) fn resolve_outside(&mut self, host: &Arc<str>, answer: oneshot::Sender<Resolved>) {
         let outside = &mut self.lookups.outside;
         if let Some(known) = outside.named(host, Instant::now()) {
-            // Whoever asked may have gone meanwhile.
+            // The asking connection may have gone meanwhile.
             return drop(answer.send(self.led_outside(host, known)));
         }
         if let Some(others) = outside.waiting.get_mut(host) {
@@ -121,7 +121,7 @@ impl Control {
         let waiting = outside.waiting.remove(host).unwrap_or_default();
         let led = self.led_outside(host, found);
         for one in waiting {
-            // Whoever asked may have gone meanwhile.
+            // The asking connection may have gone meanwhile.
             let _ = one.send(led.clone());
         }
     }

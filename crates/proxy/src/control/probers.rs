@@ -21,13 +21,13 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// Kubernetes' `timeoutSeconds` where it is not said.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What may be asked of the application, by path: the value of `ISTIO_KUBE_APP_PROBERS`.
+/// Probes of the application, by path: the value of `ISTIO_KUBE_APP_PROBERS`.
 #[derive(Debug, Clone)]
 pub struct Probers {
     by_path: Arc<BTreeMap<String, Prober>>,
     /// Room for questions.
     room: Arc<Semaphore>,
-    /// What tells our connections from others, where the kernel redirects.
+    /// Mark of our connections, so that the kernel does not redirect them.
     mark: Option<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! Everything that takes logs and spans: files with their threads, and tasks that send to services. What the
-//! configuration still wants stays as it is, so that an edit loses no line.
+//! Writers of logs and spans: files with their threads, and tasks that send to collectors. Writers that the
+//! configuration still wants stay as they are, so that an edit loses no line.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::collector::Collected;
 use crate::plan::{Plan, ServicePlan};
 use crate::recording::{Recording, Recordings, SideRecording, Tracer};
 
-/// How long a process that ends waits for collectors.
+/// Time that an ending process waits for collectors.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 
-/// What makes two span exporters the same one.
+/// Key of a span exporter.
 #[derive(PartialEq, Eq, Hash)]
 struct SpanRoute {
     collector: Collector,
@@ -54,7 +54,7 @@ pub(super) struct Recorders {
     sent: (u64, u64),
 }
 
-/// What is left to wait for when everybody who records is gone.
+/// Writers that remain to be waited for after the workers have ended.
 #[derive(Default)]
 pub(super) struct Remains {
     writing: Vec<Writing>,
@@ -102,7 +102,7 @@ impl Recorders {
         }
     }
 
-    /// What workers obey from now on.
+    /// Follows a plan; returns the settings of the workers.
     pub(super) fn follow(&mut self, plan: &Plan, origin: Origin) -> Recordings {
         let mut new = Following {
             plan,
@@ -294,7 +294,7 @@ impl Recorders {
         std::mem::take(&mut self.remains)
     }
 
-    /// What was dropped, and what reached a collector.
+    /// Metrics: records that were dropped, and records that reached a collector.
     pub(super) fn families(&self) -> Vec<Family> {
         let files: u64 = self.files.values().map(FileLog::dropped).sum();
         let logs: u64 = self.logs.values().map(|log| log.records.dropped()).sum();
@@ -336,7 +336,7 @@ impl Recorders {
     }
 }
 
-/// What those dropped that are no longer wanted.
+/// Number of records that the removed writers dropped.
 fn unkept<K: Eq + std::hash::Hash, V>(
     before: &HashMap<K, V>,
     now: &HashMap<K, V>,

@@ -15,7 +15,7 @@ use super::dns::Dns;
 use super::state::Control;
 use crate::worker::ToWorker;
 
-/// How often a draining proxy looks whether everybody left.
+/// Interval in which a draining proxy checks if all connections have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Somebody asked over the admin port to end.

@@ -29,7 +29,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// Whether its sockets are there whatever the configuration says.
+    /// Returns true if its sockets exist whatever the configuration says.
     pub(super) fn is_captured(self) -> bool {
         matches!(
             self,
@@ -62,7 +62,7 @@ impl Direction {
         }
     }
 
-    /// What follows an address where a failure is told of.
+    /// Suffix of an address in error messages.
     fn over(self) -> &'static str {
         match self {
             Self::Datagrams => " over UDP",
@@ -71,7 +71,7 @@ impl Direction {
     }
 }
 
-/// What makes a listener the same one over edits.
+/// Key of a listener over edits.
 pub(super) type Key = (Direction, SocketAddr);
 
 /// A listener that is wanted.
@@ -86,7 +86,7 @@ pub(super) struct Entry {
     pub(super) serving: Option<Serving>,
 }
 
-/// Whether a port of HTTP/3 is open: it is as long as there are connections, wanted or not.
+/// Alive while an HTTP/3 port is open, which it is as long as it has connections, wanted or not.
 pub(super) type Serving = Weak<()>;
 
 impl Entry {
@@ -101,7 +101,7 @@ impl Entry {
     }
 }
 
-/// How far it has come.
+/// State of a listener's socket.
 #[derive(Debug)]
 pub(super) enum Socket {
     /// Bound, nobody accepts yet.
@@ -116,11 +116,11 @@ pub(super) enum Socket {
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     pub(super) entries: BTreeMap<Key, Entry>,
-    /// What a predecessor left us.
+    /// Sockets of a predecessor.
     pub(super) inherited: Inherited,
-    /// Whether a successor may ask for our sockets.
+    /// True if a successor may ask for our sockets.
     pub(super) lends: bool,
-    /// Whether the process before us still serves: until it does not, nothing is accepted.
+    /// True while the previous process still serves; nothing is accepted until it ends.
     pub(super) awaits: bool,
     next: u32,
     retry: Option<Instant>,
@@ -144,7 +144,7 @@ impl Sockets {
         self.entries.insert((direction, address), entry);
     }
 
-    /// Binds what is new and names what cannot be bound. What is no longer wanted stays until [`Sockets::retain`].
+    /// Binds new sockets and returns the failures by name. Unwanted sockets stay until [`Sockets::retain`].
     pub(super) fn want(
         &mut self,
         wanted: impl Iterator<Item = (Direction, SocketAddr, Arc<str>)>,
@@ -223,7 +223,7 @@ impl Sockets {
     }
 }
 
-/// What a predecessor left us, or a socket of our own.
+/// Takes a predecessor's socket, or binds a new one.
 pub(super) fn bind(inherited: &mut Inherited, direction: Direction, address: SocketAddr) -> Socket {
     let role = direction.role();
     let bound = match (direction, inherited.find(role, address)) {

@@ -1,5 +1,5 @@
-//! What the control thread knows and decides: which resources to ask for, when the state is closed and goes to the
-//! workers, which sockets accept.
+//! State and decisions of the control thread: subscriptions, the moment when a closed state goes to the workers,
+//! and the sockets that accept.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,8 @@ use crate::worker::{FromWorker, ToWorker};
 /// Endpoints found unwell that the control plane is told of, for people: more are counted.
 const MAX_FINDINGS: usize = 100;
 
-/// What the discovery stream's handler changes. Locked only on the control thread, and never held over a wait.
+/// State that the discovery stream's handler changes. Locked only on the control thread, and never held over a
+/// wait.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) registry: Registry,
@@ -119,14 +120,14 @@ pub(super) struct Control {
     pub(super) files_next: Option<Instant>,
     /// Policies and keys that the configuration names, by type.
     named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
-    /// What was revoked when our own certificate was last looked at.
+    /// Revocation lists at the last check of our own certificate.
     revocations: Arc<Revocations>,
     pub(super) strangers: Strangers,
-    /// How long what is not used any more is followed.
+    /// Time after which an unused subscription ends.
     pub(super) service_idle: Rc<Cell<Duration>>,
     /// The same, where the command line says so.
     own_service_idle: Option<Duration>,
-    /// How the application is asked whether it is well.
+    /// Sender of the application's health probe.
     health_probe: AskForHealth,
 }
 
@@ -239,7 +240,7 @@ impl Control {
         });
     }
 
-    /// Whether policies are being compiled before the state can be published.
+    /// Returns true if policies are being compiled before the state can be published.
     fn compiles(&mut self) -> bool {
         if self.compiler.is_busy() {
             return true;
@@ -344,7 +345,7 @@ impl Control {
             self.client
                 .unsubscribe(type_url::ADDRESS, gone.iter().cloned());
             let mut shared = self.shared();
-            // What a captured destination needs stays; the control plane goes on telling of it.
+            // A service that a captured destination needs stays; its subscription continues.
             for name in gone.iter().filter(|name| !policies.contains(*name)) {
                 shared.registry.forget_service(name);
             }
@@ -386,7 +387,7 @@ impl Control {
         }
     }
 
-    /// Whom handshakes believe: the configuration's trust domain and its other names.
+    /// Sets the trust of handshakes: the configuration's trust domain and its other names.
     fn trust(&mut self) {
         if let Some(held) = &self.shared().registry.configuration {
             self.store
@@ -402,8 +403,8 @@ impl Control {
         self.replace_revoked(&lists);
     }
 
-    /// A certificate of our own that is taken back is of no use any more: a new one is asked for, for new keys. Whoever has
-    /// the old keys cannot do the same, since the authority does not take a revoked certificate as a proof.
+    /// Replaces our own certificate if it is revoked: asks for a new one, for new keys. A thief of the old keys cannot do
+    /// the same, since the authority does not accept a revoked certificate as a proof.
     fn replace_revoked(&mut self, lists: &Arc<Revocations>) {
         if self.revocations == *lists {
             return;
@@ -541,7 +542,7 @@ impl Control {
         }
     }
 
-    /// What is left to wait for when everybody who logs is gone.
+    /// Writers that remain to be waited for after the workers have ended.
     pub(super) fn end_recording(&mut self) -> Remains {
         self.recorders.end()
     }
@@ -579,7 +580,7 @@ impl Control {
             FromWorker::Stranger(address) => self.ask_for(address),
             FromWorker::Destination(to) => self.ask_destination(to),
             FromWorker::Found => self.tell_findings(),
-            // What takes time is not for here.
+            // Another task does this, since it takes time.
             FromWorker::MemoryShort | FromWorker::Emptied => {}
             FromWorker::Overdue(to) => self.decide_destination(to),
             FromWorker::Used(host) => self.name_used(&host),

@@ -24,7 +24,7 @@ const MADE_ROOM: usize = MAX_STRANGERS / 16;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
-    /// What was told of each.
+    /// Answers, by address.
     told: BTreeMap<IpAddr, Option<Option<Peer>>>,
     pub(super) followed: Followed<IpAddr>,
     /// Let go so far.
@@ -32,7 +32,7 @@ pub(super) struct Strangers {
 }
 
 impl Strangers {
-    /// Whether labels are asked for by this address.
+    /// Returns true if labels are asked for by this address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.told.contains_key(&address)
     }
@@ -41,13 +41,13 @@ impl Strangers {
         self.told.len()
     }
 
-    /// How many were let go so far.
+    /// Number of addresses let go so far.
     pub(super) fn let_go(&self) -> u64 {
         self.let_go
     }
 }
 
-/// What workers are told of a workload, and who it must prove to be.
+/// Peer of a workload, for workers, with the identity that it must prove.
 fn known(workload: &Workload) -> Peer {
     let identity = workload.identity.as_ref();
     Peer {
@@ -131,7 +131,7 @@ impl Control {
         }
         self.client.unsubscribe(type_url::ADDRESS, unwanted);
         let gone: Arc<BTreeSet<IpAddr>> = Arc::new(gone.into_iter().collect());
-        // Whoever meets one of them just now asks again.
+        // A worker that meets one of them just now asks again.
         self.dispatcher
             .broadcast(|| ToWorker::Strangers(Arc::clone(&gone)));
         gone.len()
