@@ -1,5 +1,5 @@
-//! What a route does to requests besides sending them on, compiled: redirects and answers, rewrites, headers, faults, CORS. Pure;
-//! chance is an argument. In the order of Istio's proxies: fault (delay, then abort), CORS, then what the route itself answers or
+//! Actions of a route other than forwarding, compiled: redirects and direct responses, rewrites, headers, faults, CORS. Pure;
+//! chance is an argument. The order is that of Istio's proxies: fault (delay, then abort), CORS, then the route's own response or
 //! changes.
 
 use std::borrow::Cow;
@@ -24,11 +24,11 @@ pub(crate) struct Actions {
     cors: Option<Arc<Cors>>,
     /// By the number of the destination's share; of a route that answers there is one.
     edits: Vec<Edits>,
-    /// Where copies go, as numbers of targets.
+    /// Destinations of mirrored copies, as numbers of targets.
     pub(crate) mirrors: Vec<(Share, usize)>,
 }
 
-/// What becomes of headers by one way: the destination's edits, then the route's.
+/// Header edits of one destination: the destination's, then the route's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edits {
     /// Names of the request's that do not go on.
@@ -36,22 +36,22 @@ pub(crate) struct Edits {
     /// Complete lines that go on.
     pub(crate) lines: Vec<u8>,
     authority: Option<Box<str>>,
-    /// What becomes of the answer's, in order.
+    /// Amendments of the response's headers, in order.
     pub(crate) amends: Vec<Amendment>,
 }
 
-/// What goes on of one request that is not what came.
+/// Parts of the forwarded request that differ from the received one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Path and query.
     pub(crate) path: Option<Box<str>>,
     /// The authority.
     pub(crate) authority: Option<Box<str>>,
-    /// What a page of another origin is told beside the answer.
+    /// CORS fields that are added to the response.
     pub(crate) cors: Vec<CorsField>,
 }
 
-/// What a request is answered without asking anybody.
+/// Response that the proxy gives itself, without an upstream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answered {
     pub(crate) status: u16,
@@ -124,7 +124,8 @@ impl Edits {
     }
 }
 
-/// What a page is told, as changes of an answer's head: in place of what it said itself, but for `vary`, which others add to.
+/// CORS fields as amendments of a response's head. They replace the upstream's own fields, except `vary`, to which they are
+/// added.
 pub(crate) fn cors_amendments(fields: &[CorsField]) -> impl Iterator<Item = Amendment> + '_ {
     fields.iter().map(|(name, value)| Amendment {
         name: (*name).into(),
@@ -137,7 +138,7 @@ pub(crate) fn cors_amendments(fields: &[CorsField]) -> impl Iterator<Item = Amen
 }
 
 impl Actions {
-    /// What a route says; none if nothing.
+    /// Actions of a route; `None` if it has none.
     pub(crate) fn of(route: &Route, mirrors: Vec<(Share, usize)>) -> Option<Self> {
         let weighted = route.destinations.iter().filter(|to| to.weight > 0);
         let mut edits: Vec<Edits> = weighted
@@ -166,18 +167,18 @@ impl Actions {
         (!nothing).then_some(made)
     }
 
-    /// What becomes of headers by one way, if anything does.
+    /// Header edits of one destination, if any.
     pub(crate) fn edits(&self, share: usize) -> Option<&Edits> {
         self.edits.get(share).filter(|edits| !edits.is_empty())
     }
 
-    /// How long a request waits first; `random` is uniform.
+    /// Delay of a request; `random` is uniform.
     pub(crate) fn delay(&self, random: impl FnOnce() -> u64) -> Option<Duration> {
         let delay = self.delay.filter(|delay| delay.share.takes(random()))?;
         Some(delay.fixed)
     }
 
-    /// What becomes of a request that waited, of whose path a prefix matched so much. `listener` is the port that was called.
+    /// Decides on a request after its delay. `matched` is the length of the matched path prefix, `listener` the called port.
     pub(crate) fn decide(
         &self,
         request: &(impl Request + ?Sized),
@@ -222,7 +223,7 @@ impl Actions {
         Ok(changes)
     }
 
-    /// What becomes of an answer's headers by one way, our own included.
+    /// Amendments of a response's headers for one destination; local replies get them, too.
     fn amends(&self, share: usize) -> &[Amendment] {
         self.edits(share).map_or(&[][..], |edits| &edits.amends)
     }

@@ -1,5 +1,5 @@
-//! The policies that hold for our workload, compiled: one answer for all workers, read and never changed. What they ask
-//! about a request that is not simply there (its path as it goes on, its first client's address) is made here.
+//! Authorization policies of our workload, compiled once for all workers and never changed. Derived attributes of a
+//! request (its normalized path, its first client's address) are made here.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,7 +24,7 @@ struct Compiled {
     engine: Engine,
     normalization: PathNormalization,
     trusted_proxies: u32,
-    /// Whom enforced CUSTOM policies ask; none where there are none, and where several are named.
+    /// Provider of the enforced CUSTOM policies; none without such policies, or if they name several.
     provider: Option<Arc<str>>,
 }
 
@@ -88,12 +88,13 @@ impl Authorization {
         }))
     }
 
-    /// Whom CUSTOM policies ask, if they all ask the same.
+    /// Provider of the CUSTOM policies, if all name the same.
     pub(crate) fn provider(&self) -> Option<&Arc<str>> {
         self.0.provider.as_ref()
     }
 
-    /// What the policies say; of what is no longer as it `came`, CUSTOM rules are asked in both readings.
+    /// Decides by the policies. If the request no longer matches `came`, CUSTOM rules are evaluated in both
+    /// readings.
     pub(crate) fn decide(&self, facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
         self.0.engine.decide_with(facts, came)
     }

@@ -1,5 +1,5 @@
-//! What a proxy would do with a request, for those who want to know without a proxy: the comparison of our routes with those of
-//! others. What decides is what decides in a proxy, from the bytes of a request's head to the table.
+//! Route decision for a request without a running proxy, used to compare our routes with those of other proxies. It uses the
+//! proxy's own code, from the bytes of a request's head to the route table.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub struct Foretold {
     port: Port,
 }
 
-/// What becomes of a request.
+/// Route of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lot<'a> {
     /// The name of the route that it takes.
     pub route: &'a str,
-    /// Where it may go by that: clusters by Istio's names, or what is missing there.
+    /// Possible destinations: clusters by Istio's names, or the missing destination.
     pub to: Vec<Result<String, &'a str>>,
 }
 
@@ -37,10 +37,9 @@ impl Foretold {
         Ok(Self { routes, port })
     }
 
-    /// What becomes of a request with this HTTP/1.1 head; `None` where no route takes it.
+    /// Route of a request with this HTTP/1.1 head; `None` if no route takes it.
     ///
-    /// # Errors
-    /// It is no request.
+    /// # Errors The head is no request.
     pub fn of(&self, head: &[u8]) -> Result<Option<Lot<'_>>, String> {
         let mut index = RequestIndex::default();
         match index.parse(head) {

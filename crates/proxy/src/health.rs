@@ -1,5 +1,5 @@
-//! What all workers of a proxy know together of a destination: which endpoints answer badly, and how much is under way. Made by
-//! the control thread and part of a plan, so that every worker holds the same; carried on when endpoints come and go.
+//! Health of a destination that all workers of a proxy share: endpoints that answer badly, and the load in flight. The control
+//! thread makes it as a part of the plan, so that every worker has the same one. It survives changes of the endpoints.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,21 +19,21 @@ use voile_traffic::{
 };
 use voile_xds::wire::HealthCheck;
 
-/// Who of a destination is not asked for traffic: whoever answers it badly, and whoever is found unwell by asking.
+/// Ejected endpoints of a destination: by outlier detection, and by health checks.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// None where nobody is put out for bad answers.
     pub(crate) policy: Option<OutlierPolicy>,
-    /// Who is watched, in the order of the plan.
+    /// Watched endpoints, in the order of the plan.
     pub(crate) endpoints: Vec<SocketAddr>,
     outliers: Option<Outliers>,
-    /// How they are asked; none where nobody asks.
+    /// Health checks; none without a HealthCheck.
     pub(crate) checks: Option<Checks>,
     /// Changes whenever somebody is put out.
     changes: AtomicU64,
 }
 
-/// How a destination's endpoints are asked, and what came of it.
+/// Health checks of a destination's endpoints, and their results.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) said: Arc<HealthCheck>,
@@ -43,15 +43,15 @@ pub(crate) struct Checks {
     pub(crate) tally: Arc<Tally>,
 }
 
-/// What is known of one endpoint.
+/// Health record of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct CheckRecord {
     checked: Checked,
-    /// What was wrong the last time, while it is; for people.
+    /// Last failure, while it lasts; for people.
     why: Mutex<Option<Box<str>>>,
 }
 
-/// What asking a port of a service came to.
+/// Results of the health checks of a service port.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Changes whenever somebody takes traffic again, or no more.
@@ -73,7 +73,7 @@ impl CheckRecord {
         self.checked.standing()
     }
 
-    /// What was wrong the last time.
+    /// Last failure.
     pub(crate) fn why(&self) -> Option<Box<str>> {
         self.said().clone()
     }
@@ -104,7 +104,8 @@ impl Checks {
         }
     }
 
-    /// Whether the caller is to ask now, and nobody else; else when somebody is.
+    /// Claims the check of an endpoint for the calling worker. An error is the time until the next check is
+    /// due.
     pub(crate) fn claim(&self, place: usize, now: Duration, lot: u64) -> Result<(), Duration> {
         self.records[place].checked.claim(&self.policy, now, lot)
     }
@@ -155,20 +156,20 @@ impl Watch {
         }
     }
 
-    /// Whether an endpoint is not to be asked now.
+    /// Returns true if an endpoint receives no traffic now.
     pub(crate) fn is_out(&self, place: u32, now: Duration) -> bool {
         let place = place as usize;
         let unwell = |checks: &Checks| checks.records[place].checked.is_unwell();
         self.is_put_out(place, now) || self.checks.as_ref().is_some_and(unwell)
     }
 
-    /// Whether it is out for answering badly.
+    /// Returns true if outlier detection ejected the endpoint.
     fn is_put_out(&self, place: usize, now: Duration) -> bool {
         let outliers = self.outliers.as_ref();
         outliers.is_some_and(|outliers| outliers.is_out(place, now))
     }
 
-    /// How many are out for answering badly; none where nobody is put out for that.
+    /// Number of endpoints that outlier detection ejected; `None` without outlier detection.
     pub(crate) fn out(&self, now: Duration) -> Option<usize> {
         let outliers = self.outliers.as_ref();
         outliers.map(|outliers| outliers.out(now))
@@ -194,7 +195,7 @@ impl Watch {
     }
 }
 
-/// How much may be under way to a destination, and who waits for a connection.
+/// Circuit breaker of a destination, and the queue for its connections.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) limits: Limits,
@@ -243,7 +244,8 @@ impl Gate {
 
     /// A connection carries nothing any more, or is gone.
     pub(crate) fn freed(&self) {
-        // Who begins to wait says so before it looks once more, and this is said before anybody is looked for.
+        // A waiting task announces itself before it looks again; this fence comes before waiting tasks are
+        // counted.
         fence(SeqCst);
         // Nobody waits, as a rule, and then nothing is written.
         if self.breaker.used(Resource::Pending) > 0 {

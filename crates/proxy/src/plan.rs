@@ -1,5 +1,5 @@
-//! What a worker obeys: the checked answers of the control plane, joined into one closed state. Nothing in a plan
-//! points at something that is not in it.
+//! Configuration of a worker: the checked answers of the control plane, joined into one closed state. No part of
+//! a plan refers to anything outside it.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -32,11 +32,11 @@ use crate::tokens::Tokens;
 pub(crate) struct ListenerId(pub(crate) u32);
 
 impl ListenerId {
-    /// Where the kernel redirects what the application calls.
+    /// Listener of redirected outbound connections.
     pub(crate) const CAPTURED_OUTBOUND: Self = Self(u32::MAX - 1);
-    /// Where the kernel redirects what calls the application.
+    /// Listener of redirected inbound connections.
     pub(crate) const CAPTURED_INBOUND: Self = Self(u32::MAX - 2);
-    /// Where tunnels of HBONE are taken.
+    /// Listener of HBONE tunnels.
     pub(crate) const TUNNELS: Self = Self(u32::MAX - 3);
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Plan {
     pub(crate) own: Peer,
     pub(crate) inbound: Vec<InboundPlan>,
     pub(crate) outbound: Vec<OutboundPlan>,
-    /// What a gateway takes from outside.
+    /// Listeners of a gateway.
     pub(crate) gateway: Vec<GatewayPlan>,
     /// None where nothing is captured, and then nothing captured is served.
     pub(crate) capture: Option<CapturePlan>,
@@ -57,14 +57,14 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// None where no policy holds.
     pub(crate) authorization: Option<Authorization>,
-    /// Whom its CUSTOM policies ask; none where there are none, or nobody can be asked.
+    /// External service of the CUSTOM policies; none without such policies, or if it cannot be asked.
     pub(crate) authorizer: Option<AuthorizerPlan>,
     /// None where no rule about tokens holds.
     pub(crate) tokens: Option<Tokens>,
     pub(crate) telemetry: Arc<TelemetryPlan>,
     /// None where nothing limits how many requests come.
     pub(crate) rate_limits: Option<Same<RateLimits>>,
-    /// Who counts for several proxies together, as those name them.
+    /// Rate limit services, as the rate limits name them.
     pub(crate) limiters: Vec<LimiterPlan>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct LimiterPlan {
     pub(crate) service: ServicePlan,
 }
 
-/// What is told about the traffic, and the services that take it.
+/// Telemetry settings, and the services of the collectors.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct TelemetryPlan {
     pub(crate) telemetry: Telemetry,
@@ -107,7 +107,7 @@ pub(crate) struct TelemetryPlan {
     pub(crate) collectors: HashMap<Collector, ServicePlan>,
 }
 
-/// What holds for every connection.
+/// Settings of every connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
@@ -115,11 +115,11 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout: Duration,
     pub(crate) header_timeout: Duration,
     pub(crate) source_address: Option<IpAddr>,
-    /// Whether whoever connects in plaintext says by a PROXY header for whom.
+    /// True if plaintext connections begin with a PROXY header that names their client.
     pub(crate) proxy_protocol: bool,
-    /// What becomes of `x-forwarded-client-cert`.
+    /// Mode of `x-forwarded-client-cert`.
     pub(crate) forwards: ForwardClientCertificate,
-    /// What of a client's certificate is told.
+    /// Parts of a client's certificate that are forwarded.
     pub(crate) details: ClientCertificateDetails,
 }
 
@@ -141,10 +141,10 @@ pub(crate) struct OutboundPlan {
     pub(crate) bind: SocketAddr,
     pub(crate) protocol: Protocol,
     pub(crate) services: Vec<ServicePlan>,
-    /// Where requests go that name none of several services, or when there is none.
+    /// Destination of requests that name none of several services, or if there is no service.
     pub(crate) otherwise: Otherwise,
-    /// Whether nobody has this address, so that only a name can tell which service is meant: then not even a lone service
-    /// takes what does not name it.
+    /// True if no service has this address: only a host name selects a service. Then even a single service takes no
+    /// requests that do not name it.
     pub(crate) by_name: bool,
 }
 
@@ -155,23 +155,23 @@ pub(crate) struct GatewayPlan {
     pub(crate) bind: SocketAddr,
     /// Proxies in front whose word in `x-forwarded-for` is believed.
     pub(crate) trusted_proxies: u32,
-    /// How paths are written before they are compared, by policies and by routes.
+    /// Normalization of paths before policies and routes compare them.
     pub(crate) normalization: mesh::PathNormalization,
     pub(crate) servers: Vec<ServerPlan>,
-    /// Whether it takes tunnels, each for one of the servers.
+    /// True if the listener takes tunnels, each for one of the servers.
     pub(crate) waypoint: bool,
-    /// Whether servers of HTTPS are served in HTTP/3 as well.
+    /// HTTP/3 of the HTTPS servers, if enabled.
     pub(crate) http3: Option<Arc<Http3Plan>>,
 }
 
-/// How a listener is served over UDP.
+/// Settings of a listener over UDP.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Http3Plan {
-    /// What clients that came over TCP are told.
+    /// Field that announces HTTP/3 to clients over TCP.
     pub(crate) offered: Arc<Amendment>,
 }
 
-/// How long a client may remember that it is offered, in seconds. Envoy's value.
+/// Time in seconds for which a client may remember the announcement. Envoy's value.
 const OFFERED_FOR: u32 = 86_400;
 
 impl Http3Plan {
@@ -189,10 +189,10 @@ impl Http3Plan {
     }
 }
 
-/// How TLS ends at a gateway.
+/// TLS termination of a gateway.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsPlan {
-    /// Where its certificate comes from, for people.
+    /// Source of its certificate, for people.
     pub(crate) credential: Arc<str>,
     /// None where there is nothing to show: nobody is let in.
     pub(crate) config: Option<Arc<ServerConfig>>,
@@ -210,15 +210,15 @@ impl PartialEq for TlsPlan {
     }
 }
 
-/// What takes some of its connections.
+/// Server that takes some of a gateway's connections.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerPlan {
     /// Names that clients of TLS ask for; `*` is any, and none.
     pub(crate) names: Vec<Arc<str>>,
-    /// How TLS ends; `None` is plaintext, or TLS that ends behind us.
+    /// TLS termination; `None` is plaintext, or TLS passthrough.
     pub(crate) tls: Option<TlsPlan>,
     pub(crate) kind: ServerKind,
-    /// Where they lead: a service for each virtual host, or one for all connections; all of which have routes and no endpoints.
+    /// Destinations: a service for each virtual host, or one for all connections. These services have routes and no endpoints.
     pub(crate) way: OutboundPlan,
     /// Virtual hosts whose clients in plaintext are sent to `https`.
     pub(crate) redirects: HashSet<Arc<str>>,
@@ -229,7 +229,7 @@ pub(crate) struct ServerPlan {
 /// A destination of a waypoint, as tunnels find it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DoorPlan {
-    /// What tunnels ask for.
+    /// Addresses that tunnels ask for.
     pub(crate) called: Vec<SocketAddr>,
     /// The same by name and port, where it has one.
     pub(crate) host: Option<(Arc<str>, u16)>,
@@ -285,7 +285,7 @@ pub(crate) struct CapturePlan {
 pub(crate) struct CapturedPortPlan {
     pub(crate) protocol: Protocol,
     pub(crate) mutual_tls: MutualTls,
-    /// Where the application listens, if not where it was called.
+    /// Address of the application's socket, if it is not the called address.
     pub(crate) endpoint: Option<SocketAddr>,
     pub(crate) service: Option<Service>,
 }
@@ -294,7 +294,7 @@ pub(crate) struct CapturedPortPlan {
 const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
 
 impl CapturePlan {
-    /// What holds for calls to one of our own addresses.
+    /// Plan of calls to one of our own addresses.
     pub(crate) fn inbound(&self, to: SocketAddr) -> InboundPlan {
         let port = self.ports.get(&to.port());
         let undeclared = || {
@@ -321,38 +321,38 @@ pub(crate) struct ServicePlan {
     pub(crate) port: u16,
     /// The part of the service that this is; `None` is the whole.
     pub(crate) subset: Option<Arc<str>>,
-    /// What its servers speak.
+    /// Protocol of the servers.
     pub(crate) protocol: Protocol,
     /// HTTP/1.1 travels to its sidecars as HTTP/2.
     pub(crate) http2_upgrade: bool,
-    /// What a client speaks is spoken on, whatever is declared.
+    /// True if the client's protocol is used upstream, whatever is declared.
     pub(crate) client_protocol: bool,
     pub(crate) authorities: Vec<Arc<str>>,
     pub(crate) endpoints: Vec<EndpointPlan>,
     pub(crate) traffic: TrafficPlan,
     pub(crate) retry: RetryPolicy,
     pub(crate) retry_budget: RetryBudget,
-    /// Where requests to it go instead, if a VirtualService says.
+    /// Routes of the service, if a VirtualService has any.
     pub(crate) routes: Option<Box<RoutesPlan>>,
 }
 
-/// What a DestinationRule says of calls to a destination.
+/// Traffic settings of a DestinationRule for a destination.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct TrafficPlan {
     pub(crate) balance: BalancePlan,
     /// By what requests keep together.
     pub(crate) key: Option<KeySource>,
-    /// Who answers badly or is unwell, as all workers see it; none where nobody looks.
+    /// Ejected endpoints, as all workers see them; none without health checks or outlier detection.
     pub(crate) watch: Option<Same<Watch>>,
-    /// What may be under way, of all workers; none where nothing has a limit.
+    /// Limits of the load in flight, of all workers; none without limits.
     pub(crate) breaker: Option<Same<Gate>>,
-    /// How long a connection may take to come about.
+    /// Connect timeout.
     pub(crate) connect_timeout: Option<Duration>,
-    /// How long nothing may move on an opaque connection.
+    /// Idle timeout of an opaque connection.
     pub(crate) tcp_idle: Option<Duration>,
     pub(crate) keep_alive: Option<KeepAlive>,
     pub(crate) upstream: UpstreamTerms,
-    /// What TLS every endpoint is spoken to in.
+    /// TLS to every endpoint.
     pub(crate) origination: Option<Same<Origination>>,
     /// By which header connections say first for whom they are.
     pub(crate) introduces: Option<proxy_protocol::Version>,
@@ -372,15 +372,15 @@ impl TrafficPlan {
     }
 }
 
-/// How one of a destination's endpoints is chosen.
+/// Load balancing over a destination's endpoints.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct BalancePlan {
     pub(crate) algorithm: Algorithm,
     pub(crate) measure: Measure,
-    /// What a new endpoint gets; all of its share where nothing is said.
+    /// Share of a new endpoint; its full share by default.
     pub(crate) slow_start: Option<SlowStart>,
     pub(crate) spread: Spread,
-    /// Who calls besides us, where zones share what is called.
+    /// Callers besides us, if zones share the endpoints.
     pub(crate) zones: Option<Box<Zones>>,
 }
 
@@ -400,21 +400,22 @@ impl<T> PartialEq for Same<T> {
     }
 }
 
-/// What makes one endpoint dearer than another.
+/// Load measure of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Measure {
-    /// How long its answers take, times what is in flight.
+    /// Latency of its answers, times the requests in flight.
     #[default]
     Latency,
-    /// What is in flight.
+    /// Requests in flight.
     Load,
 }
 
-/// Where requests to a service go. An endpoint that comes or goes changes the targets alone.
+/// Routes of a service. A change of endpoints changes the targets only.
 #[derive(Debug, Clone)]
 pub(crate) struct RoutesPlan {
     pub(crate) compiled: Arc<CompiledRoutes>,
-    /// What the compiled routes lead to, in their order, or what is missing there. Those have no routes of their own.
+    /// Destinations of the compiled routes, in their order, or the missing destination. They have no routes of their
+    /// own.
     pub(crate) targets: Vec<Result<ServicePlan, Arc<str>>>,
 }
 
@@ -427,13 +428,14 @@ impl PartialEq for RoutesPlan {
 /// One workload behind a service port.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct EndpointPlan {
-    /// Where it is; of a name that was never resolved, any address and the port.
+    /// Address of the endpoint; for a name that was never resolved, any address and the port.
     pub(crate) address: SocketAddr,
     /// The name that leads there, where the control plane knows no address.
     pub(crate) name: Option<NamePlan>,
-    /// Who must answer in the mesh's mutual TLS; `None` is anybody. Never empty.
+    /// Identities of which the server must prove one in the mesh's mutual TLS; `None` accepts any server.
+    /// Never empty.
     pub(crate) expected: Option<Vec<Identity>>,
-    /// What TLS is made besides; of most none.
+    /// Further TLS; most endpoints have none.
     pub(crate) origination: Option<Same<Origination>>,
     pub(crate) weight: u32,
     pub(crate) available: bool,
@@ -462,20 +464,21 @@ pub(crate) enum Origination {
 /// The way to another network.
 #[derive(Debug)]
 pub(crate) struct FarPlan {
-    /// Where it is entered, and who must be there: any of these. Never empty.
+    /// Entry gateways of the other network, with their identities: any of these. Never empty.
     pub(crate) gates: Vec<Keeper>,
-    /// What is asked for, there and behind it: the service by its name. Addresses mean something else there.
+    /// Target of the tunnel, at the gateway and behind it: the service by its name. Addresses mean something
+    /// else there.
     pub(crate) called: Arc<str>,
 }
 
 impl Origination {
-    /// Whether it is HBONE.
+    /// Returns true for HBONE.
     pub(crate) fn is_tunnel(&self) -> bool {
         matches!(self, Self::Tunnel | Self::Through(_) | Self::Far(_))
     }
 }
 
-/// What is spoken with a server outside.
+/// TLS with a server outside the mesh.
 pub(crate) struct WorldTls {
     /// Asked for, and what the certificate must have unless other names are said.
     pub(crate) name: ServerName<'static>,
@@ -492,13 +495,13 @@ impl EndpointPlan {
         name.map(|name| &*name.host)
     }
 
-    /// Whether who answers in mutual TLS is a sidecar, and not a node's proxy with the application behind its tunnel.
+    /// Returns true if a sidecar answers in mutual TLS, and not a node proxy with the application behind its tunnel.
     pub(crate) fn is_sidecar(&self) -> bool {
         let tunnelled = |one: &Same<Origination>| one.0.is_tunnel();
         self.expected.is_some() && !self.origination.as_ref().is_some_and(tunnelled)
     }
 
-    /// Whether it is on another network.
+    /// Returns true if the endpoint is on another network.
     pub(crate) fn is_far(&self) -> bool {
         let origination = self.origination.as_ref().map(|Same(one)| &**one);
         matches!(origination, Some(Origination::Far(_)))
@@ -520,7 +523,7 @@ impl std::fmt::Debug for Origination {
     }
 }
 
-/// Where an endpoint stands among the others.
+/// Rank of an endpoint among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Rank {
     /// 0 is asked first.

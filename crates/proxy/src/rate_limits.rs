@@ -1,5 +1,5 @@
-//! The rate limits of our own workload: made by the control thread of what the control plane says, and shared by all workers,
-//! so that a limit is the proxy's and not a worker's. What is counted is carried on when something else is changed.
+//! Rate limits of our own workload. The control thread makes them from the control plane's resources; all workers share them,
+//! so that a limit holds for the proxy and not for each worker. Counts survive edits of other parts.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ pub(crate) struct RateLimits {
     said: Vec<RateLimit>,
     /// Each has its say about every request.
     pub(crate) resources: Vec<Resource>,
-    /// How paths are written before they are compared.
+    /// Normalization of paths before they are compared.
     pub(crate) normalization: PathNormalization,
     /// Proxies in front whose word in `x-forwarded-for` is believed.
     pub(crate) trusted_proxies: u32,
@@ -44,9 +44,9 @@ pub(crate) struct Resource {
     pub(crate) table: RouteTable,
     /// By the numbers that the table gives.
     pub(crate) rules: Vec<Rule>,
-    /// Who counts what rules describe.
+    /// Rate limit service that counts the descriptors.
     pub(crate) global: Option<GlobalLimits>,
-    /// Whose requests it counts, at a waypoint; none is everybody's.
+    /// Hosts whose requests it counts, at a waypoint; empty is all.
     hosts: Vec<Arc<str>>,
 }
 
@@ -54,17 +54,17 @@ pub(crate) struct Resource {
 #[derive(Debug)]
 pub(crate) struct Rule {
     pub(crate) name: Arc<str>,
-    /// What clients are told of all its limits.
+    /// Response field with all its limits.
     pub(crate) policy: String,
     pub(crate) limits: Vec<Held>,
-    /// What who counts for all is told of a request; most rules tell nothing.
+    /// Descriptors for the rate limit service; most rules have none.
     pub(crate) descriptors: Vec<Descriptor>,
-    /// How much a request counts there.
+    /// Hits that a request counts at the rate limit service.
     pub(crate) hits: u32,
     counters: Arc<Counters>,
 }
 
-/// What became of a rule's requests.
+/// Counters of a rule's requests.
 #[derive(Debug, Default)]
 struct Counters {
     /// Requests that it refused.
@@ -79,7 +79,7 @@ impl Rule {
         self.counters.refused.fetch_add(1, Relaxed);
     }
 
-    /// Who counts for all could not say of one more.
+    /// Counts a request that the rate limit service did not answer.
     pub(crate) fn count_unanswered(&self) {
         self.counters.unanswered.fetch_add(1, Relaxed);
     }
@@ -88,13 +88,13 @@ impl Rule {
 /// One limit, and what is counted by it.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// What clients read it is called.
+    /// Name of the limit in response fields.
     name: String,
     by: LimitBy,
     counted: Arc<Counted>,
 }
 
-/// What is counted, and by which limit.
+/// Counted requests, and their limit.
 #[derive(Debug)]
 struct Counted {
     limit: Limit,
@@ -107,7 +107,7 @@ enum Buckets {
     Keyed(KeyedBuckets),
 }
 
-/// Who sends a request, as far as limits tell requests apart.
+/// Sender of a request, as far as limits distinguish senders.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sender<'a> {
     /// None where it is not proven.
@@ -115,7 +115,7 @@ pub(crate) struct Sender<'a> {
     pub(crate) address: IpAddr,
 }
 
-/// What was counted before, by where it was said: resource and rule, of limits also the number in it.
+/// Earlier counts, by their source: resource and rule, for limits also the index in the rule.
 #[derive(Default)]
 struct Known {
     limits: HashMap<(Arc<str>, Arc<str>, usize), Arc<Counted>>,
@@ -123,13 +123,14 @@ struct Known {
 }
 
 impl Resource {
-    /// Whether it counts requests to a host; to none of a waypoint's but where it counts all.
+    /// Returns true if it counts requests to this host. Without a host, only a resource for all hosts counts
+    /// them.
     pub(crate) fn counts(&self, host: Option<&str>) -> bool {
         let mut hosts = self.hosts.iter();
         self.hosts.is_empty() || host.is_some_and(|host| hosts.any(|one| **one == *host))
     }
 
-    /// Where whoever counts for all is, if he is anywhere.
+    /// Service of the rate limit service, if there is one.
     pub(crate) fn service(&self) -> Option<&(ServiceKey, Port)> {
         self.global.as_ref()?.service.as_ref()
     }
@@ -188,7 +189,8 @@ impl RateLimits {
         known
     }
 
-    /// How many requests each rule refused, and of how many who counts for all gave no word, by resource and rule.
+    /// Numbers of refused requests, and of requests without an answer of the rate limit service, by resource and
+    /// rule.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>, [u64; 2])> {
         self.rules().map(|(one, rule)| {
             let Counters {
@@ -235,7 +237,7 @@ impl RateLimits {
         true
     }
 
-    /// Whose bucket a request is counted in.
+    /// Key of a request's bucket.
     fn key(&self, by: &LimitBy, request: &impl Request, sender: Sender<'_>) -> LimitKey {
         let mut key = LimitKey::new(self.seed);
         if by.identity {

@@ -1,5 +1,5 @@
-//! What is recorded of traffic, as the configuration says: built on the control thread, obeyed by workers. A side on
-//! which nothing is on costs its requests one look.
+//! Logs, traces and metrics of traffic, by the configuration. The control thread builds the settings; workers follow
+//! them. A side without any costs its requests one check.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct Recordings {
 }
 
 impl Recordings {
-    /// Whether any of it writes a log.
+    /// Returns true if any part writes a log.
     pub(crate) fn logs(&self) -> bool {
         let all = std::iter::once(&self.own).chain(&self.apart);
         all.flat_map(|one| [&one.client, &one.server])
@@ -39,10 +39,10 @@ pub(crate) struct Recording {
 #[derive(Debug, Clone)]
 pub(crate) struct SideRecording {
     pub(crate) logs: Vec<Logger>,
-    /// What all logs want.
+    /// Fields that the logs need.
     pub(crate) wants: Wants,
     pub(crate) tracer: Option<Tracer>,
-    /// Whether any metric is on.
+    /// True if any metric is on.
     pub(crate) metrics: bool,
 }
 
@@ -93,7 +93,7 @@ impl SideRecording {
         }
     }
 
-    /// Whether requests need notes while they are served.
+    /// Returns true if requests need notes while they are served.
     pub(crate) fn takes_notes(&self) -> bool {
         self.tracer.is_some() || !self.wants.is_nothing()
     }

@@ -1,5 +1,5 @@
-//! The rules about tokens that hold for our workload, compiled: one answer for all workers, read and never changed. What
-//! they ask of a request is borrowed from where it lies.
+//! Rules about tokens of our workload, compiled once for all workers and never changed. They borrow the attributes of a
+//! request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Tokens {
         }
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub(crate) fn len(&self) -> usize {
         self.rules().map_or(0, Rules::len)
     }

@@ -1,4 +1,4 @@
-//! What routes do to requests, as tables: from what the wire says to what goes on, or is answered.
+//! Route actions on requests, as tables: from the wire's form to the forwarded request or the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn plain() -> Route {
     route(HeaderRules::default())
 }
 
-/// What goes on or is answered, in one line.
+/// Forwarded request or response, in one line.
 fn done(route: &Route, asked: &Asked, matched: Option<usize>) -> String {
     let actions = Actions::of(route, Vec::new()).expect("it does something");
     match actions.decide(asked, (0, matched), 9090, || 0) {
@@ -147,7 +147,7 @@ fn paths_and_authorities_are_rewritten_and_queries_stay() {
         };
         assert_eq!(done(&route, &GET, matched), wanted);
     }
-    // What an expression lets through must still be a path.
+    // The result of a regular expression must still be a path.
     let blank = RegexRewrite::new("x", "é").expect("an expression");
     let route = Route {
         rewrite: Some(Rewrite {

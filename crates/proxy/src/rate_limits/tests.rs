@@ -73,7 +73,7 @@ fn limits(configuration: &ProxyConfiguration, before: Option<&Arc<RateLimits>>) 
 
 const NOW: Duration = Duration::from_secs(7);
 
-/// How many of so many requests at one moment pass the first rule.
+/// Number of requests, out of `times` at one moment, that pass the first rule.
 fn passing(limits: &RateLimits, sender: Sender<'_>, user: Option<&str>, times: u32) -> u32 {
     let rule = &limits.resources[0].rules[0];
     let asked = Asked("/", user);
