@@ -12,7 +12,8 @@ use crate::buffers::{Buffer, Class};
 /// Reads in a row that brought all that was asked for, before more is asked for.
 const STREAK: u8 = 4;
 
-/// What a busy TLS session asks for lies between, in bytes: less is the rest of a record, more needs no help.
+/// Smallest and largest read, in bytes, that a busy TLS session asks for and that reading ahead helps. A smaller one
+/// is the rest of a record; a larger one needs no help.
 const LEAST_BYTES: usize = 8 * 1024;
 const MOST_BYTES: usize = 32 * 1024;
 
@@ -31,7 +32,7 @@ struct Kept {
 }
 
 impl Ahead {
-    /// Whether something lies here.
+    /// Returns true if bytes wait here.
     pub(crate) fn holds(&self) -> bool {
         self.kept.is_some()
     }

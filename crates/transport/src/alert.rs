@@ -20,7 +20,7 @@ const FATAL: u8 = 2;
 pub async fn refuse(stream: Stream, alert: AlertDescription) {
     let (mut io, record) = match stream {
         Stream::Tcp(io) => (io, None),
-        // What is around it goes on.
+        // The connection around the tunnel goes on.
         Stream::Tunnel(io) => return io.reset(),
         Stream::ServerTls(accepted) => {
             let (io, connection) = accepted.tls.into_inner();

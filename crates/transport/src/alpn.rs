@@ -19,10 +19,10 @@ pub const TCP: &[u8] = b"istio";
 /// HTTP/1.1 without a mesh's name: a client with a mesh certificate that is no sidecar.
 pub const PLAIN_HTTP11: &[u8] = b"http/1.1";
 
-/// What a server of the mesh picks from, the dearest first.
+/// Protocols of a server in the mesh, in order of preference.
 pub const SERVER: [&[u8]; 6] = [HTTP11, HTTP2, TCP, HTTP10, PLAIN_HTTP2, PLAIN_HTTP11];
 
-/// What travels inside, as ALPN named it.
+/// Protocol inside the connection, as ALPN named it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inner {
     /// HTTP/1.x.
@@ -35,7 +35,7 @@ pub enum Inner {
     Unnamed,
 }
 
-/// What a negotiated ALPN name says about the bytes inside.
+/// Returns the protocol that a negotiated ALPN name stands for.
 #[must_use]
 pub fn inner(negotiated: Option<&[u8]>) -> Inner {
     match negotiated {
@@ -46,7 +46,8 @@ pub fn inner(negotiated: Option<&[u8]>) -> Inner {
     }
 }
 
-/// Whether a name offered by a client marks a sidecar's mutual TLS (as opposed to TLS meant for the application).
+/// Returns true if a name offered by a client marks a sidecar's mutual TLS (as opposed to TLS meant for the
+/// application).
 #[must_use]
 pub fn is_mesh(name: &[u8]) -> bool {
     name == b"istio" || name.starts_with(b"istio-")

@@ -1,7 +1,7 @@
 //! A small strict reader of the first TLS flight: server name and ALPN out of a ClientHello, nothing else.
 //! It decides between mesh TLS and TLS that belongs to the application, so anything malformed is simply not TLS.
 
-/// What a client said first.
+/// Server name and ALPN of a ClientHello.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientHello {
     /// The host of the server_name extension.
@@ -11,7 +11,7 @@ pub struct ClientHello {
 }
 
 impl ClientHello {
-    /// Whether the client is a sidecar that speaks the mesh's mutual TLS.
+    /// Returns true if the client is a sidecar that speaks the mesh's mutual TLS.
     #[must_use]
     pub fn is_mesh(&self) -> bool {
         self.alpn.iter().any(|name| crate::alpn::is_mesh(name))

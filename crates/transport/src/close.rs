@@ -86,7 +86,7 @@ impl Lingering {
         (self.last + self.quiet).min(self.began + LINGER_TIMEOUT)
     }
 
-    /// Whether newer ones took its room; if not, the task is woken when they do.
+    /// Returns true if newer connections took its room; otherwise they wake the task when they do.
     #[must_use]
     pub fn is_displaced(&self, cx: &Context<'_>) -> bool {
         match registry().wakers.get_mut(&self.number) {

@@ -17,15 +17,15 @@ pub enum ConnectError {
     /// The upstream did not answer in time.
     #[error("{address}: no answer to connect within {limit:?}")]
     Timeout {
-        /// Who was called.
+        /// Address that was called.
         address: SocketAddr,
-        /// How long was waited.
+        /// Time limit that passed.
         limit: Duration,
     },
     /// The pod's address cannot be bound here.
     #[error("cannot bind source address {source_address} to reach {address}: {error}")]
     Source {
-        /// Who was to be called.
+        /// Address to call.
         address: SocketAddr,
         /// From where.
         source_address: IpAddr,
@@ -35,7 +35,7 @@ pub enum ConnectError {
     /// Refused, unreachable, or out of descriptors.
     #[error("{address}: {error}")]
     Failed {
-        /// Who was called.
+        /// Address that was called.
         address: SocketAddr,
         /// The kernel's word.
         error: io::Error,
@@ -113,7 +113,7 @@ pub async fn open(
 pub struct KeepAlive {
     /// Unanswered questions after which the connection is dead.
     pub probes: Option<u32>,
-    /// How long it is quiet before the first.
+    /// Quiet time before the first probe.
     pub time: Option<Duration>,
     /// From one to the next.
     pub interval: Option<Duration>,

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::client_hello::{self, ClientHello, HelloError};
 use crate::limits::{DETECTION_BUFFER, MAX_DETECTION_BYTES};
 
-/// What the first bytes of a connection are.
+/// Protocol by the first bytes of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Detected {
     /// A complete TLS ClientHello.
@@ -29,7 +29,7 @@ pub enum Detected {
     Undecided,
 }
 
-/// What can be waited for without a buffer.
+/// Stream that can be waited for without a buffer.
 pub trait Readable: AsyncRead + Unpin {
     /// Ready when a read would probably yield bytes, the end or an error; a false alarm is allowed.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -56,17 +56,18 @@ const METHODS: [&[u8]; 8] = [
     b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE",
 ];
 
-/// What follows is for a forward proxy to grant, and then no HTTP: to whoever carries it both are bytes.
+/// Method that asks a forward proxy for a tunnel. The bytes of the tunnel are no HTTP, so detection takes both as
+/// opaque.
 const TUNNEL: &[u8] = b"CONNECT";
 
-/// Whether what was taken for opaque is a request all the same, where HTTP is expected.
+/// Returns true if opaque bytes begin a CONNECT request, where HTTP is expected.
 #[must_use]
 pub fn begins_connect(bytes: &[u8]) -> bool {
     let rest = without_blank(bytes, LINES).strip_prefix(TUNNEL);
     rest.is_some_and(|rest| rest.first().is_some_and(|byte| BLANK.contains(byte)))
 }
 
-/// Whether this may still become a request of a method that everybody knows: whoever says so much of one is waited for.
+/// Returns true if the bytes may still become a request with a common method. The proxy then waits for more.
 #[must_use]
 pub fn may_become_request(bytes: &[u8]) -> bool {
     let line = without_blank(bytes, LINES);
@@ -114,12 +115,12 @@ pub fn detect(bytes: &[u8]) -> Option<Detected> {
     request_line(bytes)
 }
 
-/// What a method is made of.
+/// Returns true for a character of a method.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether this is a word and nothing else: it may become a request line, or be all that its client wants to say.
+/// Returns true if this is one word and nothing else. It may become a request line, or be the client's whole message.
 #[must_use]
 pub fn is_word(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
@@ -207,8 +208,8 @@ pub async fn read_opening(
     }
 }
 
-/// What a client says that is expected to speak HTTP; nearly always without taking its bytes or holding a buffer. Bytes
-/// that had to be read are in `prefix`.
+/// Detects the protocol of a client that should speak HTTP; nearly always without taking its bytes or holding a
+/// buffer. Bytes that had to be read are in `prefix`.
 ///
 /// # Errors
 /// When the socket fails.
@@ -225,7 +226,7 @@ pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<
         }
         // The beginning of what is no preface: the engine waits for the rest.
         None => Ok(Detected::Http1),
-        // Where HTTP is expected it is a request as any other.
+        // CONNECT is a request as any other, where HTTP is expected.
         Some(Detected::Opaque) if begins_connect(&bytes[..count]) => Ok(Detected::Http1),
         Some(detected) => Ok(detected),
     }
@@ -234,7 +235,7 @@ pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<
 /// First byte of a TLS connection: a record of handshake messages.
 pub const TLS_HANDSHAKE_RECORD: u8 = 22;
 
-/// Waits for the first byte and says which it is; `None` when the client closed. What was read is in `prefix`.
+/// Waits for the first byte and returns it; `None` when the client closed. Bytes that were read are in `prefix`.
 ///
 /// # Errors
 /// When the socket fails or nothing comes within `limit`.

@@ -1,5 +1,5 @@
-//! Handing over: a new process takes the listening sockets of the old one, so that no connection, accepted or waiting in
-//! the kernel, is lost when a proxy is restarted or replaced by another version.
+//! Handover: a new process takes the listening sockets of the old one. No connection, accepted or waiting in the
+//! kernel, is lost when a proxy is restarted or replaced by another version.
 //!
 //! ```text
 //! new                          old (serving)
@@ -11,9 +11,9 @@
 //!  │ opens pages, offers itself
 //!  │ serving ──────────────────►  drains and ends
 //! ```
-//! Whatever goes wrong before `serving` leaves the old process serving. One that takes long to be ready makes room for the
-//! next: it is told so (`refused`), however late it listens. What the sockets are for is said by a role and an address; who
-//! serves there is the [`Incumbent`]'s business.
+//! Any failure before `serving` leaves the old process serving. A successor that takes long to be ready makes room
+//! for the next, and is told so (`refused`), however late it listens. A role and an address name each socket; the
+//! [`Incumbent`] serves there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,16 +27,16 @@ use crate::limits::ACCEPT_PAUSE;
 use crate::listener::bind;
 use crate::packets::{AsyncPackets, PacketListener, Packets};
 
-/// What is said first; the number changes with the meaning of anything after it.
+/// First message; the number changes with the meaning of any message after it.
 const HELLO: &str = "voile-handover/1";
 
-/// How long a process that connects may take to say who it is; it says so first of all.
+/// Time that a connecting process gets to say its name, which is its first message.
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long each answer of the other process may take; both only look up what they hold.
+/// Time limit of each answer of the other process; both only look up what they hold.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a successor may take to become ready before it gives up and leaves the old process serving.
+/// Time that a successor gets to become ready before it gives up and leaves the old process serving.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Most sockets taken over: more than any Sidecar names, and six for each of the 4,096 pods that a node has at most.
@@ -180,7 +180,7 @@ impl Predecessor {
             return Ok(None);
         };
         let asked = async {
-            // What it said before it hung up is there all the same.
+            // A message that the old process sent before it hung up can still be read.
             let _ = packets.send("ready", None).await;
             packets.receive().await
         };
@@ -213,11 +213,11 @@ impl Relieved {
     }
 }
 
-/// Who serves, and may be succeeded.
+/// Serving process that may be succeeded.
 pub trait Incumbent {
     /// As whom it asked, or would ask, the process before it.
     fn who(&self) -> String;
-    /// Whether who calls itself so may follow.
+    /// Returns true if a process of this name may follow.
     fn admits(&self, who: &str) -> bool {
         who == self.who()
     }
@@ -262,7 +262,7 @@ pub async fn offer<I: Incumbent>(listener: PacketListener, incumbent: Rc<I>) {
                     reason = DISPLACED,
                     "handover failed; this process goes on serving"
                 );
-                // Whether it hears why does not change that it was refused.
+                // The successor is refused, even if it never reads why.
                 let _ = successor.send(&format!("refused {DISPLACED}"), None).await;
                 successor = newer;
             }
@@ -270,7 +270,7 @@ pub async fn offer<I: Incumbent>(listener: PacketListener, incumbent: Rc<I>) {
     }
 }
 
-/// What a successor is told that made others wait.
+/// Reason for a successor that made others wait.
 const DISPLACED: &str = "another process came to take over";
 
 /// The next that says who it is, and that we may give way to.
@@ -306,7 +306,7 @@ async fn greet(packets: &AsyncPackets, holder: &impl Incumbent) -> Result<(), St
         "this process speaks `{HELLO} {}`, not `{hello}`",
         holder.who()
     );
-    // Whether it hears why does not change that it was refused.
+    // The successor is refused, even if it never reads why.
     let _ = packets.send(&format!("refused {reason}"), None).await;
     Err(reason)
 }

@@ -1,5 +1,5 @@
-//! TLS handshakes with a deadline, at both ends. Who may speak is the verifier's business (the configuration carries
-//! it); this file only makes sure that a handshake ends, and says why it failed.
+//! TLS handshakes with a deadline, at both ends. The verifier in the configuration decides which peers are allowed.
+//! This module only makes sure that a handshake ends, and says why it failed.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// Whether one side refused the other because its certificate is revoked.
+    /// Returns true if one side refused the other because its certificate is revoked.
     #[must_use]
     pub fn is_for_revocation(&self) -> bool {
         let Self::Refused(error) = self else {

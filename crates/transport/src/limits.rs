@@ -3,22 +3,22 @@
 
 use std::time::Duration;
 
-/// How long an upstream may take to accept a TCP connection: Istio's default.
+/// Time limit of a TCP connection to an upstream: Istio's default.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a TLS handshake may take in all. Slow peers are rare, stalled ones must not hold a descriptor for long.
+/// Time limit of a whole TLS handshake. Slow peers are rare, stalled ones must not hold a descriptor for long.
 pub const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a silent client is waited for before its connection counts as opaque, so that server-first protocols work.
+/// Time to wait for a silent client before its connection counts as opaque, so that server-first protocols work.
 pub const DETECTION_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long an opaque connection may carry nothing in either direction: Envoy's and Istio's default.
+/// Idle timeout of an opaque connection without bytes in either direction: Envoy's and Istio's default.
 pub const IDLE_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// How long a client that was answered early may send nothing before the socket is closed under it.
+/// Quiet time after which the socket of a client that was answered early is closed.
 pub const LINGER_QUIET: Duration = Duration::from_secs(2);
 
-/// How long such a client is listened to in all, however it sends: nginx's `lingering_time`.
+/// Total time for which the proxy reads from such a client, however it sends: nginx's `lingering_time`.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of such a client that are read and dropped: the body of a usual upload. A client that has sent more has had
@@ -47,7 +47,7 @@ pub const MAX_CONNECTIONS: usize = 100_000;
 /// Connections that wait in the kernel to be accepted; the kernel may hold fewer (`net.core.somaxconn`).
 pub const LISTEN_BACKLOG: i32 = 4096;
 
-/// How long accepting pauses when even shedding fails, so that a full machine is not also a busy one.
+/// Pause of accepting when even shedding fails, so that a full machine is not also a busy one.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Time between two log lines about shed connections.

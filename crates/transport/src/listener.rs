@@ -34,7 +34,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// How many descriptors this process may have open (the soft limit).
+/// Returns the number of descriptors that this process may have open (the soft limit).
 #[must_use]
 pub fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile)
@@ -112,7 +112,7 @@ impl Listener {
         Ok(Self { socket, address })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -128,7 +128,7 @@ impl Listener {
 
     /// Listens no more, whoever else holds the socket: its port is free.
     pub fn close(&self) {
-        // What does not listen any more is as good.
+        // A socket that no longer listens is as good.
         let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
     }
 

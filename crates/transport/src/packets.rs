@@ -29,7 +29,7 @@ const BACKLOG: i32 = 4;
 pub struct Packet {
     /// The text.
     pub text: String,
-    /// What came with it.
+    /// Descriptor that came with it.
     pub descriptor: Option<OwnedFd>,
 }
 
@@ -151,7 +151,7 @@ impl AsyncPackets {
     }
 }
 
-/// Where conversations begin. The path belongs to whoever bound it last.
+/// Listener for conversations. The path belongs to the last process that bound it.
 #[derive(Debug)]
 pub struct PacketListener {
     socket: AsyncFd<OwnedFd>,
@@ -180,7 +180,7 @@ impl PacketListener {
             io::Result::Ok((metadata.dev(), metadata.ino()))
         };
         let identity = listen().inspect_err(|_| {
-            // What was made is taken back; the error that matters is the first.
+            // Removes the new socket; the first error is the one that matters.
             let _ = remove(&fresh);
         })?;
         Ok(Self {

@@ -27,9 +27,9 @@ const IDENTITY: u8 = 0xd0;
 /// A whole header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// How many bytes it takes.
+    /// Length of the header in bytes.
     pub length: usize,
-    /// Who connected to the balancer; `None` where it speaks for itself or does not know.
+    /// Client of the balancer; `None` where the balancer speaks for itself or does not know.
     pub source: Option<SocketAddr>,
 }
 
@@ -82,7 +82,7 @@ fn length(bytes: usize) -> [u8; 2] {
     u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// Whether one is the beginning of the other.
+/// Returns true if one is a prefix of the other.
 fn begins(bytes: &[u8], signature: &[u8]) -> bool {
     let length = bytes.len().min(signature.len());
     bytes[..length] == signature[..length]
@@ -102,7 +102,7 @@ fn version_1(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     let mut words = line.split(' ');
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        // Whatever follows is to be passed over.
+        // The rest of the header is skipped.
         let source = None;
         return Ok(ProxyHeader { length, source });
     }
@@ -335,7 +335,7 @@ mod tests {
                 v2(0x21, 0x21, &ipv6("2001:db8::1")),
                 Some("[2001:db8::1]:12345"),
             ),
-            // What a balancer adds is passed over.
+            // Extra fields of a balancer are skipped.
             (
                 v2(0x21, 0x11, &[ipv4(), vec![4, 0, 1, 0]].concat()),
                 Some("192.0.2.1:12345"),

@@ -95,7 +95,7 @@ impl Header {
     }
 }
 
-/// What quinn makes sure of before it asks.
+/// Precondition that quinn guarantees.
 const LONG_ENOUGH: &str = "invariant: a packet is long enough for its sample";
 
 impl HeaderKey for Header {

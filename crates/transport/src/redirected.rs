@@ -1,5 +1,5 @@
-//! What the kernel knows of redirected connections: where they were going before a rule turned them to us, and the marks
-//! by which the rules tell the proxy's own connections from the application's.
+//! Redirected connections in the kernel: their original destinations, and the marks by which the rules tell the
+//! proxy's own connections from the application's.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ pub const OUTWARD_MARK: u32 = 0x539;
 /// Mark of sockets to the proxy's own application.
 pub const APPLICATION_MARK: u32 = 0x53a;
 
-/// How the kernel should see a connection that is opened.
+/// Source address and mark of a connection that is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// Address it comes from; any, when `None`.
@@ -39,7 +39,7 @@ impl Origin {
     }
 }
 
-/// Where an accepted connection was going when a rule redirected it; `None` when no rule did.
+/// Returns the destination of an accepted connection before a rule redirected it; `None` without a rule.
 ///
 /// # Errors
 /// When the socket is gone.
@@ -74,7 +74,7 @@ fn plain(address: Option<SocketAddr>) -> Option<SocketAddr> {
     address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
-/// Whether this process may mark its sockets.
+/// Checks that this process may mark its sockets.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -82,7 +82,7 @@ pub fn may_mark() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_mark(OUTWARD_MARK)
 }
 
-/// Whether this process may call from somebody else's address.
+/// Checks that this process may connect from another host's address.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -99,7 +99,7 @@ pub(crate) fn be_transparent(socket: &Socket, v4: bool) -> io::Result<()> {
     }
 }
 
-/// Whether an address belongs to this machine or namespace: the kernel lets nobody bind another's.
+/// Returns true if an address belongs to this machine or namespace: the kernel lets no process bind another.
 #[must_use]
 pub fn is_local(address: IpAddr) -> bool {
     let bound = Socket::new(

@@ -36,7 +36,7 @@ pub enum RelayEnd {
     Stopped,
 }
 
-/// What a relay moved, and how it ended.
+/// Bytes that a relay moved, and how it ended.
 #[derive(Debug)]
 pub struct RelayOutcome {
     /// Bytes from the downstream to the upstream.
@@ -47,7 +47,7 @@ pub struct RelayOutcome {
     pub end: RelayEnd,
 }
 
-/// Who spoke first on a connection.
+/// First speaker on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
     /// The accepted side.
@@ -133,7 +133,7 @@ struct Relay {
     refused: Option<Box<Refused>>,
 }
 
-/// What the downstream sends for an upstream that takes no more.
+/// State of the downstream's bytes after the upstream stopped taking them.
 struct Refused {
     error: io::Error,
     lingering: Lingering,
@@ -207,7 +207,7 @@ impl Relay {
         }
     }
 
-    /// Who spoke first, while that can still be told.
+    /// Returns the first speaker, while that can still be told.
     fn opening(&self, begun: u64) -> Option<Opening> {
         match (self.up.bytes > begun, self.down.bytes) {
             (false, 0) => None,
@@ -246,7 +246,7 @@ impl Relay {
     }
 }
 
-/// Whether the relay ends, as its directions stand.
+/// Returns the end of the relay, once its two directions decide it.
 fn ended(up: Poll<Result<(), Failed>>, down: Poll<Result<(), Failed>>) -> Poll<RelayEnd> {
     match (up, down) {
         (Poll::Ready(Err(Failed::Reading(e))), _) | (_, Poll::Ready(Err(Failed::Writing(e)))) => {
@@ -310,7 +310,7 @@ struct Direction {
     state: State,
     class: Class,
     bytes: u64,
-    /// Whether its first bytes are those of an HTTP/1 response.
+    /// True if its first bytes are those of an HTTP/1 response.
     is_http: bool,
 }
 

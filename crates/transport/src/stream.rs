@@ -31,7 +31,7 @@ pub struct TcpIo {
     local: OnceCell<Box<SocketAddr>>,
 }
 
-/// What the kernel holds of the peer's.
+/// The peer's unread data in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     /// Nothing: the connection is idle and open.
@@ -42,8 +42,8 @@ pub enum News {
     End,
 }
 
-/// How the peer ended the connection, as far as we were told. The first word counts: after a reset was reported once,
-/// the kernel tells of an end of the stream.
+/// The peer's end of the connection, as far as the kernel reported it. The first report counts: after a reset was
+/// reported once, the kernel reports an end of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
@@ -83,7 +83,7 @@ impl TcpIo {
         &self.tcp
     }
 
-    /// Whether bytes lie here that the kernel gave already.
+    /// Returns true if bytes wait here that the kernel gave already.
     fn holds(&self) -> bool {
         match &self.ahead {
             None => !self.prefix.is_empty(),
@@ -217,7 +217,7 @@ pub trait Carried: Readable + AsyncWrite + std::fmt::Debug {
     fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()>;
     /// Ends it so that it never looks finished.
     fn reset(&self);
-    /// Who is at the other end of the connection around it.
+    /// Returns the peer of the connection around it.
     fn peer(&self) -> SocketAddr;
     /// Our end of that, where it is known.
     fn local(&self) -> Option<SocketAddr>;
@@ -259,7 +259,7 @@ impl ServerTls {
         }
     }
 
-    /// Whether plaintext, or the end of it, waits here: a session that does not want to read holds one of them.
+    /// Returns true if plaintext, or its end, waits here: a session that does not want to read holds one of them.
     fn holds(&self) -> bool {
         self.unread.is_some() || !self.tls.get_ref().1.wants_read()
     }
@@ -341,8 +341,8 @@ impl Stream {
         }
     }
 
-    /// Whether the peer broke a plain TCP connection off, as far as we were told. The kernel reports that once, and an end
-    /// of the stream from then on; other kinds of stream tell the two apart themselves.
+    /// Returns true if the peer broke a plain TCP connection off, as far as the kernel reported it. The kernel
+    /// reports that once, and an end of the stream from then on. Other kinds of stream tell the two apart themselves.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         matches!(self, Self::Tcp(io) if io.end == End::Failed)
@@ -359,13 +359,13 @@ impl Stream {
         }
     }
 
-    /// Whether the bytes travel encrypted.
+    /// Returns true if the bytes travel encrypted.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// Who is at the other end of the socket.
+    /// Returns the peer's address.
     ///
     /// # Errors
     /// When the connection is already gone.
@@ -442,7 +442,7 @@ impl Stream {
         }
     }
 
-    /// Whether [`Stream::poll_readable`] would be ready, without waiting for it.
+    /// Returns true if [`Stream::poll_readable`] would be ready, without waiting for it.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         let told = match self {
@@ -464,8 +464,8 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
 
-    /// Whether the peer has sent something or gone away already. Asks the kernel, in one system call: a pool's readiness
-    /// is as old as the last look at all sockets, and a request must not be written behind the peer's end.
+    /// Reports if the peer has sent something or gone away already. Asks the kernel, in one system call. A pool's
+    /// readiness is as old as the last look at all sockets, and a request must not be written behind the peer's end.
     #[must_use]
     pub fn news(&mut self) -> News {
         let io = match self.io() {
@@ -501,11 +501,11 @@ impl Stream {
         self.io().map_or(0, |io| io.written)
     }
 
-    /// Whether the peer closed its sending side before its kernel had received any byte written after `mark`.
+    /// Returns true if the peer closed its sending side before its kernel had received any byte written after `mark`.
     ///
-    /// A TCP segment acknowledges all that its sender had received. So if the peer's FIN is here and every byte written
-    /// after the mark is still unacknowledged, the peer had received none of them when it closed. A reset proves nothing:
-    /// what it acknowledges is not looked at. Of what travels inside another connection nothing is known.
+    /// A TCP segment acknowledges all that its sender had received. So if the peer's FIN is here and every byte
+    /// written after the mark is still unacknowledged, the peer had received none of them when it closed. A reset
+    /// proves nothing: its acknowledgement is not looked at. Nothing is known of a stream inside another connection.
     #[must_use]
     pub fn closed_before(&self, mark: u64) -> bool {
         let Ok(io) = self.io() else {

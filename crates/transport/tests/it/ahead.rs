@@ -39,7 +39,7 @@ async fn what_lies_here_is_readable_though_nothing_more_comes() {
     assert_eq!(stream.news(), News::None);
 }
 
-/// Whether the kernel holds bytes for the stream: what it does not hold was read.
+/// Returns true if the kernel holds bytes for the stream. Bytes that it does not hold were read.
 fn has_bytes(stream: &Stream) -> bool {
     let Stream::Tcp(io) = stream else {
         return false;

@@ -1,10 +1,10 @@
-//! What the kernel can prove about a connection that ended: whether the peer had closed before it received what we wrote.
+//! Proofs by the kernel about a connection that ended: did the peer close before it received the bytes written here?
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use voile_transport::{News, Stream};
 
-/// What a peer does between the exchange before and the bytes in question, and after them.
+/// Action of a peer between the exchange before and the bytes in question, and after them.
 #[derive(Debug, Clone, Copy)]
 enum Peer {
     /// Closes first; then the bytes go out.
