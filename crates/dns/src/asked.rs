@@ -23,7 +23,7 @@ impl Default for Asked {
     }
 }
 
-/// What to do about a name that is looked up.
+/// Actions for a name that is looked up.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Asking {
     /// It is to be asked for.
@@ -86,7 +86,7 @@ impl Asked {
         (unused, next)
     }
 
-    /// How many there are.
+    /// Returns the number of names.
     #[must_use]
     pub fn count(&self) -> usize {
         self.names.len()

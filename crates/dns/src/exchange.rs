@@ -16,7 +16,7 @@ const MAX_STRAY_ANSWERS: u32 = 32;
 /// Smallest buffer for an answer, in bytes (RFC 1035); the client's offer may be larger.
 const MIN_UDP_BUFFER: usize = 512;
 
-/// How a question travels.
+/// Transport of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
     /// In one datagram.
@@ -31,15 +31,15 @@ pub enum ExchangeError {
     /// In time.
     #[error("{server}: no answer within {limit:?}")]
     Timeout {
-        /// Who was asked.
+        /// Server that was asked.
         server: SocketAddr,
-        /// How long was waited.
+        /// Time limit that passed.
         limit: Duration,
     },
     /// The kernel says no.
     #[error("{server}: {error}")]
     Io {
-        /// Who was asked.
+        /// Server that was asked.
         server: SocketAddr,
         /// The kernel's word.
         error: io::Error,
@@ -47,10 +47,10 @@ pub enum ExchangeError {
     /// It answers something else.
     #[error("{server}: the answer is not to our question")]
     Mismatch {
-        /// Who was asked.
+        /// Server that was asked.
         server: SocketAddr,
     },
-    /// What should be asked is no question.
+    /// The packet to send is no question.
     #[error("not a question")]
     NoQuestion,
 }
@@ -58,7 +58,7 @@ pub enum ExchangeError {
 /// Runs what it is given in the network where sockets are to be made; how a socket is used later has no network.
 pub type Within = Rc<dyn Fn(&mut dyn FnMut()) -> io::Result<()>>;
 
-/// How the sockets are made by which somebody is asked.
+/// Settings of the sockets by which servers are asked.
 #[derive(Clone, Default)]
 pub(crate) struct Outset {
     /// Set where capture must know them.
@@ -81,7 +81,7 @@ impl Outset {
         self.there(|| socket(server, kind, self.mark))?
     }
 
-    /// What this gives in the network where sockets are made.
+    /// Runs `make` in the network where the sockets belong, and returns its result.
     pub(crate) fn there<T>(&self, make: impl Fn() -> T) -> io::Result<T> {
         let Some(within) = &self.within else {
             return Ok(make());

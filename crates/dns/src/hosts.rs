@@ -27,7 +27,8 @@ impl Hosts {
         Self(hosts)
     }
 
-    /// What the file says of a name; `localhost` and what is below it is this machine even if it says nothing (RFC 6761).
+    /// Returns the addresses that the file gives for a name. `localhost` and names below it are this machine even if
+    /// the file lacks them (RFC 6761).
     pub(crate) fn get(&self, name: &str) -> Option<Vec<IpAddr>> {
         if let Some(found) = self.0.get(name) {
             return Some(found.clone());

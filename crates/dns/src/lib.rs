@@ -1,4 +1,4 @@
-//! DNS without a mesh: what a proxy needs to ask it and to answer it. What a name means is its user's business.
+//! DNS without a mesh: a proxy's client and server side. The crate's user decides the meaning of a name.
 //!
 //! ```text
 //! server ─packet─▶ Responder ─▶ Names (the user) ─▶ message (answers made here)

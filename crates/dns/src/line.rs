@@ -1,5 +1,6 @@
-//! Whose turn it is to be passed on: so many questions at once, so many more that wait a moment, and for the rest an answer
-//! at once. Otherwise a burst would be refused that a resolver answers in no time, or a silent resolver would hold everything.
+//! Queue of questions that are passed on. A number of questions runs at once, a further number waits a moment, and
+//! the rest gets an answer at once. Otherwise a burst that a resolver answers in no time would be refused, or a
+//! silent resolver would hold everything.
 
 use std::cell::Cell;
 use std::time::Duration;

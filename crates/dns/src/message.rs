@@ -13,7 +13,7 @@ use domain::rdata::{A, Aaaa, Cname, Ptr};
 /// Largest answer made here over UDP, in bytes, whatever the client offers: larger ones are fragmented and lost
 /// (DNS flag day 2020).
 const MAX_UDP_ANSWER: usize = 1232;
-/// What a client without EDNS takes over UDP, in bytes (RFC 1035).
+/// Largest UDP answer for a client without EDNS, in bytes (RFC 1035).
 const PLAIN_UDP_ANSWER: usize = 512;
 /// An OPT record without options, in bytes; kept free at the end of an answer.
 const OPT_BYTES: usize = 11;
@@ -33,7 +33,7 @@ pub enum Received<'a> {
     Ignore(&'static str),
 }
 
-/// What is asked about a name.
+/// Type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryKind {
     /// IPv4 addresses.
@@ -50,7 +50,7 @@ pub struct Query<'a> {
     message: &'a Message<[u8]>,
     /// The name asked for: lower case, without a final dot.
     pub name: String,
-    /// What is asked about it.
+    /// Type of the question.
     pub kind: QueryKind,
 }
 
@@ -179,8 +179,8 @@ impl Query<'_> {
         self.make(Rcode::NOERROR, MAX_TCP_ANSWER, |_| Ok(()))
     }
 
-    /// The addresses of the family that is asked for, behind another name if there is an `alias`. What does not fit is
-    /// left for TCP.
+    /// Answers with the addresses of the requested family, behind another name if there is an `alias`. Addresses that
+    /// do not fit are left for TCP.
     pub fn addresses(
         &self,
         addresses: &[IpAddr],
@@ -278,7 +278,7 @@ impl Query<'_> {
     }
 }
 
-/// What a packet asks, for the log.
+/// Returns the question of a packet, for the log.
 pub fn shown(packet: &[u8]) -> String {
     let mut text = String::new();
     if let Ok(message) = Message::from_slice(packet)

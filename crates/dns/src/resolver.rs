@@ -22,19 +22,19 @@ use crate::watched::Watched;
 pub(crate) const MIN_TTL: Duration = Duration::from_secs(5);
 /// Longest time, however long it says: a moved host is found again within it.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(300);
-/// How long an entry of the hosts file is used before the file is looked at again.
+/// Time for which an entry of the hosts file is used before the file is looked at again.
 const HOSTS_TTL: Duration = MIN_TTL;
 /// Addresses used of one name; more are not needed to spread load, and an answer may hold thousands.
 const MAX_ADDRESSES: usize = 128;
-/// What we take over UDP, in bytes (DNS flag day 2020).
+/// Largest UDP answer that the resolver accepts, in bytes (DNS flag day 2020).
 const UDP_PAYLOAD: u16 = 1232;
 
-/// Where a name leads.
+/// Addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// Never empty, IPv4 first, otherwise in the order of the answer.
     pub addresses: Vec<IpAddr>,
-    /// How long to use them, within [`MIN_TTL`] and [`MAX_TTL`].
+    /// Time for which to use them, within [`MIN_TTL`] and [`MAX_TTL`].
     pub ttl: Duration,
 }
 
@@ -56,7 +56,7 @@ pub enum LookupError {
     /// Nobody answered.
     #[error(transparent)]
     Unanswered(#[from] ForwardError),
-    /// What came cannot be read.
+    /// The answer cannot be read.
     #[error("the resolver's answer cannot be read")]
     Garbled,
 }
@@ -135,7 +135,7 @@ async fn both<T>(left: impl Future<Output = T>, right: impl Future<Output = T>) 
     tokio::join!(left, right)
 }
 
-/// What either family found; a family that failed does not matter where the other did not.
+/// Joins the addresses of both families. A family that failed does not matter if the other did not.
 fn join(
     v4: Result<Family, LookupError>,
     v6: Result<Family, LookupError>,
@@ -186,11 +186,11 @@ fn question(name: &str, kind: QueryKind) -> Option<Vec<u8>> {
     Some(additional.finish())
 }
 
-/// The addresses of one family that a server's answer gives to the name it was asked for, aliases followed, and how long
-/// to use them. Whoever answers is believed to be the server, and to be anybody.
+/// Returns the addresses of one family that a server's answer gives to the name in question, aliases followed, and
+/// how long to use them. The answer is not authenticated: any sender could have made it.
 ///
 /// # Errors
-/// The server says no, or what it says cannot be read.
+/// The server says no, or its answer cannot be read.
 pub fn addresses_in(answer: &[u8], kind: QueryKind) -> Result<Family, LookupError> {
     let garbled = |_| LookupError::Garbled;
     let message = Message::from_slice(answer).map_err(|_| LookupError::Garbled)?;

@@ -1,5 +1,5 @@
-//! What becomes of a question: those who know names are asked first, and what they do not know is passed on to a resolver as it
-//! came. How many are passed on at once is bounded; the rest waits a moment or is told at once.
+//! Responder to questions. It asks [`Names`] first, and passes unknown names on to a resolver as they came. The
+//! number of questions passed on at once is bounded; the rest waits a moment or gets an answer at once.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,25 +13,25 @@ use crate::resolver::Resolver;
 use crate::server::Answers;
 use crate::upstream::Upstreams;
 
-/// How long clients may keep our answers, in seconds; Istio's.
+/// TTL of answers made here, in seconds; Istio's.
 pub const TTL_SECONDS: u32 = 30;
 
-/// What a name means.
+/// Meaning of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
     /// These addresses; none is an answer too.
     Addresses(Vec<IpAddr>),
     /// Another name, which the resolver knows.
     Alias(String),
-    /// Whatever the resolver says.
+    /// The resolver decides.
     Outside,
     /// There is no such name, whatever the resolver says.
     Nobody,
-    /// Who must say it has not said it.
+    /// The source that must decide has not answered yet.
     Unsaid,
 }
 
-/// What is known of an address asked for by its reverse name.
+/// Owner of an address, for a reverse lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// It has this name.
@@ -42,16 +42,16 @@ pub enum Owner {
     Unknown,
 }
 
-/// Who knows names.
+/// Source of names.
 pub trait Names: 'static {
-    /// What a name means, in lower case and without a dot at its end.
+    /// Returns the meaning of a name, in lower case and without a dot at its end.
     fn meaning(&self, host: &str) -> impl Future<Output = Meaning>;
 
-    /// Who has an address.
+    /// Returns the owner of an address.
     fn owner(&self, address: IpAddr) -> Owner;
 }
 
-/// What was asked so far.
+/// Counters of questions.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Figures {
     /// Questions received.
@@ -97,7 +97,7 @@ impl<N: Names> Responder<N> {
         }
     }
 
-    /// What was asked so far.
+    /// Returns the counters.
     pub fn figures(&self) -> Figures {
         self.figures.get()
     }

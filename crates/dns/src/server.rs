@@ -16,15 +16,15 @@ use tokio::task::AbortHandle;
 use crate::exchange::Over;
 use crate::message;
 
-/// How much a pair of sockets takes upon itself at once.
+/// Limits of a pair of sockets.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Datagrams being answered; beyond it SERVFAIL is the answer, so that a slow resolver costs bounded memory.
     pub outstanding: usize,
     /// Connections; a pod's resolvers need a handful.
     pub connections: usize,
-    /// What the kernel may keep of questions that come faster than they are read, in bytes as it counts them (some 800 for a
-    /// short question): an application may look up a thousand names at once, and one that is dropped waits 5 s.
+    /// Kernel buffer for questions that come faster than they are read, in bytes as the kernel counts them (some 800
+    /// for a short question). An application may look up a thousand names at once, and a dropped question waits 5 s.
     pub queue_bytes: usize,
 }
 
@@ -39,14 +39,14 @@ impl Default for Bounds {
     }
 }
 
-/// How long a connection may say nothing (RFC 7766 asks for seconds).
+/// Idle timeout of a connection (RFC 7766 asks for seconds).
 const CONNECTION_IDLE: Duration = Duration::from_secs(10);
 /// Largest question taken in a datagram, in bytes: the longest name with every option in use is far below.
 const MAX_QUESTION: usize = 4096;
 /// Pause after an accept that failed (descriptors are short).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who knows the answers.
+/// Source of answers.
 pub trait Answers: 'static {
     /// The answer to a packet; `None` is silence.
     fn answer(&self, packet: &[u8], over: Over) -> impl Future<Output = Option<Vec<u8>>>;
@@ -93,7 +93,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Takes no more questions; those that came are still answered. Whoever else holds the sockets goes on.
+    /// Takes no more questions; earlier ones are still answered. Other holders of the sockets go on.
     pub fn stop(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
@@ -105,7 +105,7 @@ impl Service {
         self.sockets.1.close();
     }
 
-    /// Whether every question that came has been answered.
+    /// Returns true if every question has been answered.
     pub fn is_idle(&self) -> bool {
         self.outstanding.get() == 0
     }
@@ -243,7 +243,7 @@ async fn connections<A: Answers>(
         let answers = Rc::clone(&answers);
         let outstanding = Rc::clone(&outstanding);
         tokio::task::spawn_local(async move {
-            // Whatever ends a connection, the client knows as much as we do.
+            // The client sees the end of the connection by itself.
             let _ = connection(stream, &*answers, &outstanding).await;
             drop(place);
         });

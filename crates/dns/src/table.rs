@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::resolver::{Found, LookupError};
 
-/// How soon after a first failure a name is asked for again, if it is used; doubled with each further one.
+/// Pause after a first failure before a used name is asked for again; doubled with each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LAST_RETRY: Duration = Duration::from_secs(30);
@@ -16,7 +16,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 /// cache at one moment would all ask again at one moment.
 const JITTER: f64 = 0.1;
 
-/// What is known of a name.
+/// State of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Nobody answered yet.
@@ -27,7 +27,7 @@ pub enum State {
     Failed(Arc<str>),
 }
 
-/// What an answer changed.
+/// Effect of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Settled {
     /// The state is another than before.
@@ -59,7 +59,7 @@ impl Table {
         self.names.retain(|name, _| wanted(name));
     }
 
-    /// Whether no name was ever used, or all are forgotten.
+    /// Returns true if no name was ever used, or all are forgotten.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -123,15 +123,15 @@ impl Table {
         }
     }
 
-    /// What is known of a name; `Unknown` of one that was never used.
+    /// Returns the state of a name; `Unknown` if it was never used.
     pub fn state(&self, name: &str) -> &State {
         self.names
             .get(name)
             .map_or(&State::Unknown, |entry| &entry.state)
     }
 
-    /// How many names are known, how many of these only by an answer that could not be renewed, and how many are not known
-    /// although they were asked for.
+    /// Returns three numbers: known names, those of them whose answer could not be renewed, and names that were asked
+    /// for and are not known.
     pub fn counts(&self) -> (usize, usize, usize) {
         let count = |fits: fn(&Entry) -> bool| self.names.values().filter(|one| fits(one)).count();
         (

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// How long to wait for the word on a name that nobody asked for before. Clients ask again after 5 s.
+/// Time to wait for the first answer on a name. Clients ask again after 5 s.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is `known`, which is looked at again whenever something was `heard`. None when nothing is in time, or nobody is there to say it.
+/// Waits for `known`, which is evaluated again whenever something was `heard`. Returns None when it has no value in
+/// time, or the source is lost.
 pub async fn told<T>(
     heard: &Notify,
     known: impl Fn() -> Option<T>,
@@ -18,7 +19,7 @@ pub async fn told<T>(
     loop {
         let news = heard.notified();
         tokio::pin!(news);
-        // What is heard from here on wakes us, also while we look.
+        // A notification from here on wakes this task, also during the evaluation.
         news.as_mut().enable();
         if let Some(known) = known() {
             return Some(known);

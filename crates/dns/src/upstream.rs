@@ -12,18 +12,18 @@ use domain::base::iana::Rcode;
 use crate::exchange::{ExchangeError, Outset, Over, Within, exchange};
 use crate::watched::Watched;
 
-/// How long one server may take, of several at most.
+/// Time limit of one server, if there are several.
 pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long all of them may take together: clients wait 5 s (glibc, musl), and shall hear of the failure from us.
+/// Time limit of all servers together. Clients wait 5 s (glibc, musl), and shall hear of the failure from here.
 const ALL_TIMEOUT: Duration = Duration::from_secs(4);
 /// Questions in a row that nobody answered, after which the next ones are not kept waiting. One may be a lost datagram;
 /// a client's A and AAAA together are two.
 const SILENT_AFTER: u32 = 2;
-/// How long they are not; then one question tries again.
+/// Time for which they fail at once; then one question tries again.
 const SILENT_FOR: Duration = Duration::from_secs(2);
 /// Servers that are asked; glibc reads no more of resolv.conf.
 const MAX_SERVERS: usize = 3;
-/// Where DNS is answered.
+/// Port of DNS.
 const PORT: u16 = 53;
 
 /// Nobody answered.
@@ -69,7 +69,7 @@ impl Upstreams {
         Self::new(Source::Nobody)
     }
 
-    /// Whether nobody is asked on purpose, so that what is not known here does not exist.
+    /// Returns true if there is no server on purpose, so that an unknown name does not exist.
     pub fn is_nobody(&self) -> bool {
         matches!(self.source, Source::Nobody)
     }
@@ -111,7 +111,7 @@ impl Upstreams {
         self.outset.borrow_mut().within = Some(within);
     }
 
-    /// What this gives in the network from which servers are asked.
+    /// Runs `make` in the network from which servers are asked, and returns its result.
     pub(crate) fn there<T>(&self, make: impl Fn() -> T) -> std::io::Result<T> {
         // Cloned: whoever makes may look at us.
         let outset = self.outset.borrow().clone();
@@ -159,7 +159,7 @@ impl Upstreams {
         answer
     }
 
-    /// Whether to fail at once. Says no to one question after each pause.
+    /// Returns true if a question must fail at once. Returns false for one question after each pause.
     fn is_silent(&self, now: Instant) -> bool {
         if self.unanswered.get() < SILENT_AFTER {
             return false;

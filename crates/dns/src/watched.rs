@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a file is taken to be as it was when last looked at.
+/// Time for which a file counts as unchanged after a look.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Larger files are none that a resolver should obey; 1 MiB is far above any hosts file by hand.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// What tells two states of a file apart; renamed-in files have another inode.
+/// Stamp that differs between two states of a file; renamed-in files have another inode.
 type Stamp = (Option<SystemTime>, u64, u64);
 
 /// See the module.
@@ -33,7 +33,7 @@ impl<T> Watched<T> {
         }
     }
 
-    /// What the file says now. One that vanished or cannot be read says what it said last.
+    /// Returns the file's current content. A file that vanished or cannot be read keeps its last content.
     pub(crate) fn get(&mut self, now: Instant) -> &T {
         let recent = |looked: Instant| now.saturating_duration_since(looked) < LOOK_AGAIN_AFTER;
         if !self.looked.is_some_and(recent) {

@@ -1,4 +1,4 @@
-//! What a server takes upon itself at once: beyond it whoever asks hears so at once, and those who asked before are answered all the same.
+//! Limits of a server: a question beyond them fails at once, and earlier questions are answered all the same.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What the crate does at its boundaries: packets of anybody, and resolvers that answer, lie, or say nothing.
+//! Tests of the crate's boundaries: packets of any sender, and resolvers that answer, lie, or say nothing.
 
 mod bounds;
 mod load;
