@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a gateway that could not be reached is asked last.
+/// Time for which a gateway that could not be reached is tried last.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Gateways that are remembered; of more the one that failed first is forgotten.
 const MAX_REMEMBERED: usize = 64;
-/// How long an attempt may take while there are other gateways: a handshake across an ocean, with a packet lost.
+/// Time limit of an attempt while there are other gateways: a handshake across an ocean, with a packet lost.
 pub const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -30,7 +30,7 @@ impl Gateways {
         let count = all.len().max(1);
         let first = usize::try_from(random % count as u64).unwrap_or_default();
         let mut order: Vec<usize> = (0..all.len()).map(|n| (first + n) % count).collect();
-        // Whoever failed first may be well again first. The order of those that are well is chance's.
+        // The gateway that failed first comes first: it may be well again. The order of healthy gateways is random.
         order.sort_by_key(since);
         order
     }

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 
 use voile_http2::Fields;
 
-/// What is told for people and metrics, never believed: `baggage` of the caller.
+/// Header `baggage` of the caller, for people and metrics; it is never trusted.
 const BAGGAGE: &str = "baggage";
 
-/// Whom a tunnel is opened for.
+/// Caller for which a tunnel is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The application's own address, where it is known.
     pub client: Option<SocketAddr>,
-    /// What is said of it, in Istio's words; empty values are left out.
+    /// Attributes of the caller, in Istio's words; empty values are left out.
     pub baggage: &'a [(&'static str, &'a str)],
     /// The host that it meant, where it meant a service.
     pub host: Option<&'a str>,
@@ -56,7 +56,7 @@ pub enum NoTunnel {
     /// Another method, or an extended CONNECT.
     #[error("not a CONNECT")]
     NotConnect,
-    /// Not `ADDRESS:PORT`. Whoever knows services may look for one by this name.
+    /// Not `ADDRESS:PORT`. A receiver that knows services may look for one by this name.
     #[error("`{0}` is no address with a port")]
     NoAddress(String),
     /// Another address than the one at which the connection came in.
@@ -77,10 +77,10 @@ pub fn named(head: &Fields) -> Option<(String, u16)> {
     Some((host.to_ascii_lowercase(), port))
 }
 
-/// Whom a request wants to reach, at a workload that was called at `local` and whose proxy has these ports.
+/// Returns the target of a request to a workload that was called at `local` and whose proxy has these ports.
 ///
 /// # Errors
-/// When it is no CONNECT, or to nowhere that it may lead.
+/// When it is no CONNECT, or its target is not allowed.
 pub fn target(head: &Fields, local: SocketAddr, own_ports: &[u16]) -> Result<SocketAddr, NoTunnel> {
     if head.method() != "CONNECT" || head.protocol().is_some() || head.is_cut() {
         return Err(NoTunnel::NotConnect);

@@ -22,5 +22,5 @@ pub use serve::{Request, serve};
 pub use tunnel::Tunnel;
 pub use wire::{CONFIG, MAX_STREAMS, Wire};
 
-/// Where tunnels are taken.
+/// Port of HBONE tunnels.
 pub const PORT: u16 = 15008;

@@ -7,7 +7,7 @@ use voile_http2::{Failure, Fields, RecvStream, SendStream};
 
 use crate::pool::Lease;
 
-/// How long the other proxy may take to open a tunnel: it may itself wait 10 s for its application.
+/// Time that the other proxy gets to open a tunnel: it may itself wait 10 s for its application.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why there is no tunnel.
@@ -31,7 +31,7 @@ pub enum Unopened {
 }
 
 impl Unopened {
-    /// Whether the other proxy certainly did nothing with it: another connection may be tried.
+    /// Returns true if the other proxy certainly did nothing with it: another connection may be tried.
     #[must_use]
     pub fn is_unprocessed(&self) -> bool {
         matches!(self, Self::Over | Self::Ended(Failure::Unprocessed))

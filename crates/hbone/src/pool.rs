@@ -18,10 +18,10 @@ use voile_transport::Stream;
 use crate::pulse::{Beat, Patience, Pulse};
 use crate::wire::{CONFIG, MAX_STREAMS, Wire, blocks};
 
-/// How long a connection is kept that carries nothing: ztunnel's figure.
+/// Time for which an idle connection is kept: ztunnel's figure.
 const MAX_IDLE: Duration = Duration::from_mins(5);
 
-/// Whose connections these are, and how long they may live.
+/// Owner of the connections, which limits their life.
 pub trait Owner: 'static {
     /// Ready when they take no more tunnels.
     fn leaving(&self) -> impl Future<Output = ()>;
@@ -131,12 +131,12 @@ where
     K: Hash + Eq + Clone + 'static,
     E: Clone + 'static,
 {
-    /// What its connections borrow from.
+    /// Returns the pool of blocks for its connections.
     pub fn blocks(&self) -> &voile_http2::Pool {
         &self.blocks
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         let entries = self.entries.borrow();
         let shared = entries.values().map(|entry| entry.open.len());
@@ -241,7 +241,7 @@ where
     }
 }
 
-/// What a connection of ours waits for beside its bytes: that it rested for long enough, that its peer is silent for too long.
+/// Timers of an outgoing connection: one for an idle connection, one for a silent peer.
 struct Watch {
     /// It is nobody else's, and does not rest.
     alone: bool,
@@ -355,7 +355,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Unopened, open};
 
-    /// Whose connections live as long as the test.
+    /// Owner whose connections live as long as the test.
     pub(crate) struct Forever;
 
     impl Owner for Forever {

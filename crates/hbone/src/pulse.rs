@@ -1,16 +1,16 @@
-//! Whether a peer that says nothing is still there. What we said last and it did not answer is asked after by a PING; when that
-//! is not answered either, the connection is over. Pure. A connection on which nobody speaks is left alone: nothing ticks there,
-//! and the kernel's keep-alive notices who is gone.
+//! Detection of a dead peer. If the peer does not answer the last message, a PING follows; without an answer to the
+//! PING the connection is over. Pure. An idle connection has no timer: the kernel's keep-alive notices a peer that is
+//! gone.
 
 use std::time::{Duration, Instant};
 
-/// How long a peer may be silent after we spoke before it is asked: ztunnel asks every 10 s.
+/// Time for which a peer may leave a message unanswered before a PING: ztunnel pings every 10 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it may take to answer.
+/// Time limit of the answer to the PING.
 const LAST_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long is waited, twice.
+/// Time limits of the two waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     /// For a word after ours.
@@ -28,7 +28,7 @@ impl Default for Patience {
     }
 }
 
-/// What to do when the time has come.
+/// Action when the timer fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beat {
     /// It is too early: look again then.

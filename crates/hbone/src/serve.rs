@@ -14,7 +14,7 @@ use crate::wire::Wire;
 /// refused again and again, makes work without wanting its results.
 const MAX_FRUITLESS: u32 = 500;
 
-/// What the tunnels of a connection tell its driver.
+/// Counters by which the tunnels of a connection inform its driver.
 #[derive(Default)]
 struct Session {
     begun: Cell<u32>,
@@ -40,7 +40,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What was asked.
+    /// Returns the head of the request.
     #[must_use]
     pub fn head(&self) -> &Fields {
         &self.head
@@ -50,7 +50,7 @@ impl Request {
     pub fn refuse(mut self, status: u16) {
         let mut head = self.respond.block();
         head.push_status(status);
-        // Who is gone hears nothing.
+        // A peer that is gone hears nothing.
         let _ = self.respond.send_response(head, true);
     }
 
@@ -138,8 +138,8 @@ mod tests {
     /// More than any connection of these tests may have.
     const MANY: u32 = 1200;
 
-    /// A connection on which one tunnel after another is asked for; whether the one of this number comes to anything is said.
-    /// How many were asked for when it ended.
+    /// Opens one tunnel after another on a connection; `comes_to_something` decides by its number if a tunnel
+    /// succeeds. Returns the number of requested tunnels when the connection ended.
     fn tunnels_until_it_ends(comes_to_something: fn(u32) -> bool) -> u32 {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -109,7 +109,7 @@ impl Tunnel {
 }
 
 impl Drop for Tunnel {
-    /// What was said goes out, as with a socket that is closed.
+    /// Buffered bytes still go out, as with a socket that is closed.
     fn drop(&mut self) {
         let ends = self.ends.get_mut();
         if !ends.said {

@@ -13,7 +13,7 @@ use voile_transport::buffers::{Buffer, Class};
 pub const CONFIG: Config = Config {
     // Enough for 1 Gbit/s over 30 ms.
     stream_window: 4 * 1024 * 1024,
-    // What one peer can make us hold, however many streams it opens.
+    // Limit of the bytes held for one peer, however many streams it opens.
     connection_window: 16 * 1024 * 1024,
     max_header_list: 16 * 1024,
     max_continuations: 8,
@@ -35,7 +35,7 @@ pub const CONFIG: Config = Config {
 /// device of Ethernet's size (65,160 bytes over IPv4, 64,260 over IPv6), or a few bytes would go a way of their own after each write.
 const ROOM_BYTES: usize = 62 * 1024;
 
-/// What connections of HBONE, of one thread, lend each other.
+/// Returns the pool of blocks that one thread's HBONE connections share.
 pub(crate) fn blocks() -> voile_http2::Pool {
     voile_http2::Pool::with_room(ROOM_BYTES)
 }
@@ -78,7 +78,7 @@ impl Wire {
         }
     }
 
-    /// Whether something came, and whether something went, since the last question.
+    /// Reports if bytes were received, and if bytes were sent, since the last call.
     pub(crate) fn take_moved(&mut self) -> (bool, bool) {
         let moved = (self.heard, self.said);
         (self.heard, self.said) = (false, false);
@@ -166,7 +166,7 @@ impl Wire {
             ready!(self.poll_flush(cx))?;
             Pin::new(&mut self.stream).poll_shutdown(cx)
         });
-        // Who is gone hears nothing.
+        // A peer that is gone hears nothing.
         let _ = tokio::time::timeout(voile_transport::LINGER_QUIET, closing).await;
     }
 }
