@@ -1,4 +1,4 @@
-//! How much of a body is still to come, whatever its framing.
+//! Remaining length of a body, whatever its framing.
 
 use crate::chunked::{BodyError, ChunkScanner};
 use crate::framing::Framing;
@@ -38,7 +38,7 @@ impl Body {
         }
     }
 
-    /// Whether nothing more is to come. [`Body::UntilClose`] is over only with its connection.
+    /// Returns true if nothing more is to come. [`Body::UntilClose`] is over only with its connection.
     pub fn is_done(&self) -> bool {
         match self {
             Self::Length(left) => *left == 0,

@@ -11,7 +11,7 @@ pub(crate) static METHOD: Bytes = Bytes::between(b'0', b'9')
     .and_between(b'A', b'Z')
     .and(b"!#$%&'*+-.^_`|~");
 
-/// What is visible, but the fragment's sign, which no client sends.
+/// Visible characters except the fragment's sign, which no client sends.
 pub(crate) static TARGET: Bytes = Bytes::between(b'!', b'"').and_between(b'$', b'~');
 
 /// unreserved, sub-delims and percent of RFC 3986; a comma would let two hosts pass for one.
@@ -44,12 +44,13 @@ impl Bytes {
         self
     }
 
-    /// Whether a byte belongs to the set.
+    /// Returns true if a byte belongs to the set.
     pub(crate) fn has(&self, byte: u8) -> bool {
         self.0[usize::from(byte)]
     }
 
-    /// Whether every byte of a text does. Nearly always they do, so no byte decides before the others.
+    /// Returns true if every byte of a text belongs to the set. Nearly always they do, so no byte decides before the
+    /// others.
     pub(crate) fn hold(&self, text: &[u8]) -> bool {
         text.iter().fold(true, |held, byte| held & self.has(*byte))
     }

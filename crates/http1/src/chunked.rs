@@ -8,7 +8,7 @@
 use crate::bytes::TOKEN;
 use crate::limits::{MAX_CHUNK_EXTENSION_BYTES, MAX_CHUNK_SIZE_DIGITS, MAX_TRAILER_BYTES};
 
-/// Why a body is refused. What came before the defect has been relayed; the message cannot be completed.
+/// Reason to refuse a body. The bytes before the defect have been relayed; the message cannot be completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BodyError {
     /// The chunk size is not hexadecimal digits followed by CRLF or `;`, or has too many digits.
@@ -57,13 +57,13 @@ const FORBIDDEN_TRAILERS: [&[u8]; 16] = [
     b"x-forwarded-client-cert",
 ];
 
-/// Whether a field may not be a trailer; `name` in lower case.
+/// Returns true if a field may not be a trailer; `name` in lower case.
 pub fn is_forbidden_trailer(name: &str) -> bool {
     FORBIDDEN.contains(&name_hash(name.as_bytes()))
 }
 
-/// Names are compared by their hashes, so that one of any length is known in a fixed space. Who finds another name with such
-/// a hash is refused for it, and harms nobody else.
+/// Names are compared by their hashes, so that a name of any length needs a fixed space. A client that sends another
+/// name with the same hash is refused for it, and harms no other client.
 const FORBIDDEN: [u64; FORBIDDEN_TRAILERS.len()] = {
     let mut hashes = [0; FORBIDDEN_TRAILERS.len()];
     let mut at = 0;
@@ -113,7 +113,7 @@ enum State {
 }
 
 impl State {
-    /// Whether what comes next belongs to a trailer line that has begun.
+    /// Returns true if the next byte belongs to a trailer line that has begun.
     fn is_in_trailer(self) -> bool {
         matches!(
             self,
@@ -133,7 +133,7 @@ pub(crate) enum Step {
     Done,
 }
 
-/// Where in a chunked body we are.
+/// Position in a chunked body.
 #[derive(Debug, Clone, Default)]
 pub struct ChunkScanner {
     state: State,
@@ -148,7 +148,7 @@ pub struct ChunkScanner {
 }
 
 impl ChunkScanner {
-    /// Whether the body is over.
+    /// Returns true if the body is over.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }

@@ -169,7 +169,8 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// Whether the line is `name: value` with exactly one space and no trailing blank, and so may be copied as it stands.
+    /// Returns true if the line is `name: value` with exactly one space and no trailing blank, and so may be copied
+    /// as it stands.
     pub(crate) fn is_plain(&self, bytes: &[u8]) -> bool {
         self.value.start == self.name.end + 2
             && self.line_end == self.value.end + 2
@@ -229,7 +230,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Whether any field is of this kind. Most heads have few, and need not be searched for the others.
+    /// Returns true if any field is of this kind. Most heads have few, and need not be searched for the others.
     pub(crate) fn have(&self, known: Known) -> bool {
         self.special & (1 << known as u16) != 0
     }

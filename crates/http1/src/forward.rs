@@ -12,7 +12,7 @@ use crate::framing::{Framing, Version};
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 
-/// What a forwarded request gets that it did not bring.
+/// Additions to a forwarded request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestEdit<'a> {
     /// `Host` when the request names no authority (HTTP/1.0 only).
@@ -28,12 +28,12 @@ pub struct RequestEdit<'a> {
     pub leave_out: &'a [Cow<'static, str>],
 }
 
-/// What a forwarded response gets that it did not bring.
+/// Additions to a forwarded response.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseEdit {
     /// The version the client spoke.
     pub client: Version,
-    /// Whether the downstream connection is kept.
+    /// True if the downstream connection is kept.
     pub persist: bool,
 }
 
@@ -161,7 +161,7 @@ fn is_trailers(member: &[u8]) -> bool {
 }
 
 impl ResponseHead<'_> {
-    /// Whether the body's chunk framing must be removed for this client.
+    /// Returns true if the body's chunk framing must be removed for this client.
     pub fn must_unwrap(&self, client: Version) -> bool {
         client == Version::Http10 && self.framing() == Framing::Chunked
     }

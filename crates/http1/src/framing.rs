@@ -1,5 +1,5 @@
-//! How long a body is (RFC 9112 section 6.3), decided once and without leniency: two receivers that disagree here
-//! are what request smuggling is made of.
+//! Length of a body (RFC 9112 section 6.3), decided once and without leniency: two receivers that disagree here make
+//! request smuggling possible.
 
 use crate::bytes::TOKEN;
 use crate::fields::{Fields, Known, list};
@@ -25,7 +25,7 @@ impl Version {
     }
 }
 
-/// How a body's end is found.
+/// Way to find a body's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Framing {
     /// There is no body.
@@ -35,11 +35,11 @@ pub enum Framing {
     Length(u64),
     /// The chunked coding.
     Chunked,
-    /// Whatever comes until the connection ends (responses only).
+    /// All bytes until the connection ends (responses only).
     UntilClose,
 }
 
-/// What `Content-Length` and `Transfer-Encoding` say together.
+/// Returns the framing by `Content-Length` and `Transfer-Encoding` together.
 pub(crate) fn declared(
     fields: &Fields,
     bytes: &[u8],

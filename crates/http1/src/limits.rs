@@ -12,8 +12,8 @@ pub const MAX_HEADERS: usize = 100;
 /// next proxy does not count them against the client.
 pub const MAX_ADDED_HEADERS: usize = 28;
 
-/// Largest number of field lines in a head that the codec reads: a server's, or one that a proxy of the mesh passed on.
-/// What a client of another kind may send is for the caller to bound by [`MAX_HEADERS`].
+/// Largest number of field lines in a head that the codec reads: a server's, or one that a proxy of the mesh passed
+/// on. The caller limits other clients by [`MAX_HEADERS`].
 pub const MAX_FORWARDED_HEADERS: usize = MAX_HEADERS + MAX_ADDED_HEADERS;
 
 /// Longest request line, in bytes without its CRLF. RFC 9112 section 3 asks for at least 8000; more is answered 414.

@@ -7,7 +7,7 @@ use crate::reject::Reject;
 use crate::scan::{HeadScanner, Kind, Line};
 use crate::target::{self, Target};
 
-/// Whether a head is all there.
+/// State of reading a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// More bytes are needed.
@@ -92,7 +92,7 @@ impl RequestIndex {
         let options = self.fields.connection(bytes, true)?;
         self.framing = framing::declared(&self.fields, bytes, self.version)?.unwrap_or_default();
         if self.connect {
-            // What follows is bytes for somebody else, or nothing.
+            // The bytes after CONNECT are for the tunnel's target, or there are none.
             match std::mem::take(&mut self.framing) {
                 Framing::None | Framing::Length(0) => {}
                 _ => return Err(Reject::Connect),
@@ -225,7 +225,7 @@ impl<'a> RequestHead<'a> {
         Some(text(span.of(self.bytes)))
     }
 
-    /// Whether there is an authority, without reading it.
+    /// Returns true if there is an authority, without reading it.
     pub fn has_authority(&self) -> bool {
         self.index.target.authority.or(self.index.host).is_some()
     }
@@ -235,32 +235,32 @@ impl<'a> RequestHead<'a> {
         self.index.version
     }
 
-    /// How the body is framed; never [`Framing::UntilClose`].
+    /// Returns the framing of the body; never [`Framing::UntilClose`].
     pub fn framing(&self) -> Framing {
         self.index.framing
     }
 
-    /// Whether the client wants the connection kept.
+    /// Returns true if the client wants the connection kept.
     pub fn keep_alive(&self) -> bool {
         self.index.keep_alive
     }
 
-    /// Whether the client waits for 100 (Continue) before its body.
+    /// Returns true if the client waits for 100 (Continue) before its body.
     pub fn expects_continue(&self) -> bool {
         self.index.expects_continue
     }
 
-    /// Whether a protocol upgrade is asked for and will be offered on.
+    /// Returns true if the client asks for a protocol upgrade that will be offered on.
     pub fn wants_upgrade(&self) -> bool {
         self.index.upgrade
     }
 
-    /// Whether a tunnel is asked for, to what [`Self::authority`] says.
+    /// Returns true if the client asks for a tunnel, to [`Self::authority`].
     pub fn is_connect(&self) -> bool {
         self.index.connect
     }
 
-    /// Whether the request may be sent twice without harm (RFC 9110 section 9.2.2).
+    /// Returns true if the request may be sent twice without harm (RFC 9110 section 9.2.2).
     pub fn is_idempotent(&self) -> bool {
         matches!(
             self.index.method.of(self.bytes),
@@ -268,7 +268,7 @@ impl<'a> RequestHead<'a> {
         )
     }
 
-    /// Whether the method is HEAD, whose answer has no body.
+    /// Returns true if the method is HEAD, whose answer has no body.
     pub fn is_head(&self) -> bool {
         self.index.method.of(self.bytes) == b"HEAD"
     }

@@ -6,7 +6,7 @@ use crate::reject::Reject;
 use crate::request::Progress;
 use crate::scan::{HeadScanner, Kind, Line};
 
-/// What must be known of the request to understand its response.
+/// Properties of the request that decide how to read its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Asked {
     /// The method was HEAD, so there is no body whatever the head says.
@@ -129,34 +129,35 @@ impl ResponseHead<'_> {
         self.index.version
     }
 
-    /// How the body is framed.
+    /// Returns the framing of the body.
     pub fn framing(&self) -> Framing {
         self.index.framing
     }
 
-    /// Whether what follows is no HTTP any more: 101, and 2xx to CONNECT.
+    /// Returns true if the bytes after it are no HTTP any more: 101, and 2xx to CONNECT.
     pub fn opens_tunnel(&self) -> bool {
         self.index.tunnel
     }
 
-    /// Whether another response follows this one: every 1xx but 101.
+    /// Returns true if another response follows this one: every 1xx but 101.
     pub fn is_interim(&self) -> bool {
         matches!(self.index.status, 100 | 102..200)
     }
 
-    /// Whether the server keeps the connection after this response.
+    /// Returns true if the server keeps the connection after this response.
     pub fn keep_alive(&self) -> bool {
         let options = self.index.options;
         let kept = self.index.version == Version::Http11 || options.keep_alive;
         kept && !options.close && self.index.framing != Framing::UntilClose
     }
 
-    /// Whether a mesh sidecar says that it did nothing with the request. To be believed only from a verified sidecar.
+    /// Returns true if a mesh sidecar says that it did nothing with the request. To be trusted only from a verified
+    /// sidecar.
     pub fn is_unprocessed(&self) -> bool {
         self.hop(UNPROCESSED).is_some()
     }
 
-    /// How long the server says it keeps the connection while it is idle, in seconds (`Keep-Alive: timeout=…`).
+    /// Returns the time for which the server keeps an idle connection, in seconds (`Keep-Alive: timeout=…`).
     pub fn keep_alive_timeout(&self) -> Option<u32> {
         list(self.hop(b"keep-alive")?).find_map(|member| {
             let (name, value) = std::str::from_utf8(member).ok()?.split_once('=')?;

@@ -1,25 +1,26 @@
-//! Finds where a head ends, reading each byte once however the bytes were split.
+//! Finds the end of a head, reading each byte once however the bytes were split.
 //!
-//! What it refuses depends on positions alone, never on how the bytes arrived; garbage is refused long before a head is complete.
+//! A refusal depends on positions alone, never on how the bytes arrived; garbage is refused long before a head is
+//! complete.
 
 use crate::limits::{
     MAX_FORWARDED_HEADERS, MAX_HEAD_BYTES, MAX_LEADING_EMPTY_LINES, MAX_REQUEST_LINE_BYTES,
 };
 use crate::reject::Reject;
 
-/// What kind of start line is expected.
+/// Kind of the expected start line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
     Response,
 }
 
-/// Where the lines of a complete head are.
+/// Positions of the lines in a complete head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Where the start line begins, after skipped empty lines.
+    /// Start of the start line, after skipped empty lines.
     pub(crate) start: usize,
-    /// Where its CRLF begins.
+    /// Start of its CRLF.
     pub(crate) line_end: usize,
     /// Field lines.
     pub(crate) fields: usize,

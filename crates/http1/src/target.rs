@@ -4,7 +4,7 @@ use crate::bytes::NAME;
 use crate::fields::Span;
 use crate::reject::Reject;
 
-/// Where in the head the target's parts are.
+/// Positions of the target's parts in the head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The whole target as it came.

@@ -1,4 +1,4 @@
-//! What goes on to the next hop: as tables of heads in, heads out.
+//! Heads that go on to the next hop, as tables of heads in, heads out.
 
 use voile_http1::{
     Asked, Progress, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex, Version,

@@ -19,7 +19,7 @@ fn head_with(line: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nHost: x\r\n", line, b"\r\n\r\n"].concat()
 }
 
-/// What another parser makes of it, where it takes line ends as we do: all of it, line by line.
+/// Result of another parser, if it takes line ends in the same way: all of it, line by line.
 fn by_httparse(head: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let lines = head.split(|byte| *byte == b'\n').count() - 1;
     let strict_ends = head
