@@ -24,7 +24,7 @@ const LONGEST_BEGIN: usize = 16;
 /// Largest frame of a control stream that is read, in bytes: settings are a few pairs of integers.
 const MAX_CONTROL: usize = 4096;
 
-/// What a setting may not be: HTTP/2's, which mean nothing here.
+/// Forbidden settings: HTTP/2's, which mean nothing here.
 const SETTINGS_OF_HTTP2: [u64; 4] = [2, 3, 4, 5];
 /// The largest head that we take.
 const MAX_FIELD_SECTION_SIZE: u64 = 6;
@@ -36,7 +36,7 @@ pub enum Event {
     Block {
         /// Its bytes.
         bytes: Vec<u8>,
-        /// Whether these are all.
+        /// True if these are all.
         whole: bool,
     },
     /// Bytes of the body.
@@ -114,7 +114,7 @@ impl Frames {
         }
     }
 
-    /// Whether the stream may end here: between two frames.
+    /// Returns true if the stream may end here: between two frames.
     #[must_use]
     pub fn is_between(&self) -> bool {
         matches!(self.state, State::Begin { have: 0, .. })
@@ -189,7 +189,7 @@ impl Frames {
         }
     }
 
-    /// What a frame of a control stream says.
+    /// Reads a frame of a control stream.
     fn heard(&mut self, kind: u64, kept: &[u8]) -> Result<Option<Event>, Code> {
         if kind == kind::SETTINGS {
             return settled(kept);
@@ -216,7 +216,7 @@ impl Frames {
         }
     }
 
-    /// What a frame of this kind and length is here.
+    /// Returns the state after the beginning of a frame of this kind and length.
     fn begun(&mut self, kind: u64, left: u64) -> Result<State, Code> {
         if kind::OF_HTTP2.contains(&kind) {
             return Err(Code::FRAME_UNEXPECTED);
@@ -277,7 +277,7 @@ fn begin(out: &mut Vec<u8>, kind: u64, length: usize) {
     integer::put(out, length as u64);
 }
 
-/// What stands before so many bytes of a body.
+/// Returns the frame's beginning before a body part of this length.
 #[must_use]
 pub fn data_head(length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(LONGEST_BEGIN);
@@ -321,7 +321,7 @@ pub fn goaway(stream: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What comes of these bytes, however they are cut.
+    /// Reads these bytes, and checks that the result does not depend on how they are cut.
     fn read(mut frames: impl FnMut() -> Frames, bytes: &[u8]) -> Result<Vec<Event>, Code> {
         let whole = events(&mut frames(), [bytes]);
         let each = events(&mut frames(), bytes.chunks(1));

@@ -17,14 +17,14 @@ pub use frame::{Event, Frames, data_head, goaway, head_frame, settings};
 pub use integer::{put as put_integer, take as take_integer};
 pub use qpack::{BadBlock, Decoded, decode, encode};
 
-/// What a unidirectional stream is for (RFC 9114 section 6.2, RFC 9204 section 4.2).
+/// Purpose of a unidirectional stream (RFC 9114 section 6.2, RFC 9204 section 4.2).
 pub mod purpose {
     /// Settings, and that the end is near.
     pub const CONTROL: u64 = 0;
-    /// What a server wishes to send unasked; of a client's an error.
+    /// Server push; from a client it is an error.
     pub const PUSH: u64 = 1;
     /// Changes of the dynamic table, of which there are none.
     pub const ENCODER: u64 = 2;
-    /// What was understood by that table.
+    /// Acknowledgements of that table.
     pub const DECODER: u64 = 3;
 }

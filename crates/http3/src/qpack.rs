@@ -1,5 +1,5 @@
-//! Blocks of fields. We allow no dynamic table and use none, so that a block says all by itself. What a block may say beyond that
-//! (what a name may be, in which order) is for whoever takes it as a head.
+//! Blocks of fields. This side allows no dynamic table and uses none, so that a block is complete by itself. The user
+//! of a head checks further rules (names, order).
 
 use voile_http2::{Fields, unhuffman};
 
@@ -9,16 +9,16 @@ use crate::known;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadBlock;
 
-/// What a block said.
+/// Content of a block.
 #[derive(Debug)]
 pub struct Decoded {
     /// Its fields, as far as the limit goes.
     pub fields: Fields,
-    /// Whether these are all.
+    /// True if these are all.
     pub whole: bool,
 }
 
-/// What each field counts beside its text (RFC 9114 section 4.2.2).
+/// Size of each field beside its text (RFC 9114 section 4.2.2).
 const OVERHEAD: usize = 32;
 
 /// Continuation bytes of an integer: enough for every length there is.
@@ -124,7 +124,7 @@ fn integer(rest: &mut &[u8], prefix: u32) -> Result<usize, BadBlock> {
     Ok(value)
 }
 
-/// Writes a block: `:status` first, where there is one. What we send is plain, which costs bytes and saves time.
+/// Writes a block: `:status` first, if there is one. The text is plain, which costs bytes and saves time.
 #[must_use]
 pub fn encode(fields: &Fields) -> Vec<u8> {
     // Nothing is required of a dynamic table.
