@@ -15,9 +15,10 @@ use redirect::{Leads, Place};
 const MAX_REQUESTS: usize = 10;
 /// The largest head of an answer, in bytes: as much as servers commonly send.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// How much of an answer's body is taken, in bytes, as by the kubelet: a server that is cut off in its words complains.
+/// Largest part of an answer's body that is read, in bytes, as by the kubelet: a server that is cut off in its words
+/// complains.
 const MAX_BODY_BYTES: usize = 10 * 1024;
-/// What applications know probes by, to leave them out of their logs.
+/// User agent by which applications recognize probes, to leave them out of their logs.
 const USER_AGENT: &str = "kube-probe/voile";
 
 /// Asks; the status of the answer.

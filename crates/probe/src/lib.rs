@@ -1,6 +1,7 @@
-//! One question to an application, as Kubernetes' kubelet asks it: by TCP, HTTP/1.1 (or, over TLS, where no certificate is
-//! verified, HTTP/2 where the server prefers that) or gRPC's health protocol, on the calling thread, within a deadline. What comes back is not trusted: a bounded part of it is read. Who
-//! asks, how often, and what follows from the answers is decided elsewhere.
+//! One probe of an application, as Kubernetes' kubelet sends it: by TCP, HTTP/1.1 or gRPC's health protocol. Over TLS
+//! no certificate is verified, and HTTP/2 is used if the server prefers it. A probe runs on the calling thread,
+//! within a deadline. It does not trust the answer, and reads a bounded part of it. The caller decides on intervals
+//! and consequences.
 
 mod grpc;
 mod http;
@@ -16,12 +17,12 @@ pub use program::run;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
-/// What is asked.
+/// Question of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// Whether a connection is accepted.
+    /// A connection is accepted.
     Tcp,
-    /// Whether `GET` is answered by a status from 200 to 399. Redirects to the same host are followed, at whatever port; so
+    /// `GET` is answered by a status from 200 to 399. Redirects to the same host are followed, at whatever port; so
     /// an answer from 300 leads elsewhere.
     Http {
         /// Over TLS; whoever answers is believed.
@@ -31,7 +32,7 @@ pub enum Question {
         /// Fields in place of, or beside, the usual ones; fit for a head.
         headers: Vec<(String, String)>,
     },
-    /// Whether `grpc.health.v1.Health/Check` is answered by SERVING.
+    /// `grpc.health.v1.Health/Check` is answered by SERVING.
     Grpc {
         /// The service asked about, at most [`MAX_SERVICE_BYTES`]; empty is the server as a whole.
         service: String,
@@ -170,7 +171,7 @@ fn is_tls(error: &io::Error) -> bool {
     inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
-/// Whom one question is for, and until when.
+/// Server of one question, and the deadline.
 struct Server {
     address: SocketAddr,
     mark: Option<u32>,
@@ -215,7 +216,7 @@ enum Stream {
 }
 
 impl Stream {
-    /// Whether the server chose HTTP/2.
+    /// Returns true if the server chose HTTP/2.
     fn is_http2(&self) -> bool {
         match self {
             Self::Plain(_) => false,

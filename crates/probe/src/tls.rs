@@ -13,7 +13,7 @@ use rustls::{
 
 use super::{Bounded, Server};
 
-/// What ALPN calls HTTP/2.
+/// ALPN name of HTTP/2.
 pub(super) const HTTP2: &[u8] = b"h2";
 
 /// Accepts every certificate and every signature. For probes alone: it must not leave this module.

@@ -1,7 +1,7 @@
-//! Where a redirect leads (RFC 3986, section 5), as far as it concerns the one host that is asked: the kubelet compares
-//! names of hosts as they are written, and neither ports nor schemes.
+//! Target of a redirect (RFC 3986, section 5), as far as it concerns the one host that is probed. The kubelet
+//! compares names of hosts as they are written, and neither ports nor schemes.
 
-/// What is asked of the host.
+/// Target of a request to the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) tls: bool,
@@ -122,7 +122,7 @@ fn without_dots(path: &str) -> String {
             step => steps.push(step),
         }
     }
-    // Who ends in a step means the folder.
+    // A path that ends in a step means the folder.
     if path.ends_with("/.") || path.ends_with("/..") {
         steps.push("");
     }

@@ -9,7 +9,7 @@ use voile_http2::{Config, Connection, Failure, Fields, Link, Pool, RecvStream};
 use super::redirect::Place;
 use super::{Head, MAX_BODY_BYTES, MAX_HEAD_BYTES, fields, wrong};
 
-/// What a server may make us hold and do for one answer.
+/// Limits on memory and work for a server's answer.
 static LIMITS: Config = Config {
     stream_window: 64 * 1024,
     connection_window: 64 * 1024,
@@ -93,7 +93,7 @@ fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> Fiel
     request.push(":authority", host.map_or("", |(_, host)| host).as_bytes());
     request.push(":path", place.target.as_bytes());
     for (name, value) in all.filter(|(name, _)| !is_host(name)) {
-        // Whether they may travel was asked before (`Question::fault`).
+        // `Question::fault` has checked the fields before.
         request.push_checked(name.as_bytes(), value.as_bytes());
     }
     request

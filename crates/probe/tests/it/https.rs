@@ -159,7 +159,7 @@ fn by_http2(
         let mut connection = link.borrow();
         let out = connection.output().to_vec();
         connection.wrote(out.len());
-        // Who has heard enough listens no more.
+        // A client that has read enough closes the connection.
         let gone = stream
             .write_all(&out)
             .and_then(|()| stream.flush())
