@@ -1,5 +1,6 @@
-//! The socket: SEQPACKET, so that a packet is a message, and with it a descriptor may travel. What is too long, or brings
-//! more than one descriptor, is refused whole; the kernel closes what nobody took.
+//! Socket of the protocol: SEQPACKET, so that a packet is a message, and a descriptor may travel with it. A packet
+//! that is too long, or brings more than one descriptor, is refused whole. The kernel closes descriptors that were
+//! not taken.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -39,8 +40,8 @@ fn strange(reason: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason.into())
 }
 
-/// Whether whoever is at the other end runs as our own user or as root: an agent gives away network namespaces, and a proxy takes
-/// its word for who a pod is.
+/// Checks that the other end runs as this process's own user or as root. An agent gives away network namespaces, and
+/// a proxy takes its word for a pod's identity.
 fn is_trusted(stream: &UnixStream) -> io::Result<()> {
     let uid = socket_peercred(stream)?.uid;
     match uid.is_root() || uid == geteuid() {
@@ -83,7 +84,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     }
 }
 
-/// Where an agent waits for proxies.
+/// Listener of an agent, for proxies.
 #[derive(Debug)]
 pub struct Agents(UnixListener);
 
@@ -204,8 +205,8 @@ impl Channel {
 
     /// Ready when the other end is gone, or has said something unasked.
     pub async fn ended(&self) {
-        // The runtime's word alone may be of a message that was taken long ago: the kernel is asked. Whatever it says, there is
-        // no conversation any more.
+        // Asks the kernel: the runtime's readiness may come from a message that was taken long ago. Any result means
+        // that the conversation is over.
         let look = || Ok(recv(&self.0, &mut [0; 1], RecvFlags::PEEK)?);
         let _ = self.0.async_io(Interest::READABLE, look).await;
     }

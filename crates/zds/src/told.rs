@@ -1,4 +1,4 @@
-//! What an agent tells, checked: nobody behind this file sees a pod without a name or a namespace without a pod.
+//! Messages of an agent, checked. Users of this module never see a pod without a name or a namespace without a pod.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,7 +6,7 @@ use prost::Message;
 use voile_proto::zds as wire;
 use voile_proto::zds::workload_request::Payload;
 
-/// Who a pod is.
+/// Identity of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
     /// Its name.
@@ -24,9 +24,9 @@ pub enum Told {
     Add {
         /// The agent's name for it.
         uid: String,
-        /// Who it is.
+        /// Its identity.
         who: Who,
-        /// Where it is.
+        /// Its network namespace.
         inside: OwnedFd,
     },
     /// Go on serving it, if it is served; only before [`Told::Complete`].
@@ -93,13 +93,14 @@ impl Told {
 /// Longest name of a pod, a namespace or an account, in bytes: Kubernetes' own bound (RFC 1123), also of a uid.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Whether a text may name something: it stands in identities, logs and pages, where nothing else may be read into it.
+/// Returns true if a text is a valid name. Names appear in identities, logs and pages, where no other meaning may be
+/// read into them.
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
     text.len() <= MAX_NAME_BYTES && text.bytes().all(plain)
 }
 
-/// Whether a text may be a uid: opaque to the node proxy, which prints it.
+/// Returns true if a text is a valid uid: opaque to the node proxy, which prints it.
 fn is_uid(text: &str) -> bool {
     text.len() <= MAX_NAME_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
