@@ -6,22 +6,23 @@ use std::sync::{Arc, LazyLock};
 /// Istio's workloads and services ([`crate::workload::Address`]).
 pub const ADDRESS: &str = "type.googleapis.com/istio.workload.Address";
 
-/// Who may connect to workloads behind a node proxy ([`crate::authorization::Authorization`]); asked for as `*`.
+/// Authorization policy for workloads behind a node proxy ([`crate::authorization::Authorization`]); subscribed to as
+/// `*`.
 pub const AUTHORIZATION: &str = "type.googleapis.com/istio.security.Authorization";
 
-/// What one sidecar listens on and obeys ([`crate::proxy::ProxyConfiguration`]).
+/// Listeners and settings of one sidecar ([`crate::proxy::ProxyConfiguration`]).
 pub const PROXY_CONFIGURATION: &str = "type.googleapis.com/voile.proxy.v1.ProxyConfiguration";
 
-/// How clients must speak to a service ([`crate::proxy::ServicePolicy`]).
+/// Client settings for a service ([`crate::proxy::ServicePolicy`]).
 pub const SERVICE_POLICY: &str = "type.googleapis.com/voile.proxy.v1.ServicePolicy";
 
-/// Where requests to a service go ([`crate::proxy::Routes`]).
+/// Routes of requests to a service ([`crate::proxy::Routes`]).
 pub const SERVICE_ROUTES: &str = "type.googleapis.com/voile.proxy.v1.Routes";
 
-/// Who may do what to the workloads that obey it ([`crate::proxy::AuthorizationPolicy`]).
+/// Authorization policy of the workloads that obey it ([`crate::proxy::AuthorizationPolicy`]).
 pub const AUTHORIZATION_POLICY: &str = "type.googleapis.com/voile.proxy.v1.AuthorizationPolicy";
 
-/// Whose tokens the workloads that obey it believe ([`crate::proxy::RequestAuthentication`]).
+/// Token issuers that the workloads that obey it trust ([`crate::proxy::RequestAuthentication`]).
 pub const REQUEST_AUTHENTICATION: &str = "type.googleapis.com/voile.proxy.v1.RequestAuthentication";
 
 /// Public keys of token issuers ([`crate::proxy::KeySet`]).
@@ -33,7 +34,8 @@ pub const REVOCATION_LISTS: &str = "type.googleapis.com/voile.proxy.v1.Revocatio
 /// The name of the only resource of that type.
 pub const REVOCATIONS: &str = "mesh";
 
-/// How a workload's application is, which its proxy tells: an error is what it complains of. Nothing is asked for by it.
+/// Health of a workload's application, which its proxy reports as the error of a request. No resource is requested by
+/// it.
 pub const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
 
 /// Endpoints that a proxy's HealthChecks found to be unwell ([`crate::proxy::HealthFindings`]), which it tells in the details of an

@@ -162,7 +162,7 @@ fn generate(here: &Path, source: &Source, service: bool) -> String {
     )
 }
 
-/// What `proto/xds/` says, for those who make its messages at run time.
+/// Returns the description of `proto/xds/`, for programs that make its messages at run time.
 fn describe(here: &Path) -> Vec<u8> {
     let folder = here.join("proto/xds");
     let listed =
