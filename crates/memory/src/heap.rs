@@ -6,8 +6,9 @@
 #[cfg(target_env = "gnu")]
 const OWN_MAPPING: libc::c_int = 256 * 1024;
 
-/// To be called once, before there are threads. One heap for all of them: what one thread frees another may use, where heaps of their
-/// own would each keep the most that a thread ever held. Whoever works beside the thread that serves does so now and then.
+/// Configures the allocator; to be called once, before there are threads. All threads share one heap: what one thread
+/// frees another may use. Heaps of their own would each keep the most that a thread ever held. Threads beside the
+/// serving thread use the heap only now and then.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
 pub fn frugal() {

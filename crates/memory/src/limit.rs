@@ -1,4 +1,4 @@
-//! How much memory there may be, by the cgroups that the process is in.
+//! Memory limit by the cgroups of the process.
 
 use std::path::{Path, PathBuf};
 

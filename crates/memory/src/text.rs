@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use crate::heap::give_back;
 
-/// Whoever connects has begun to be served after this long.
+/// Time after which a new connection has begun to be served.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Whoever waited for the start has been told of its end after this long: letting go is the last thing that the start does.
+/// Time after which every waiter knows of the end of the start: letting go is the last step of the start.
 const START: Duration = Duration::from_secs(1);
 
-/// What came later than this before a letting go may have touched pages after it.
+/// A connection or news within this time before a letting go may have touched pages after it.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Least time from one letting go to the next: it costs the requests after it about a hundred faults of a microsecond.
@@ -49,7 +49,7 @@ impl Settling {
         self.let_go_at(Instant::now() + START);
     }
 
-    /// There is news of the mesh. What comes before the end of the start belongs to it.
+    /// Notes news of the mesh. News before the end of the start belongs to the start.
     pub fn told(&self) {
         if self.0.begun.get() {
             self.arrived();
@@ -93,7 +93,7 @@ impl Settling {
     }
 }
 
-/// Whether something came so shortly before now that it may touch pages yet.
+/// Returns true if something came so shortly before now that it may touch pages yet.
 fn was_late(newest: Option<Instant>, now: Instant) -> bool {
     newest.is_some_and(|newest| newest + LATE > now)
 }
