@@ -2,7 +2,7 @@
 
 use voile_http1::{BodyError, ChunkScanner};
 
-/// What a reader of the whole body finds: bytes used, data, whether it is over.
+/// Result of reading the whole body: bytes used, data, and if it is over.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     used: usize,

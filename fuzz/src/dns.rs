@@ -7,11 +7,11 @@ use domain::base::Message;
 use voile_dns::message::{self, QueryKind, Received, receive};
 use voile_dns::{Query, addresses_in};
 
-/// What nobody's datagram may exceed, in bytes (DNS flag day 2020).
+/// Limit of every datagram, in bytes (DNS flag day 2020).
 const MAX_DATAGRAM: usize = 1232;
-/// What a client that offers nothing takes, in bytes (RFC 1035).
+/// Largest answer for a client that offers nothing, in bytes (RFC 1035).
 const PLAIN_DATAGRAM: usize = 512;
-/// What the name stands for in some answers.
+/// Alias of the name in some answers.
 const ALIAS: &str = "web.shop.svc.example.org";
 /// Longest name in text, in bytes.
 const MAX_NAME: usize = 253;
@@ -119,7 +119,7 @@ fn of_kind(addresses: &[IpAddr], kind: QueryKind) -> Vec<IpAddr> {
     addresses.iter().filter(wanted).copied().collect()
 }
 
-/// What our own reader finds in our own answer.
+/// Reads an answer back with the crate's own reader.
 fn read_back(answer: &[u8], kind: QueryKind) -> Vec<IpAddr> {
     match kind {
         QueryKind::Other(_) => Vec::new(),

@@ -48,7 +48,8 @@ fn assert_leads_home(head: &Fields, local: SocketAddr) {
     }
 }
 
-/// Whoever knows services looks for one by what is read here; another reading would lead to another service.
+/// Checks that the name has one reading. A receiver looks a service up by it; another reading would lead to another
+/// service.
 fn assert_one_reading(head: &Fields) {
     let Some((host, port)) = named(head) else {
         return;
@@ -61,7 +62,7 @@ fn assert_one_reading(head: &Fields) {
     assert_eq!(number.trim_start_matches('0').parse().unwrap_or(0), port);
 }
 
-/// What we say of the caller is nothing that somebody else chose the meaning of.
+/// Checks that no other party can choose the meaning of the caller's attributes.
 fn assert_written_as_meant(local: SocketAddr, text: &str) {
     let to = SocketAddr::new(local.ip().to_canonical(), 8080);
     let caller = Caller {

@@ -5,7 +5,7 @@ use voile_http1::{
     RequestIndex, ResponseEdit, ResponseIndex, Version,
 };
 
-/// How an attempt to read a head ends, and how many bytes it needed.
+/// Result of reading a head, and the number of bytes it needed.
 type Read = (Result<Progress, Reject>, usize);
 
 /// Reads a growing buffer in pieces of `step` bytes, as they might arrive.
@@ -60,8 +60,8 @@ fn assert_strict(head: &[u8]) {
     assert!(framings <= 1, "two framings: {}", head.escape_ascii());
 }
 
-/// Whether a head that came within its limits may go on beyond them: each hop adds a line or two (`Connection`, framing),
-/// and the next hop has the same limits.
+/// Returns true if a head within its limits may go beyond them on the next hop. Each hop adds a line or two
+/// (`Connection`, framing), and the next hop has the same limits.
 fn at_the_limit(read: &Result<Progress, Reject>, lines: usize, length: usize) -> bool {
     let beyond = matches!(read, Err(Reject::TooManyHeaders | Reject::HeadTooLarge));
     beyond && (lines + ADDED_LINES > MAX_HEADERS || length + ADDED_BYTES > MAX_HEAD_BYTES)
@@ -81,7 +81,7 @@ pub(crate) fn request(data: &[u8]) {
     let (pieces, _) = in_pieces(bytes, step, |bytes| index.parse(bytes));
     match (&all, &pieces) {
         (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces),
-        // Whichever fault is met first is named; that it is refused must not depend on the pace.
+        // The first fault is named; the refusal must not depend on the pace.
         (Err(_), Err(_)) => {}
         _ => panic!("whole {all:?}, in pieces {pieces:?}"),
     }

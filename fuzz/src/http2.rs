@@ -29,7 +29,8 @@ const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// Requests that our client has under way.
 const ASKED: usize = 3;
 
-/// What is said for a few bytes: the answer to each of the smallest frames, an answer 431, our settings.
+/// Most bytes that an input of this length provokes: the answer to each of the smallest frames, an answer 431, the
+/// own settings.
 fn most_said(bytes: usize) -> usize {
     bytes * 4 + 200
 }
@@ -71,7 +72,7 @@ fn assert_sound(head: &Fields) {
     }
 }
 
-/// What became of one stream, as its task finds it.
+/// End of one stream, as its task sees it.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     head: Option<Vec<(String, Vec<u8>)>>,
@@ -82,7 +83,7 @@ struct Seen {
     trailers: Option<Vec<(String, Vec<u8>)>>,
 }
 
-/// What became of a connection.
+/// End of a connection.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     said: Vec<u8>,
@@ -160,7 +161,7 @@ fn served(bytes: &[u8], step: usize) -> Outcome {
         "{bodies} bytes"
     );
     let end = link.borrow().end();
-    // Whatever it was, letting go of everything is well.
+    // Dropping everything must work after any end.
     held.clear();
     Outcome { said, end, streams }
 }

@@ -9,10 +9,10 @@ const MAX_BLOCK: usize = 64;
 
 /// Size of the fields that are read of a block, in bytes, as RFC 9114 counts them.
 const MAX_FIELDS: usize = 4096;
-/// What a field counts beside its text (RFC 9114 section 4.2.2).
+/// Size of a field beside its text (RFC 9114 section 4.2.2).
 const OVERHEAD: usize = 32;
 
-/// What a stream says; data that lies side by side is one.
+/// Content of a stream; adjacent data is one.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Stream {
     events: Vec<Event>,
@@ -76,8 +76,8 @@ fn lines(fields: &Fields) -> Vec<(String, Vec<u8>)> {
     fields.iter().map(line).collect()
 }
 
-/// A block is read or refused. What is read stays within its limit, and reads the same after we wrote it. Of a block that was cut the
-/// fields before the cut are the same.
+/// Checks that a block is read or refused. A block that is read stays within its limit, and reads the same after it
+/// was written. Of a block that was cut, the fields before the cut are the same.
 pub(crate) fn qpack(block: &[u8]) {
     let cut = decode(block, false, MAX_FIELDS);
     let Ok(decoded) = decode(block, true, MAX_FIELDS) else {

@@ -1,5 +1,5 @@
-//! What must hold for any bytes that a stranger may send, as functions that panic when it does not. A fuzzer looks for
-//! inputs (`drivers/`), and every input worth keeping is replayed by an ordinary test (`corpus/`).
+//! Properties that must hold for any bytes that a stranger may send, as functions that panic when they do not. A
+//! fuzzer looks for inputs (`drivers/`), and an ordinary test replays every input worth keeping (`corpus/`).
 
 mod authorization;
 mod chunked;

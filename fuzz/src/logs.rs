@@ -10,7 +10,7 @@ use voile_telemetry::access_log::{Entry, Fields, Http, Marks, Renderer, TlsFacts
 
 /// Longest complaint, in bytes: it quotes no more of a format than a person reads.
 const MAX_COMPLAINT: usize = 4096;
-/// What one byte of a stranger may become: `\x00`, or `�` escaped.
+/// Longest rendering of one byte of a stranger: `\x00`, or `�` escaped.
 const GROWTH: usize = 6;
 /// Longest value that does not come from a stranger, in bytes.
 const MAX_OWN_VALUE: usize = 512;
@@ -24,7 +24,7 @@ impl Fields for Sent<'_> {
     }
 }
 
-/// What is written, and after a zero byte what a stranger sends.
+/// Splits the data into the written format and, after a zero byte, the stranger's bytes.
 fn parts(data: &[u8]) -> Option<(&str, &[u8])> {
     let end = data.iter().position(|byte| *byte == 0);
     let (written, sent) = data.split_at(end.unwrap_or(data.len()));

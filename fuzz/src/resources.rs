@@ -4,7 +4,7 @@ use voile_model::{Diagnostic, SourceFile, check};
 
 /// Stands behind every text and must never be hidden by it.
 const GOOD: &str = "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: good}\n";
-/// What complaints may weigh for each byte of text, and beside, in bytes.
+/// Largest size of complaints for each byte of text, and beside, in bytes.
 const COMPLAINT_PER_BYTE: usize = 512;
 const COMPLAINT_AT_LEAST: usize = 64 * 1024;
 
@@ -29,7 +29,7 @@ pub(crate) fn yaml(data: &[u8]) {
     }
     let limit = COMPLAINT_AT_LEAST + COMPLAINT_PER_BYTE * text.len();
     assert!(weight <= limit, "{weight} bytes of complaints");
-    // What is in force stays in force, and what is said stays said.
+    // Resources in force stay in force, and complaints stay.
     let (_, again) = check(&sources, Some(&mesh));
     assert_eq!(again.len(), diagnostics.len(), "{again:?}");
 }

@@ -1,4 +1,4 @@
-//! What the control plane sends: any bytes are checked types or a refusal that names the field, in few words.
+//! Messages of the control plane: any bytes become checked types, or a refusal that names the field, in few words.
 
 use std::fmt::Debug;
 

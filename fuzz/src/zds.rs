@@ -1,5 +1,5 @@
-//! What an agent tells a node proxy about pods: a message is read or refused in few words, and what is read names one pod and nothing
-//! else.
+//! Messages of an agent to a node proxy about pods. A message is read or refused in few words. A message that is read
+//! names one pod and nothing else.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
