@@ -45,7 +45,7 @@ impl Machine {
 /// Available and idle time of the cores, all added up. Only the difference of two readings has a meaning.
 ///
 /// All time that is not idle was busy: processes, interrupts, and time that the hypervisor gave to another machine.
-/// The kernel's own "busy" columns are not used. Where the tick samples them, work that wakes by timers hides between
+/// The kernel's own "busy" columns are not used. The tick samples them, and work that wakes by timers hides between
 /// ticks: a core that is busy a third of the time may show as idle. On a kernel that stops its tick, idle time is
 /// measured, not sampled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

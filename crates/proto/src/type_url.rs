@@ -34,8 +34,8 @@ pub const REVOCATION_LISTS: &str = "type.googleapis.com/voile.proxy.v1.Revocatio
 /// The name of the only resource of that type.
 pub const REVOCATIONS: &str = "mesh";
 
-/// Health of a workload's application, which its proxy reports as the error of a request. No resource is requested by
-/// it.
+/// Health of a workload's application. Its proxy reports it; an error names the complaint. No resource is requested by
+/// this type.
 pub const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
 
 /// Endpoints that a proxy's HealthChecks found to be unwell ([`crate::proxy::HealthFindings`]), which it tells in the details of an
