@@ -4,7 +4,7 @@
 use crate::head;
 use crate::hpack::known;
 
-/// Where one field lies.
+/// Position of one field.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     at: u32,
@@ -13,7 +13,7 @@ struct Line {
     origin: Origin,
 }
 
-/// What is known of a field beside its text.
+/// Attributes of a field beside its text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     /// The name's number, 0 for a name without one.
@@ -56,7 +56,7 @@ pub struct Fields {
     http3: bool,
 }
 
-/// What is kept of a head that is too large, in bytes: enough to say who asked for what in a log.
+/// Kept part of a head that is too large, in bytes: enough to log the caller and the target.
 const EXCERPT_BYTES: usize = 2048;
 
 impl Fields {
@@ -147,7 +147,7 @@ impl Fields {
         self.http3 = false;
     }
 
-    /// Whether this is the head of a request that was made in HTTP/3 and carried here.
+    /// Returns true if this is the head of a request that was made in HTTP/3 and carried here.
     pub fn is_http3(&self) -> bool {
         self.http3
     }
@@ -157,8 +157,8 @@ impl Fields {
         self.http3 = true;
     }
 
-    /// Whether this is what was kept of a request's head that is too large: it is to be refused (431), and to nobody else's
-    /// eyes a request.
+    /// Returns true if this is the kept part of a request's head that is too large. The receiver must refuse it (431)
+    /// and must not treat it as a request.
     pub fn is_cut(&self) -> bool {
         self.cut
     }
@@ -176,7 +176,7 @@ impl Fields {
         }
     }
 
-    /// Whether there is nothing.
+    /// Returns true if there are no fields.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -199,7 +199,7 @@ impl Fields {
         })
     }
 
-    /// Whether there is one of that name.
+    /// Returns true if there is a field of that name.
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
@@ -358,12 +358,12 @@ fn name_text(number: u8, name: &[u8]) -> &str {
     known::text(number).unwrap_or_else(|| text(name))
 }
 
-/// What was checked to be text when it came.
+/// Returns bytes as text; they were checked to be text when they came.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// What a name is made of: lower-case token characters (RFC 9113 section 8.2.1).
+/// Returns true for a character of a name: lower-case token characters (RFC 9113 section 8.2.1).
 pub(crate) fn is_name(byte: u8) -> bool {
     NAME[usize::from(byte)]
 }
@@ -380,7 +380,7 @@ static NAME: [bool; 256] = {
     table
 };
 
-/// What a value is made of: everything but control bytes.
+/// Returns true for a byte of a value: everything but control bytes.
 pub(crate) fn is_value(byte: u8) -> bool {
     (byte >= b' ' && byte != 0x7f) || byte == b'\t'
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a client says first (RFC 9113 section 3.4).
+/// First bytes of a client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Bytes of a frame's head.

@@ -1,5 +1,5 @@
-//! What tasks hold of a connection and its streams. All of a thread: a handle borrows the connection for the time of a
-//! call. With a stream's last handle the stream ends, if it has not.
+//! Handles of tasks to a connection and its streams. All belong to one thread: a handle borrows the connection for
+//! the time of a call. With a stream's last handle the stream ends, if it has not.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -43,7 +43,7 @@ impl Link {
         Some((response, SendStream(stream)))
     }
 
-    /// What its blocks come from and go back to.
+    /// Returns the pool of its blocks.
     pub fn pool(&self) -> Pool {
         self.0.borrow().pool().clone()
     }
@@ -81,7 +81,7 @@ impl Drop for StreamRef {
     }
 }
 
-/// What the peer says after its head.
+/// The peer's data after its head.
 pub struct RecvStream(StreamRef);
 
 impl RecvStream {
@@ -90,18 +90,18 @@ impl RecvStream {
         self.0.with(|connection, key| connection.poll_data(key, cx))
     }
 
-    /// Whether bytes, their end or a failure wait to be taken.
+    /// Returns true if bytes, their end or a failure wait to be taken.
     pub fn has_news(&self) -> bool {
         self.0.with(|connection, key| connection.has_news(key))
     }
 
-    /// What follows the body.
+    /// Polls the trailers after the body.
     pub fn poll_trailers(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Fields>, Failure>> {
         let with = |connection: &mut Connection, key| connection.poll_trailers(key, cx);
         self.0.with(with)
     }
 
-    /// Whether everything was said and read.
+    /// Returns true if everything was received and read.
     pub fn is_end_stream(&self) -> bool {
         self.0.with(|connection, key| connection.is_read(key))
     }
@@ -113,11 +113,11 @@ impl RecvStream {
     }
 }
 
-/// What we say after our head.
+/// This end's data after its head.
 pub struct SendStream(StreamRef);
 
 impl SendStream {
-    /// How many bytes may be sent now.
+    /// Polls the number of bytes that may be sent now.
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
         self.0.with(|connection, key| connection.poll_room(key, cx))
     }

@@ -1,9 +1,9 @@
-//! Whether a head means anything (RFC 9113 section 8.1.1 to 8.3): what does not is malformed, and its stream ends.
+//! Checks of heads (RFC 9113 section 8.1.1 to 8.3). A head that fails is malformed, and its stream ends.
 
 use crate::fields::{Field, Fields, is_name, is_value};
 use crate::hpack::known;
 
-/// What a block of fields is for.
+/// Purpose of a block of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
@@ -11,7 +11,7 @@ pub(crate) enum Kind {
     Trailers,
 }
 
-/// What is to be known of a good head.
+/// Facts of a valid head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Checked {
     /// `content-length`.
@@ -70,8 +70,8 @@ pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
     if whole { Ok(checked) } else { Err(Malformed) }
 }
 
-/// Whether name and value are made of what they may be made of, whatever the head. What this said of a field holds for
-/// the table's entry too, so that a field which comes again is not read again.
+/// Returns true if name and value consist of allowed bytes, whatever the head. The result holds for the table's
+/// entry, too, so that a field which comes again is not checked again.
 pub(crate) fn is_sound(number: u8, name: &[u8], value: &[u8]) -> bool {
     // Without a branch for each byte, so that many are looked at at once.
     if !value.iter().fold(true, |good, byte| good & is_value(*byte)) {
@@ -83,7 +83,8 @@ pub(crate) fn is_sound(number: u8, name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Whether a field of a head that was not checked says sound things to whoever refuses it. `seen` are the bits of those before.
+/// Returns true if a field of an unchecked head is sound enough for the excerpt of a refused request. `seen` are the
+/// bits of the fields before.
 pub(crate) fn in_excerpt(field: &Field<'_>, seen: &mut u8) -> bool {
     let bit = match pseudo(field.number) {
         Some(bit) if fits(Kind::Request, bit) => bit,

@@ -1,5 +1,6 @@
-//! HTTP/2 (RFC 9113) without I/O: bytes in, bytes out, and between them streams that tasks of one thread hold by handles.
-//! Whoever owns the socket feeds [`Connection::receive`] and writes [`Connection::output`]; nothing here reads a clock.
+//! HTTP/2 (RFC 9113) without I/O: bytes in, bytes out, and between them streams that tasks of one thread hold by
+//! handles. The owner of the socket feeds [`Connection::receive`] and writes [`Connection::output`]; nothing here
+//! reads a clock.
 //!
 //! ```text
 //! socket ─ bytes ─► Connection ─ heads, data ─► RecvStream, ResponseFuture … (tasks)

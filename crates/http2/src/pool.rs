@@ -1,4 +1,4 @@
-//! What the connections of one thread lend each other: room for output, and blocks for heads. So a call on a steady
+//! Pool that the connections of one thread share: room for output, and blocks for heads. So a call on a steady
 //! connection allocates neither, and an idle connection holds neither.
 
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use crate::fields::Fields;
 /// Room for output, in bytes: one TLS record, one write.
 const ROOM_BYTES: usize = 16 * 1024;
 
-/// What a new room begins with: most connections never have more to say at a time than a head and a short message, and those that do
+/// First size of a new room. Most connections never send more at a time than a head and a short message; the others
 /// make it grow once.
 const FIRST_ROOM_BYTES: usize = 4 * 1024;
 

@@ -54,7 +54,7 @@ impl Connection {
         self.pass_on(passing)
     }
 
-    /// Whether so much may come on the stream now.
+    /// Checks that so much data may come on the stream now.
     fn expects(&mut self, key: usize, length: usize) -> Result<(), Reason> {
         let stream = &mut self.streams[key];
         match stream.recv {
@@ -140,7 +140,7 @@ impl Connection {
             };
             stream.expected = Some(rest);
         }
-        // Where much comes, as much comes again: to grow step by step would copy it once more.
+        // After much data, as much is likely to come again. Growing step by step would copy it once more.
         if stream.data.capacity() == 0 && stream.took > DEFAULT_MAX_FRAME {
             stream
                 .data

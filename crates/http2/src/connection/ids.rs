@@ -23,7 +23,7 @@ impl Hasher for ByNumber {
     }
 }
 
-/// How a stream ended.
+/// End of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gone {
     /// By both ends having said all, or by the peer's reset: nothing may follow.
@@ -66,7 +66,7 @@ impl Ids {
         memory.push_back(id);
     }
 
-    /// How a stream that is not open ended, if that is remembered.
+    /// Returns the end of a stream that is not open, if it is remembered.
     pub(super) fn gone(&self, id: u32) -> Option<Gone> {
         if self.reset.contains(&id) {
             return Some(Gone::ResetByUs);

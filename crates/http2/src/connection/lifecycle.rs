@@ -1,4 +1,4 @@
-//! How streams end: well, by a reset, with their connection, or because nobody holds them any more.
+//! Ends of streams: a clean end, a reset, the end of their connection, or no handle left.
 
 use super::stream::Half;
 use super::{Connection, Failure, Gone, Leaving, Side};

@@ -74,7 +74,7 @@ pub enum Failure {
     Connection,
 }
 
-/// How a connection ended.
+/// End of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// As both ends wished.
@@ -91,7 +91,7 @@ enum Side {
     Client,
 }
 
-/// What the peer's settings say.
+/// The peer's settings.
 #[derive(Debug)]
 struct Peer {
     window: u32,
@@ -100,7 +100,7 @@ struct Peer {
     extended_connect: bool,
 }
 
-/// How far we are in saying goodbye.
+/// Progress of a graceful shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leaving {
     No,
@@ -110,10 +110,10 @@ enum Leaving {
     After(u32),
 }
 
-/// What the ping of a goodbye carries.
+/// Payload of the ping in a graceful shutdown.
 const GOODBYE: [u8; 8] = *b"goodbye.";
 
-/// What the ping of a doubt carries.
+/// Payload of the ping that checks if the peer is alive.
 const ALIVE: [u8; 8] = *b"you ok?.";
 
 /// Streams woken at once when there is room for data again.
@@ -282,7 +282,7 @@ impl Connection {
         frame::write(self.room(), kind, flags, stream, payload);
     }
 
-    /// What is to be written now.
+    /// Returns the bytes to write now.
     pub fn output(&self) -> &[u8] {
         &self.out[self.written..]
     }
@@ -294,14 +294,14 @@ impl Connection {
             self.written = 0;
             self.pool.give_room(std::mem::take(&mut self.out));
         } else if self.written >= self.config.max_unsent / 2 {
-            // Who always has something more to hear would never let go of what it has heard.
+            // Without this, a connection that always has more to write would never free its written bytes.
             self.out.drain(..std::mem::take(&mut self.written));
         }
     }
 
     // --- its driver
 
-    /// Whoever drives it is woken when a task has said something.
+    /// Registers the driver's waker, which wakes when a task has sent something.
     pub fn watch(&mut self, cx: &Context<'_>) {
         match &mut self.driver {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -350,7 +350,7 @@ impl Connection {
         false
     }
 
-    /// How it ended, once it did; what is waiting to be written is its last word.
+    /// Returns the end of the connection, once it ended; the output that is left is its last word.
     pub fn end(&mut self) -> Option<End> {
         if self.over.is_none() && self.open_local == 0 && self.open_peer == 0 {
             let done = match self.side {
@@ -369,12 +369,12 @@ impl Connection {
         self.over
     }
 
-    /// Whether it ended.
+    /// Returns true if it ended.
     pub fn is_over(&self) -> bool {
         self.over.is_some()
     }
 
-    /// Whether it takes no more streams.
+    /// Returns true if it takes no more streams.
     pub fn is_leaving(&self) -> bool {
         self.leaving != Leaving::No
     }
@@ -423,8 +423,8 @@ impl Connection {
 
     // --- streams
 
-    /// Whether most of what the peer may send was sent and nobody took it, or the peer takes nothing: another stream would wait
-    /// behind slow readers.
+    /// Returns true if most of the connection's receive window is full of unread data, or the peer takes no output.
+    /// Another stream would wait behind slow readers.
     pub fn is_congested(&self) -> bool {
         if self.out.len() > self.config.max_unsent {
             return true;
@@ -433,7 +433,7 @@ impl Connection {
         given < i64::from(self.config.connection_window / 4)
     }
 
-    /// Whether our streams may use extended CONNECT (RFC 8441).
+    /// Returns true if this end's streams may use extended CONNECT (RFC 8441).
     pub fn allows_extended_connect(&self) -> bool {
         self.peer.extended_connect
     }
@@ -443,7 +443,7 @@ impl Connection {
         self.peer.max_streams
     }
 
-    /// Whether another stream of ours may be begun.
+    /// Returns true if this end may begin another stream.
     pub fn takes_streams(&self) -> bool {
         self.over.is_none()
             && self.leaving == Leaving::No

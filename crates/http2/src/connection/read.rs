@@ -1,4 +1,4 @@
-//! What tasks read of their streams.
+//! Reading side of streams, for tasks.
 
 use std::task::{Context, Poll};
 
@@ -9,7 +9,7 @@ use super::{Connection, Failure};
 use crate::fields::Fields;
 
 impl Connection {
-    /// Whether [`Connection::poll_data`] would be ready.
+    /// Returns true if [`Connection::poll_data`] would be ready.
     pub(crate) fn has_news(&self, key: usize) -> bool {
         let stream = &self.streams[key];
         !stream.data.is_empty() || stream.recv == Half::Ended || stream.failed.is_some()

@@ -28,7 +28,7 @@ pub(super) struct Passing {
     pub(super) end: bool,
 }
 
-/// How far reading is.
+/// Progress of reading.
 #[derive(Debug)]
 pub(super) struct Input {
     /// Bytes of the preface still to come.
@@ -68,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has said its preface and settings.
+    /// Returns true if the peer has sent its preface and settings.
     pub fn is_greeted(&self) -> bool {
         self.input.greeted
     }
@@ -156,12 +156,12 @@ impl Connection {
             kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
             // Nobody may push to us, and what is for a stream is for a stream.
             kind::DATA..=kind::CONTINUATION => Err(Reason::PROTOCOL_ERROR),
-            // What nobody knows means nothing (RFC 9113 section 5.5).
+            // An unknown frame means nothing (RFC 9113 section 5.5).
             _ => Ok(()),
         }
     }
 
-    /// Whether nobody has opened the stream yet.
+    /// Returns true if the stream has not been opened yet.
     pub(super) fn is_idle(&self, id: u32) -> bool {
         let by_client = id % 2 == 1;
         match (self.side, by_client) {

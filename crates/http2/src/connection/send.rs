@@ -1,4 +1,5 @@
-//! What tasks say: heads are encoded at once, data as far as windows and room allow; the rest waits in its stream.
+//! Sending side of streams, for tasks. Heads are encoded at once, data as far as windows and room allow; the rest
+//! waits in its stream.
 
 use std::task::{Context, Poll};
 
@@ -161,7 +162,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How much data of the stream may be sent now.
+    /// Returns the number of bytes of the stream that may be sent now.
     pub(crate) fn poll_room(
         &mut self,
         key: usize,

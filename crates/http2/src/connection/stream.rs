@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Failure;
 use crate::fields::Fields;
 
-/// How far a direction is.
+/// State of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
     /// No head yet.
@@ -17,7 +17,7 @@ pub(super) enum Half {
     Ended,
 }
 
-/// What waits to be written because a window is closed or the stream may not be opened yet.
+/// Part that waits because a window is closed or the stream may not be opened yet.
 #[derive(Debug)]
 pub(super) enum Queued {
     Head(Fields, bool),
@@ -60,7 +60,7 @@ pub(super) struct Stream {
     pub(super) early: VecDeque<Fields>,
     pub(super) head: Option<Fields>,
     pub(super) data: Vec<u8>,
-    /// How much of it was taken last, in bytes.
+    /// Bytes of it that were taken last.
     pub(super) took: u32,
     pub(super) trailers: Option<Fields>,
     pub(super) queue: VecDeque<Queued>,
@@ -108,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// Whether what is sent now is written now.
+    /// Returns true if new data of the stream is written at once.
     pub(super) fn is_next(&self) -> bool {
         self.id != 0 && self.queue.is_empty()
     }

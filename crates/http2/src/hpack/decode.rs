@@ -1,5 +1,5 @@
-//! Reads header blocks. What a block says is stored as far as the limit goes; beyond it, it is read on only to keep the
-//! table that both ends share.
+//! Reads header blocks. Fields are stored up to the limit. The rest is read only to keep the table that both ends
+//! share.
 
 use super::table::{ENTRY_OVERHEAD, Table};
 use super::{TABLE_BYTES, huffman, known};
@@ -117,7 +117,7 @@ impl Decoder {
     }
 }
 
-/// Whether the field since `mark` says of what kind a head is that is too large already.
+/// Returns true if the field since `mark` is the content type of a head that is too large already.
 fn is_late_type(out: &Fields, mark: usize, name: usize) -> bool {
     let field = out.since(mark);
     field.len() <= MAX_LATE_TYPE

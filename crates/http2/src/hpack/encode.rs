@@ -13,7 +13,7 @@ const SEEN: usize = 128;
 /// Larger fields stay out of the table, which has room for 4096 bytes.
 const MAX_INDEXED: usize = 512;
 
-/// How a field travels that is not in a table yet.
+/// Encoding of a field that is not in a table yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// As it is, and into the table.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::head;
 
-/// What the RFC counts for an entry beside its text.
+/// Size of an entry beside its text, by the RFC.
 pub(crate) const ENTRY_OVERHEAD: usize = 32;
 
 #[derive(Debug)]

@@ -41,7 +41,7 @@ fn heads_made_large_by_hpack_are_bounded_for_the_connection_and_given_back() {
         ["RST 9 REFUSED_STREAM", "RST 11 REFUSED_STREAM"]
     );
     assert_eq!(held.len(), 4);
-    // Who was refused may come again when others are over.
+    // A refused stream may come again when others are over.
     drop(held);
     assert_eq!(link.borrow().heads, 0);
     said(&link);

@@ -70,7 +70,7 @@ fn number_frame(kind: u8, stream: u32, number: u32) -> Vec<u8> {
     frame(kind, 0, stream, &number.to_be_bytes())
 }
 
-/// What was written, a frame a line: kind, flags, stream, and the length or the code it carries.
+/// Returns the written frames, one a line: kind, flags, stream, and the length or the code it carries.
 fn said(link: &Link) -> Vec<String> {
     let mut connection = link.borrow();
     let mut bytes = connection.output().to_vec();
