@@ -75,7 +75,7 @@ impl Dispatcher {
         workers.iter().map(ask).collect()
     }
 
-    /// Memory account of all workers.
+    /// Counts of the work in flight over all workers.
     pub(super) fn ledger(&self) -> &Ledger {
         &self.ledger
     }

@@ -1,4 +1,4 @@
-//! How long the HTTP/2 engine waits, and for whom.
+//! Timeouts of the HTTP/2 engine.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ async fn silent_server() -> SocketAddr {
     address
 }
 
-/// What a request gets that sends `body` (and perhaps never its end), and what is recorded of it.
+/// Status of a request that sends `body` (and perhaps never its end), and the recorded details.
 async fn ask(timeouts: HttpTimeouts, grpc: bool, end: bool) -> (u16, &'static str) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -72,7 +72,7 @@ async fn ask(timeouts: HttpTimeouts, grpc: bool, end: bool) -> (u16, &'static st
     let stream = TcpStream::connect(address).await.unwrap();
     let (send, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::task::spawn_local(async move {
-        // How a connection ends is seen by its streams.
+        // The connection's streams see its end.
         let _ = connection.await;
     });
     let mut send = send.ready().await.unwrap();

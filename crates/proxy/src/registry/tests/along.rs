@@ -1,4 +1,4 @@
-//! What is asked along with an Address: one turn where the control plane answers it, and two where it does not know the question.
+//! Subscriptions beside an Address: one round trip if the control plane knows the question, two if it does not.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Caller {
         self.subscriptions.finish(update, rejections);
     }
 
-    /// Who is there, and how it is called, in this version.
+    /// Receives the service and its policy, in this version.
     fn hear_who(&mut self, version: &str) {
         let service = service_body("web", "10.96.0.1", 80, false);
         self.hear(type_url::ADDRESS, version, Some(service), &[]);
@@ -132,7 +132,7 @@ fn what_was_not_said_of_the_service_at_that_moment_is_waited_for_by_name() {
     let cases: &[(&str, &str, &[&str])] = &[
         // A control plane that does not know such questions says the same of each.
         ("one", "one", &[QUESTION]),
-        // What was let go is taken away.
+        // A subscription that ended removes its resource.
         ("one", "one", &[WEB_NAME]),
         // Another had the address when that was said.
         ("one", "two", &[QUESTION, WEB_NAME]),

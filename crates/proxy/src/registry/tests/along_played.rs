@@ -1,5 +1,6 @@
-//! Both ends of what is asked along with an Address, under bad luck: addresses change hands, calls come and go, streams break, and the
-//! control plane is now one that knows such questions and now one that does not. Who has routes and a policy is never called without.
+//! Both ends of the subscriptions beside an Address, under bad luck. Addresses move, calls come and go, and streams break; the
+//! control plane knows the questions at some times and not at others. A service with routes and a policy is never called without
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use voile_xds::server::{Resolution, Resource, Snapshot, Stream};
 use super::*;
 use crate::registry::along::ALONG;
 
-/// What may be called.
+/// Addresses that may be called.
 const ADDRESSES: [&str; 3] = ["10.96.0.1", "10.96.0.2", "10.96.0.3"];
 const SERVICES: [&str; 3] = ["web", "shop", "bank"];
 
@@ -29,12 +30,12 @@ impl Luck {
     }
 }
 
-/// What there is.
+/// State of the simulated mesh.
 #[derive(Debug, Clone, Default)]
 struct World {
-    /// Where each service is; two may be at one address.
+    /// Address of each service; two may share one.
     places: [usize; SERVICES.len()],
-    /// By type, as in `ALONG`: whether there is something of each service. It never changes.
+    /// By type, as in `ALONG`: true if the service has such a resource. It never changes.
     told: [[bool; SERVICES.len()]; ALONG.len()],
     /// It answers what is asked along.
     knows: bool,
@@ -106,7 +107,7 @@ impl Snapshot<()> for World {
     }
 }
 
-/// Whoever has it speaks HTTP.
+/// Policy of a service that speaks HTTP.
 fn port_policy() -> proxy::ServicePolicy {
     let port = proxy::PortPolicy {
         port: 80,
@@ -222,7 +223,7 @@ impl Play {
         }
     }
 
-    /// What the control thread does after each response.
+    /// Publishes, as the control thread does after each response.
     fn publish(&mut self, seed: u64) {
         let wanted = self.called.iter();
         let wanted = wanted.flat_map(|address| self.registry.policies_wanted(&target(*address)));
@@ -253,7 +254,7 @@ impl Play {
         }
     }
 
-    /// Whoever is called by now is called as it is to be.
+    /// A call that has a plan must have the right one.
     fn check(&mut self, address: usize, seed: u64) {
         let Some(plan) = self.registry.destination(&target(address)) else {
             return;

@@ -118,7 +118,7 @@ fn many_policies_are_work_for_another_thread_and_few_are_not() {
     assert!(first.authorization.is_some());
     assert_eq!(first.authorization, plan(&registry).authorization);
 
-    // What was overtaken is not what is wanted.
+    // Outdated work does not replace the wanted policies.
     let stale = {
         obey(&mut registry, &[&many]);
         registry.work().expect("work")
@@ -127,7 +127,7 @@ fn many_policies_are_work_for_another_thread_and_few_are_not() {
     let done: Compiled = stale.done();
     registry.authorization.keep(done);
     assert!(registry.work().is_some());
-    // Who cannot wait any longer gets it all the same.
+    // A caller that cannot wait any longer compiles them itself.
     assert_ne!(plan(&registry).authorization, first.authorization);
     assert!(registry.work().is_none());
 }

@@ -1,4 +1,4 @@
-//! What is called on other networks: through their gateways, by those who must answer there, and after everybody who is near.
+//! Endpoints on other networks: reached through gateways, with the expected identities, after all near endpoints.
 
 use voile_model::mesh::traffic::{Authorities, ClientTls, TlsOrigin};
 use voile_proto::workload::gateway_address::Destination;
@@ -9,7 +9,7 @@ use voile_xds::wire::{
 use super::*;
 use crate::plan::EndpointPlan;
 
-/// Where `web` is called, and the address that its workloads have on the other network.
+/// Address of the service `web`, and its workloads' address on the other network.
 const VIP: &str = "10.96.0.1:80";
 const THERE: &str = "10.0.0.77";
 
@@ -62,7 +62,7 @@ fn far(registry: &mut Registry, uid: &str, change: impl FnOnce(&mut workload::Wo
     put(registry, type_url::ADDRESS, uid, &body.encode_to_vec());
 }
 
-/// What `web` comes to.
+/// Endpoints of `web`.
 fn endpoints(registry: &Registry) -> Vec<EndpointPlan> {
     let plan = registry.destination(&at(VIP.parse().expect("an address")));
     let mut plan = plan.expect("known");
@@ -109,7 +109,7 @@ fn those_of_another_network_are_one_endpoint_through_its_gateways_after_everybod
         !last.is_sidecar(),
         "what is asked of sidecars is not asked there"
     );
-    // What did not change is the same endpoint, so that its connections stay.
+    // An unchanged endpoint stays the same, so that its connections stay.
     assert_eq!(endpoints(&registry), all);
     // A gateway knows nothing of subsets, and may lead to anybody.
     let wanted = OutboundService {
@@ -123,7 +123,7 @@ fn those_of_another_network_are_one_endpoint_through_its_gateways_after_everybod
     };
     let part = registry.part(&wanted, &"all".into(), &everybody);
     assert_eq!(part.endpoints.len(), near.len());
-    // Who is ill is not counted, and may answer all the same.
+    // An unhealthy workload adds no weight; its gateway may still lead to it.
     let ill: i32 = workload::WorkloadStatus::Unhealthy.into();
     far(&mut registry, "far-2", |one| one.status = ill);
     assert_eq!(led(&registry), [format!("far-1+far-2 {BY_BOTH}")]);

@@ -60,7 +60,7 @@ fn checks(watch: &Watch) -> &Checks {
     watch.checks.as_ref().expect("checks")
 }
 
-/// How the endpoint at this address stands.
+/// Health of the endpoint at this address.
 fn stands(plan: &ServicePlan, address: &str) -> Standing {
     let mut all = plan.endpoints.iter();
     let place = all.position(|one| one.address.to_string() == address);

@@ -16,7 +16,7 @@ use crate::registry::files::{Content, Read};
 
 const PATH: &str = "/etc/certs/ca.crt";
 
-/// What a server is called with by a file of authorities that holds this, or that is not there.
+/// TLS to a server, with a file of authorities of this content, or without the file.
 fn made(registry: &mut Registry, held: Option<&str>) -> Arc<Origination> {
     let wanted = BTreeSet::from([PATH.into()]);
     let read = held.map(|text| Content(text.as_bytes().into()));
@@ -162,7 +162,7 @@ fn a_server_goes_on_with_the_certificate_that_was_good() {
         (*server_name, trouble.as_str()),
         (&*name, "/tls.key: No such file; nobody is let in")
     );
-    // What is wrong with files of ours is not the control plane's to hear as a refusal of what it said.
+    // A problem with local files is not reported as a rejection to the control plane.
     assert_eq!(registry.gateway.troubles().count(), 0);
     let pair = [("/tls.crt", one.0), ("/tls.key", one.1)];
     let (_, good) = server(&mut registry, &open, &pair);
@@ -205,7 +205,7 @@ fn a_server_is_another_where_its_clients_have_to_prove_more_and_keeps_each_part_
     let (open, asking) = (gateway(""), gateway("/ca.crt"));
     let pair = [("/tls.crt", one.0), ("/tls.key", one.1)];
     let (name, _) = server(&mut registry, &open, &pair);
-    // Who has to prove nothing is not let in where somebody has to, by the certificate from before either.
+    // A server with client verification never uses the certificate of an earlier server without it.
     let (other, asked) = server(
         &mut registry,
         &asking,

@@ -1,5 +1,5 @@
-//! Where captured connections lead, as a table: original destination → services and endpoints, by what the control plane
-//! said before.
+//! Plans of captured connections, as a table: original destination → services and endpoints, by earlier answers of the
+//! control plane.
 
 mod along;
 mod along_played;
@@ -131,7 +131,7 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
     );
 }
 
-/// What a workload says of itself: its port 8080 speaks HTTP; whether that and the other ports take plaintext only.
+/// Sets a workload's own policy: port 8080 speaks HTTP; the flags make that port, or the others, plaintext only.
 fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) {
     let body = proxy::ServicePolicy {
         ports: vec![proxy::PortPolicy {
@@ -381,7 +381,7 @@ fn a_name_leads_to_its_service_at_an_address_of_nobodys() {
                 host: Some(host.into()),
             };
             let got = shown(registry.destination(&target).as_ref());
-            // Where the mesh is locked it is at its own address alone.
+            // With REGISTRY_ONLY the service is only at its own address.
             if named && !(host == "through.test" && policy_said == RegistryOnly) {
                 assert!(got.starts_with(with_any), "{host}: {got}");
                 assert_eq!(

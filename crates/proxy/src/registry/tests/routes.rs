@@ -103,7 +103,7 @@ fn pod(registry: &mut Registry, uid: &str, address: &str, version: &str) {
     own_policy(registry, uid, false, false);
 }
 
-/// Where routes lead: each target's endpoints, or what is missing; `wait` while there is no answer.
+/// Destinations of the routes: each target's endpoints, or the missing one; `wait` while there is no answer.
 fn led(registry: &Registry) -> String {
     let Some(plan) = registry.destination(&at(WEB.parse().expect("an address"))) else {
         return "wait".to_owned();
@@ -236,7 +236,7 @@ fn of_a_policy_that_tells_clients_apart_the_first_for_our_labels_is_obeyed() {
     assert_eq!(led(&registry), "10.1.0.2+10.1.0.3");
     labelled(&mut registry, "job");
     assert_eq!(led(&registry), "10.1.0.1", "other labels choose anew");
-    // What is for others alone is not waited for.
+    // Subsets for other clients are not waited for.
     routes(&mut registry, &[("web", "two", 1)]);
     assert_eq!(led(&registry), "!shop/web.test has no subset two");
     labelled(&mut registry, "web");
@@ -245,7 +245,7 @@ fn of_a_policy_that_tells_clients_apart_the_first_for_our_labels_is_obeyed() {
     subsets(&mut registry, "web", &[("two", "v2")]);
     labelled(&mut registry, "job");
     assert_eq!(led(&registry), "10.1.0.2+10.1.0.3");
-    // What is gone does not come back with other labels.
+    // A removed policy does not come back with other labels.
     put_policy(&mut registry, "web", &told);
     let name: Arc<str> = format!("{SHOP}/web.test").into();
     registry.remove(type_url::SERVICE_POLICY, &name);
@@ -258,7 +258,7 @@ fn routes_that_name_what_is_not_there_wait_for_it_where_others_serve_and_not_for
     let now = Instant::now();
     let mut registry = web();
     subsets(&mut registry, "web", &[("v1", "v1"), ("v2", "v2")]);
-    // Where none were, the service itself goes on.
+    // Without earlier routes, requests go to the service itself.
     routes(&mut registry, &[("web", "v1", 1), ("", "", 1)]);
     let until = registry.look_at_held_back(now).expect("a time");
     assert_eq!(led(&registry), "itself");
@@ -388,7 +388,7 @@ fn what_many_routes_hold_is_a_few_hundred_bytes_each_and_reading_them_takes_less
     );
 }
 
-/// What asks one field for a text.
+/// Match of one field against a text.
 fn asks(field: &str, text: proxy::text_match::Text) -> proxy::RequestMatch {
     let text = Some(proxy::TextMatch { text: Some(text) });
     let named = vec![proxy::NamedMatch {

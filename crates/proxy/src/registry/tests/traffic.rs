@@ -1,4 +1,5 @@
-//! What DestinationRules say of calls: who is near whom, and what workers share for as long as anybody calls.
+//! Traffic settings of DestinationRules: locality, and the state that workers share as long as a plan uses
+//! it.
 
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ fn who_is_no_waypoint_does_not_go_past_one() {
     assert_eq!(available(&registry, direct), 0, "its own address");
 }
 
-/// Where this leads, each endpoint with what it is told, if it is a waypoint.
+/// Endpoints of a destination, each with the tunnel's target if it is a waypoint.
 fn led(registry: &Registry, to: &str) -> Option<Vec<String>> {
     let to: SocketAddr = to.parse().expect("an address");
     let plan = registry.destination(&at(to))?;
@@ -72,7 +72,7 @@ fn what_stands_behind_a_waypoint_is_called_through_its_pods_once_they_are_known_
     }
     let hbone = workload::TunnelProtocol::Hbone;
     pod_behind(&mut registry, "gate-1", "10.0.0.99", hbone, "gate");
-    // Who takes no tunnels is no waypoint, whatever it says.
+    // A workload that takes no tunnels is no waypoint, whatever its resource states.
     let plain = workload::TunnelProtocol::None;
     pod_behind(&mut registry, "gate-2", "10.0.0.98", plain, "gate");
     let identity = format!("spiffe://cluster.local/ns/{SHOP}/sa/gate-1");
@@ -214,7 +214,7 @@ fn what_goes_on_unread_has_neither_an_address_nor_a_policy() {
     }
 }
 
-/// Whether the configuration of a gateway between networks is refused that is spoilt so.
+/// Returns true if the spoilt configuration of a gateway between networks is refused.
 fn is_refused(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> bool {
     let mut registry = Registry {
         is_waypoint: true,

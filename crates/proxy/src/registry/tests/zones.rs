@@ -79,7 +79,7 @@ fn our_region_comes_first_whatever_its_zones_and_labels_come_before_regions() {
     }
 }
 
-/// What becomes of endpoints that are there (`-` before one: it may not be asked), for somebody in `eu/a`.
+/// Weights and zones of the endpoints for a workload in `eu/a`. A `-` marks an unavailable endpoint.
 fn settled(
     said: &PortTraffic,
     endpoints: &[&str],
@@ -196,7 +196,7 @@ fn placed(registry: &mut Registry, uid: &str, services: &[&str], place: &str, ki
     registry.forget_callers(type_url::ADDRESS);
 }
 
-/// How a workload differs from the usual.
+/// Change of a workload from the usual.
 type Kind = fn(&mut workload::Workload);
 
 /// Its Pods are of another template than others'.

@@ -1,5 +1,5 @@
-//! CONNECT through both roles of a sidecar, whichever version of HTTP its client and its server speak (RFC 9112 section
-//! 3.2.3, RFC 9113 section 8.5). What flows afterwards is nobody's business but theirs.
+//! CONNECT through both roles of a sidecar, for all HTTP versions of client and server (RFC 9112 section 3.2.3, RFC
+//! 9113 section 8.5). The proxy does not read the tunnel's content.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use super::http2::{client, read};
 use super::{Stage, hear, listen, play, say};
 use crate::plan::Settings;
 
-/// Whom the forward proxies of these tests reach.
+/// Target of the forward proxies in these tests.
 const TARGET: &str = "a.test:443";
 
 /// A forward proxy of HTTP/1.1: echoes where it is asked for `TARGET`, says goodbye when its client has, refuses others.

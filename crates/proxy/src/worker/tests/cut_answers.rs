@@ -1,6 +1,6 @@
-//! The keep-alive race of HTTP/2: a server that answered well ends its connection after every byte of its next answer, with
-//! and without GOAWAY before it. What is cut never looks whole, what may have been processed is not made twice, and the
-//! next caller is served.
+//! The keep-alive race of HTTP/2: a server that answered well ends its connection after every byte of its next answer,
+//! without GOAWAY. A cut answer never looks whole, a request that may have been processed is not repeated, and the next
+//! caller is served.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ async fn serve(
     }
 }
 
-/// Whether a whole answer came, and what came.
+/// Returns true for a whole answer, and the answer.
 async fn ask(client: &mut SendRequest<bytes::Bytes>, method: &Method) -> (bool, String) {
     let request = Request::builder()
         .method(method)
@@ -106,7 +106,7 @@ fn an_http2_answer_cut_at_any_byte_never_looks_whole_and_is_not_made_twice() {
                     let (whole, got) = ask(&mut client, &method).await;
                     let again = asked.get() > 2;
                     assert_eq!(whole, again || cut == bytes, "{case}: {got}");
-                    // Whoever takes a request and says nothing may have processed it.
+                    // A server that takes a request and says nothing may have processed it.
                     assert!(!again || method == Method::GET, "{case}: made twice");
                     assert!(!again || cut < head, "{case}: made twice after an answer");
                     let before = asked.get();

@@ -1,5 +1,5 @@
-//! What a request and an idle connection cost in memory, counted by an allocator on the worker's thread. Clients and
-//! applications live on threads of their own, so that both roles of a sidecar are counted and nothing else.
+//! Memory of a request and of an idle connection, counted by an allocator on the worker's thread. Clients and
+//! applications run on threads of their own, so that only both roles of a sidecar are counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -344,9 +344,9 @@ async fn open_on_demand(
     }
 }
 
-/// What each connection holds on the worker's thread that carried one exchange and then says nothing: our own memory, and
-/// not what the allocator adds to each piece. It is the same whatever is built along, as long as nobody asks for tokio's
-/// `rt-multi-thread`: with it a handle on the runtime is 16 bytes and not 8, and each socket and timer has one or two.
+/// Memory on the worker's thread of each connection that carried one exchange and is idle: our own memory, without the
+/// allocator's overhead. It is the same whatever is built along, unless a crate enables tokio's `rt-multi-thread`. With
+/// it a handle on the runtime is 16 bytes and not 8, and each socket and timer has one or two.
 async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: Settings) -> i64 {
     let stage = Stage::new(settings);
     let encrypted = mode == MutualTls::Strict;

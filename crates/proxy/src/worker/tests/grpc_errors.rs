@@ -1,5 +1,5 @@
-//! What a gRPC caller is told when a sidecar answers in its server's stead: a gRPC status and our reason, in a head without
-//! a body, whatever the port was declared to speak. Everybody else gets an HTTP status.
+//! Local replies of a sidecar to gRPC callers: a gRPC status and our reason, in a head without a body, whatever protocol
+//! the port declares. Other callers get an HTTP status.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ async fn rude(answer: &'static str) -> SocketAddr {
         while let Ok((mut stream, _)) = listener.accept().await {
             hear(&mut stream, b"POST /pkg.Service/Call HTTP/1.1\r\n").await;
             say(&mut stream, answer.as_bytes()).await;
-            // Whoever has gone already needs no end.
+            // A client that has gone needs no shutdown.
             let _ = stream.shutdown().await;
         }
     });
@@ -87,7 +87,7 @@ fn a_grpc_caller_of_an_http_port_is_told_in_grpc() {
     }
 }
 
-/// Whoever sends too much is told so in its own protocol, wherever in its head it says which that is.
+/// A client that sends too much gets the refusal in its own protocol, wherever its head states the protocol.
 #[test]
 fn a_head_beyond_the_limit_is_refused_in_its_own_protocol() {
     for (content_type, status, code) in [

@@ -1,5 +1,5 @@
-//! What a client offers in ALPN does not decide how it is treated: the port's declaration and the bytes do. Every declaration meets
-//! every offer and every kind of bytes, over mutual TLS and in plaintext; a forged `x-forwarded-client-cert` that reaches the
+//! A client's ALPN offer does not decide its treatment: the port's declaration and the bytes do. Every declaration meets every
+//! offer and every kind of bytes, over mutual TLS and in plaintext. A forged `x-forwarded-client-cert` that reaches the
 //! application shows that a request was relayed unread.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Stage, listen, play_for};
 use crate::plan::Settings;
 use crate::tokens::Tokens;
 
-/// What became of a client's bytes.
+/// Treatment of a client's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// The HTTP engine took them.
@@ -35,7 +35,7 @@ enum Said {
 
 const SAID: [Said; 4] = [Said::Http1, Said::Http2, Said::Garbage, Said::Tls];
 
-/// What clients offer; none in TLS is an empty list.
+/// ALPN offers of clients; an empty list is TLS without an offer.
 const OFFERS: [(&str, &[&[u8]]); 7] = [
     ("istio", &[alpn::TCP]),
     ("istio-peer-exchange", &[b"istio-peer-exchange", alpn::TCP]),
@@ -81,7 +81,7 @@ fn client_hello() -> Vec<u8> {
     bytes
 }
 
-/// What must become of bytes by what the port declares; `version` is the one that ALPN settled on, if it is one of HTTP.
+/// Expected treatment of bytes by the port's declaration; `version` is ALPN's choice, if that is an HTTP version.
 fn expected(declared: Protocol, ruled: bool, version: Option<Said>, said: Said) -> Verdict {
     match (declared, version, said) {
         (Protocol::Tcp, _, _) => Relayed,
@@ -152,7 +152,7 @@ async fn verdict(
 }
 
 async fn told(stream: &mut Stream, said: Said) {
-    // Whoever refuses may be gone before all was said.
+    // A proxy that refuses may be gone before all was sent.
     let _ = stream.write_all(&said.bytes()).await;
     let _ = stream.flush().await;
 }
@@ -296,8 +296,8 @@ fn a_server_that_speaks_first_inside_mutual_tls_is_heard() {
     });
 }
 
-/// Whoever says half a word of a request and waits, or spells it as only careless servers read it, or asks for a tunnel first, is not
-/// carried as bytes to an application that reads requests.
+/// A client that sends half a word of a request and waits is not relayed as bytes to an HTTP application. The same holds for a
+/// spelling that only careless servers accept, and for a client that asks for a tunnel first.
 #[test]
 fn half_a_request_and_careless_spellings_do_not_lead_past_the_engine() {
     const REST: &str = " / HTTP/1.1\r\nhost: a\r\nx-forwarded-client-cert: forged\r\n\r\n";
@@ -331,7 +331,7 @@ fn half_a_request_and_careless_spellings_do_not_lead_past_the_engine() {
                 let early = tokio::time::timeout(PAUSE, client.read_u8()).await;
                 assert!(early.is_err(), "half a word is answered: {early:?}");
             }
-            // Whoever refuses may be gone before all was said.
+            // A proxy that refuses may be gone before all was sent.
             let _ = client.write_all(format!("{rest}{REST}").as_bytes()).await;
             let found = verdict(&mut client, &application, Said::Http1).await;
             assert_ne!(found, Relayed, "{first:?}, then {rest:?}");

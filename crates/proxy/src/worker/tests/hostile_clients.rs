@@ -45,7 +45,7 @@ async fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What a stream ended with.
+/// End of a stream.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Status(u16),

@@ -117,7 +117,7 @@ fn fields_that_frame_or_inject_are_refused() {
         ("x\nhost", "evil"),
         ("x:y", "z"),
         ("x y", "z"),
-        // Whom it is for.
+        // Target of the request.
         ("host", "elsewhere"),
         ("expect", "200-ok"),
         // Pseudo-fields behind ordinary ones, unknown ones, ones of an answer.

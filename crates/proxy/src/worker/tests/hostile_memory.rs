@@ -1,5 +1,5 @@
-//! What one hostile HTTP/2 peer can make a worker hold: bytes counted by an allocator on the worker's thread, peers and
-//! applications on threads of their own. Each bound is the sum of named limits.
+//! Memory that one hostile HTTP/2 peer can make a worker hold. An allocator counts bytes on the worker's thread; peers
+//! and applications have threads of their own. Each bound is the sum of named limits.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ use crate::plan::Settings;
 /// Of a stream through one role, beside its heads and its body: its task, its places, its blocks.
 const STREAM: i64 = 4 * 1024;
 
-/// What else a connection may come to: buffers, tables, a head that is being collected.
+/// Further memory of a connection: buffers, tables, a head that is being collected.
 const CONNECTION: i64 = 1024 * 1024;
 
 const GET: [(&str, &str); 4] = [
@@ -38,7 +38,7 @@ fn size(bytes: impl TryInto<i64>) -> i64 {
     bytes.try_into().unwrap_or(i64::MAX)
 }
 
-/// How an application answers its requests.
+/// Answers of an application to its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Nothing,
@@ -148,7 +148,7 @@ fn ask(count: u32) -> Vec<u8> {
     headers(count * 2 + 1, END_STREAM, &GET)
 }
 
-/// What we must answer and nobody reads.
+/// Pings: the worker must answer them, and the client never reads the answers.
 fn pings(_: u32) -> Vec<u8> {
     frame(PING, 0, 0, &[0; 8]).repeat(200)
 }

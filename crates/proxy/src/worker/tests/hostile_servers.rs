@@ -19,7 +19,7 @@ use super::http2::{client, read};
 use super::{PATIENCE, Stage, hear, listen, play};
 use crate::plan::Settings;
 
-/// What a server says to a request, frame by frame; `None` ends the list and closes.
+/// Answer of a server to a request, frame by frame; `None` ends the list and closes.
 type Script = Rc<dyn Fn(usize) -> Option<Vec<u8>>>;
 
 fn once(bytes: Vec<u8>) -> Script {
@@ -63,14 +63,14 @@ async fn serve(mut stream: TcpStream, script: Option<Script>) -> Option<()> {
             tokio::task::yield_now().await;
             at += 1;
         }
-        // What was said is to be read before the end is seen.
+        // The client must read the answer before it sees the end.
         stream.shutdown().await.ok()?;
         until(&mut stream, |_| false).await;
         return None;
     }
 }
 
-/// What a caller gets: a status and how its body ended, or a reset.
+/// Result for a caller: a status and the end of its body, or a reset.
 async fn ask(client: &mut SendRequest<bytes::Bytes>) -> String {
     let request = Request::get("http://server/").body(()).expect("a request");
     let (response, _) = client.send_request(request, true).expect("sent");

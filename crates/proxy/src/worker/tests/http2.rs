@@ -39,7 +39,7 @@ pub(super) async fn client(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.expect("connected");
     let (send, connection) = h2::client::handshake(stream).await.expect("a preface");
     tokio::task::spawn_local(async move {
-        // How a connection ends is seen by its streams.
+        // The connection's streams see its end.
         let _ = connection.await;
     });
     send.ready().await.expect("room for a stream")

@@ -1,4 +1,4 @@
-//! Who answers must be who was expected: endpoints that show the wrong certificate get not a byte.
+//! A server must prove the expected identity: endpoints with a wrong certificate get not a byte.
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -10,7 +10,7 @@ use voile_xds::wire::Protocol;
 use super::{PATIENCE, Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, Settings};
 
-/// Whether a server that shows `certificate` is told what the client says.
+/// Returns true if a server with `certificate` receives the client's bytes.
 async fn is_spoken_to(stage: &Stage, certificate: &ShownCertificate) -> bool {
     let server = listen().await;
     let to = EndpointPlan {
@@ -103,7 +103,7 @@ fn a_server_with_any_identity_but_the_expected_one_learns_nothing() {
     });
 }
 
-/// What a peer reads instead of a first byte; it may come as early as the end of the handshake.
+/// Alert that a peer reads instead of a first byte; it may come as early as the end of the handshake.
 async fn read_alert(shaken: Result<Stream, HandshakeError>) -> Option<rustls::Error> {
     let mut stream = match shaken {
         Ok(stream) => stream,

@@ -1,6 +1,6 @@
-//! What a request costs in instructions, counted by valgrind, so that cost cannot creep up. This binary runs itself once more
-//! under it as a worker with both roles of a sidecar; the clients and the application stay here and are not counted, nor
-//! is the start.
+//! Instructions of a request, counted by valgrind, so that cost cannot creep up. This binary runs itself once more under it
+//! as a worker with both roles of a sidecar. The clients and the application stay here and are not counted; the start is not
+//! counted either.
 //!
 //! The counts are those of the profile under test (dev in CI: several times the release profile's) and repeat within 1 %.
 
@@ -31,7 +31,7 @@ const COUNTED: u64 = 200;
 /// Far more than a process under valgrind takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What counts may exceed the bound by: processors differ in the vector instructions their libraries choose.
+/// Margin over the bound: processors differ in the vector instructions their libraries choose.
 const MARGIN_PERCENT: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,7 +206,7 @@ fn run(traffic: Traffic, mode: MutualTls, connections: u64) -> u64 {
         .expect("valgrind starts");
     let waiting = thread::spawn(move || {
         let ended = subject.wait_with_output();
-        // Whoever still waits for its word hears nothing.
+        // The connection wakes a test that still waits for the subject.
         let _ = TcpStream::connect(desk_address);
         ended
     });

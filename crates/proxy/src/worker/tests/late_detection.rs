@@ -115,7 +115,7 @@ fn a_late_hello_in_pieces_is_waited_for_and_no_piece_reaches_the_application() {
         let (first, begin) = begin.split_at(1);
         for piece in [first, begin] {
             say(&mut client, piece).await;
-            // What an impatient application says meanwhile stays where it is.
+            // Bytes that an impatient application sends meanwhile are held back.
             say(&mut server, b"hurry").await;
         }
         say(&mut client, rest).await;

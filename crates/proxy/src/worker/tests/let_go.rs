@@ -1,4 +1,5 @@
-//! What was used once and is left: it is let go whole, and what is used just then stays and is asked for again.
+//! Release of unused state: it is released as a whole. State that is used at that moment stays, and is
+//! subscribed to again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -26,7 +27,8 @@ const SERVICES: u32 = 10_000;
 /// One part in so many of what they took may be left: what runtimes and tables keep for the next time.
 const LEFT: i64 = 50;
 
-/// What a proxy held of each while it was used, in bytes, at least: or the test would not show that anything is freed.
+/// Least memory in bytes that a proxy held for each destination in use; otherwise the test would not show that
+/// anything is freed.
 const EACH: i64 = 1024;
 
 /// The address of a service.
@@ -108,7 +110,7 @@ fn service(number: u32) -> Vec<Resource> {
     ]
 }
 
-/// What a proxy holds of the mesh, and the two ends by which it comes and goes.
+/// Registry of a proxy, and its subscriptions.
 struct Held {
     registry: Registry,
     subscriptions: Subscriptions,
@@ -160,7 +162,8 @@ impl Held {
         let body = proxy::ServicePolicy::default().encode_to_vec();
         let policy = resource(type_url::SERVICE_POLICY, &name(number), Vec::new(), body);
         self.hear(type_url::SERVICE_POLICY, vec![policy], &[]);
-        // Nobody routes it. What is asked for again is told again: the first word may be on what was let go.
+        // No routes exist. The control plane answers a repeated question again: the first answer may belong
+        // to the released subscription.
         self.ask(type_url::SERVICE_ROUTES, name(number));
         for _ in 0..2 {
             self.hear(type_url::SERVICE_ROUTES, Vec::new(), &[name(number)]);
@@ -221,7 +224,7 @@ fn of_ten_thousand_services_that_were_used_once_nothing_is_left() {
             captured.learn(&stage.worker, at(number), None);
         }
         stage.worker.seat.ledger.forget_unused();
-        // What kept their pools ends at its next turn.
+        // The tasks that kept the pools end at their next turn.
         for _ in 0..SERVICES {
             tokio::task::yield_now().await;
         }
@@ -268,7 +271,7 @@ fn what_is_used_or_open_when_it_would_be_let_go_stays_and_is_asked_for_again() {
         assert_eq!(captured.used(), []);
         captured.learn(&stage.worker, at(1), None);
         assert!(!asked(&mut heard));
-        // Whoever calls now asks.
+        // The next call asks the control plane.
         let (worker, waiting) = (Rc::clone(&stage.worker), Rc::clone(&captured));
         let call =
             tokio::task::spawn_local(

@@ -1,5 +1,5 @@
-//! A worker without its control thread: a plan, listeners on loopback, an authority of its own. What happens before the
-//! first byte and what a certificate may be is tested here, on real sockets.
+//! A worker without its control thread: a plan, listeners on loopback, an authority of its own. These tests check
+//! certificates and events before the first byte, on real sockets.
 
 mod connect;
 mod conversions;
@@ -76,11 +76,11 @@ pub(super) struct Stage {
     pub(super) worker: Rc<Worker>,
     pub(super) store: Arc<CertificateStore>,
     settings: Settings,
-    /// What policies come to.
+    /// Compiled policies.
     pub(super) authorization: std::cell::RefCell<Option<crate::authorization::Authorization>>,
-    /// Whether HTTP/1.1 travels as HTTP/2 from the listeners made from now on.
+    /// True if listeners made from now on send HTTP/1.1 as HTTP/2.
     pub(super) http2_upgrade: std::cell::Cell<bool>,
-    /// Whether what a client speaks is spoken on.
+    /// True if the client's protocol is used upstream.
     pub(super) client_protocol: std::cell::Cell<bool>,
 }
 
@@ -89,7 +89,7 @@ impl Stage {
         Self::heard(settings, mpsc::unbounded_channel().0)
     }
 
-    /// What its worker asks and tells is heard.
+    /// Creates a stage whose worker sends its messages to `control`.
     pub(super) fn heard(
         settings: Settings,
         control: mpsc::UnboundedSender<super::FromWorker>,

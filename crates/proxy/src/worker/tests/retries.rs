@@ -16,7 +16,7 @@ use crate::plan::{EndpointPlan, ListenerId, Otherwise, OutboundPlan, ServicePlan
 const POST: &[u8] =
     b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
 
-/// What an endpoint does with whoever connects.
+/// Behaviour of an endpoint on a connection.
 #[derive(Debug, Clone, Copy)]
 enum Endpoint {
     /// Nobody listens.
@@ -130,7 +130,7 @@ fn what_nobody_processed_goes_to_another_endpoint() {
             "200",
         ),
         (&[Absent, Absent], usual(), RetryBudget::default(), "503"),
-        // What may have had an effect is not repeated, unless somebody says so.
+        // A request that may have had an effect is repeated only if a policy allows it.
         (
             &[ReadsAndCloses, ReadsAndCloses],
             usual(),

@@ -44,7 +44,7 @@ async fn listeners(
     (stage.outbound(Protocol::Auto, to).await, inbound)
 }
 
-/// Where callers from this address come in.
+/// Key of callers from this address.
 fn near(inbound: SocketAddr) -> Place {
     Place::Inbound(inbound, inbound.ip())
 }
@@ -74,11 +74,11 @@ fn only_the_first_connection_to_a_server_that_speaks_first_waits() {
             if mode == MutualTls::Permissive {
                 greeted(inbound, &application).await;
                 assert!(is_known(near(inbound)), "without a sidecar");
-                // What one does says nothing of others, whose ClientHello may be late.
+                // One caller teaches nothing about others, whose ClientHello may be late.
                 let far = Place::Inbound(inbound, [127, 0, 0, 2].into());
                 assert!(!is_known(far));
             }
-            // Whoever waited now would wait for longer than the test lasts.
+            // A connection that waited now would wait for longer than the test lasts.
             let hour = Rc::new(patient(Duration::from_hours(1)));
             *stage.worker.settings.borrow_mut() = hour;
             if mode != MutualTls::Strict {
@@ -149,7 +149,7 @@ fn only_the_first_word_to_a_server_that_answers_words_waits() {
             assert!(!is_known(), "{mode:?}");
             asked(outbound, &application, b"fine").await;
             assert!(is_known(), "{mode:?}");
-            // Whoever waited now would wait for longer than the test lasts. HTTP is HTTP all the same.
+            // A connection that waited now would wait for longer than the test lasts. HTTP is still detected.
             let hour = Rc::new(patient(Duration::from_hours(1)));
             *stage.worker.settings.borrow_mut() = hour;
             let mut client = TcpStream::connect(outbound).await.expect("connected");

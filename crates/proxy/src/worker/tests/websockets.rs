@@ -1,6 +1,6 @@
 //! WebSockets whose client and server speak different versions of HTTP, through both roles of a sidecar: RFC 6455's
-//! handshake on one side, RFC 8441's extended CONNECT on the other. What flows afterwards is nobody's business but theirs,
-//! so bytes stand for frames here.
+//! handshake on one side, RFC 8441's extended CONNECT on the other. The proxy does not read the tunnel's content, so bytes
+//! stand for frames here.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -186,7 +186,7 @@ fn a_refused_handshake_is_an_ordinary_answer() {
     });
 }
 
-/// Whoever resets, the other side is reset too, and learns of nothing else.
+/// A reset by either side resets the other side, which sees no other error.
 #[test]
 fn a_reset_passes_in_both_directions() {
     play(|| async {
@@ -303,7 +303,7 @@ fn settings_that_never_come_are_not_waited_for_forever() {
     });
 }
 
-/// What is no whole handshake goes on as if nothing had been asked: its server says what it thinks of it.
+/// An incomplete handshake goes on as an ordinary request, and its server answers.
 #[test]
 fn a_handshake_without_its_key_is_an_ordinary_request() {
     for (method, key) in [

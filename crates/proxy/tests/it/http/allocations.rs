@@ -160,7 +160,7 @@ fn a_steady_chunked_post_allocates_nothing() {
     assert_eq!(got, 0, "allocations in {COUNTED} requests");
 }
 
-/// What an idle connection may keep in its task, in bytes: ten thousand of them are 20 MB at most.
+/// Largest size of an idle connection's task, in bytes: ten thousand of them are 20 MB at most.
 const MAX_TASK_BYTES: usize = 2048;
 
 #[test]

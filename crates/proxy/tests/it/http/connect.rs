@@ -12,7 +12,7 @@ use super::stage::{Manner, Stage, Step, eventually, play, read_all, read_until, 
 
 const CONNECT: &str =
     "CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\nProxy-Authorization: Basic eA==\r\n\r\n";
-/// What a client may have sent before it knows the answer, made to look like a request.
+/// Bytes that a client may have sent before it knows the answer, made to look like a request.
 const EARLY: &str = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
 
 #[test]
@@ -82,7 +82,7 @@ fn a_refused_connect_is_the_last_and_nothing_behind_it_is_a_request() {
             client.write_all(both.as_bytes()).await.unwrap();
             let end = format!("\r\nConnection: close\r\n\r\n{body}");
             let got = read_until(&mut client, &end).await;
-            // Whether it still takes bytes is not the question.
+            // The connection may refuse these bytes.
             let _ = client.write_all(EARLY.as_bytes()).await;
             let _ = client.shutdown().await;
             assert_eq!(read_all(&mut client).await.trim_end_matches("<reset>"), "");

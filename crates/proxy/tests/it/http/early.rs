@@ -9,10 +9,10 @@ use voile_proxy::http::limits::MAX_REMAINDER;
 
 use super::stage::{Stage, Step, play, read_all, read_until, say};
 
-/// What no server may ever see the beginning of.
+/// Request whose beginning no server may ever see.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// What follows where the connection is kept.
+/// Next request on a kept connection.
 const NEXT: &str = "GET /next HTTP/1.1\r\nHost: x\r\n\r\n";
 
 const EARLY: &str =
@@ -105,7 +105,7 @@ fn what_follows_an_early_answer_is_the_rest_of_the_body_and_then_a_request_or_no
                 let got = read_until(&mut client, end).await;
                 let closes = got.to_ascii_lowercase().contains("connection: close");
                 assert_eq!(!closes, kept, "{path}, {what}: {got}");
-                // What is sent to a connection that closes is read and dropped.
+                // A closing connection reads and drops these bytes.
                 client.write_all(second.as_bytes()).await.expect("sent");
                 if kept {
                     let got = read_until(&mut client, "ok").await;

@@ -1,4 +1,4 @@
-//! What goes wrong, at every byte it can go wrong at: nobody hangs, nothing cut short looks whole.
+//! Failures at every byte where they can happen: no side hangs, and nothing cut short looks whole.
 
 use std::time::Duration;
 
@@ -263,7 +263,7 @@ fn an_early_answer_ends_a_request_that_is_still_coming() {
             got.starts_with("HTTP/1.1 413 ") && got.contains("Connection: close\r\n"),
             "{got}"
         );
-        // What is still sent does not destroy the answer, and the end comes.
+        // Bytes that are still sent do not destroy the answer, and the end comes.
         client.write_all(b"more").await.unwrap();
         assert_eq!(read_all(&mut client).await, "");
         drop(client);

@@ -22,7 +22,7 @@ use voile_transport::{News, Stream};
 /// Far more than anything here takes; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a scripted server does with one connection.
+/// Action of a scripted server on one connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Read to the end of a head.
@@ -60,7 +60,7 @@ pub(crate) struct Recorded {
     pub(crate) attempts: u32,
 }
 
-/// What the role says of both neighbours, and how it retries.
+/// Answers of the role about both neighbours, and its retries.
 #[derive(Clone, Default)]
 pub(crate) struct Manner {
     /// A verified sidecar answers.
@@ -206,7 +206,7 @@ pub(crate) struct Stage {
     pub(crate) drain: Drain,
     pub(crate) buffers: Buffers,
     pub(crate) proxy: SocketAddr,
-    /// What each upstream connection received, in order of acceptance.
+    /// Bytes that each upstream connection received, in order of acceptance.
     pub(crate) heard: Rc<RefCell<Vec<Vec<u8>>>>,
     pub(crate) ends: Rc<RefCell<Vec<ConnectionEnd>>>,
     pub(crate) go: Rc<tokio::sync::Notify>,
