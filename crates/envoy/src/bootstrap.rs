@@ -11,17 +11,18 @@ use crate::proxy::{Capture, Configuration, IDENTITY, ROOT, identity_secret, root
 
 /// The cluster that is the control plane.
 const CONTROL: &str = "voile-control";
-/// How long the control plane may take to accept.
+/// Longest time for a connection to the control plane.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Files in the folder of certificates by which Envoy finds what else is in it, and takes renewals.
 const IDENTITY_FILE: &str = "envoy-identity.json";
 const ROOT_FILE: &str = "envoy-root.json";
 
-/// Whether routes ask the values of a header one by one. Off, they ask all of them joined by commas, as they did before Envoy knew
-/// this word and as our own proxies do.
+/// Runtime flag: match the values of a header one by one. Switched off, routes match all values joined by commas, as Envoy did
+/// before it had the flag and as our own proxies do.
 const JOINED_HEADERS: &str = "envoy.reloadable_features.match_headers_individually";
 
-/// What the id of a node begins with that is a sidecar, or a gateway: a process stands open to the world by its own word, too.
+/// First part of a sidecar's node id; [`GATEWAY_NODE`] is a gateway's. The control plane sends a gateway's configuration
+/// only to an Envoy whose own id says that it is a gateway.
 pub const SIDECAR_NODE: &str = "sidecar";
 /// See [`SIDECAR_NODE`].
 pub const GATEWAY_NODE: &str = "router";
@@ -36,19 +37,19 @@ pub const CERTIFICATES: &str = "VOILE_CERTIFICATES";
 pub struct Seat<'a> {
     /// The workload it stands for.
     pub workload: &'a WorkloadKey,
-    /// Whether that is a gateway.
+    /// True if that is a gateway.
     pub gateway: bool,
     /// The workload's address.
     pub address: IpAddr,
-    /// How connections get to it.
+    /// Capture of its connections.
     pub capture: Capture,
     /// The folder with `cert-chain.pem`, `key.pem` and `root-cert.pem`, as `voile agent` keeps it.
     pub certificates: &'a str,
-    /// Where its admin pages are.
+    /// Address of its admin pages.
     pub admin: SocketAddr,
 }
 
-/// How the control plane is reached.
+/// Address and credential for the control plane.
 #[derive(Debug, Clone)]
 pub struct Way<'a> {
     /// Its name or address.
@@ -57,7 +58,7 @@ pub struct Way<'a> {
     pub port: u16,
     /// A token to show instead of the certificate in `Seat::certificates`.
     pub token: Option<&'a str>,
-    /// Whether all is said at every change.
+    /// True for the state-of-the-world protocol, which sends all at every change.
     pub state_of_the_world: bool,
 }
 

@@ -10,12 +10,12 @@ use voile_policy::authorization::{Action, Policy};
 use crate::Translation;
 use crate::matchers;
 
-/// What the shadow rules' results are called by.
+/// Prefix of the shadow rules' results.
 pub const CUSTOM_PREFIX: &str = "istio_ext_authz_";
-/// What an answer may take where the provider does not say: Istio's default.
+/// Timeout of an answer if the provider has none: Istio's default.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What names of a provider's rules begin with.
+/// Prefix of the names of a provider's rules.
 fn mark(provider: &str) -> String {
     format!("istio-ext-authz-{provider}")
 }

@@ -21,17 +21,17 @@ const TCP: [&str; 2] = [
     "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC",
 ];
 
-/// What the results of CUSTOM policies in dry run are called by.
+/// Prefix of the results of CUSTOM policies in dry run.
 const DRY_CUSTOM_PREFIX: &str = "istio_dry_run_custom_";
 
-/// What a workload obeys.
+/// Policies and token rules of a workload.
 #[derive(Clone, Copy)]
 pub struct Obeyed<'a> {
     /// Its AuthorizationPolicies.
     pub policies: &'a [Policy],
     /// Its token rules in the order in which they hold (by issuer), each with the issuer's key set.
     pub tokens: &'a [(&'a TokenRule, &'a str)],
-    /// Who is asked where a policy names this provider.
+    /// Finds the provider that a policy names.
     pub provider: &'a dyn Fn(&str) -> Option<ExtAuthzProvider>,
 }
 

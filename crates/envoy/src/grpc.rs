@@ -1,6 +1,6 @@
-//! What a stock gRPC is told over xDS, client and server: one listener, route, cluster and list of endpoints for a target, one
-//! listener for a server (gRFCs A27, A28, A29, A32, A36, A41, A42). What gRPC has no word for is an error with its reason, or a limit with its
-//! name.
+//! xDS resources for a stock gRPC, client and server: one listener, route, cluster and list of endpoints for a target, one
+//! listener for a server (gRFCs A27, A28, A29, A32, A36, A41, A42). A setting that gRPC cannot express is an error with its
+//! reason, or a limit with its name.
 
 mod routes;
 mod traffic;
@@ -17,11 +17,11 @@ use crate::rbac::{Layer, Peer, Translation};
 pub use routes::{Alternative, Retry, Route, routes};
 pub use traffic::{Crowd, untold};
 
-/// What a bootstrap must call the plugin that has the workload's own certificate and the mesh's roots, as Istio's do.
+/// Name that a bootstrap must give the plugin with the workload's own certificate and the mesh's roots, as Istio's do.
 pub const CERTIFICATES: &str = "default";
 /// The only socket that gRPC takes.
 const TLS_SOCKET: &str = "envoy.transport_sockets.tls";
-/// Whom to expect where nobody is: without any name gRPC would take everybody of the mesh.
+/// Expected identity if there is no endpoint: without any name gRPC would accept every workload of the mesh.
 const NOBODY: &str = "spiffe://nobody.invalid";
 /// Headers that gRPC keeps from policies (A41).
 const KEPT_HEADERS: [&str; 1] = [":scheme"];
@@ -54,7 +54,7 @@ pub fn client_listener(target: &str, routes: &str) -> Value {
     })
 }
 
-/// Where a cluster's endpoints come from.
+/// Source of a cluster's endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Discovery<'a> {
     /// From us, by the cluster's name.
@@ -63,8 +63,8 @@ pub enum Discovery<'a> {
     Dns(&'a str, u16),
 }
 
-/// A cluster. `expected`: the identities that may answer, in mutual TLS; none is plaintext. What of `said` it cannot say, `untold`
-/// names.
+/// A cluster. `expected`: the identities that may answer, in mutual TLS; none is plaintext. `untold` names the parts of `said`
+/// that a cluster cannot express.
 #[must_use]
 pub fn cluster(
     name: &str,
@@ -122,7 +122,7 @@ fn common_tls(names: Option<Vec<Value>>) -> Value {
 /// One endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
     /// `region`, `zone`, `subzone`; empty where not said.
     pub locality: [String; 3],
@@ -247,7 +247,7 @@ pub fn unreported(policies: &[Policy]) -> impl Iterator<Item = &Policy> {
     policies.iter().filter(only_reported)
 }
 
-/// Whether gRPC can answer all that a policy asks.
+/// Checks that gRPC can evaluate every part of a policy.
 fn check(policy: &Policy) -> Result<(), String> {
     if let Action::Custom(provider) = &policy.action {
         return Err(format!(

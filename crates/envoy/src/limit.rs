@@ -1,5 +1,5 @@
-//! What the mesh says and a stock Envoy, or a stock gRPC, cannot do. Each limit has a name that does not change, so that people can look it up and
-//! programs can tell one from another; none is dropped in silence.
+//! Settings of the mesh that a stock Envoy, or a stock gRPC, cannot follow. Each limit has a name that does not change, so that
+//! people can look it up and programs can tell limits apart. No limit is dropped in silence.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum LimitName {
     CustomDryRun,
     /// Keys of a token issuer are not known here; its tokens are refused.
     KeysMissing,
-    /// What a service resolves to is decided by the address that the caller named, which needs redirected connections.
+    /// The client's address decides the endpoint of a passthrough service, which needs redirected connections.
     PassthroughService,
     /// Each host of a wildcard is resolved by itself.
     DynamicDns,
@@ -48,7 +48,7 @@ pub enum LimitName {
     ConsistentHash,
     /// A new endpoint is to come to its share slowly, where Envoy knows no such thing.
     Warmup,
-    /// Who is near comes first, which is another answer for each who asks.
+    /// Nearby endpoints come first, which is a different answer for each client.
     Locality,
     /// A RateLimit is not translated: nothing is counted.
     RateLimit,
@@ -64,15 +64,15 @@ pub enum LimitName {
     CorsOfAnswer,
     /// A waypoint stands before a service, and nobody is led through it: the service is left out.
     Waypoint,
-    /// Who is on other networks is reached through their gateways, and left out.
+    /// Endpoints on other networks are reached through gateways, and are left out.
     Network,
-    /// Who has a node proxy in place of a sidecar is called without a tunnel, or left out.
+    /// Endpoints with a node proxy in place of a sidecar are called without a tunnel, or left out.
     Tunnel,
     /// A workload that is called by its own address is called in plaintext.
     WorkloadAddress,
     /// A gateway is to be called over UDP as well, where nobody listens.
     Http3,
-    /// Who of several takes a call is decided otherwise (gRPC).
+    /// Load balancing works differently (gRPC).
     LoadBalancer,
     /// Nobody is put out for answering badly (gRPC).
     OutlierDetection,
@@ -142,7 +142,8 @@ impl LimitName {
         Self::Audit,
     ];
 
-    /// Whether every mesh meets it whose calls are redirected and may go anywhere: it is said, and is no reason to print nothing.
+    /// Returns true if every mesh meets it whose calls are redirected and may go anywhere: it is reported, and is no reason to
+    /// print nothing.
     #[must_use]
     pub fn is_usual(self) -> bool {
         self == Self::WorkloadAddress
@@ -210,9 +211,9 @@ impl fmt::Display for LimitName {
 pub struct Limit {
     /// Which one.
     pub name: LimitName,
-    /// What it is about: a resource, a port.
+    /// Its subject: a resource, a port.
     pub about: String,
-    /// What that means for this proxy.
+    /// Its meaning for this proxy.
     pub why: String,
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use voile_model::mesh::authorization::StringMatch;
 use voile_policy::authorization::{Pattern, Text};
 
-/// Where the JWT filter leaves a token's claims.
+/// Metadata in which the JWT filter leaves a token's claims.
 pub(crate) const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";
 pub(crate) const TOKEN_KEY: &str = "payload";
 

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use voile_model::mesh::{Criterion, Subject, TextMatch, claim};
 
-/// What a request must be, all of it.
+/// Conditions on a request: all must hold.
 pub(crate) type Criteria = BTreeMap<Subject, Criterion>;
 
-/// What takes every request.
+/// Matches every request.
 pub(crate) fn any() -> Value {
     json!({ "prefix": "/" })
 }
 
-/// What a request must be. What is not the request's (its port, its caller) was asked before.
+/// Match of a request. Conditions on anything else (its port, its caller) were decided before.
 pub(crate) fn matching(criteria: &Criteria, any_case: bool) -> Value {
     let mut made = match criteria.get(&Subject::Uri) {
         Some(Criterion::Is(TextMatch::Exact(path))) => json!({ "path": &**path }),
@@ -75,7 +75,7 @@ pub(crate) fn header(name: &str, criterion: &Criterion) -> Option<Value> {
     }
 }
 
-/// What is asked of a header or a parameter.
+/// Match of the value of a header or a parameter.
 fn value(name: &str, text: &TextMatch) -> Value {
     let wanted = match text {
         TextMatch::Present => return json!({ "name": name, "present_match": true }),

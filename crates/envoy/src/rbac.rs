@@ -6,7 +6,7 @@ use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Rule, Term
 
 use crate::matchers;
 
-/// What the filter stands in front of.
+/// Layer of the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
     /// HTTP requests.
@@ -15,7 +15,7 @@ pub enum Layer {
     Tcp,
 }
 
-/// How Envoy knows the peer's identity.
+/// Source of the peer's identity in Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// By the certificate of the connection.
@@ -24,7 +24,7 @@ pub enum Peer {
     FilterState,
 }
 
-/// How policies become filters.
+/// Form of the filters that policies become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Translation {
     /// In front of what.
@@ -135,7 +135,7 @@ impl Translation {
         })
     }
 
-    /// What a term asks: one of its values, none of the others.
+    /// Conditions of a term: one of its values, none of the others.
     fn term(&self, half: Half, term: &Term) -> Vec<Value> {
         let list = |patterns: &[Pattern]| {
             if patterns.is_empty() {

@@ -11,7 +11,7 @@ use voile_model::mesh::{Criterion, Subject, TextMatch, claim};
 use crate::json::{TYPES, duration};
 use crate::matching::{Criteria, header, matching};
 
-/// What gRPC retries after (A44); it takes no other of Envoy's words.
+/// Conditions that gRPC retries (A44); it knows no other of Envoy's names.
 const RETRIED: [&str; 5] = [
     "cancelled",
     "deadline-exceeded",
@@ -45,9 +45,9 @@ pub struct Route<'a> {
     pub matches: Vec<Alternative>,
     /// Clusters with their shares; never empty.
     pub clusters: Vec<(String, u32)>,
-    /// How long a call may take.
+    /// Timeout of a call.
     pub timeout: Option<Duration>,
-    /// How it is tried again.
+    /// Retry policy.
     pub retry: Option<Retry<'a>>,
     /// By what calls are kept together.
     pub keys: Vec<HashKey>,
@@ -68,16 +68,16 @@ impl<'a> Route<'a> {
     }
 }
 
-/// What a call must be: all of it.
+/// Conditions on a call: all must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Alternative {
     /// By what is looked at.
     pub criteria: BTreeMap<Subject, Criterion>,
-    /// Whether letters' case means nothing in `uri`.
+    /// True if `uri` ignores case.
     pub any_case: bool,
 }
 
-/// How calls are tried again.
+/// Retry policy of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry<'a> {
     /// Attempts after the first.
@@ -260,7 +260,7 @@ fn each(base: &Value, without: &[(&std::sync::Arc<str>, &TextMatch)]) -> Vec<Val
     made
 }
 
-/// Whether the method of every call is what is wanted; `None` where that takes an expression.
+/// Returns true if the method of every call matches; `None` if the condition needs a regular expression.
 fn is_post(wanted: &TextMatch) -> Option<bool> {
     match wanted {
         TextMatch::Present => Some(true),

@@ -1,6 +1,6 @@
-//! What `trafficPolicy` of a DestinationRule says of calls to one destination, in gRPC's words (gRFCs A32, A42, A48, A52): who of
-//! several takes a call, how many may be under way. gRPC passes over in silence what it does not know, so each such thing has a
-//! name here, and every field is either translated or named: a field more does not compile.
+//! `trafficPolicy` of a DestinationRule for one destination in gRPC's terms (gRFCs A32, A42, A48, A52): load balancing, and the
+//! number of calls under way. gRPC ignores unknown settings in silence, so each of them has a limit's name here. Every field is
+//! translated or named: a new field does not compile.
 
 use std::collections::BTreeSet;
 
@@ -12,21 +12,21 @@ use voile_model::mesh::traffic::{
 use crate::json::typed;
 use crate::limit::{Limit, LimitName};
 
-/// What stands for no limit: gRPC, told nothing, lets 1,024 calls be under way (A32) and fails the next.
+/// Value for no limit: without a value gRPC allows 1,024 calls under way (A32) and fails the next.
 const UNLIMITED: u32 = u32::MAX;
 /// Places that gRPC's ring has at most, unless the client itself allows more (A42).
 const RING_CAP: u64 = 4_096;
 /// The filter state by which gRPC keeps all calls of a channel together (A42).
 const CHANNEL: &str = "io.grpc.channel_id";
 
-/// Who is behind a destination, as far as balancing cares.
+/// Endpoints of a destination, as far as balancing needs to know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Crowd {
     /// One DNS name is all that is known.
     pub is_name: bool,
     /// Within a locality some are to have more than others.
     pub is_weighted: bool,
-    /// Where some of them are is known.
+    /// The locality of some of them is known.
     pub is_placed: bool,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn hash_policy(keys: &[HashKey]) -> Option<Value> {
     (!made.is_empty()).then(|| json!(made))
 }
 
-/// What of this gRPC is not told, or does otherwise.
+/// Settings that gRPC does not get, or treats differently.
 #[must_use]
 pub fn untold(about: &str, said: &PortTraffic, crowd: Crowd) -> BTreeSet<Limit> {
     let PortTraffic {

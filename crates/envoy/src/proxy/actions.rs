@@ -1,5 +1,5 @@
-//! What a route does to requests besides sending them somewhere, in Envoy's words: answers, rewrites, edits of headers, faults,
-//! CORS, copies. Where Envoy would do something else than what is meant, that is said, and whoever takes the route is refused.
+//! Actions of a route on requests besides forwarding, in Envoy's terms: answers, rewrites, edits of headers, faults, CORS,
+//! copies. If Envoy would act differently from the mesh's meaning, a limit says so, and the route's requests are refused.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +19,7 @@ const CORS: &str = "envoy.filters.http.cors";
 /// Longest answer of a route's own that Envoy is to take, in bytes: as long as the model lets them be.
 pub(super) const MAX_BODY: u32 = 1 << 20;
 
-/// What a route says that becomes another thing at Envoy, and why.
+/// The setting of a route that means something else to Envoy, and the reason.
 type Unsaid = &'static str;
 
 /// The filters that do nothing but what routes ask of them, in the order in which our own proxies decide.
@@ -34,7 +34,7 @@ pub(super) fn filters() -> [Value; 2] {
     ]
 }
 
-/// What holds for all of a route's requests, wherever they go: faults, CORS, its edits of headers.
+/// Settings for all of a route's requests, whatever their destination: faults, CORS, its edits of headers.
 pub(super) fn around(route: &HttpRoute) -> Result<Value, Unsaid> {
     let mut made = json!({});
     edit(&route.headers, &mut made);
@@ -51,7 +51,7 @@ pub(super) fn around(route: &HttpRoute) -> Result<Value, Unsaid> {
     Ok(made)
 }
 
-/// What is answered instead of sending a request on: the kind of route, and what it says. `called` is the port that clients know.
+/// Answer in place of a forwarded request: the kind of route, and its content. `called` is the port that clients know.
 pub(super) fn answer(
     answer: &Answer,
     alternative: Option<&HttpMatch>,
@@ -141,7 +141,7 @@ pub(super) fn rewrite(
     Ok(())
 }
 
-/// What puts another path, or another beginning, in the place of what an alternative matched.
+/// Rewrite of a path, or of the prefix that an alternative matched.
 fn rewritten(
     path: &PathRewrite,
     alternative: Option<&HttpMatch>,
@@ -183,7 +183,7 @@ fn rewritten(
     }
 }
 
-/// What becomes of headers by a route, or on one of its ways.
+/// Edits of headers by a route, or by one of its destinations.
 pub(super) fn edit(rules: &HeaderRules, made: &mut Value) {
     for (edits, kind) in [(&rules.request, "request"), (&rules.response, "response")] {
         one_way(edits, kind, made);
@@ -269,7 +269,7 @@ fn cors(cors: &Cors) -> Result<Value, Unsaid> {
     Ok(message("extensions.filters.http.cors.v3.CorsPolicy", made))
 }
 
-/// Whose pages may ask. Envoy asks a pattern for `*` as well, and takes a pattern that matches it for one that matches everybody.
+/// Origin match of CORS. Envoy tests a pattern against `*` as well, and takes a pattern that matches it as one for all origins.
 fn origin(origin: &Origin) -> Result<Value, Unsaid> {
     let regex = |regex: &str| json!({ "safe_regex": { "regex": regex } });
     match origin {

@@ -22,7 +22,7 @@ use crate::limit::{Limit, LimitName};
 /// The label of an endpoint that stands behind a proxy.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 
-/// Whom to expect where nobody is: without any name Envoy would take everybody of the mesh.
+/// Expected identity if there is no endpoint: without any name Envoy would accept every workload of the mesh.
 const NOBODY: &str = "spiffe://nobody.invalid";
 
 /// Somebody behind a service's port.
@@ -33,11 +33,11 @@ struct Behind {
     port: Port,
     locality: Arc<str>,
     weight: u32,
-    /// Who answers there, if it is to be mutual TLS.
+    /// Expected identity of the endpoint, for mutual TLS.
     identity: Option<String>,
 }
 
-/// How Envoy finds them.
+/// Discovery of the endpoints by Envoy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// The control plane says, and goes on saying.
@@ -64,7 +64,7 @@ pub(crate) struct Target<'a> {
 #[derive(Clone, Copy)]
 struct Part<'a> {
     name: &'a str,
-    /// Who is in it has these.
+    /// Its endpoints have these.
     labels: &'a Labels,
 }
 
@@ -144,12 +144,12 @@ impl<'a> Target<'a> {
         names::outbound(self.port.number, self.part(), self.host())
     }
 
-    /// Whether who has these labels is in it.
+    /// Returns true if an endpoint with these labels is in it.
     fn includes(&self, labels: &Labels) -> bool {
         self.subset.is_none_or(|part| part.labels.selects(labels))
     }
 
-    /// Who is behind it, and how Envoy finds them; nothing where it is left out.
+    /// Endpoints behind it, and their discovery by Envoy; `None` if it is left out.
     fn seen(&self, limits: &mut BTreeSet<Limit>) -> Option<(Vec<Behind>, Found)> {
         // Of what is left out nothing else need be said.
         let mut met = BTreeSet::new();
@@ -266,7 +266,7 @@ impl<'a> Target<'a> {
         limits.insert(Limit::new(LimitName::Network, self.about(), why));
     }
 
-    /// Whether a DestinationRule wants nothing of the mesh's own TLS.
+    /// Returns true if a DestinationRule switches off the mesh's own TLS.
     fn wants_plaintext(&self) -> bool {
         let said = self.traffic.tls.as_ref();
         matches!(said, Some(ClientTls::Disable | ClientTls::Originate(_)))
@@ -349,7 +349,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Whether a workload is called. Who is called through a tunnel by proxies of ours is called in plaintext, where it takes that.
+    /// Returns true if a workload is called. A workload that our own proxies call through a tunnel is called in plaintext, if it
+    /// takes that.
     fn is_called(&self, workload: &Workload, port: Port, limits: &mut BTreeSet<Limit>) -> bool {
         if !workload.ambient || self.wants_plaintext() {
             return true;
@@ -387,7 +388,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Who may answer where mutual TLS is spoken; empty where it is spoken to nobody.
+    /// Identities that may answer in mutual TLS; empty if no endpoint speaks it.
     fn expected(&self, behind: &[Behind]) -> BTreeSet<String> {
         let mut all: BTreeSet<String> = behind
             .iter()
@@ -452,7 +453,7 @@ impl<'a> Target<'a> {
         cluster
     }
 
-    /// Whether localities would be told apart by some caller's proxy of ours.
+    /// Returns true if our own proxy would rank localities for some client.
     fn ranks(&self, behind: &[Behind]) -> bool {
         let locality = self.traffic.balancer.locality.as_ref();
         let always = locality.is_some_and(|said| said.always);
@@ -460,7 +461,7 @@ impl<'a> Target<'a> {
         placed && self.traffic.ranks_localities()
     }
 
-    /// How endpoints are spoken to: each as it speaks itself, or all as a DestinationRule says.
+    /// Sets the TLS of endpoints: each by its own mode, or all as a DestinationRule says.
     fn secure(&self, cluster: &mut Value, carried: Carried, expected: &BTreeSet<String>) {
         let only = matches!(self.traffic.tls, Some(ClientTls::Mutual(_)));
         if expected.is_empty() && !only {
@@ -515,7 +516,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What an upstream connection speaks; nothing for bytes.
+/// Protocol options of an upstream connection; `None` for bytes.
 pub(crate) fn protocol_options(carried: Carried) -> Option<Value> {
     let explicit = match carried {
         Carried::Opaque => return None,

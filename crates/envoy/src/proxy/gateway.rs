@@ -1,5 +1,5 @@
-//! What a gateway takes from outside: a listener for each address and port that Gateways open for it, with a chain for plaintext or
-//! for each server of TLS, and virtual hosts with the routes of the VirtualServices that name them.
+//! Gateway configuration: a listener for each address and port that Gateways open for it. A listener has a chain for plaintext or
+//! for each TLS server, and virtual hosts with the routes of the VirtualServices that name them.
 //!
 //! ```text
 //! plaintext ────────────────────────▶ policies, tokens ─▶ https? ─▶ virtual host ─▶ route
@@ -36,7 +36,7 @@ struct Edge<'a> {
     security: &'a Security,
 }
 
-/// How a server's clients come.
+/// Transport of a server's clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Come {
     Plain,
@@ -95,7 +95,7 @@ fn about((gateway, server): (&Arc<Gateway>, &Server)) -> String {
     format!("Gateway {}, {}", gateway.name, server.source)
 }
 
-/// Whether clients are asked for a certificate.
+/// Returns true if clients are asked for a certificate.
 fn asks(server: &Server) -> bool {
     use ServerTlsMode::{Mutual, OptionalMutual};
     let mode = server.tls.as_ref().map(|tls| tls.mode);
@@ -110,7 +110,7 @@ fn ended(server: &Server, (shown, believed): (&[String], Option<&str>), alpn: &[
     tls::edge(server.tls.as_ref(), shown, believed, alpn)
 }
 
-/// What is shown to clients from files that Envoy reads itself, under the names that Istio gives such secrets.
+/// Certificates that Envoy reads from files itself, under the names that Istio gives such secrets.
 fn of_files(server: &Server, files: &ServerFiles, alpn: &[&str], made: &mut Made) -> Value {
     let secret = format!("file-cert:{}~{}", files.certificate, files.key);
     let file = |path: &str| json!({ "filename": path });
@@ -134,7 +134,7 @@ fn of_files(server: &Server, files: &ServerFiles, alpn: &[&str], made: &mut Made
     ended(server, (&[secret], believed.as_deref()), alpn)
 }
 
-/// Where a file is: Envoy reads it anew when something is moved there.
+/// Folder of a file: Envoy reads the file again when another is moved into the folder.
 fn folder(path: &str) -> Value {
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     json!({ "path": if folder.is_empty() { "/" } else { folder } })
@@ -203,7 +203,7 @@ impl Edge<'_> {
             said.is_none_or(|tls| tls.newest >= TlsVersion::V13)
         };
         let mesh = self.outbound.mesh;
-        // Where balancers say in front for whom they call there is none: nobody can in UDP.
+        // A gateway that expects PROXY headers from balancers has no HTTP/3: UDP has no such header.
         let heard = self
             .workload
             .hears_proxy_header(mesh.config.proxy.proxy_protocol);
@@ -262,7 +262,7 @@ impl Edge<'_> {
             }
             let own = format!("{name}~{}~{number}", one.0.name);
             let mut matched = json!({ "transport_protocol": "tls" });
-            // Whoever names nobody is for the one that is for all.
+            // A client without a server name matches the server for all names.
             if !names.contains(&"*") {
                 matched["server_names"] = json!(names);
             }
@@ -327,7 +327,7 @@ impl Edge<'_> {
         Some(ResourceName::new(own.clone(), named))
     }
 
-    /// What is shown to clients, from those Secrets that are there; none where nothing is.
+    /// Certificates from the existing Secrets; `None` if there is none.
     fn shown(&self, server: &Server, alpn: &[&str], made: &mut Made) -> Option<Value> {
         let mesh = self.outbound.mesh;
         if let Some(files) = server.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
@@ -441,7 +441,7 @@ impl Edge<'_> {
     }
 }
 
-/// What is for HTTP/1.1, or for all, has the plain name.
+/// Name for a version of HTTP: HTTP/1.1, and anything for all versions, has the plain name.
 fn of_version(name: &str, carried: Carried) -> String {
     match carried {
         Carried::Http2 => names::flavoured(name, carried),

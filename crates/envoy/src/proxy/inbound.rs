@@ -1,5 +1,5 @@
-//! What comes in: for each port a filter chain for each way in which PeerAuthentication lets it come and for each protocol it may
-//! be, on listeners of its own or, where the kernel redirects, on one.
+//! Inbound listeners. Each port has a filter chain for each transport that PeerAuthentication allows and for each protocol that
+//! may arrive. The chains are on listeners of their own or, with redirection by the kernel, on one.
 //!
 //! ```text
 //! the mesh's TLS (by ALPN, under STRICT any) ─▶ HTTP: tokens, provider, rules, router │ bytes: rules, proxy
@@ -25,7 +25,7 @@ use super::{Capture, Made};
 use crate::json::{duration, host, socket, typed};
 use crate::limit::LimitName;
 
-/// Where the kernel redirects what calls the application.
+/// Port that the kernel redirects inbound connections to.
 const CAPTURED: u16 = 15006;
 /// Whence Istio's rules let connections to the application through.
 const HOMEWARD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 6);
@@ -35,14 +35,14 @@ const PASSED: &str = "InboundPassthroughCluster";
 /// One port the workload takes calls on.
 struct Door {
     bind: SocketAddr,
-    /// Where the application listens; none where it listens where it was called.
+    /// Address of the application; none if it is the called address.
     endpoint: Option<SocketAddr>,
     protocol: Protocol,
     /// The port that policies know it by.
     port: Port,
 }
 
-/// What all doors of a workload share.
+/// State that all ports of a workload share.
 struct House<'a> {
     mesh: &'a Mesh,
     workload: &'a Workload,
@@ -176,7 +176,7 @@ impl House<'_> {
             matched.insert("destination_port".to_owned(), json!(port.get()));
             chains.extend(self.chains(&cluster, door.protocol, mode, &matched, made));
         }
-        // Whoever calls the listener itself would be forwarded to it, over and over.
+        // A connection to the listener's own port would be forwarded to it again and again.
         chains.push(json!({
             "name": "virtualInbound-blackhole",
             "filter_chain_match": { "destination_port": CAPTURED },
@@ -329,7 +329,7 @@ impl House<'_> {
 #[derive(Clone, Copy)]
 struct Kind {
     carried: Carried,
-    /// What the first bytes of plaintext are called, where they decide.
+    /// Names of detected protocols in plaintext; `None` if detection does not decide.
     seen: Option<&'static [&'static str]>,
     /// Nothing else arrives.
     alone: bool,
@@ -368,7 +368,7 @@ impl Kind {
         if self.is_http() { "http" } else { "tcp" }
     }
 
-    /// Where it goes on: HTTP that is found out goes on as it came.
+    /// Cluster of the kind: detected HTTP keeps its version.
     fn cluster(self, base: &str) -> String {
         match (self.alone, self.is_http()) {
             (false, true) => format!("{base}~any"),
@@ -376,7 +376,7 @@ impl Kind {
         }
     }
 
-    /// What its clients offer by ALPN; none where any TLS is it.
+    /// ALPN names that its clients offer; `None` if it takes any TLS.
     fn over_tls(self, mode: Mode) -> Option<Vec<&'static str>> {
         let strict = mode == Mode::Strict;
         match (self.alone, self.is_http()) {

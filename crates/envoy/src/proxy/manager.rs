@@ -29,7 +29,7 @@ impl Way<'_> {
     }
 }
 
-/// Where routes come from.
+/// Source of routes.
 pub(crate) enum Routes {
     /// They are here.
     Inline(Value),
@@ -74,7 +74,7 @@ pub(crate) fn http(
             config["skip_xff_append"] = json!(true);
             let said = workload.topology.forwards.sidecar;
             let said = said.or(mesh.config.proxy.forwards.sidecar);
-            // Who the peer is says its certificate, and nobody else, unless somebody wants it otherwise.
+            // The peer's certificate alone names the peer, unless a setting says otherwise.
             let forwards = said.unwrap_or(ForwardClientCertificate::SanitizeSet);
             config["forward_client_cert_details"] = json!(word(forwards));
             let said = workload.certificate_details(&mesh.config.proxy.forwards);
@@ -95,7 +95,7 @@ pub(crate) fn http(
             // No address is trusted for being private.
             config["internal_address_config"] = json!({ "unix_sockets": false });
         }
-        // What the application writes of its own clients is its business.
+        // The application's own `x-forwarded-for` is left as it is.
         Way::Out => {
             config["use_remote_address"] = json!(false);
             config["forward_client_cert_details"] = json!("SANITIZE");
@@ -122,7 +122,7 @@ fn word(forwards: ForwardClientCertificate) -> &'static str {
     }
 }
 
-/// What is believed of a caller, and how paths are written before rules compare them.
+/// Trust in a caller's headers, and normalization of paths before rules compare them.
 fn inbound(mesh: &Mesh, workload: &Workload, config: &mut Value) {
     let trusted = workload
         .topology
@@ -178,15 +178,15 @@ fn access_log(mesh: &Mesh) -> Option<Value> {
     ))
 }
 
-/// What is done again where nobody says otherwise: Istio's default.
+/// Retry conditions without a retry policy: Istio's default.
 const RETRY_ON: &str =
     "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 /// Attempts after the first where nobody says otherwise.
 const RETRIES: u32 = 2;
-/// How often another endpoint is drawn before the same one is asked again.
+/// Number of draws of another endpoint before the same one is tried again.
 const SELECTIONS: &str = "5";
 
-/// How requests are retried, by what their route says or else the mesh; none where they are not.
+/// Retry policy of requests, from their route or else the mesh; `None` if there are no retries.
 pub(crate) fn retry(mesh: &Mesh, of_route: Option<&RetryPolicy>) -> Option<Value> {
     let written = of_route.or(mesh.config.default_retry.as_ref());
     let retries = written.map_or(RETRIES, |policy| policy.attempts);

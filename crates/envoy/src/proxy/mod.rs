@@ -31,11 +31,11 @@ use crate::limit::{Limit, LimitName};
 pub(crate) use cluster::Target;
 pub use tls::{IDENTITY, ROOT, identity_secret, root_secret};
 
-/// How long the first bytes may take where the mesh does not say; Istio's own default waits for ever and hangs protocols whose
-/// server speaks first.
+/// Time for the detection of a protocol if the mesh sets none. Istio's own default waits for ever, and protocols whose server
+/// speaks first then hang.
 const DETECTION_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How connections get to the proxy.
+/// Capture of connections by the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Capture {
     /// Clients connect to listeners of the Sidecar resource.
@@ -44,7 +44,7 @@ pub enum Capture {
     Redirect,
 }
 
-/// Who knows the keys of token issuers.
+/// Source of token issuers' keys.
 pub trait Keys {
     /// A rule's key set (JSON); none where nobody knows it.
     fn of(&self, resource: &RequestAuthentication, rule: &TokenRule) -> Option<Arc<str>>;
@@ -76,7 +76,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Who calls from there.
+    /// A client in this scope.
     fn client(&self) -> Client<'_> {
         Client {
             namespace: Some(&self.namespace),
@@ -119,7 +119,7 @@ impl Callee {
     }
 }
 
-/// What an Envoy is told, each by its name.
+/// Resources of an Envoy, each by its name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Configuration {
     /// Listeners.
@@ -132,9 +132,9 @@ pub struct Configuration {
     pub endpoints: BTreeMap<String, Value>,
     /// Secrets with keys of its own: what a gateway shows to clients.
     pub secrets: BTreeMap<String, Value>,
-    /// What could not be said.
+    /// Settings that could not be translated.
     pub limits: BTreeSet<Limit>,
-    /// Whose clusters and endpoints belong to it.
+    /// Callees whose clusters and endpoints belong to it.
     pub callees: BTreeSet<Callee>,
 }
 
@@ -156,7 +156,7 @@ impl Configuration {
     }
 }
 
-/// What the Envoy beside a workload is told, all of it.
+/// Complete configuration of the Envoy of a workload.
 #[must_use]
 pub fn translate(
     mesh: &Mesh,
@@ -166,7 +166,7 @@ pub fn translate(
 ) -> Configuration {
     let translator = Translator::new(mesh);
     let mut made = translator.own(workload, capture, keys);
-    // What a gateway's application calls: there is none.
+    // A gateway has no application that makes calls.
     if !workload.gateway {
         made.add(translator.calls(&translator.scope(workload, capture)));
     }
@@ -267,14 +267,14 @@ impl<'m> Translator<'m> {
         made
     }
 
-    /// What is a workload's alone: how it is called, whom it asks about that, and what of it could not be said; of a gateway all that
-    /// it takes and where that leads.
+    /// Resources of one workload: its inbound listeners, its authorization provider, and its limits; of a gateway all its
+    /// listeners and destinations.
     #[must_use]
     pub fn own(&self, workload: &Workload, capture: Capture, keys: &dyn Keys) -> Configuration {
         let mesh = self.mesh;
         let mut made = Made::default();
         let peer = match workload.gateway {
-            // Whoever comes from outside is nobody of the mesh, whatever certificate it shows: nobody sets this.
+            // A client from outside is no workload of the mesh, whatever its certificate says: no filter sets this state.
             true => Peer::FilterState,
             false => Peer::Certificate,
         };
@@ -299,7 +299,7 @@ impl<'m> Translator<'m> {
     }
 }
 
-/// What is said of a workload's proxy that stock Envoy has no words for, or that is not translated.
+/// Reports settings of a workload's proxy that stock Envoy cannot express, or that are not translated.
 fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
     let about = format!("workload {}", workload.key);
     for telemetry in mesh.telemetry_for(workload) {
@@ -343,7 +343,7 @@ fn untranslated(mesh: &Mesh, workload: &Workload, made: &mut Made) {
     }
 }
 
-/// How long the first bytes of a connection may take before it counts as bytes.
+/// Time for the detection of a connection's protocol, after which it counts as bytes.
 fn detection_timeout(mesh: &Mesh) -> Duration {
     match mesh.config.protocol_detection_timeout {
         Duration::ZERO => DETECTION_TIMEOUT,

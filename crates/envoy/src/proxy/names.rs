@@ -1,11 +1,11 @@
-//! What things are called: Istio's names where it has one, so that dashboards and people find what they know.
+//! Names of resources: Istio's names where it has one, so that dashboards and people find them.
 
 use std::net::SocketAddr;
 
 use voile_model::mesh::{ConnectionPool, Mesh, Protocol, ServicePort};
 use voile_model::{Hostname, Port};
 
-/// What one cluster carries.
+/// Payload of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Carried {
     /// HTTP/1.1.
@@ -17,7 +17,7 @@ pub(crate) enum Carried {
 }
 
 impl Carried {
-    /// What ALPN calls it between sidecars, and for servers that know HTTP by its common name only.
+    /// ALPN names between sidecars, and for servers that know HTTP by its common name only.
     pub(crate) fn alpn(self) -> &'static [&'static str] {
         match self {
             Self::Http1 => &["istio-http/1.1", "http/1.1"],
@@ -27,14 +27,14 @@ impl Carried {
     }
 }
 
-/// What travels to a service's port.
+/// Payload of calls to a service's port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoken {
     /// Always the same.
     One(Carried),
     /// HTTP in the version in which it came.
     AnyHttp,
-    /// What the first bytes say.
+    /// Decided by the first bytes.
     Anything,
 }
 
@@ -67,10 +67,10 @@ impl Spoken {
         }
     }
 
-    /// What the cluster for this is called, of those that begin so; one that would carry something else is not there.
+    /// Name of the cluster for this payload, with this prefix; `None` if there is no such cluster.
     pub(crate) fn cluster(self, base: String, carried: Carried) -> Option<String> {
         match self {
-            // What came as the other version of HTTP is carried as this one, and HTTP to a port of bytes as bytes.
+            // The other version of HTTP is carried as this one, and HTTP to a port of bytes as bytes.
             Self::One(one) => {
                 let fits = carried != Carried::Opaque || one == Carried::Opaque;
                 fits.then_some(base)

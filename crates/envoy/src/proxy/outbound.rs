@@ -1,5 +1,5 @@
-//! What the application calls: listeners that clients connect to, or unbound ones behind one to which the kernel redirects; routes
-//! by host, and by server name where TLS is passed on. All of it is the same for all workloads of one scope.
+//! Outbound listeners: listeners that clients connect to, or unbound ones behind one to which the kernel redirects. They have
+//! routes by host, and by server name if TLS is passed through. All of it is the same for all workloads of one scope.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::json::{authority, duration, host, socket, typed};
 use crate::limit::LimitName;
 use crate::matching;
 
-/// Where the kernel redirects what the application calls.
+/// Port that the kernel redirects outbound connections to.
 const CAPTURED: u16 = 15001;
 /// The cluster that goes where the caller was going.
 const PASSED: &str = "PassthroughCluster";
@@ -38,7 +38,7 @@ pub(super) struct Hop {
     rule: Option<Arc<DestinationRule>>,
 }
 
-/// What becomes of calls that name no service.
+/// Treatment of calls that name no service.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Otherwise {
     /// Nothing: there is nowhere to go on to.
@@ -53,14 +53,14 @@ enum Otherwise {
 struct Exit {
     name: String,
     address: Value,
-    /// Whether it listens itself.
+    /// True if it binds its address.
     bound: bool,
     protocol: Protocol,
     hops: Vec<Hop>,
     otherwise: Otherwise,
 }
 
-/// Whose calls are translated, and where they may lead.
+/// Translation of the outbound calls of a scope.
 #[derive(Clone, Copy)]
 pub(super) struct Outbound<'a> {
     pub(super) mesh: &'a Mesh,
@@ -163,7 +163,7 @@ impl<'a> Outbound<'a> {
         }
     }
 
-    /// What the workload may see, port by port.
+    /// Services that the workload may reach, port by port.
     fn reachable(&self) -> Vec<(Arc<Service>, Port)> {
         let namespace = &self.scope.namespace;
         let listeners = self
@@ -218,7 +218,7 @@ impl<'a> Outbound<'a> {
                 continue;
             };
             let bytes = matches!(hop.spoken, Spoken::Anything | Spoken::One(Carried::Opaque));
-            // Whatever host is asked for at its address, nobody goes past its waypoint.
+            // No request to this address bypasses the service's waypoint, whatever its host.
             let behind = self.mesh.waypoint_of(&service).is_some();
             let otherwise = match behind {
                 true => Otherwise::NoRoute,
@@ -273,7 +273,7 @@ impl<'a> Outbound<'a> {
         exit
     }
 
-    /// What of a service cannot be told from calls to addresses outside the mesh.
+    /// Reports calls to a service that cannot be told from calls to addresses outside the mesh.
     fn unreachable(&self, hop: &Hop, made: &mut Made) {
         let service = &hop.service;
         let about = format!("Service {}, port {}", service.key, hop.port.number);
@@ -296,7 +296,7 @@ impl<'a> Outbound<'a> {
         }
     }
 
-    /// Where the kernel redirects; what no other listener is for stays here.
+    /// Listener that the kernel redirects to; it keeps connections that no other listener takes.
     fn virtual_listener(&self, made: &mut Made) {
         let any = self.scope.any();
         let to = match self.otherwise() {
@@ -320,7 +320,7 @@ impl<'a> Outbound<'a> {
             "traffic_direction": Way::Out.direction(),
             "use_original_dst": true,
             "filter_chains": [
-                // Whoever calls the listener itself would be forwarded to it, over and over.
+                // A connection to the listener's own port would be forwarded to it again and again.
                 {
                     "name": "virtualOutbound-blackhole",
                     "filter_chain_match": { "destination_port": CAPTURED },
@@ -554,12 +554,12 @@ pub(super) fn black_hole() -> Value {
 }
 
 impl Hop {
-    /// What is said of calls to it.
+    /// Traffic policy of calls to it.
     fn traffic(&self, mesh: &Mesh) -> PortTraffic {
         mesh.traffic_by(&self.service, self.rule.as_deref(), self.port.number, None)
     }
 
-    /// What its clusters' names begin with.
+    /// Prefix of its clusters' names.
     fn base(&self) -> String {
         names::outbound(self.port.number, None, &self.service.key.hostname)
     }

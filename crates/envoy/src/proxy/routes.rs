@@ -16,7 +16,7 @@ use crate::json::{duration, share};
 use crate::limit::LimitName;
 use crate::matching::{any, matching};
 
-/// Where a way of a route leads.
+/// Destination of a route.
 struct Way {
     cluster: String,
     /// By what its requests are kept together.
@@ -56,7 +56,7 @@ impl<'a> Outbound<'a> {
         let mut routes = Vec::new();
         let to = (Place::Mesh, hop.port.number, carried);
         for route in &one.http {
-            // What follows is never reached, and Istio does not say it either.
+            // Later routes are never reached, and Istio leaves them out as well.
             if self.alternatives(one, route, to, (&mut routes, made)) {
                 break;
             }
@@ -64,7 +64,7 @@ impl<'a> Outbound<'a> {
         Some(routes)
     }
 
-    /// Whether a service's routes lead where HTTP goes on in the version in which it came.
+    /// Returns true if a service's routes lead to a destination that keeps the version of HTTP.
     pub(super) fn leads_by_version(&self, hop: &Hop) -> bool {
         let all = self.routing.of(&hop.service);
         let one = holding(&all, &hop.service, Some(&self.scope.namespace));
@@ -130,7 +130,7 @@ impl<'a> Outbound<'a> {
         false
     }
 
-    /// Whether requests of these clients to this port can be it, as far as that is known beforehand.
+    /// Returns true if requests of these clients to this port can match, as far as that is known beforehand.
     fn is_ours(&self, one: &HttpMatch, port: Port) -> bool {
         one.criteria.iter().all(|(subject, criterion)| {
             let Criterion::Is(TextMatch::Exact(wanted)) = criterion else {
@@ -144,7 +144,7 @@ impl<'a> Outbound<'a> {
         })
     }
 
-    /// What is the same for all alternatives of a route.
+    /// Part of a route that is the same for all its alternatives.
     fn base(
         &self,
         one: &VirtualService,
@@ -235,7 +235,7 @@ impl<'a> Outbound<'a> {
         action
     }
 
-    /// Who a destination is, what travels there, and by what rule.
+    /// Service and port of a destination, its payload, and its DestinationRule.
     fn lead(
         &self,
         one: &VirtualService,
@@ -258,8 +258,8 @@ impl<'a> Outbound<'a> {
         Some((lead, port, spoken, rule))
     }
 
-    /// The cluster that a destination is. What is not there has the name of one that is not there either: as in Istio, whoever
-    /// comes by it is answered 503.
+    /// Cluster of a destination. A missing destination has the name of a missing cluster: as in Istio, its requests are
+    /// answered 503.
     fn way(
         &self,
         one: &VirtualService,
@@ -288,7 +288,7 @@ impl<'a> Outbound<'a> {
     }
 }
 
-/// What of a route depends on what of it matched: paths that are rewritten, and answers with such.
+/// Adds the part of a route that depends on the matched alternative: rewritten paths, and answers with them.
 fn finish(
     base: &mut Value,
     route: &HttpRoute,
@@ -309,7 +309,7 @@ fn finish(
     Ok(())
 }
 
-/// What leads to nothing.
+/// Route without a destination.
 pub(super) fn nowhere() -> Value {
     json!({ "direct_response": { "status": 503 } })
 }

@@ -1,6 +1,5 @@
-//! What stands before a workload's application: questions to providers, tokens, and rules, as filters in the order in which our
-//! own proxies decide. What cannot be asked is denied: the rules under which somebody would have been asked become rules that
-//! refuse.
+//! Filters before a workload's application: checks by providers, tokens, and rules, in the order in which our own proxies decide.
+//! If a provider cannot be called, its requests are denied: the rules that select requests for it become DENY rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -83,7 +82,7 @@ pub(crate) fn of(
         }
         None => security.http.extend(denied(&http, &custom)),
     }
-    // Whoever is asked sees the token, and may bring one.
+    // The provider sees the token, and may add one.
     if let Some(tokens) = tokens(mesh, workload, keys, limits) {
         security.http.push(tokens);
         // Rules about tokens can be told by now; nobody was asked by them.
@@ -252,8 +251,7 @@ impl Asked {
         }
     }
 
-    /// What there must be for it to be asked: clusters of its own, since what is asked over gRPC is HTTP/2 whatever the port
-    /// says.
+    /// Clusters for calls to the provider. They are separate ones, since checks over gRPC are HTTP/2 whatever the port declares.
     pub(crate) fn clusters(
         &self,
         mesh: &Mesh,
@@ -274,7 +272,7 @@ impl Asked {
     }
 }
 
-/// What CUSTOM policies match, refused.
+/// Turns CUSTOM policies into DENY policies.
 fn denied(translation: &Translation, custom: &[Policy]) -> Vec<Value> {
     let policies = custom.iter().cloned().map(|mut policy| {
         policy.action = Action::Deny;

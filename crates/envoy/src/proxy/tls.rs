@@ -24,7 +24,7 @@ pub(crate) const MESH_ALPN: [&str; 5] = [
 pub(crate) const HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2"];
 /// Those of them that do not.
 pub(crate) const TCP_ALPN: [&str; 2] = ["istio", "istio-peer-exchange"];
-/// What HTTP clients offer that know of no mesh; under STRICT theirs is the mesh's TLS too.
+/// ALPN names of HTTP clients outside the mesh; under STRICT their TLS counts as the mesh's too.
 pub(crate) const PLAIN_HTTP_ALPN: [&str; 3] = ["h2", "http/1.1", "http/1.0"];
 /// Longest server name that Envoy takes, in bytes.
 const MAX_SERVER_NAME: usize = 255;
@@ -33,7 +33,7 @@ const UPSTREAM: &str = "extensions.transport_sockets.tls.v3.UpstreamTlsContext";
 const DOWNSTREAM: &str = "extensions.transport_sockets.tls.v3.DownstreamTlsContext";
 const SOCKET: &str = "envoy.transport_sockets.tls";
 
-/// What holds on both ends.
+/// Settings common to both ends.
 fn common(alpn: &[&str], names: &[Value]) -> Value {
     json!({
         // Sidecars speak 1.3 to each other and nothing older.

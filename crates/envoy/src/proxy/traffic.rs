@@ -1,5 +1,5 @@
-//! What `trafficPolicy` of a DestinationRule says of calls to one destination, in Envoy's words: of a cluster, of the routes that
-//! lead to it, of what carries bytes there. What of it Envoy cannot do has a name.
+//! `trafficPolicy` of a DestinationRule for one destination in Envoy's terms: for a cluster, for the routes to it, and for the
+//! filter that carries bytes there. A setting that Envoy cannot follow has a limit's name.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use super::names::Carried;
 use crate::json::duration;
 use crate::limit::{Limit, LimitName};
 
-/// What stands for no limit, where Envoy would have one of its own.
+/// Value for no limit, in place of Envoy's own default.
 const UNLIMITED: u32 = u32::MAX;
 /// Share of requests under way that may be retries, in percent, and how many may always be, where nothing is said.
 const BUDGET_PERCENT: f64 = 20.0;
 const BUDGET_MIN: u32 = 3;
-/// Percent below which all are asked, whoever is well. Where somebody may never be put out, that one is then asked all the same.
+/// Percent of healthy endpoints below which all are called, healthy or not. An endpoint that may never be ejected is then called
+/// all the same.
 const SOMEBODY: u32 = 1;
 /// Seconds of a duration that the kernel takes at least.
 const SECOND: Duration = Duration::from_secs(1);
@@ -174,7 +175,7 @@ fn keep_alive(said: &TcpKeepAlive) -> Value {
     made
 }
 
-/// What is spoken to a cluster, and how long a connection of that is kept; nothing for bytes.
+/// Protocol options of a cluster, and the lifetime of its connections; `None` for bytes.
 pub(super) fn protocol_options(carried: Carried, pool: &ConnectionPool) -> Option<Value> {
     const KEY: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let mut options = super::cluster::protocol_options(carried)?;
@@ -223,7 +224,7 @@ pub(super) fn hash_policy(keys: &[&HashKey]) -> Option<Value> {
     (!made.is_empty()).then(|| json!(made))
 }
 
-/// What is said of connections of bytes to a destination, in the filter that carries them.
+/// Settings of byte connections to a destination, in the filter that carries them.
 pub(super) fn carry(filter: &mut Value, said: &PortTraffic) {
     let config = &mut filter["typed_config"];
     if let Some(idle) = said.pool.tcp_idle {

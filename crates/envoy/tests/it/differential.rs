@@ -31,7 +31,7 @@ const REQUESTS_THAT_REACH_MOST: usize = 500;
 const LOOKED_AT: usize = 100;
 const SECRET: &[u8] = b"a secret of the test and of nobody else";
 
-/// What can be had of an Envoy that sees requests.
+/// Parts of the policy language for an Envoy that sees requests.
 const SCOPE: Scope = Scope {
     tcp: false,
     ipv6: true,
@@ -64,7 +64,7 @@ fn mend_audience(claims: &mut Claims) {
     }
 }
 
-/// What of a request does not stand in it.
+/// Facts about a request that are not in its text.
 #[derive(Clone, Copy)]
 struct Wire {
     tls: bool,
@@ -119,7 +119,7 @@ struct Said {
     dry: [Option<(bool, Found)>; 3],
 }
 
-/// Whether any rule matches, whatever comes of it.
+/// Returns true if any rule matches, whatever its result.
 fn matches(outcome: &Outcome) -> bool {
     let decided = match &outcome.verdict {
         Verdict::Allowed(permit) => permit.rule(),
@@ -131,7 +131,7 @@ fn matches(outcome: &Outcome) -> bool {
     decided.or(outcome.audit).is_some() || dry.any(|verdict| verdict.rule.is_some())
 }
 
-/// What our engine says.
+/// Result of our engine.
 fn ours(set: &[Policy], outcome: Outcome, granted: bool) -> Said {
     let name = |rule: RuleRef| {
         let name = &set[rule.policy as usize].name;
@@ -150,12 +150,12 @@ fn ours(set: &[Policy], outcome: Outcome, granted: bool) -> Said {
     };
     let (status, decided, asked) = match outcome.verdict {
         Verdict::Allowed(permit) => verdict(None, Ok(permit.rule())),
-        // What follows is not said; Envoy is only compared in that it asks, too.
+        // The rest of this outcome is open: Envoy only has to ask, too.
         Verdict::Denied(denial) if denial.reason == Reason::SeveralProviders => {
             (None, None, denial.rule)
         }
         Verdict::Denied(denial) => verdict(None, Err(denial.rule)),
-        // Who is refused by a provider gets no further.
+        // A request that a provider refuses gets no further.
         Verdict::Ask(ask) if !granted => {
             return Said {
                 status: Some(403),
@@ -201,7 +201,7 @@ fn asked(answer: &Answer, rule: Found) -> Found {
     }
 }
 
-/// What Envoy says.
+/// Result of Envoy.
 fn envoys(answer: &Answer) -> Said {
     let found = answer.json("x-rbac");
     let text = |filter: &str, what: &str| -> Found {
@@ -265,7 +265,7 @@ struct Drawn {
     sent: Sent,
     wanted: [Said; 2],
     texts: [String; 2],
-    /// Whether ours found a rule for the request.
+    /// True if our engine found a rule for the request.
     matched: bool,
 }
 
@@ -274,7 +274,7 @@ struct Set<'a> {
     number: usize,
     policies: &'a [Policy],
     engine: Engine,
-    /// What its only rule asks, where it has but one.
+    /// Part of the language that its only rule uses; `None` with several rules.
     part: Option<&'a str>,
 }
 
@@ -320,7 +320,7 @@ fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
     }
 }
 
-/// What a run has seen, so that one that no longer reaches something fails.
+/// Counters of a run, so that a run that no longer reaches some part fails.
 #[derive(Default)]
 struct Seen {
     counted: BTreeMap<&'static str, usize>,
@@ -363,7 +363,7 @@ fn note(seen: &mut Seen, said: &Said, call: &Call, ipv6: bool) {
     }
 }
 
-/// Who is asked, and how.
+/// The Envoy under test, and its clients' certificates.
 struct Court<'a> {
     envoy: &'a Envoy,
     certificates: &'a Certificates,
@@ -456,7 +456,7 @@ fn asking(action: Action, rule: Rule) -> Policy {
     }
 }
 
-/// How many of some requests meet a rule.
+/// Number of requests that meet a rule.
 fn meeting(rule: &Rule, ipv6: bool) -> usize {
     let policies = [asking(Action::Deny, rule.clone())];
     let set = Set {
@@ -494,7 +494,8 @@ fn sets(random_ones: usize, ipv6: bool) -> Vec<DrawnSet> {
     alone.chain((0..random_ones).map(random)).collect()
 }
 
-/// What no request can meet: all have these, and no client's address is an IPv4-mapped one (see decision 0014).
+/// Returns true for conditions that no request meets: all requests have these headers, and no client has an IPv4-mapped
+/// address (see decision 0014).
 fn is_never_met(part: &str) -> bool {
     let always_there = [
         "to: request.host",

@@ -1,6 +1,6 @@
-//! Whom proxies of ours call by ways that stock Envoy is not led: through a waypoint, through another network's gateway, in a node
-//! proxy's tunnel. It is left out, or called in plaintext where that is taken, and named either way. And where nobody listens that a
-//! gateway of ours would: for HTTP/3.
+//! Endpoints that our own proxies reach in ways that a stock Envoy is not led: through a waypoint, through another network's
+//! gateway, or in a node proxy's tunnel. Such an endpoint is left out, or called in plaintext if it takes that, and named either
+//! way. Likewise a gateway's HTTP/3 port, on which no Envoy listens.
 
 use serde_json::{Value, json};
 use voile_envoy::{Capture, Configuration, WrittenKeys, translate};
@@ -73,7 +73,7 @@ const BEHIND: &str = "istio.io/use-waypoint: gate";
 const SIDED: &str = "sidecar.istio.io/inject: \"true\"";
 const AMBIENT: &str = "istio.io/dataplane-mode: ambient";
 
-/// Where the routes of a listener lead: hosts, and each one's actions.
+/// Routes of a listener: hosts, and the actions of each.
 fn routes(made: &Configuration, name: &str) -> Vec<(String, Vec<Value>)> {
     let hosts = made.routes[name]["virtual_hosts"]
         .as_array()
@@ -130,7 +130,7 @@ fn nobody_goes_past_a_waypoint_by_whatever_route() {
 #[test]
 fn what_is_asked_for_at_the_address_of_a_service_behind_a_waypoint_goes_nowhere() {
     let made = told(&web(BEHIND, &[SIDED]), Capture::Redirect);
-    // Whatever host requests name: without a listener of its own they would go on to where they were going.
+    // Requests with any host: without a listener of its own they would pass through to their original destination.
     assert_eq!(
         routes(&made, "127.9.1.1_80"),
         [("web.shop.svc.cluster.local:80".to_owned(), vec![json!(503)])]

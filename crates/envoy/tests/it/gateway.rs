@@ -28,7 +28,7 @@ const WEB: &str = "outbound|80||web.shop.svc.cluster.local";
 const RAW: &str = "outbound|81||web.shop.svc.cluster.local";
 const ISTIO: &str = "apiVersion: networking.istio.io/v1\nkind:";
 
-/// What the gateway's Envoy is told where there are these resources beside.
+/// Configuration of the gateway's Envoy with these further resources.
 fn told(resources: &str) -> Configuration {
     told_in(MESH, resources, "gateway")
 }
@@ -388,7 +388,7 @@ fn hosts_have_the_routes_of_who_names_them_and_what_takes_everything_comes_last(
         moved["redirect"],
         json!({ "scheme_redirect": "https", "port_redirect": 443 })
     );
-    // Who came by https already, as the proxy before says, is not sent round and round.
+    // A client that came by https already, by the header of the proxy before, is not redirected again and again.
     let by_https = json!({ "name": "x-forwarded-proto", "string_match": { "exact": "https" }, "invert_match": true });
     assert_eq!(
         moved["match"],
@@ -635,12 +635,12 @@ fn http_to_a_port_of_no_declared_protocol_goes_on_in_the_version_in_which_it_cam
             .expect("a name");
         assert_eq!(leads(&made, name), json!([format!("{RAW}{cluster}")]));
     }
-    // Whatever is spoken, a server without its Secret lets nobody in.
+    // With any protocol, a server without its Secret admits no client.
     assert_eq!(
         closed["filter_chain_match"],
         json!({ "transport_protocol": "tls" })
     );
-    // Where nobody's version matters there is one chain, and nobody is looked at.
+    // If no route depends on the version, there is one chain and no detection.
     let made = told(&(all + &routes("shop", "all", "\"*\"", TO_WEB)));
     assert_eq!(
         [chains(&made, PLAIN).len(), chains(&made, SECURE).len()],

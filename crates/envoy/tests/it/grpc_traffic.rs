@@ -9,7 +9,7 @@ use voile_model::SourceFile;
 use voile_model::mesh::traffic::PortTraffic;
 use voile_model::mesh::{Client, TrafficDistribution};
 
-/// What a DestinationRule with this policy says of calls.
+/// Traffic policy of calls by a DestinationRule with this policy.
 fn traffic(policy: &str) -> PortTraffic {
     annotated("", policy)
 }

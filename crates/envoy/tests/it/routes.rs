@@ -50,7 +50,7 @@ metadata: {name: web, namespace: shop}
 spec: {host: web, subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}, {name: v9, labels: {version: v9}}]}
 "#;
 
-/// What the client's Envoy is told where `web` has these routes, and there are these resources beside.
+/// Configuration of the client's Envoy if `web` has these routes, with these further resources.
 fn with(http: &str, more: &str) -> Configuration {
     let routed = format!(
         "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: web, namespace: shop}}\n\
@@ -138,7 +138,7 @@ fn what_is_asked_of_a_request_is_asked_of_it_at_envoy() {
                 { "name": "q", "string_match": { "exact": "1" } }, { "name": "r", "present_match": true },
             ] }),
         ),
-        // What is known beforehand is not asked again.
+        // Conditions known beforehand are not in the match.
         (
             "port: 80, sourceNamespace: shop, sourceLabels: {app: client}, gateways: [mesh], uri: {exact: /a}",
             json!({ "path": "/a" }),
@@ -316,7 +316,7 @@ fn retries_are_those_of_the_route_or_else_the_meshs() {
     );
 }
 
-/// What a route with this beside its destination becomes, but for its name and match.
+/// Envoy's route of a route with these settings, without its name and match.
 fn route(said: &str) -> Value {
     let mut routes = routes(&format!("[{{match: [{{uri: {{prefix: /a}}}}], {said}}}]"));
     assert_eq!(routes.len(), 1, "{said}: {routes:?}");

@@ -29,7 +29,7 @@ const PROVIDERS: [&str; 2] = ["ext", "other"];
 /// One of the filters with rules.
 struct Filter {
     name: &'static str,
-    /// How what it found is called.
+    /// Prefix of its results.
     prefix: String,
     actions: Vec<Action>,
     dry_run: bool,
@@ -214,7 +214,7 @@ fn manager(sets: &[&[Policy]], keys: &str, peer: Peer) -> Value {
     )
 }
 
-/// How the listener for these connections is called.
+/// Name of the listener for these connections.
 pub(crate) fn listener_name(tls: bool, ipv6: bool) -> String {
     let family = if ipv6 { 6 } else { 4 };
     format!("{}{family}", if tls { "tls" } else { "plain" })

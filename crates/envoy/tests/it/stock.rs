@@ -57,7 +57,7 @@ pub(crate) fn number(name: &str, usual: usize) -> usize {
     given.and_then(|given| given.parse().ok()).unwrap_or(usual)
 }
 
-/// Whether this machine has `::1`.
+/// Returns true if this machine has `::1`.
 pub(crate) fn has_ipv6() -> bool {
     let has = TcpListener::bind("[::1]:0").is_ok();
     if !has {
@@ -93,7 +93,7 @@ pub(crate) fn plain_listener(manager: &Value) -> Value {
     })
 }
 
-/// What the admin page says, once it says anything.
+/// Text of an admin page, once it answers.
 fn asked(admin: &Path, page: &str) -> Option<String> {
     let address = std::fs::read_to_string(admin).ok()?;
     let mut stream = TcpStream::connect(address.trim()).ok()?;
@@ -160,7 +160,7 @@ impl Envoy {
         envoy
     }
 
-    /// Where a listener listens.
+    /// Address of a listener.
     pub(crate) fn at(&self, listener: &str) -> SocketAddr {
         self.listeners[listener]
     }

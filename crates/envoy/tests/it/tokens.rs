@@ -30,7 +30,7 @@ const SETS_AT_ONCE: usize = 50;
 const SHOWN: usize = 3;
 /// Threads that ask.
 const THREADS: usize = 4;
-/// Where Envoy keeps claims.
+/// Metadata in which Envoy keeps claims.
 const METADATA: &str = "envoy.filters.http.jwt_authn";
 
 /// The keys that lie in a rule.
@@ -111,7 +111,7 @@ fn written(set: usize, sent: &Carrying) -> String {
 
 #[derive(Default)]
 struct Seen {
-    /// How often both said what.
+    /// Number of comparisons by their common result.
     said: BTreeMap<String, usize>,
     /// The first difference of each set that is not listed.
     differences: Vec<String>,

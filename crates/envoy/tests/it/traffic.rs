@@ -54,7 +54,7 @@ fn annotated(annotations: &str, spec: &str, more: &str) -> Configuration {
     translated(MESH, &rule)
 }
 
-/// What a sidecar of the client's would be told.
+/// Configuration of the client's sidecar.
 fn translated(mesh: &str, rule: &str) -> Configuration {
     let files = [("mesh.yaml", mesh), ("rules.yaml", rule)];
     let files = files.map(|(name, text)| SourceFile::new(name, text.to_owned()));
@@ -72,7 +72,7 @@ fn whole(policy: &str) -> Configuration {
     made
 }
 
-/// What is under one of these in a cluster.
+/// Fields of a cluster.
 fn of(cluster: &Value, fields: &[&str]) -> Value {
     let all = fields.iter().map(|field| cluster[*field].clone());
     Value::Array(all.collect())
@@ -414,7 +414,8 @@ fn ports_and_parts_have_policies_of_their_own() {
     assert_eq!([most(WEB), most(part)], [json!(u32::MAX), json!(3)]);
 }
 
-/// What the Envoy of a client is told of its cluster's connections and of the parts of the service: by namespace and label.
+/// Settings in a client's Envoy for its cluster's connections and for subsets of the service, by the client's namespace and
+/// label.
 fn told_to(namespace: &str, app: &str, rules: &str) -> (Option<u64>, bool) {
     let client = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {app}, namespace: {namespace}, labels: {{app: {app}, sidecar.istio.io/inject: \"true\"}}}}\n\

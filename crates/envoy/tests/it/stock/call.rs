@@ -14,7 +14,7 @@ use voile_testkit::{TestAuthority, hostile_client_config};
 
 use super::{Envoy, PATIENCE, typed};
 
-/// How one connection is made.
+/// Addresses and TLS of one connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     /// To which listener.
@@ -43,7 +43,7 @@ impl Call {
     }
 }
 
-/// What a client shows when it shakes hands.
+/// Certificate and names of a client's handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Handshake {
     /// The URI in its certificate; no certificate without.
@@ -147,7 +147,7 @@ impl Envoy {
 /// One connection with one or two requests at a time.
 pub(crate) struct Asking(BufReader<Box<dyn Wire>>);
 
-/// What came back.
+/// The response.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

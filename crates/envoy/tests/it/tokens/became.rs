@@ -1,4 +1,4 @@
-//! What becomes of a request with tokens: by Envoy's answer, and by what our engine says.
+//! Results for a request with tokens: by Envoy's answer, and by our engine.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(super) const COMPARED: [&str; 10] = [
     "origin",
 ];
 
-/// What becomes of a request.
+/// Result for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Became {
     /// Refused with this status and text.
@@ -48,7 +48,7 @@ pub(super) enum Became {
 pub(super) struct Passed {
     pub(super) path: String,
     pub(super) headers: BTreeMap<String, Vec<String>>,
-    /// What authorization saw; null without a token.
+    /// Claims that authorization saw; null without a token.
     pub(super) claims: Value,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn envoys(answer: &Answer) -> Became {
     }
     let mut lines = answer.body.lines();
     let first = lines.next().unwrap_or_default();
-    // What Envoy decodes in a query may be a blank.
+    // A part of the query that Envoy decodes may contain a blank.
     let path = first
         .split_once(' ')
         .and_then(|(_, rest)| rest.strip_suffix(" HTTP/1.1"));

@@ -1,5 +1,5 @@
-//! How our engine and a stock Envoy may differ about a request with tokens: only as listed here and in decision 0015, where ours
-//! refuses more, or tells the application less.
+//! Allowed differences between our engine and a stock Envoy for requests with tokens. They are listed here and in decision 0015:
+//! ours refuses more, or tells the application less.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl Case<'_> {
         self.sent.odd.contains(&what)
     }
 
-    /// Whether one rule may see two tokens, or two rules one each.
+    /// Returns true if one rule may see two tokens, or two rules one each.
     fn has_several(&self) -> bool {
         let several = [
             "another token",
@@ -35,13 +35,13 @@ impl Case<'_> {
         several.iter().any(|what| self.odd(what))
     }
 
-    /// Whether Envoy may take a token out of a request for a rule that then fails.
+    /// Returns true if Envoy may take a token out of a request for a rule that then fails.
     fn may_strip(&self) -> bool {
         let strips = |one: &DrawnRule| !one.rule.forward_original;
         self.rules.len() > 1 && self.rules.iter().any(strips)
     }
 
-    /// Whether one of the tokens may be refused here alone.
+    /// Returns true if one of the tokens may be refused by our engine alone.
     fn has_listed(&self) -> bool {
         let listed = [
             "a secret",
@@ -56,11 +56,11 @@ impl Case<'_> {
         listed.iter().any(|what| self.odd(what))
     }
 
-    /// What both said, or the listed difference; an error where they differ otherwise.
+    /// The common result, or the listed difference; an error if they differ otherwise.
     pub(super) fn compared(&self, ours: &Became, theirs: &Became) -> Result<String, &'static str> {
         match (ours, theirs) {
             (Became::Refused { status, reason, .. }, Became::Refused { status: other, .. }) => {
-                // Whoever refuses for more reasons may find another one first.
+                // An engine with more reasons to refuse may find another one first.
                 let listed = reason.is_some_and(|reason| self.refused_by_us(reason).is_some());
                 match status == other || listed || self.has_several() {
                     true => Ok(status.to_string()),
@@ -83,7 +83,7 @@ impl Case<'_> {
             }
             (Became::Passed(ours), Became::Passed(theirs)) => {
                 let compared = self.both_passed(ours, theirs);
-                // Where we refuse one token, the next may count.
+                // If our engine refuses one token, the next may count.
                 match compared.is_err() && self.has_several() && self.has_listed() {
                     true => Ok("stricter: another token counts".to_owned()),
                     false => compared.map(str::to_owned),
@@ -201,7 +201,7 @@ fn parameters(path: &str) -> (String, Vec<String>) {
     (path.to_owned(), pairs)
 }
 
-/// Whether lines of cookies have only lost some.
+/// Returns true if these cookie headers only lack some cookies.
 fn are_fewer(mine: &[String], theirs: &[String]) -> bool {
     let cookies = |lines: &[String]| -> Vec<String> {
         let all = lines.iter().flat_map(|line| line.split(';'));
