@@ -1,5 +1,5 @@
-//! Who calls the control plane: a bearer token, or else the client certificate of the connection. The certificate
-//! service and the discovery server ask the same question here.
+//! Authenticates callers of the control plane: by a bearer token, or else by the client certificate of the connection. The
+//! certificate service and the discovery server both use it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -29,11 +29,11 @@ pub enum Proof {
 /// A caller that proved who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// The pod its token is bound to, if any.
     pub pod: Option<String>,
-    /// How it proved it.
+    /// Proof of the identity.
     pub proof: Proof,
     /// Until when that proof is believed.
     pub until: SystemTime,
@@ -48,10 +48,10 @@ pub struct PeerCertificates(pub Arc<Vec<CertificateDer<'static>>>);
 
 /// Decides who calls.
 pub trait Authenticator: Send + Sync + 'static {
-    /// Who the caller is at `now`, or `Unauthenticated` with the reason.
+    /// Authenticates the caller at `now`, or returns `Unauthenticated` with the reason.
     ///
     /// # Errors
-    /// There is no proof, or it is not believed. A wrong token is never forgiven for a good certificate.
+    /// The proof is missing or not accepted. A good certificate never makes up for a wrong token.
     fn authenticate(
         &self,
         metadata: &MetadataMap,
@@ -59,11 +59,11 @@ pub trait Authenticator: Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<Caller, Status>;
 
-    /// Whether `caller`, who proved who it is, may have a certificate in the name of `asked`: a node proxy (ztunnel) asks for
-    /// the workloads of its node. Nobody may where nothing says who does.
+    /// Checks that the authenticated `caller` may have a certificate in the name of `asked`: a node proxy (ztunnel) asks for
+    /// the workloads of its node. By default no caller may.
     ///
     /// # Errors
-    /// Why not, for the caller and the log.
+    /// The reason, for the caller and the log.
     fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
         Err(format!(
             "{} may only ask for itself, not for {asked}",

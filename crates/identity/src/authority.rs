@@ -1,5 +1,5 @@
-//! The certificate authority: a self-signed P-256 root in the state directory, and the rules by which it issues.
-//! Whatever a request asks for, the certificate carries the caller's identity and nothing else.
+//! The certificate authority: a self-signed P-256 root in the state directory, and the rules by which it issues. A certificate
+//! carries the caller's identity and nothing else, whatever the request says.
 
 use std::fmt;
 use std::path::Path;
@@ -35,7 +35,7 @@ pub const MAX_TTL: Duration = DAY;
 pub const MIN_TTL: Duration = Duration::from_secs(10);
 /// Life of the control plane's own certificate. It is made anew at each start, in memory.
 pub const SERVER_TTL: Duration = DAY.saturating_mul(365);
-/// How long before now a certificate begins, for peers whose clocks lag.
+/// Time by which a certificate's validity is set back, for peers whose clocks lag.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
 /// Bytes of a serial number: 127 random bits (RFC 5280 allows 20 bytes, CA/B asks for 64 bits).
 const SERIAL_BYTES: usize = 16;
@@ -54,7 +54,7 @@ pub enum AuthorityError {
     Root {
         /// The state directory.
         folder: String,
-        /// What is wrong, and what would be right.
+        /// The error and its remedy.
         reason: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Whether a certificate chain may be believed at a given time: signatures and dates up to a trusted root (webpki),
-//! then one SPIFFE identity of a trusted domain in the leaf.
+//! Verifies a certificate chain at a given time: signatures and dates up to a trusted root (webpki), then one
+//! SPIFFE identity of a trusted domain in the leaf.
 
 use std::time::SystemTime;
 

@@ -67,7 +67,7 @@ pub enum ClientError {
     /// The authority refused.
     #[error("the authority refused ({:?}): {}", .0.code(), .0.message())]
     Refused(Box<Status>),
-    /// What came back cannot be used.
+    /// The answer cannot be used.
     #[error("the authority's answer cannot be used: {0}")]
     Answer(String),
 }
@@ -91,7 +91,7 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Where and how to get certificates.
+/// Address of the authority, and the credentials for it.
 #[derive(Debug, Clone)]
 pub struct ClientSettings {
     /// The control planes, `https://HOST:PORT` each. Any will do: one is asked, by chance, and another when it is away.
@@ -190,7 +190,7 @@ async fn request_for(
         .cert_chain)
 }
 
-/// A certificate for a new key, asked for on `channel`. Whether anybody would accept it is not looked at.
+/// Requests a certificate for a new key on `channel`. Its acceptance by peers is not checked.
 ///
 /// # Errors
 /// The authority refused, or its answer does not belong to the key.
@@ -244,8 +244,8 @@ impl CertificateClient {
         }
     }
 
-    /// Certificates are asked for in the name of `subject`, always by the token, which is somebody else's: a node's, that
-    /// stands for its workloads. What speaks for anybody else is not published.
+    /// Requests certificates in the name of `subject`, always with the token. The token belongs to another identity: a
+    /// node's, which stands for its workloads. A certificate for any identity but `subject` is not published.
     #[must_use]
     pub fn in_the_name_of(mut self, subject: Identity) -> Self {
         self.subject = Some(subject);
@@ -311,7 +311,7 @@ impl CertificateClient {
         }
     }
 
-    /// Whether a join token is all we have, and it was refused: it will not become good by asking.
+    /// Returns true if a join token is our only credential and was refused: a repeated request would not make it good.
     fn is_used_up(&self, error: &ClientError) -> bool {
         let refused =
             matches!(error, ClientError::Refused(status) if status.code() == Code::Unauthenticated);
@@ -350,7 +350,7 @@ impl CertificateClient {
         Err(last)
     }
 
-    /// What to try, best first: the token file, the certificate we hold, and a join token while we hold none.
+    /// Credentials to try, best first: the token file, the held certificate, and a join token while no certificate is held.
     fn credentials(&self) -> Vec<Result<Credential, ClientError>> {
         let held = self
             .store
@@ -428,7 +428,7 @@ impl CertificateClient {
     }
 }
 
-/// Whether another control plane may do what this one did not: what one refuses they all do.
+/// Returns true if another control plane may succeed: all of them refuse the same requests.
 fn is_away(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } => true,

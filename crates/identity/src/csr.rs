@@ -1,5 +1,5 @@
-//! What the authority accepts as a certificate request (PKCS#10, RFC 2986). The request is hostile until proven
-//! otherwise: it may only bring a P-256 key, prove that it holds it, and name nobody but the caller.
+//! Checks of certificate requests (PKCS#10, RFC 2986). A request is hostile until proven otherwise: it may only
+//! bring a P-256 key, prove that it holds the key, and name no identity but the caller's.
 
 use rcgen::CertificateSigningRequestParams;
 use rustls_pki_types::CertificateSigningRequestDer;

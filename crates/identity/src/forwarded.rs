@@ -1,5 +1,5 @@
-//! What proxies tell servers of a client's certificate: one element of `x-forwarded-client-cert`, as Envoy writes it
-//! (`By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`). Whatever a certificate says, nothing of it begins another key or element.
+//! A client's certificate for servers: one element of `x-forwarded-client-cert`, as Envoy writes it
+//! (`By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`). No text of a certificate can begin another key or element.
 
 use std::fmt::Write as _;
 
@@ -78,7 +78,7 @@ fn written(certificate: &CertificateDer<'_>, out: &mut String) {
     out.push_str("%0A-----END%20CERTIFICATE-----%0A");
 }
 
-/// What the certificate says of its owner; nothing of one that cannot be read.
+/// Names of the certificate's owner; empty if the certificate cannot be read.
 fn said(certificate: &CertificateDer<'_>, parts: ClientCertificateDetails) -> String {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
         return String::new();

@@ -18,7 +18,7 @@ use crate::token::TokenSubject;
 
 /// The folder in the state directory.
 pub const JOIN_TOKENS_FOLDER: &str = "join-tokens";
-/// How every join token begins.
+/// Prefix of every join token.
 pub const JOIN_TOKEN_PREFIX: &str = "voile-join.";
 /// Longest life of a join token: it waits for a person, not for ever.
 pub const MAX_JOIN_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -68,7 +68,7 @@ pub struct Redeemable {
 }
 
 impl Redeemable {
-    /// Whom it stands for.
+    /// Subject that the token stands for.
     pub fn subject(&self) -> &TokenSubject {
         &self.subject
     }

@@ -78,7 +78,7 @@ impl Keys {
     }
 }
 
-/// What a workload shows in handshakes, and the roots that came with it.
+/// Certificate and key of a workload for handshakes, and the roots that came with it.
 pub struct WorkloadCertificate {
     certified: Arc<CertifiedKey>,
     identity: Identity,
@@ -145,7 +145,7 @@ impl WorkloadCertificate {
         &self.certified
     }
 
-    /// Whose certificate it is.
+    /// Identity of the certificate.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -1,4 +1,4 @@
-//! Who a workload is and how it proves it: SPIFFE certificates, the authority that issues them, tokens, and the
+//! Identities of workloads and their proof: SPIFFE certificates, the authority that issues them, tokens, and the
 //! rustls configurations of mesh mutual TLS. Keys never leave the proxy; the authority sees only requests (CSRs).
 //!
 //! ```text

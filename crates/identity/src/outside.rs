@@ -27,7 +27,7 @@ const MAX_AUTHORITIES: usize = 1_000;
 /// Most lists of what they took back: one for each.
 const MAX_LISTS: usize = MAX_AUTHORITIES;
 
-/// What is spoken with clients outside. `Debug` does not show the key.
+/// TLS with clients outside the mesh. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OutsideTls {
     /// The certificate and those between it and its root, in PEM.
@@ -36,15 +36,15 @@ pub struct OutsideTls {
     pub private_key: Vec<u8>,
     /// Others and their keys, for clients that cannot verify this kind of key.
     pub more: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
+    /// Authorities of client certificates, in PEM; empty if clients are not asked for one.
     pub authorities: Vec<u8>,
     /// Lists of certificates that those took back, in PEM; empty where nobody looks.
     pub revocations: Vec<u8>,
-    /// Whether clients may come without one, where they are asked.
+    /// True if a client that is asked for a certificate may come without one.
     pub anonymous: bool,
-    /// Whether TLS 1.2 is spoken.
+    /// True if TLS 1.2 is enabled.
     pub tls12: bool,
-    /// Whether TLS 1.3 is.
+    /// True if TLS 1.3 is enabled.
     pub tls13: bool,
     /// Suites of TLS 1.2 by OpenSSL's names; none is all that there are.
     pub suites: Vec<Arc<str>>,
@@ -81,7 +81,7 @@ pub enum OutsideTlsError {
     /// The lists of what those took back cannot be read.
     #[error("the lists of revoked certificates cannot be read: {0}")]
     Revocations(String),
-    /// What no certificate can have as a name.
+    /// A text that cannot be a name in a certificate.
     #[error("`{0}` is no name of a certificate")]
     Name(Arc<str>),
     /// A suite that is not spoken.
@@ -143,7 +143,7 @@ impl OutsideTls {
         Ok(Arc::new(config))
     }
 
-    /// Who chooses what a client is shown.
+    /// Resolver that selects the certificate for a client.
     fn resolver(
         &self,
         provider: &CryptoProvider,
@@ -184,8 +184,8 @@ impl OutsideTls {
 struct Several(Vec<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for Several {
-    /// The schemes that are asked about are those of which a client speaks a suite, too. Whoever can verify none of them is shown the
-    /// last, and says so.
+    /// rustls offers only the signature schemes that fit a cipher suite of the client. A client that can verify none of the
+    /// certificates gets the last one, and reports the error.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let mut all = self.0.iter();
         let schemes = hello.signature_schemes();

@@ -5,8 +5,7 @@ use std::time::{Duration, SystemTime};
 /// The share of the life after which a certificate is renewed: half, so that one failed day of control plane
 /// still leaves half a life to recover in.
 pub const REFRESH_AT: f64 = 0.5;
-/// How far around [`REFRESH_AT`] renewals are spread, as a share of the life: a mesh started at once must not renew
-/// at once.
+/// Spread of renewals around [`REFRESH_AT`], as a share of the life: a mesh started at once must not renew at once.
 pub const REFRESH_SPREAD: f64 = 0.1;
 /// The shortest wait between renewals: an authority with absurd lifetimes must not be hammered.
 pub const MIN_REFRESH: Duration = Duration::from_secs(1);
@@ -15,17 +14,17 @@ pub const FIRST_RETRY: Duration = Duration::from_millis(250);
 /// The longest wait after failures.
 pub const MAX_RETRY: Duration = Duration::from_secs(15);
 
-/// How long to wait before renewing a certificate that was received at `received`: half of the life it then had, give or
-/// take [`REFRESH_SPREAD`] / 2. Its own beginning does not count: authorities set it back for skewed clocks, which would
-/// eat a short life. `rand` is in 0..1.
+/// Wait before the renewal of a certificate that was received at `received`: half of the life it then had, give or take
+/// [`REFRESH_SPREAD`] / 2. The beginning of its validity does not count: authorities set it back for skewed clocks,
+/// which would eat a short life. `rand` is in 0..1.
 pub fn next_refresh(received: SystemTime, not_after: SystemTime, rand: f64) -> Duration {
     let life = not_after.duration_since(received).unwrap_or_default();
     let share = REFRESH_AT + REFRESH_SPREAD * (rand.clamp(0.0, 1.0) - 0.5);
     life.mul_f64(share).max(MIN_REFRESH)
 }
 
-/// How long to wait after the `failures`-th failure in a row (from 1): doubling, capped, and the upper half
-/// random, so that proxies do not come back together. `rand` is in 0..1.
+/// Wait after the `failures`-th failure in a row (from 1): doubling, capped, and the upper half random, so that proxies
+/// do not come back together. `rand` is in 0..1.
 pub fn retry_delay(failures: u32, rand: f64) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
     let whole = FIRST_RETRY.saturating_mul(1 << doublings).min(MAX_RETRY);

@@ -25,7 +25,7 @@ pub const MAX_CRLS: usize = 16;
 /// Bytes of a fingerprint: 128 bits of SHA-256, so that nobody makes two certificates that share one.
 const KEY_BYTES: usize = 16;
 
-/// What a certificate is known by to its authority: the issuer's name and the serial number, hashed.
+/// Fingerprint of a certificate by its authority's terms: the issuer's name and the serial number, hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CertificateKey([u8; KEY_BYTES]);
 
@@ -90,7 +90,7 @@ pub enum RevocationError {
     },
 }
 
-/// How far an authority's clock may be ahead of ours.
+/// Longest time by which an authority's clock may be ahead of ours.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 /// Verified lists.
@@ -142,10 +142,10 @@ pub fn lists_of(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>
 }
 
 impl Revocations {
-    /// What lists say, each signed by one of `issuers`. No lists are an empty set.
+    /// Reads lists, each signed by one of `issuers`. No lists are an empty set.
     ///
     /// # Errors
-    /// They are too large, or one of them cannot be believed: then none is.
+    /// The lists are too large, or one of them cannot be verified: then none is accepted.
     pub fn read<L: AsRef<[u8]>>(
         lists: &[L],
         issuers: &[CertificateDer<'_>],
@@ -154,10 +154,10 @@ impl Revocations {
         Self::gather(lists, Some((issuers, now)))
     }
 
-    /// What lists say that somebody whose word is law has verified already: the control plane, to a proxy.
+    /// Reads lists that a trusted sender has verified already: the control plane, for a proxy.
     ///
     /// # Errors
-    /// They are too large, or one of them cannot be parsed.
+    /// The lists are too large, or one of them cannot be parsed.
     pub fn told<L: AsRef<[u8]>>(lists: &[L]) -> Result<Self, RevocationError> {
         Self::gather(lists, None)
     }
@@ -201,22 +201,22 @@ impl Revocations {
         }
     }
 
-    /// Whether a certificate is taken back.
+    /// Returns true if a certificate is revoked.
     pub fn includes(&self, key: CertificateKey) -> bool {
         self.closed || self.keys.contains(&key)
     }
 
-    /// Whether nobody is believed.
+    /// Returns true if every certificate counts as revoked.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// How many certificates are taken back.
+    /// Number of revoked certificates.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether none is.
+    /// Returns true if no certificate is revoked.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && !self.closed
     }
@@ -256,7 +256,7 @@ fn add(
     Ok(parsed.next_update().map(|next| next.to_datetime().into()))
 }
 
-/// Whether a list is one of ours, and of now.
+/// Checks that a list is signed by an issuer of ours and has begun.
 fn believed(
     list: &CertificateRevocationList<'_>,
     issuers: &[CertificateDer<'_>],
@@ -283,7 +283,7 @@ fn believed(
     }
 }
 
-/// Whether the key of `certificate`, which must be one for lists, signed the list.
+/// Returns true if the key of `certificate`, which must be one for lists, signed the list.
 fn signed(list: &CertificateRevocationList<'_>, certificate: &CertificateDer<'_>) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate.as_ref()) else {
         return false;

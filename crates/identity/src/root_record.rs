@@ -87,11 +87,11 @@ pub struct RootPolicy {
 pub struct RootLost {
     /// The state folder.
     pub folder: PathBuf,
-    /// What it holds instead.
+    /// Content of the folder.
     pub found: String,
     /// The root that is missing.
     pub trusted: RootFingerprint,
-    /// How that is known.
+    /// Source of that fingerprint.
     pub source_of_trust: String,
 }
 
@@ -152,7 +152,7 @@ fn held_root(folder: &Path) -> Held {
     held.map_or(Held::Unclear, Held::Root)
 }
 
-/// Where the record of a state folder lies; `None` for a folder without a name, such as `/`.
+/// Path of the record of a state folder; `None` for a folder without a name, such as `/`.
 fn record_of(folder: &Path) -> Option<PathBuf> {
     let folder = std::path::absolute(folder).ok()?;
     let mut name: OsString = folder.file_name()?.to_owned();
@@ -175,7 +175,7 @@ fn read_record(path: &Path) -> Option<RootFingerprint> {
     text.lines().find_map(|line| line.trim().parse().ok())
 }
 
-/// Records that this folder holds this root. Where the parent folder cannot be written, nothing is recorded.
+/// Records that this folder holds this root. If the parent folder cannot be written, the root is not recorded.
 pub(crate) fn record(folder: &Path, root: &RootFingerprint) {
     let Some(path) = record_of(folder) else {
         return;
@@ -202,7 +202,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         file.sync_all()?;
         std::fs::rename(&draft, path)
     });
-    // Where it was renamed there is none.
+    // After the rename there is no draft.
     let _ = std::fs::remove_file(&draft);
     written
 }

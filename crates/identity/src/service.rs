@@ -19,8 +19,8 @@ use crate::store::TrustStore;
 /// The metadata by which Istio's node agents ask on behalf of others.
 pub(crate) const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
 
-/// Largest request that is read. Who asks is known only once it has been read, so a stranger's may not be as large as
-/// gRPC allows (4 MiB); a certificate request and its metadata fit well.
+/// Largest request that is read. The caller is authenticated only after the read, so an unproven request must not be as
+/// large as gRPC allows (4 MiB). A certificate request and its metadata fit well.
 const MAX_REQUEST_BYTES: usize = 4 * MAX_CSR_BYTES;
 
 /// In a call's extensions: its caller has been authenticated by its head.
@@ -85,7 +85,7 @@ impl<A: Authenticator> CertificateService<A> {
         Ok(())
     }
 
-    /// Who calls, and the join token to use up if that is the proof.
+    /// Authenticates the caller, and returns the join token to use up if that is the proof.
     fn caller<T>(
         &self,
         request: &Request<T>,
@@ -152,7 +152,8 @@ fn asked_ttl(seconds: i64) -> Result<Option<Duration>, Status> {
     }
 }
 
-/// In whose name the certificate is to be, if not the caller's. What is there and cannot be read is never taken for absent.
+/// Identity that the certificate is for, if it is not the caller's. A field that is present but cannot be read is never
+/// taken as absent.
 fn on_behalf_of(asked: &IstioCertificateRequest) -> Result<Option<Identity>, Status> {
     let fields = asked.metadata.as_ref().map(|metadata| &metadata.fields);
     let Some(value) = fields.and_then(|fields| fields.get(IMPERSONATED_IDENTITY)) else {

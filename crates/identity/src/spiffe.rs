@@ -31,7 +31,7 @@ pub enum PeerError {
     Unexpected {
         /// Who answered.
         found: Identity,
-        /// Who may have, for a person to read.
+        /// Identities that were expected, for a person to read.
         wanted: String,
     },
 }
@@ -54,7 +54,7 @@ pub fn identity_of(leaf: &CertificateDer<'_>) -> Result<Identity, PeerError> {
     })?
 }
 
-/// Whether a certificate has this URI among its names.
+/// Returns true if a certificate has this URI among its names.
 pub(crate) fn has_uri(leaf: &CertificateDer<'_>, wanted: &str) -> bool {
     among_uris(leaf, |mut uris| {
         Iterator::any(&mut uris, |uri| uri == wanted)

@@ -23,11 +23,11 @@ pub enum StateError {
     /// The file system said no.
     #[error("{}: cannot {doing}: {source}", .path.display())]
     Io {
-        /// What was touched.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         doing: &'static str,
-        /// What the system answered.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Others may read or write a secret.
@@ -55,7 +55,7 @@ pub enum StateError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
 }
@@ -101,7 +101,7 @@ impl StateDir {
         })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -223,7 +223,7 @@ impl StateDir {
             file.sync_all()?;
             name_it(&draft)
         });
-        // Where it was renamed there is none.
+        // After the rename there is no draft.
         let _ = fs::remove_file(&draft);
         written
     }

@@ -1,5 +1,5 @@
-//! What a process holds at the moment: its certificate, and whom it trusts. Both change while connections live; each
-//! new handshake takes the newest by one short read lock and one reference count, nothing touches it per request.
+//! Current certificate and trust bundle of a process. Both change while connections live. Each new handshake takes the
+//! newest by one short read lock and one reference count; no request touches them.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,7 +14,7 @@ use voile_model::{Identity, TrustDomain};
 use crate::keys::{KeyError, WorkloadCertificate, certificates_of};
 use crate::revocation::Revocations;
 
-/// Whom we trust: roots, and the trust domains whose identities they may speak for.
+/// Trust bundle: roots, and the trust domains whose identities they may certify.
 #[derive(Debug, Clone)]
 pub struct TrustBundle {
     trust_domain: TrustDomain,
@@ -79,7 +79,7 @@ impl TrustBundle {
         &self.roots
     }
 
-    /// What certificates are taken back.
+    /// Revoked certificates.
     pub fn revocations(&self) -> &Arc<Revocations> {
         &self.revocations
     }
@@ -88,7 +88,7 @@ impl TrustBundle {
         &self.anchors
     }
 
-    /// Whether identities of this one's trust domain are believed.
+    /// Returns true if identities of this one's trust domain are accepted.
     pub fn trusts(&self, identity: &Identity) -> bool {
         let domain = &identity.trust_domain;
         *domain == self.trust_domain || self.aliases.contains(domain)
@@ -200,7 +200,7 @@ impl CertificateStore {
         self.renewal.notified().await;
     }
 
-    /// Whom handshakes trust.
+    /// Trust store of the handshakes.
     pub fn trust(&self) -> &Arc<TrustStore> {
         &self.trust
     }

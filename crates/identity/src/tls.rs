@@ -121,7 +121,7 @@ pub fn control_server_config(
     Ok(Arc::new(config))
 }
 
-/// Who the other end of a finished mesh handshake is.
+/// Identity of the other end of a finished mesh handshake.
 ///
 /// # Errors
 /// There is no certificate, or it names no workload (neither happens on our mesh configurations).
@@ -130,10 +130,10 @@ pub fn peer_identity(connection: &CommonState) -> Result<Identity, PeerError> {
     identity_of(chain.first().ok_or(PeerError::NoCertificate)?)
 }
 
-/// Whether `peer` is one of those we meant to reach. Nobody expected means nobody accepted.
+/// Checks that `peer` is one of the expected identities. An empty list accepts no peer.
 ///
 /// # Errors
-/// The peer is somebody else.
+/// The peer has another identity.
 pub fn verify_expected(peer: &Identity, expected: &[Identity]) -> Result<(), PeerError> {
     if expected.contains(peer) {
         return Ok(());

@@ -13,15 +13,15 @@ use crate::state::{SECRET_MODE, StateDir, StateError};
 
 /// The signing key, in the state directory.
 pub const TOKEN_KEY_FILE: &str = "token-key.pem";
-/// Who signs them.
+/// Issuer of the tokens.
 pub const TOKEN_ISSUER: &str = "voile-local";
-/// Whom they are for: Istio's name for its authority.
+/// Audience of the tokens: Istio's name for its authority.
 pub const TOKEN_AUDIENCE: &str = "istio-ca";
 /// Life of a token when nothing else is asked.
 pub const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(60 * 60);
 /// Longest life of a token: whoever holds one is the workload, and there is no revocation but expiry.
 pub const MAX_TOKEN_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// How far the clocks of minter and verifier may differ.
+/// Largest difference between the clocks of minter and verifier.
 pub const TOKEN_SKEW: Duration = Duration::from_secs(30);
 /// Longest token read, in bytes; Kubernetes' are about 1 KB.
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
@@ -55,7 +55,7 @@ pub enum TokenError {
     Ttl(Duration),
 }
 
-/// Whom a token stands for; the trust domain is the verifier's to say.
+/// Identity that a token stands for; the verifier decides the trust domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSubject {
     /// The namespace.
@@ -187,7 +187,7 @@ impl TokenKey {
             .map_err(|error| TokenError::Key(error.to_string()))
     }
 
-    /// Whom `token` stands for, if it was signed by this key for `audience` and is valid at `now`.
+    /// Subject of `token`, if this key signed it for `audience` and it is valid at `now`.
     ///
     /// # Errors
     /// Anything else: the algorithm (`none`, HS256…), the signature, issuer, audience, dates or subject are wrong.

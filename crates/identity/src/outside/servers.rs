@@ -25,18 +25,18 @@ use webpki::{
 use super::{OutsideTlsError, certified, lists, roots};
 use crate::spiffe::{has_uri, identity_of};
 
-/// What is spoken with servers outside. `Debug` does not show the key.
+/// TLS with servers outside the mesh. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TowardsOutside {
-    /// Whose certificates are believed, in PEM; `None` is the system's authorities.
+    /// Trusted authorities, in PEM; `None` is the system's authorities.
     pub authorities: Option<Vec<u8>>,
     /// Lists of certificates that those took back, in PEM; `None` where nobody looks.
     pub revocations: Option<Vec<u8>>,
-    /// What is shown, and its key, in PEM.
+    /// Client certificate and its key, in PEM.
     pub certificate: Option<(Vec<u8>, Vec<u8>)>,
     /// One of these must be the certificate's, instead of the name that is asked for: host names, addresses, identities.
     pub names: Vec<Arc<str>>,
-    /// Whether anybody is believed.
+    /// True if any certificate is accepted.
     pub unverified: bool,
 }
 
@@ -142,7 +142,7 @@ impl Name {
     }
 }
 
-/// What authorities took back.
+/// Lists of the certificates that authorities revoked.
 #[derive(Debug)]
 struct Revoked(Vec<CertRevocationList<'static>>);
 

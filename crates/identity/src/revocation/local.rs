@@ -21,7 +21,7 @@ use crate::state::{PUBLIC_MODE, StateDir, StateError};
 
 /// Longest serial number, in bytes (RFC 5280 section 4.1.2.2).
 const MAX_SERIAL_BYTES: usize = 20;
-/// How long a certificate stays on the list: as long as any that the authority issues can live.
+/// Time for which a certificate stays on the list: the longest life of any certificate that the authority issues.
 const KEPT: Duration = SERVER_TTL;
 
 /// Why nothing was revoked.
@@ -216,7 +216,7 @@ pub fn revoke(
     Ok(own)
 }
 
-/// What is on a list; the greatest number seen stays in `number`.
+/// Entries of a list; the greatest number seen stays in `number`.
 fn entries(list: &CertificateRevocationListDer<'_>, number: &mut BigUint) -> Vec<Revoked> {
     let Ok((_, parsed)) = CertificateRevocationList::from_der(list) else {
         return Vec::new();

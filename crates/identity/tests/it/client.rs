@@ -194,13 +194,13 @@ async fn those_who_take_turns_ask_no_more_than_so_many_at_once() {
             let accepted = tokio::time::timeout(DEADLINE, silent.accept()).await;
             asking.push_back(accepted.expect("in time").unwrap());
         }
-        // Whoever need not wait has been here by now.
+        // A client that need not wait has connected by now.
         for _ in 0..1_000 {
             tokio::task::yield_now().await;
         }
         let alone = poll_fn(|cx| Poll::Ready(silent.poll_accept(cx).is_pending())).await;
         assert!(alone, "more than {AT_ONCE} ask");
-        // Who is hung up on makes room for another.
+        // A closed connection makes room for another client.
         drop(asking.pop_front());
     }
     drop(running);

@@ -1,4 +1,4 @@
-//! Whom a proxy shakes hands with, in both directions.
+//! Peers that a proxy accepts in handshakes, in both directions.
 
 use std::sync::Arc;
 

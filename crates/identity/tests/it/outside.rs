@@ -5,7 +5,7 @@ use std::sync::Arc;
 use voile_identity::OutsideTls;
 use voile_testkit::TestAuthority;
 
-/// What serves a certificate of a test's authority.
+/// TLS settings with a certificate of a test's authority.
 fn good(mesh: &TestAuthority) -> OutsideTls {
     let certificate = mesh.certificate("shop", "web");
     OutsideTls {

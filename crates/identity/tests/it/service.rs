@@ -382,7 +382,7 @@ async fn only_who_is_vouched_for_gets_a_certificate_in_anothers_name() {
             Code::PermissionDenied,
             "may only ask for itself",
         ),
-        // What it may ask for does not make it the other: the request names somebody else.
+        // The node may ask for `cart`, but the certificate request must name `cart` as well.
         (
             "node",
             name("cart"),

@@ -1,4 +1,5 @@
-//! How many certificates the authority signs, on one core and without a network: a figure for people, never asserted.
+//! Rate at which the authority signs certificates, on one core and without a network: a figure for people, never
+//! asserted.
 
 use std::time::{Duration, Instant, SystemTime};
 
