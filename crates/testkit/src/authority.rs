@@ -91,7 +91,7 @@ impl TestAuthority {
         text.parse().expect("names make an identity")
     }
 
-    /// What trusts this authority and nobody else.
+    /// Trust bundle of this authority alone.
     pub fn trust(&self) -> TrustBundle {
         let roots = vec![self.authority.root().clone()];
         TrustBundle::new(self.trust_domain.clone(), Vec::new(), roots).expect("our root is one")

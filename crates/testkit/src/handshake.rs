@@ -26,7 +26,7 @@ pub enum Side {
 /// A refused handshake.
 #[derive(Debug)]
 pub struct HandshakeError {
-    /// Who refused first.
+    /// Side that refused first.
     pub by: Side,
     /// Why.
     pub error: Error,

@@ -1,4 +1,4 @@
-//! What tests of several crates need: an authority of their own, certificates that are wrong in every way worth
+//! Tools for tests of several crates: an authority of their own, certificates that are wrong in every way worth
 //! refusing, a TLS handshake without sockets, and instructions counted. Only ever a dev-dependency.
 
 mod authority;

@@ -8,7 +8,7 @@ use super::words::{
     SERVER_NAMES, SUBJECTS, TRUST_DOMAINS, V4, V6, host, path, principal,
 };
 
-/// What the generator may draw.
+/// Parts of the policy language that the generator may draw.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
     /// Connections that are not HTTP.

@@ -1,6 +1,6 @@
-//! What of the language of policies a run has reached: each attribute wherever it may stand, each kind of value on either
-//! side of its lists, each action, tried out or not. The language is a table, so that what is new in policies and not in the
-//! generator, or the other way round, fails a test.
+//! Coverage of the policy language by a run: each attribute at each place, each kind of value on either side of its lists, each
+//! action, tried out or not. The language is a table. So a part that is new in policies and not in the generator, or the other
+//! way round, fails a test.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ const PATH: &[&str] = &[
 ];
 const PORT: &[&str] = &["port"];
 
-/// Where an attribute may stand, its name, and how its values are compared.
+/// Places of an attribute, its name, and the comparison of its values.
 const ASKED: &[(&str, &str, &[&str])] = &[
     ("from", "source.principal", TEXT),
     ("from", "source.namespace", NAMESPACE),
@@ -93,10 +93,10 @@ const SHAPES: &[&str] = &[
     "more values than are looked at in turn",
     "values and notValues of one attribute",
 ];
-/// What an index makes a table of is more than this (see decision 0014).
+/// An index makes a table of a list with more entries than this (see decision 0014).
 const IN_TURN: usize = 8;
 
-/// How often each part was reached.
+/// Number of times that each part was reached.
 #[derive(Debug, Clone, Default)]
 pub struct Reached(BTreeMap<String, usize>);
 
@@ -167,7 +167,7 @@ impl Reached {
         all.filter(|part| reached(part) < least).collect()
     }
 
-    /// What was reached and is not in the language.
+    /// Parts that were reached and are not in the language.
     pub fn unheard_of(&self) -> Vec<&String> {
         let language = language();
         let parts = self.0.keys();
@@ -191,7 +191,7 @@ fn head(place: &str, name: &str, side: &str) -> String {
     format!("{place}: {name} {side}: ")
 }
 
-/// What of the language a value stands for.
+/// Part of the language that a value stands for.
 fn part(place: &str, attribute: &Attribute, side: &str, pattern: &Pattern) -> String {
     head(place, &name(attribute), side) + &kind(pattern)
 }

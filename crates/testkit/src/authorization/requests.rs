@@ -46,7 +46,7 @@ pub struct SentHttp {
 }
 
 impl Sent {
-    /// What a proxy would know of it.
+    /// Facts that a proxy would know of it.
     pub fn facts(&self) -> Facts<'_> {
         let http = self.http.as_ref().map(|http| Http {
             authority: Some(http.authority.as_bytes()),

@@ -16,7 +16,7 @@ pub enum RingKey {
 }
 
 impl RingKey {
-    /// What `alg` may be in tokens that it signs.
+    /// Algorithms that `alg` may name in tokens that it signs.
     pub(super) fn algorithms(&self) -> &'static [&'static str] {
         match self {
             Self::Pair(_, algorithms) => algorithms,
@@ -24,7 +24,7 @@ impl RingKey {
         }
     }
 
-    /// What verifies, as a JSON Web Key without `kid`, `alg` and `use`.
+    /// Verification key, as a JSON Web Key without `kid`, `alg` and `use`.
     pub(super) fn public(&self) -> Value {
         match self {
             Self::Pair(key, _) => key.jwk(&json!({})),
@@ -32,7 +32,7 @@ impl RingKey {
         }
     }
 
-    /// What whoever confuses a public key with a secret would sign with.
+    /// The public key as a secret, with which an attacker would sign who confuses the two.
     pub(super) fn as_secret(&self) -> Self {
         Self::Secret(match self {
             Self::Pair(SigningKey::Rsa(pair), _) => pair.public_key().as_ref().to_vec(),
@@ -88,7 +88,7 @@ impl Ring {
         &self.keys[number]
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }

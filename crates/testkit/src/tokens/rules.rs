@@ -73,7 +73,7 @@ pub struct DrawnRule {
 }
 
 impl DrawnRule {
-    /// Where its tokens may be.
+    /// Places in which its tokens may be.
     pub fn places(&self) -> Vec<Place> {
         let rule = &self.rule;
         if rule.in_default_places() {

@@ -14,7 +14,7 @@ pub struct Carrying {
     pub target: String,
     /// Header lines without `host`.
     pub headers: Vec<(String, String)>,
-    /// What is odd about it, for whoever reads of a difference.
+    /// Oddities of the request, for the reader of a difference.
     pub odd: Vec<&'static str>,
 }
 
@@ -62,7 +62,7 @@ pub fn carrying(random: &mut Random, ring: &Ring, rules: &[DrawnRule], now: u64)
     sent
 }
 
-/// Whether one of the names is that of two pairs.
+/// Returns true if two pairs have one of these names.
 fn twice(names: &[&str], pairs: &[String]) -> bool {
     names.iter().any(|name| {
         let named = pairs
@@ -182,7 +182,7 @@ fn carry(
     }
 }
 
-/// What else is in the request: forged output, preflights of browsers, more of the query.
+/// Adds other parts of the request: forged output, preflights of browsers, more of the query.
 fn others(
     random: &mut Random,
     sent: &mut Carrying,

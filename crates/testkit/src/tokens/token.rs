@@ -7,7 +7,7 @@ use super::ring::{Ring, RingKey};
 use super::rules::{AUDIENCES, DrawnRule};
 use crate::authorization::Random;
 
-/// What a token is drawn from.
+/// Inputs of random tokens.
 pub(super) struct Mint<'a> {
     pub(super) ring: &'a Ring,
     pub(super) rules: &'a [DrawnRule],
