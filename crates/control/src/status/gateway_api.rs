@@ -146,7 +146,7 @@ fn document(said: &Said) -> Value {
     })
 }
 
-/// Status of an object that a resource points at.
+/// Status entry for one object that a resource points at.
 fn pointed(reference: &str, part: &Part) -> Value {
     let mut fields = Map::new();
     for (name, value) in &part.written {
