@@ -1,6 +1,6 @@
-//! The pods of this node, as the agent tells of them: each gets listeners in its own network and keys of its own identity.
-//! When the agent is gone its pods are served on; when it comes back, what it no longer names is let go. The listeners are
-//! those of the process before us, where there was one; and nobody accepts until the doors are opened.
+//! Pods of this node, as the agent reports them. Each pod gets listeners in its own network and keys of its own
+//! identity. The proxy serves pods on while the agent is gone; when the agent is back, the proxy drops pods that the
+//! agent no longer names. Listeners may come from the previous process. They accept only after the handover.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,12 +63,12 @@ pub(crate) struct Means {
 
 type Listeners = Box<[(Door, Rc<Listener>)]>;
 
-/// One pod's listeners; those who accept there, while anybody does.
+/// One pod's listeners, and their accepting tasks if they run.
 struct Served {
     pod: Arc<Pod>,
     listeners: Listeners,
     accepting: Vec<AbortHandle>,
-    /// None of our own pod, whose questions nobody redirects.
+    /// None for the proxy's own pod, whose DNS queries are not redirected.
     dns: Option<PodDns>,
 }
 
@@ -78,8 +78,8 @@ impl Served {
         self.dns.iter_mut().for_each(PodDns::pause);
     }
 
-    /// Listens no more, from this moment on: the agent may name the same network again in its next word, and those who accepted
-    /// let go of their sockets only when it is their turn.
+    /// Stops listening at once. The agent may name the same network again in its next message, and the accepting
+    /// tasks drop their sockets only at their next turn.
     fn close(&mut self) {
         self.dns.iter_mut().for_each(PodDns::close);
         self.stop();
@@ -190,7 +190,7 @@ impl Agency {
         }
     }
 
-    /// Accepts none; who calls waits in the kernel.
+    /// Stops accepting; new connections wait in the kernel.
     pub(crate) fn pause(&self) {
         self.open.set(false);
         for doors in self.pods.borrow_mut().values_mut() {
@@ -226,12 +226,12 @@ impl Agency {
         Ok(all)
     }
 
-    /// Closes what the process before us gave and nobody named.
+    /// Closes inherited listeners of pods that the agent did not name.
     pub(crate) fn forget_inherited(&self) {
         self.inherited.take();
     }
 
-    /// Talks with whoever listens at its path, for ever again.
+    /// Talks with the agent at its path, and connects again for ever.
     async fn run(self: Rc<Self>) {
         let path = &self.path;
         let mut failures = 0_u32;
@@ -383,8 +383,8 @@ impl Agency {
         Ok(())
     }
 
-    /// Takes tunnels in our own network, which is the calling thread's, to our own pages and nothing else: as the pod that we are,
-    /// whose policies decide who may.
+    /// Takes tunnels in the proxy's own network, which is the calling thread's, to the proxy's own pages and nothing
+    /// else. The policies of the proxy's own pod apply.
     pub(crate) fn serve_itself(&self, who: &Who, pages: Box<[u16]>) -> io::Result<()> {
         let unnamed = || io::Error::other("no name of a namespace and a service account");
         let identity = self.identity(who).ok_or_else(unnamed)?;
@@ -396,7 +396,7 @@ impl Agency {
             uid: ITSELF.into(),
             name: who.name.as_str().into(),
             inside,
-            // It calls nobody, and is called by tunnels alone: each says at which address it came.
+            // This pod calls no other, and is called by tunnels alone: each names its own address.
             addresses: Vec::new(),
             badge,
             life: watch::Sender::new(Life::Served),
@@ -414,7 +414,7 @@ impl Agency {
         Ok(())
     }
 
-    /// Tells the workers who is at home.
+    /// Tells the workers the pods of this node, by address.
     fn tell_homes(&self) {
         let pods = self.pods.borrow();
         let at = |pod: &Arc<Pod>| -> Vec<_> {
@@ -512,7 +512,7 @@ impl Agency {
         });
     }
 
-    /// Accepts nothing more; what is open may end.
+    /// Accepts nothing more; open connections may end.
     pub(crate) fn leave(&self) {
         self.pause();
         for doors in self.pods.borrow_mut().values_mut() {
@@ -522,7 +522,7 @@ impl Agency {
         }
     }
 
-    /// Cuts what is still open, and lets go of all pods.
+    /// Cuts open connections, and drops all pods.
     pub(crate) fn cut(&self) {
         for doors in self.pods.take().into_values() {
             doors.pod.life.send_replace(Life::Gone);
@@ -531,7 +531,7 @@ impl Agency {
     }
 }
 
-/// A socket's name towards a successor: what for, and in which network.
+/// Returns a socket's name for a successor: its purpose and its network.
 pub(crate) fn role(name: &str, (device, inode): (u64, u64)) -> String {
     format!("{name}@{device}:{inode}")
 }
@@ -563,7 +563,7 @@ fn listeners(
         match inherited.bind(&role, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
             Ok(listener) => all.push((door, listener)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(named(error)),
-            // A machine without IPv6 has nobody who calls by it.
+            // A machine without IPv6 has no clients over IPv6.
             Err(error) => tracing::debug!(port, %error, "no IPv6"),
         }
     }
@@ -572,7 +572,7 @@ fn listeners(
     all.into_iter().map(listening).collect()
 }
 
-/// Takes what comes to one door of a pod, until the pod leaves.
+/// Accepts connections at one listener of a pod, until the pod leaves.
 async fn accept(agency: Faint<Agency>, pod: Arc<Pod>, door: Door, listener: Rc<Listener>) {
     loop {
         let Some(agency) = agency.upgrade() else {

@@ -13,7 +13,7 @@ use voile_transport::MAX_CONNECTIONS;
 use crate::pod::Pod;
 use crate::worker::{Door, Figures, Homes, Job};
 
-/// So many connections of one worker are worth a look at what their end frees.
+/// Connections of one worker whose end is worth freeing memory.
 const MANY_CONNECTIONS: usize = 64;
 
 /// Number of connections of a worker.
@@ -85,12 +85,12 @@ impl Dispatcher {
         }
     }
 
-    /// Lets go, a while from now, of what the last moments took of the program: there was news of the mesh.
+    /// Releases, a while from now, the program pages that recent work touched: there was news of the mesh.
     pub(crate) fn told(&self) {
         self.settling.arrived();
     }
 
-    /// The same, and of what they left in the heap: pods came or went, or most connections ended.
+    /// The same, and the free heap: pods came or went, or most connections ended.
     pub(crate) fn settle(&self) {
         self.settling.freed();
     }

@@ -1,7 +1,7 @@
-//! DNS in the pods (15053): what an application looks up is answered by what the mesh tells its namespace, and passed on, from
-//! inside the pod, where the mesh does not know it or does not say. Each pod has its own sockets, its own turns and its own
-//! judgement of its resolvers, so that one whose resolver is silent costs its neighbours nothing; by the same resolvers it is found
-//! where endpoints are that are known by a name.
+//! DNS in the pods (15053). The proxy answers a name from the services that the control plane shows to the pod's
+//! namespace. It passes other names on from inside the pod. Each pod has its own sockets, queue and state of its
+//! resolvers, so that a silent resolver costs other pods nothing. The same resolvers find the addresses of endpoints
+//! that are known by a name.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -32,7 +32,7 @@ use crate::worker::Asker;
 const PORT: u16 = 15053;
 /// Names under which the sockets are passed to a successor process.
 const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
-/// A name that no pod looked up for so long is let go: many times what clients may keep an answer.
+/// Time after which an unused name is forgotten: many times the TTL of the answers.
 const UNUSED_FOR: Duration = Duration::from_mins(10);
 /// Questions of one pod that are passed on at once; each has a socket, and a node's pods share its descriptors.
 const MAX_FORWARDED: usize = 32;
@@ -59,7 +59,7 @@ pub enum Outside {
     System,
     /// This one.
     Server(SocketAddr),
-    /// Nobody: such names do not exist.
+    /// No resolver: such names do not exist.
     Nowhere,
 }
 
@@ -223,7 +223,7 @@ impl Names for Desk {
         }
     }
 
-    /// Which pod has an address is nobody else's business.
+    /// A pod must not learn which pod has an address.
     fn owner(&self, _: IpAddr) -> Owner {
         Owner::Unknown
     }
@@ -262,7 +262,7 @@ impl Sockets {
         match bind(Ipv6Addr::LOCALHOST.into()) {
             Ok(sixth) => all.push(sixth),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-            // A machine without IPv6 has nobody who asks by it.
+            // A machine without IPv6 has no queries over IPv6.
             Err(error) => tracing::debug!(%error, "no DNS over IPv6"),
         }
         Ok(Self(all))
@@ -324,7 +324,7 @@ impl PodDns {
         Ok(())
     }
 
-    /// Takes none; what came is still answered, and who asks meanwhile waits in the kernel.
+    /// Takes no queries; earlier ones are still answered, and later ones wait in the kernel.
     pub(crate) fn pause(&mut self) {
         self.serving.drain(..).for_each(|service| service.stop());
     }

@@ -1,6 +1,7 @@
-//! When the doors open, and to whom they are handed on: at once for a first process; for one that takes over, when it knows as
-//! much as the one before it and that one accepts no more. Every pod's listeners go with the pages': both processes hold the
-//! same sockets for a while, so that who calls meanwhile waits in the kernel and is not refused.
+//! Start of serving, and handover. A first process serves at once. A successor serves when it knows as much as the
+//! process before it, and that process no longer accepts. All pods' listeners are handed over with the pages'
+//! sockets. Both processes hold the same sockets for a while, so that new connections wait in the kernel and are not
+//! refused.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,10 +23,10 @@ use crate::{Options, RunError};
 /// Interval at which a process that takes over checks if it may serve.
 const FITNESS_LOOK: Duration = Duration::from_millis(20);
 
-/// As whom a node proxy asks the one before it.
+/// Name under which a node proxy asks its predecessor.
 #[derive(Debug, Clone)]
 pub(crate) struct Who {
-    /// Of which node, and which trust domain: others are nobody's successor.
+    /// Node and trust domain: a process of another node or trust domain is no successor.
     name: String,
     /// The network of its own pages.
     place: (u64, u64),
@@ -39,7 +40,7 @@ pub(crate) struct Legacy {
 }
 
 impl Legacy {
-    /// Asks for it, if there is anybody.
+    /// Asks the previous process for its listeners, if there is one.
     pub(crate) fn claim(options: &Options) -> Result<Self, RunError> {
         let place = voile_host::netns::Namespace::current()?.id()?;
         let name = format!("node {} of {}", options.node, options.trust_domain);
@@ -84,9 +85,9 @@ impl Who {
 /// Process that serves in place of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Successor {
-    /// Nobody.
+    /// No process.
     Nobody,
-    /// A process of our own network: nobody needs us when everybody left.
+    /// A process of this proxy's own network: this process ends when all connections have ended.
     Here,
     /// A process of another network, such as the next pod of a DaemonSet. The supervisor ends this process, and would
     /// restart it if it ended by itself.
@@ -142,7 +143,8 @@ impl Doors {
                 Some(_) => tracing::error!(%error, "serving without a way to hand over"),
             }
         }
-        // Before the old process goes: whom the agent did not name finds nobody, and not a socket that nobody serves.
+        // This comes before the old process ends. A client of a pod that the agent did not name is refused, and does
+        // not wait at a socket without a server.
         self.told.agency.forget_inherited();
         if let Some(relieved) = relieved {
             relieved.dismiss().await;
@@ -249,7 +251,7 @@ impl Incumbent for Doors {
         Ok(all)
     }
 
-    /// The agent tells us of no pod either: whoever serves next listens there.
+    /// Stops accepting, and ends the conversation with the agent: the successor listens for new pods.
     fn stop(&self) {
         self.told.agency.hang_up();
         self.told.agency.pause();

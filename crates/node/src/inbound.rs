@@ -149,9 +149,10 @@ pub(crate) async fn tunnel(worker: Rc<Worker>, calling: Rc<Calling>, mut request
 enum Called {
     /// The workload's own address.
     At(SocketAddr),
-    /// A service, by its host and port: so asks who comes from another network, where the addresses of ours mean nothing.
+    /// A service, by its host and port. Callers from other networks ask so, since addresses of this network mean
+    /// nothing there.
     Named(String, u16),
-    /// Somebody else: a waypoint stands before others.
+    /// Another workload: a waypoint stands before others.
     Elsewhere(SocketAddr),
 }
 
@@ -340,7 +341,7 @@ async fn admit<'a>(
     }
 }
 
-/// Calls the application, and says who calls whom where it is to be told.
+/// Connects to the application, and names client and destination in a PROXY header where one is wanted.
 async fn reach(calling: &Calling, way: &Way) -> Result<TcpStream, String> {
     let pod = &calling.pod;
     let kept = pod.keeps_source && way.told.is_none();
@@ -382,7 +383,8 @@ pub(crate) async fn plaintext(
     carry(tcp, server, pin!(watched.ended()), noted).await;
 }
 
-/// Judges what came in plaintext and calls the application; none where nothing comes of it, which was said.
+/// Authorizes a plaintext connection and connects to the application. Returns None after a failure, which it has
+/// logged already.
 async fn begin<'a>(
     worker: &'a Worker,
     pod: &Arc<Pod>,
@@ -402,7 +404,7 @@ async fn begin<'a>(
         arrival.refuse(tcp, reason);
         None
     };
-    // A neighbour can send packets for any address: forwarding those would make us everybody's relay.
+    // A neighbour can send packets for any address. Forwarding them would make this proxy an open relay.
     let is_here = pod.has(to.ip())
         && tcp
             .local_addr()

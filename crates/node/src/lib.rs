@@ -1,5 +1,6 @@
-//! The node proxy: one process for the pods of a node, at the level of connections. It enters their networks, holds a key for
-//! each identity, and carries what they call through tunnels of mutual TLS (HBONE) to the node proxies of those who are called.
+//! The node proxy: one process for the pods of a node, for TCP connections. It enters the pods' networks and holds a
+//! key for each identity. It carries their connections through tunnels of mutual TLS (HBONE) to the node proxies of
+//! the destinations.
 //!
 //! ```text
 //! agent ─ pods ─► agents ─► doors of each pod ─► workers:  15001 ─ route ─► pool ═ HBONE ═► 15008 ─ policy ─► application
@@ -68,7 +69,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// Time that workers get to end cut connections: one turn each, even on a busy machine.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Most workers anybody may ask for.
+/// Largest number of workers.
 const MAX_WORKERS: usize = 256;
 
 /// Options of a node proxy.
@@ -84,7 +85,7 @@ pub struct Options {
     pub node: String,
     /// The trust domain of the identities that it serves.
     pub trust_domain: TrustDomain,
-    /// Its other names: whoever calls by one of them is believed, too.
+    /// Aliases of the trust domain: identities of these are trusted, too.
     pub trust_domain_aliases: Vec<TrustDomain>,
     /// The agent's socket.
     pub agent: PathBuf,
@@ -126,12 +127,12 @@ pub enum RunError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What for.
+        /// Purpose of the listener.
         purpose: &'static str,
         /// The kernel's word.
         error: io::Error,
     },
-    /// The option makes no sense, or the process may not do what it needs.
+    /// The option makes no sense, or the process lacks a privilege.
     #[error("{0}")]
     Option(String),
     /// Tunnels to its own pod cannot be taken.
@@ -261,7 +262,7 @@ async fn serve(options: Options, mut legacy: Legacy) -> Result<Threads, RunError
     agency.leave();
     let limit = match successor {
         Successor::Nobody => options.drain_timeout,
-        // Nobody waits for our end.
+        // No process waits for this one's end.
         _ => options.drain_timeout.max(options.handover_drain_timeout),
     };
     drain(limit, &dispatcher, &mut signals).await;
@@ -345,7 +346,7 @@ async fn everybody_left(dispatcher: &Dispatcher) {
     }
 }
 
-/// Waits until everybody left, for as long as is allowed, or until it is said again.
+/// Waits until all connections have ended, the limit has passed, or a second signal comes.
 async fn drain(limit: Duration, dispatcher: &Dispatcher, signals: &mut Signals) {
     tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     tokio::select! {
@@ -363,7 +364,7 @@ async fn look_up(agency: Rc<Agency>, mut questions: mpsc::UnboundedReceiver<Ques
     }
 }
 
-/// Lets go of what ended connections held.
+/// Releases memory that ended connections held.
 async fn watch_emptied(emptied: Arc<Notify>, dispatcher: Rc<Dispatcher>) {
     loop {
         emptied.notified().await;
@@ -399,8 +400,8 @@ fn discover(options: &Options, news: Arc<News>) -> XdsClient {
     let credentials = Arc::new(TokenFile(options.token_file.clone()));
     let runtime = tokio::runtime::Handle::current();
     let client = XdsClient::start(config, credentials, handler, &runtime);
-    // So few names are never too many. Lists are asked for first, so that they are known before anybody may connect; a
-    // control plane that is not ours knows of none, and says nothing.
+    // So few names are never too many. Revocation lists are requested first, so that they are known before any
+    // connection is allowed. A control plane other than Voile's does not know them, and does not answer.
     let _ = client.subscribe(type_url::REVOCATION_LISTS, [type_url::REVOCATIONS]);
     let _ = client.subscribe(type_url::AUTHORIZATION, ["*"]);
     if options.subscription == Subscription::All {

@@ -1,6 +1,6 @@
-//! Endpoints that are known by a name: looked up from inside the pod that calls them, by its own resolvers, when it calls and what
-//! was known has expired. Nothing is asked while nobody calls; the last good answer serves while a new one is sought, and goes on
-//! serving when none is found.
+//! Endpoints that are known by a name. The resolvers of the calling pod look the name up, from inside the pod, when
+//! it connects and the last answer has expired. Nothing is looked up without connections. The last good answer serves
+//! while a new one is sought, and goes on serving when none is found.
 //!
 //! ```text
 //! worker ─ Question ─► Lookups of the pod ─ known ─────────────────────────► addresses
@@ -25,7 +25,7 @@ use crate::pod::Pod;
 const MAX_NAMES: usize = 1024;
 /// Names looked up at once for one pod, each by two sockets; more wait their turn.
 const MAX_LOOKUPS: usize = 16;
-/// A name that was not called for so long is forgotten, with where it led: somebody else may have those addresses by now.
+/// Time after which an unused name and its addresses are forgotten: other hosts may have those addresses by then.
 const UNUSED_FOR: Duration = Duration::from_mins(10);
 
 /// Addresses of a name, at least one; or the reason why there is none.
@@ -163,7 +163,7 @@ impl Lookups {
 }
 
 impl Known {
-    /// Forgets these, but not who waits for them: what is being looked up is answered.
+    /// Forgets these names, but keeps the waiting connections: a lookup that runs is answered.
     fn forget(&mut self, names: &[Arc<str>]) {
         if !names.is_empty() {
             let gone: std::collections::HashSet<&str> = names.iter().map(|name| &**name).collect();
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a pod whose resolver is nobody.
+    /// Lookups of a pod without a resolver.
     fn lookups() -> Rc<Lookups> {
         let upstreams = Rc::new(Upstreams::nobody());
         Lookups::new(Rc::new(Resolver::new(Path::new(""), upstreams)))

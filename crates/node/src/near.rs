@@ -1,6 +1,6 @@
-//! The short way between two pods of this node: no tunnel and no TLS, since nothing leaves the process. All else is as with both:
-//! who calls and who is called are those whose certificates are held here, the called one's policies decide, at once and again
-//! when they change, and both sides are counted and told of.
+//! Direct connections between two pods of this node: no tunnel and no TLS, since nothing leaves the process.
+//! Everything else is as with both. The certificates held here prove both identities; the destination's policies
+//! decide, at the start and again when they change; both sides are counted and logged.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -20,9 +20,9 @@ use crate::registry::Resident;
 use crate::route::Target;
 use crate::worker::{Watched, Worker, own};
 
-/// The pod of this node that is called, if it is one, takes calls, and is who must answer.
+/// Returns the destination pod if it is on this node, takes connections, and has an expected identity.
 pub(crate) fn home(worker: &Worker, target: &Target) -> Option<Arc<Pod>> {
-    // A waypoint's policies are not passed, whoever stands behind it; and an address of another network is none of ours.
+    // A waypoint's policies must not be bypassed, and an address of another network is not on this node.
     let expected = target
         .expected
         .as_ref()
@@ -93,8 +93,9 @@ pub(crate) async fn carry(
     leaving.close(flags, moved, error);
 }
 
-/// Asks the policies of whoever is called and calls its application; or ztunnel's word for why not, and the reason. Both must have
-/// certificates, and new pods' are waited for: without, the authority has not said that this node speaks for them.
+/// Checks the destination's policies and connects to its application. Returns ztunnel's word for a failure, and the
+/// reason. Both pods need certificates, and new pods' certificates are waited for. Without one, the authority has not
+/// confirmed that this node speaks for the pod.
 async fn open<'a>(
     worker: &'a Worker,
     (from, there): (&Pod, &Arc<Pod>),

@@ -49,12 +49,13 @@ impl News {
         })
     }
 
-    /// Takes a response; what cannot be used is named.
+    /// Applies a response; returns the resources that cannot be used.
     pub(crate) fn take(self: &Arc<Self>, update: &Update) -> Vec<Rejection> {
         let (in_vain, may_rest, rejections) = {
             let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
             let in_vain = registry.is_of_searches(update);
-            // Policies never wait: whoever acknowledges one obeys it. With them goes what was said before them.
+            // Policies never wait: once a policy is acknowledged, it is in force. Earlier resources take effect with
+            // it.
             let may_rest = registry.is_told_all() && *update.type_url == *type_url::ADDRESS;
             (in_vain, may_rest, registry.apply(update))
         };
@@ -84,7 +85,7 @@ impl News {
         true
     }
 
-    /// Makes a view of what is known, and tells of it.
+    /// Makes a view of the current state, and publishes it.
     fn tell(&self) {
         let began = Instant::now();
         self.pace().waits = false;

@@ -30,19 +30,19 @@ use crate::route::{Aim, Draw, Far, Refusal, Target, decide};
 use crate::tunnel::{self, End};
 use crate::worker::{Worker, own};
 
-/// A relay's idle limit stands for none: the kernel's keep-alive notices who is gone.
+/// Stands for no idle limit of a relay: the kernel's keep-alive notices a peer that is gone.
 pub(crate) const NO_IDLE_LIMIT: Duration = Duration::from_hours(24 * 365);
 
 /// Endpoints of a service whose names are looked up for one connection, until one leads somewhere. Its client waits meanwhile.
 const MAX_NAMES_TRIED: usize = 3;
 
-/// ztunnel's words for what went wrong.
+/// ztunnel's words for failures.
 pub(crate) const CONNECT: &str = "CONNECT";
 pub(crate) const DENY: &str = "DENY";
 const TLS_FAILURE: &str = "TLS_FAILURE";
 const HANDSHAKE_FAILURE: &str = "H2_HANDSHAKE_FAILURE";
 pub(crate) const IDENTITY_ERROR: &str = "IDENTITY_ERROR";
-/// Nobody answers at a proxy's port: something that drops packets stands before it, often.
+/// A proxy's port does not answer: often a firewall drops the packets.
 const NETWORK_POLICY: &str = "NETWORK_POLICY";
 pub(crate) const CERT_REVOKED: &str = "CERT_REVOKED";
 
@@ -69,7 +69,8 @@ pub(crate) struct Trouble {
 /// The connections to other proxies.
 pub(crate) type Pool = voile_hbone::Pool<Key, Trouble>;
 
-/// A pod's connections take no more when it leaves, and are cut when it is gone, or whoever answered is believed no longer.
+/// A pod's tunnel connections take no more tunnels when the pod leaves. They are cut when the pod is gone, or when
+/// the peer's certificate is revoked.
 struct Of {
     pod: Arc<Pod>,
     bond: Rc<Bond>,
@@ -99,7 +100,7 @@ impl Owner for Of {
 enum Way {
     /// To another pod of this node, for the resident that calls.
     Home(Arc<Pod>, Arc<Resident>, SocketAddr),
-    /// In plaintext, to whoever answered.
+    /// In plaintext, over this connection.
     Plain(TcpStream),
     /// Through a tunnel.
     Tunnel(Opened),
@@ -107,7 +108,7 @@ enum Way {
 
 /// Serves one connection.
 pub(crate) async fn serve(worker: &Worker, pod: &Arc<Pod>, tcp: TcpStream, client: SocketAddr) {
-    // Boxed: beginning takes several times what carrying does, and connections stay.
+    // Boxed: the start takes several times the memory of the relay, and connections stay open.
     let Some((way, record)) = Box::pin(begin(worker, pod, &tcp, client)).await else {
         return;
     };
@@ -219,7 +220,7 @@ async fn target(
         let named = match decide(view, source, to, draw) {
             Ok(Aim::At(target)) => return Ok(target),
             Ok(Aim::Named(named)) => named,
-            // Why the last name led nowhere says more than that nobody is left.
+            // The failure of the last name says more than that no endpoint is left.
             Err(refusal) => return Err(last.unwrap_or(refusal)),
         };
         // Boxed: few connections are for a name.
@@ -271,7 +272,7 @@ fn trouble(flags: &'static str, reason: impl Display) -> Trouble {
     }
 }
 
-/// A tunnel to whom it is for: its place on a connection, and its two directions.
+/// An open tunnel: its place on a connection, and its two directions.
 type Opened = (Lease, (RecvStream, SendStream));
 
 /// Builds the tunnel key: calling pod and identity, expected identities, address.
@@ -303,7 +304,7 @@ async fn open_tunnel(
     open(worker, pod, caller, whom, (&target.to, target)).await
 }
 
-/// A tunnel to what is called, by the proxy that is there.
+/// Opens a tunnel to the destination, by the proxy at its address.
 async fn open(
     worker: &Worker,
     pod: &Arc<Pod>,
@@ -316,16 +317,16 @@ async fn open(
         let lease = lease(worker, pod, caller.0.ip(), whom).await?;
         match ask(worker, &lease, called, caller, target).await {
             Ok(halves) => return Ok((lease, halves)),
-            // It had begun to leave when we asked, and nobody heard of it.
+            // The connection had begun to leave before this tunnel was asked for.
             Err(error) if first && error.is_unprocessed() => first = false,
             Err(error) => return Err(unopened(error)),
         }
     }
 }
 
-/// A tunnel inside another: the outer one is the gateway's of another network, which is asked for the service and leads on without
-/// reading. The inner one has a connection of its own, since each may lead to another pod, and whoever answers there must be one
-/// of those that are expected; the gateway's word counts for nothing.
+/// Opens a tunnel inside another. The outer tunnel ends at the gateway of another network, which forwards to the
+/// service without reading. The inner tunnel has a connection of its own, since each may lead to another pod. The
+/// peer of the inner connection must have one of the expected identities; the gateway cannot vouch for it.
 async fn open_far(
     worker: &Worker,
     pod: &Arc<Pod>,
@@ -387,7 +388,7 @@ async fn enter(
     Err(last)
 }
 
-/// A place on a connection to the proxy at this address, which is who it must be.
+/// Returns a place on a connection to the proxy at this address, which must have an expected identity.
 async fn lease(
     worker: &Worker,
     pod: &Arc<Pod>,
@@ -407,7 +408,7 @@ async fn lease(
     Box::pin(lease).await
 }
 
-/// Asks for a tunnel to whom is called.
+/// Asks the proxy for a tunnel to the destination.
 async fn ask(
     worker: &Worker,
     lease: &Lease,
@@ -428,7 +429,7 @@ fn unopened(error: Unopened) -> Trouble {
     }
 }
 
-/// A connection to the proxy at `to`, which is who it must be.
+/// Connects to the proxy at `to`, which must have an expected identity.
 async fn dial(
     worker: &Worker,
     pod: &Arc<Pod>,
@@ -473,7 +474,7 @@ async fn within(
     Ok(within.into())
 }
 
-/// Why a handshake came to nothing, with `whom`.
+/// Returns the failure of a handshake with `whom`.
 fn unsealed(error: &HandshakeError, whom: std::fmt::Arguments<'_>) -> Trouble {
     let flags = match error.is_for_revocation() {
         true => CERT_REVOKED,
@@ -509,7 +510,7 @@ mod tests {
     use super::*;
     use crate::inbound::{plaintext, tunnel, tunnels};
 
-    /// Bytes of what such a function makes of its arguments.
+    /// Bytes of the future that an async function returns.
     fn size<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }

@@ -62,7 +62,7 @@ impl Sockets {
     }
 }
 
-/// Starts the three servers; the sockets stay with whoever lends them.
+/// Starts the three servers; the lender keeps the sockets.
 pub(crate) fn start(told: &Rc<Told>, sockets: &Sockets) -> io::Result<Vec<AbortHandle>> {
     let listen = |socket: &TcpListener| -> io::Result<_> {
         tokio::net::TcpListener::from_std(socket.try_clone()?)

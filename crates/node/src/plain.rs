@@ -24,7 +24,7 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    /// Makes the socket what a relay needs.
+    /// Prepares the socket for a relay.
     pub(crate) fn prepare(tcp: &TcpStream) {
         // Nagle's algorithm would hold small answers back; where it cannot be switched off, they come late.
         let _ = tcp.set_nodelay(true);
@@ -55,7 +55,7 @@ impl Arrival<'_> {
     }
 }
 
-/// Calls an address that the pod's network reaches; none where nobody is there, which the caller was told.
+/// Connects to an address in the pod's network. Returns None after a failure, which it has logged already.
 pub(crate) async fn call<'a>(
     pod: &Pod,
     tcp: &TcpStream,
@@ -72,7 +72,7 @@ pub(crate) async fn call<'a>(
     }
 }
 
-/// Carries between two connections until either side ends, or `ended` is; `flags` says at its end what ended it.
+/// Relays between two connections until either side ends, or `ended` is ready; `flags` then names the cause.
 pub(crate) fn carry<C: Future<Output = ()>>(
     tcp: TcpStream,
     server: TcpStream,

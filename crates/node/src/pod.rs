@@ -1,5 +1,5 @@
-//! A pod of this node: where it is, who it is, and by which keys. Each identity has a store of its own, so that no
-//! connection can be made with another's; pods of one identity share it.
+//! A pod of this node: its network, identity and keys. Each identity has a store of its own, so that no connection
+//! can be made with another's; pods of one identity share it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -29,7 +29,7 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
     interval: Some(Duration::from_secs(15)),
 };
 
-/// Addresses that nobody has (RFC 5737, RFC 3849): to choose a way there tells which address is ours.
+/// Unused addresses (RFC 5737, RFC 3849). Choosing a route to them shows the pod's own address.
 const NOWHERE: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 
 /// State of a pod's life.
@@ -37,7 +37,7 @@ const NOWHERE: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 pub(crate) enum Life {
     /// It is served.
     Served,
-    /// It takes nothing new; what is open may end by itself.
+    /// It takes nothing new; open connections may end by themselves.
     Leaving,
     /// The proxy cuts connections that are still open.
     Gone,
@@ -51,7 +51,7 @@ pub(crate) struct Badge {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) news: watch::Receiver<Option<Arc<WorkloadCertificate>>>,
-    /// Dropped with the last pod: then nobody renews any more.
+    /// Dropped with the last pod, which ends the renewal.
     pub(crate) _renewal: Renewal,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Pod {
     pub(crate) life: watch::Sender<Life>,
     /// True if its applications are called from their clients' own addresses.
     pub(crate) keeps_source: bool,
-    /// Of our own pod, the ports of our pages: nothing else in our network is for those who call by tunnels.
+    /// Ports of the proxy's own pages, for its own pod: tunnels may reach nothing else in its network.
     pub(crate) pages: Option<Box<[u16]>>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Policy {
     rules: Vec<Vec<Vec<wire::Match>>>,
 }
 
-/// For whom it holds.
+/// Workloads for which the policy holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Scope {
     Everybody,
@@ -34,7 +34,7 @@ enum Scope {
 enum Action {
     Allow,
     Deny,
-    /// It cannot be read: whoever it holds for is closed.
+    /// The policy cannot be read: the workloads that it holds for are closed.
     Close,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Caller<'a> {
     pub(crate) destination: SocketAddr,
 }
 
-/// For whom a connection is judged.
+/// Workload whose connection is judged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Judged<'a> {
     /// The workload's namespace.
@@ -80,7 +80,7 @@ impl std::fmt::Display for Denial {
 }
 
 impl Policy {
-    /// Reads one; the error comes with what holds in its place: a policy that closes whomever it is for.
+    /// Decodes a policy. An error comes with the policy that holds in its place, which closes the same workloads.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, (Self, String)> {
         let closed = |scope| Self {
             scope,
@@ -237,7 +237,7 @@ fn is_empty(one: &wire::Match) -> bool {
 }
 
 fn is_matched(one: &wire::Match, caller: &Caller<'_>) -> bool {
-    /// Nobody wanted, or one of them; and none of the unwanted.
+    /// Returns true if the wanted ones are empty or one of them matches, and none of the unwanted ones matches.
     fn both<T>(wanted: &[T], unwanted: &[T], is: impl Fn(&T) -> bool) -> bool {
         (wanted.is_empty() || wanted.iter().any(&is)) && !unwanted.iter().any(is)
     }

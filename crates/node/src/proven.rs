@@ -49,7 +49,7 @@ impl Proven {
     }
 }
 
-/// A connection of ours to somebody who proved who it is, and the word that ends it.
+/// An outgoing connection to a verified peer, and the notification that ends it.
 #[derive(Debug)]
 pub(crate) struct Bond {
     proven: RefCell<Option<Proven>>,
@@ -68,7 +68,7 @@ impl Bond {
         self.broken.get()
     }
 
-    /// Ready when whoever it leads to is believed no longer.
+    /// Ready when the peer's certificate is revoked.
     pub(crate) async fn broken(&self) {
         while !self.broken.get() {
             self.word.notified().await;
@@ -96,7 +96,7 @@ impl Bonds {
         bond
     }
 
-    /// Ends those that lead to whoever is on these lists.
+    /// Ends the connections whose peers are on these lists.
     pub(crate) fn obey(&self, lists: &Revocations) {
         for bond in self.0.borrow().iter().filter_map(Weak::upgrade) {
             let proven = bond.proven.borrow();

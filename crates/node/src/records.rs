@@ -122,7 +122,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// It ends so: `received` from the client, `sent` to it. ztunnel's word for what went wrong is `flags`.
+    /// Closes the record: `received` from the client, `sent` to it. `flags` is ztunnel's word for the failure.
     pub(crate) fn close(
         mut self,
         flags: &'static str,

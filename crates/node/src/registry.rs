@@ -29,7 +29,7 @@ use view::{Catalogue, Population};
 /// Part of the mesh that the proxy subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Subscription {
-    /// Everything, as a ztunnel does: what is not told of is not there.
+    /// Everything, as a ztunnel does: a resource that was not received does not exist.
     All,
     /// Addresses and names, as connections and lookups need them. This requires a control plane that later announces
     /// a resource under a name that was absent when the proxy subscribed.
@@ -44,23 +44,24 @@ pub(crate) const MAX_FOLLOWED: usize = 8192;
 /// Waypoints followed at once, beyond which services behind others are refused.
 const MAX_WAYPOINTS: usize = 1024;
 
-/// Entrances of other networks followed at once, beyond which nobody is called through others.
+/// Entrances of other networks followed at once. Beyond them, endpoints behind further entrances are refused.
 const MAX_ENTRANCES: usize = 1024;
 
 /// Services followed at once that tunnels asked a waypoint of another program for by their names.
 const MAX_MEANT: usize = 256;
 
-/// A workload, and what the checked type leaves out.
+/// A workload, with fields that the checked type leaves out.
 #[derive(Debug)]
 pub(crate) struct Resident {
     pub(crate) workload: Workload,
     /// The policies that it names.
     pub(crate) policies: Vec<Arc<str>>,
-    /// Its addresses are its node's, and others have them, too: who is called by them is not it.
+    /// The workload's addresses are its node's, which others share: a connection to such an address is not for this
+    /// workload.
     on_host: bool,
 }
 
-/// A service, and what the checked type leaves out.
+/// A service, with fields that the checked type leaves out.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) service: Service,
@@ -105,7 +106,7 @@ pub(crate) struct Registry {
     /// Parts of the last view that still match `held`.
     catalogue: OnceLock<Arc<Catalogue>>,
     population: OnceLock<Arc<Population>>,
-    /// Names of what is there and cannot be understood, with its addresses.
+    /// Names of resources that exist and cannot be understood, with their addresses.
     obscure: HashMap<Arc<str>, Vec<IpAddr>>,
     policies: Policies,
     revocations: Option<Arc<Revocations>>,
@@ -116,7 +117,7 @@ pub(crate) struct Registry {
     missing: HashSet<ServiceKey>,
     /// Services that tunnels meant by their names, the first first.
     meant: VecDeque<ServiceKey>,
-    /// Entrances of other networks that were asked for, and those of them where nobody is.
+    /// Requested entrances of other networks, and those of them without a gateway.
     entrances: HashSet<Place>,
     empty: HashSet<Place>,
     /// Addresses that were asked for, the first first; and those of our own pods, which stay.
@@ -156,7 +157,7 @@ impl Registry {
         self.subscription == Subscription::All
     }
 
-    /// Somebody wants to know who is there.
+    /// Requests the workload or service at an address.
     pub(crate) fn ask(&mut self, address: IpAddr) -> Wish {
         let mut wish = Wish::default();
         let followed = |one: &Self| one.own.contains(&address) || one.asked.contains(&address);
@@ -174,7 +175,7 @@ impl Registry {
         wish
     }
 
-    /// Somebody wants to know who this waypoint is. Waypoints are few; those that were called once are followed.
+    /// Requests a waypoint. Waypoints are few; the proxy follows each one that was called once.
     pub(crate) fn ask_waypoint(&mut self, waypoint: &WaypointAddress) -> Wish {
         match waypoint {
             WaypointAddress::Address(address) => self.ask(*address),
@@ -190,7 +191,8 @@ impl Registry {
         }
     }
 
-    /// A tunnel asks for a service by its name. So may anybody with an identity of the mesh: of many the first is let go of.
+    /// Requests a service that a tunnel names. Any identity of the mesh may name one, so the oldest of too many is
+    /// dropped.
     pub(crate) fn ask_service(&mut self, key: &ServiceKey) -> Wish {
         let mut wish = Wish::default();
         if self.is_told_all() || self.named.contains(key) || self.meant.contains(key) {
@@ -208,7 +210,7 @@ impl Registry {
         wish
     }
 
-    /// Somebody wants to know who stands where another network is entered. Those that were gone through once are followed.
+    /// Requests the gateway at an entrance of another network. The proxy follows each entrance that was used once.
     pub(crate) fn ask_entrance(&mut self, entrance: &Entrance) -> Wish {
         let room = !self.is_told_all() && self.entrances.len() < MAX_ENTRANCES;
         let anew = room && self.entrances.insert(place_of(entrance));
@@ -218,7 +220,7 @@ impl Registry {
         }
     }
 
-    /// A pod looks a name up. Names are counted by who asks.
+    /// Requests a name that a pod looks up. The caller limits the number of names.
     pub(crate) fn search(&mut self, name: &Arc<str>) -> Wish {
         self.searches.begin(name);
         Wish {
@@ -279,7 +281,7 @@ impl Registry {
         }
     }
 
-    /// Takes a response; what cannot be used is named.
+    /// Applies a response; returns the resources that cannot be used.
     pub(crate) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
         match &*update.type_url {
             type_url::ADDRESS => self.addresses(update),
@@ -332,7 +334,7 @@ impl Registry {
                 Err(reason) => {
                     let name = Arc::clone(&resource.name);
                     if self.is_told_all() {
-                        // Nobody is called in plaintext who may have to be called otherwise.
+                        // A workload that may need a tunnel is never called in plaintext.
                         let at = addresses_in(&resource.body);
                         self.obscure.insert(Arc::clone(&name), at);
                     }
@@ -345,7 +347,7 @@ impl Registry {
         rejections
     }
 
-    /// Something of this kind is not what it was.
+    /// Drops the cached part of the view that this resource changes.
     fn made_anew(&mut self, body: &Body) {
         match body {
             Body::Workload(_) => drop(self.population.take()),
@@ -429,7 +431,7 @@ impl Registry {
     }
 }
 
-/// The addresses, on our network, of what cannot be used, as far as they can be read.
+/// Returns the addresses, on the proxy's own network, of a resource that cannot be used, as far as they can be read.
 fn addresses_in(body: &[u8]) -> Vec<IpAddr> {
     use proto::address::Type;
     let said = proto::Address::decode(body).ok();

@@ -19,7 +19,7 @@ pub(crate) const OWN_PORTS: [u16; 3] = [15001, 15006, PORT];
 /// Where to.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// The workload's address and port, or, of a stranger or of what stands behind a waypoint, what was called.
+    /// The workload's address and port. For an address outside the mesh or behind a waypoint, the called address.
     pub(crate) to: SocketAddr,
     /// Address of the waypoint whose proxy is called, if the proxy is not at the target's own address.
     pub(crate) waypoint: Option<IpAddr>,
@@ -33,7 +33,7 @@ pub(crate) struct Target {
     pub(crate) far: Option<Box<Far>>,
 }
 
-/// The way to another network: whoever is expected is behind its gateway.
+/// The way to another network: the expected peer is behind its gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Far {
     /// Gateways of that network: at least one, any of which may be called.
@@ -106,7 +106,7 @@ impl Named {
     }
 }
 
-/// By what an endpoint is drawn.
+/// Inputs of drawing an endpoint.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draw<'a> {
     /// In 0..1.
@@ -115,7 +115,7 @@ pub(crate) struct Draw<'a> {
     pub(crate) nowhere: &'a [Arc<str>],
 }
 
-/// Why nobody can be called.
+/// Reason why a connection has no target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     /// The service has no such port.
@@ -129,7 +129,7 @@ pub(crate) enum Refusal {
         "workload {0} is to be called in the mutual TLS of sidecars, which a node proxy does not speak"
     )]
     SidecarTls(Arc<str>),
-    /// Nobody is there who decides who may, and nobody goes past.
+    /// The waypoint that must authorize is absent, and must not be bypassed.
     #[error("{0} stands behind the waypoint {1}, of which nobody can be called")]
     NoWaypoint(String, String),
     /// It is elsewhere.
@@ -164,7 +164,8 @@ pub(crate) fn decide(
     let service = services.first().cloned();
     let target = match view.workload(to.ip()) {
         Some(resident) => match before(source, resident.workload.waypoint.as_ref()) {
-            // A service's own waypoint was looked at before; of a workload's only who calls it by its address.
+            // The service's own waypoint was checked before. A workload's waypoint counts only for connections to the
+            // workload's address.
             Some(waypoint) if service.is_none() => {
                 let whom = || format!("workload {}", resident.workload.uid);
                 through(view, source, to, (waypoint, None), draw, whom)?
@@ -225,8 +226,8 @@ fn endpoint(
     target.map(Aim::At)
 }
 
-/// Through the gateway of the network that a workload is on. Which of its like answers there is the gateway's choice, so any of
-/// those that the service is said to be may; where nobody says who that is, or who the gateway is, nobody is called.
+/// Returns a target through the gateway of a workload's network. The gateway chooses the endpoint, so any of the
+/// service's identities may answer. If the identities or the gateway are unknown, the connection is refused.
 fn far(
     view: &View,
     resident: &Arc<Resident>,
@@ -292,7 +293,7 @@ fn entrance(resident: &Resident) -> Option<&Entrance> {
         .ok()
 }
 
-/// The entrances of other networks of which it is to be known who stands there before a connection can be decided about.
+/// Returns the entrances of other networks whose gateways must be known before a connection can be decided.
 pub(crate) fn entrances(view: &View, source: &Resident, to: SocketAddr) -> Vec<Entrance> {
     if !view.knows_others() {
         return Vec::new();
@@ -339,7 +340,7 @@ pub(crate) fn waypoint<'a>(
     before(source, waypoint)
 }
 
-/// To the waypoint, which is told what was called.
+/// Returns a target at the waypoint, with the called address for the waypoint.
 fn through(
     view: &View,
     source: &Resident,

@@ -1,5 +1,5 @@
-//! Bytes between a TCP connection and a stream of HBONE, both ways, each at the pace of its receiver. A side that fails makes
-//! the other end in a reset, so that what was cut never looks finished.
+//! Relay between a TCP connection and a stream of HBONE, both ways, each at the pace of its receiver. A side that
+//! fails makes the other end in a reset, so that cut data never looks finished.
 
 use std::future::Future;
 use std::pin::Pin;

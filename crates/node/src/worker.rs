@@ -40,11 +40,11 @@ const MAX_PARKED: usize = 4096;
 /// By which of a pod's doors a connection came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// The pod's application called somebody (15001).
+    /// Outbound connection of the pod's application (15001).
     Outbound,
     /// Another proxy calls (15008).
     Tunnel,
-    /// Somebody calls in plaintext (15006).
+    /// Inbound connection in plaintext (15006).
     Plaintext,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Figures {
     pub(crate) refused: u64,
 }
 
-/// The way to ask the control plane who is where, and resolvers.
+/// Requests to the control plane and to resolvers.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     pub(crate) client: XdsClient,
@@ -104,7 +104,7 @@ impl Asker {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows what is wished for.
+    /// Applies changes of subscription.
     pub(crate) fn follow(&self, wish: Wish) {
         if let Some(name) = wish.unsubscribe {
             self.client.unsubscribe(type_url::ADDRESS, [name]);
@@ -138,7 +138,7 @@ struct Cut {
     flags: Cell<Option<&'static str>>,
 }
 
-/// A view that one worker holds: its connections share it without touching what other threads touch.
+/// A view that one worker holds: its connections share it without touching memory of other threads.
 pub(crate) struct Known(Arc<View>);
 
 impl Deref for Known {
@@ -175,7 +175,7 @@ pub(crate) enum Closed {
     /// By a policy.
     #[error("{0}")]
     Denied(Denial),
-    /// The control plane does not know the pod, or as somebody else.
+    /// The control plane does not know the pod, or knows it under another identity.
     #[error("the control plane does not know this pod at {0}")]
     Nobody(IpAddr),
     /// The caller's certificate is revoked.
@@ -228,7 +228,7 @@ pub(crate) fn judge(
         .map_err(Closed::Denied)
 }
 
-/// The pod's own workload, if the control plane means the same by it as whoever made its network.
+/// Returns the pod's own workload, if the control plane and the agent agree on its name and identity.
 pub(crate) fn own<'a>(view: &'a View, pod: &Pod, address: IpAddr) -> Option<&'a Arc<Resident>> {
     let identity = &pod.badge.identity;
     view.workload(address).filter(|resident| {
@@ -239,7 +239,7 @@ pub(crate) fn own<'a>(view: &'a View, pod: &Pod, address: IpAddr) -> Option<&'a 
     })
 }
 
-/// A place among those who wait.
+/// A place among the waiting connections.
 struct Parked<'a>(&'a Cell<usize>);
 
 impl<'a> Parked<'a> {
@@ -275,7 +275,7 @@ impl Watched<'_> {
         }
     }
 
-    /// ztunnel's word for what took its permission; `-` while it has it.
+    /// Returns ztunnel's word for the cut; `-` while the connection is allowed.
     pub(crate) fn flags(&self) -> &'static str {
         self.cut.flags.get().unwrap_or("-")
     }
@@ -469,7 +469,7 @@ impl Worker {
         })
     }
 
-    /// Obeys a newer view: from now on, and for what is open.
+    /// Applies a newer view, to new connections and to open ones.
     fn obey(&self, view: Arc<View>) {
         for (_, live) in self.live.borrow().iter() {
             let ends = (live.source, live.destination);
@@ -584,7 +584,7 @@ mod tests {
     use super::*;
     use crate::registry::tests::Said;
 
-    /// A worker whose control plane is what is published here.
+    /// Returns a worker whose views come from `changes`.
     fn worker(changes: watch::Receiver<Arc<View>>) -> Worker {
         let config = ClientConfig {
             addresses: Vec::new(),

@@ -1,5 +1,5 @@
-//! Which services were found for the names that pods look up. Each search is for one namespace, so that nobody hears of what
-//! only others may see.
+//! Services found for the names that pods look up. Each search is for one namespace, so that no pod learns of a
+//! service that only others may see.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use voile_model::ServiceKey;
 pub(crate) enum Sought {
     /// This service.
     Service(ServiceKey),
-    /// Nobody that the asker may see.
+    /// No service that the namespace may see.
     Nobody,
 }
 
@@ -42,7 +42,7 @@ impl Searches {
         self.asked.contains_key(name)
     }
 
-    /// Nobody was found.
+    /// Notes that no service was found.
     pub(super) fn vain(&mut self, name: &str) {
         let Some(slot) = self.asked.get_mut(name) else {
             return;
@@ -52,7 +52,7 @@ impl Searches {
         }
     }
 
-    /// This service came, under these names; what it answered before and is not among them leads elsewhere.
+    /// Notes that this service has these names. Earlier names that are not among them no longer lead to it.
     pub(super) fn found(&mut self, key: &ServiceKey, names: &[Arc<str>]) {
         let mut ours = HashSet::new();
         for name in names {
@@ -120,7 +120,7 @@ mod tests {
         searches.found(&key("blog"), &both[1..]);
         assert_eq!(found(&searches, &shop), "shop");
         assert_eq!(found(&searches, &blog), "blog");
-        // The first answers to nothing any more: who asks waits for the next word.
+        // The first has no name any more: a lookup waits for the next response.
         searches.found(&key("shop"), &[]);
         assert_eq!(found(&searches, &shop), "unsaid");
         assert_eq!(found(&searches, &blog), "blog");

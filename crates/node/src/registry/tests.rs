@@ -75,7 +75,7 @@ fn address(name: &str, body: proto::address::Type) -> Resource {
     resource(name, type_url::ADDRESS, message.encode_to_vec())
 }
 
-/// A response that tells of these to whoever asked for everything.
+/// Returns a response with these workloads for a subscription to everything.
 pub(crate) fn told(workloads: Vec<proto::Workload>) -> Update {
     let mut wanted = Subscriptions::new(Node::default());
     wanted.change(type_url::ADDRESS, ["*".into()], []);
@@ -173,7 +173,7 @@ fn an_answer_by_any_name_is_an_answer_and_so_is_nobody() {
         "one workload, once"
     );
     assert!(view.workload(pod(9)).is_none());
-    // Somebody moved in; and somebody left.
+    // One workload is added, another removed.
     said.addresses(
         vec![(
             "Kubernetes//Pod/shop/two",
@@ -417,7 +417,7 @@ fn who_is_told_all_knows_without_a_question_and_nothing_before_all_was_told() {
     assert!(view.knows_service(&key("shop/other.shop.svc.cluster.local")));
     assert!(view.knows_entrance(&entrance));
 
-    // Somebody moves in, whom nobody asked for; and goes.
+    // A workload that was not requested is added, and removed.
     let body = proto::address::Type::Workload(workload("two", 9));
     said.addresses(vec![("Kubernetes//Pod/shop/two", &[], body)], &[]);
     let view = said.registry.view();

@@ -22,13 +22,13 @@ pub(crate) struct View {
     pub(super) whole: bool,
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) population: Arc<Population>,
-    /// Addresses where nobody is.
+    /// Addresses without a workload or service.
     pub(super) absent: HashSet<IpAddr>,
     /// Services that are not there.
     pub(super) missing: HashSet<ServiceKey>,
-    /// Places on other networks where nobody is.
+    /// Entrances of other networks without a gateway.
     pub(super) empty: HashSet<Place>,
-    /// Addresses of those of whom nothing can be understood.
+    /// Addresses of resources that cannot be understood.
     pub(super) obscure: HashSet<IpAddr>,
     pub(crate) policies: Policies,
     /// Certificates that are taken back.

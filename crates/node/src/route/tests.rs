@@ -78,7 +78,7 @@ fn a_services_endpoint_is_called_through_a_tunnel_to_its_own_port() {
     let target = called(&view, ([10, 244, 0, 3], 9999), 0.0).expect("somebody");
     assert_eq!(target.to, ([10, 244, 0, 3], 9999).into());
     assert!(target.expected.is_some() && target.service.is_none());
-    // Nobody of the mesh.
+    // An address outside the mesh.
     let target = called(&view, ([192, 0, 2, 1], 15008), 0.0).expect("passed on");
     assert!(target.expected.is_none() && target.resident.is_none());
 }
@@ -323,7 +323,7 @@ fn a_waypoint_that_calls_who_stands_behind_it_does_not_call_itself() {
                 panic!("{what}: {to}");
             };
             is_called(what, &target, 3, to);
-            // Another pod is it where it is meant by its service, and nobody where it is meant by an address.
+            // By the service's name, another pod is the waypoint; by an address, none is.
             let Ok(Aim::At(target)) = aimed(&view, 8, to, draw) else {
                 panic!("{what}: {to}");
             };
@@ -543,7 +543,7 @@ fn gates(far: &Far) -> Vec<String> {
         .collect()
 }
 
-/// Somebody there, with an address that ours have, too.
+/// A workload there, with an address that exists here, too.
 fn eastern() -> proto::Workload {
     proto::Workload {
         network: "east".to_owned(),
@@ -581,7 +581,7 @@ fn a_workload_of_another_network_is_called_through_its_gateway_by_the_services_n
         let far = target.far.expect("another network");
         assert_eq!(gates(&far), ["192.0.2.9:15008 as gate"]);
         assert_eq!(far.called, "web.shop.svc.cluster.local:80");
-        // Its address is nobody's of our network.
+        // Its address is unused on this network.
         let target = called(&view, ([10, 244, 0, 3], 8080), 0.5).expect("passed on");
         assert!(target.resident.is_none() && target.far.is_none());
     }
