@@ -1,9 +1,9 @@
-//! Which address belongs to whom in one mesh.
+//! Addresses of one mesh, and their owners.
 //!
-//! On loopback a mesh owns one block 127.S.0.0/16. Pods take its low part, and every (pod, service) pair one address of
-//! the rest, so that a service can be reached on its own port. In namespaces pods take 10.244.0.0/16, and every service
-//! has one virtual address in 10.96.0.0/16, the same for all. An address stays with its owner over edits, and one that
-//! was given up is reused last: a client may still hold it in a pool.
+//! On loopback a mesh owns one block 127.S.0.0/16. Pods take its low part. Every (pod, service) pair takes one
+//! address of the rest, so that a service can be reached on its own port. In namespaces pods take 10.244.0.0/16, and
+//! every service has one virtual address in 10.96.0.0/16, the same for all. An address stays with its owner over
+//! edits, and one that was given up is reused last: a client may still hold it in a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -77,7 +77,7 @@ pub fn beside(address: Ipv4Addr) -> Ipv6Addr {
     )
 }
 
-/// The addresses of one mesh: who holds which.
+/// The addresses of one mesh, by owner.
 #[derive(Debug, Clone)]
 pub struct Addresses {
     layout: Layout,
@@ -120,13 +120,13 @@ impl Addresses {
             })
     }
 
-    /// Gives up what belongs to no one of `pods`, and every pair that was not asked for since `begin`.
+    /// Gives up the addresses of pods and pairs that were not requested since `begin`.
     pub fn finish(&mut self) {
         self.pods.finish();
         self.listeners.finish();
     }
 
-    /// Begins a new expansion: whatever is not asked for again until [`Self::finish`] is given up there.
+    /// Begins a new expansion: addresses that are not requested again until [`Self::finish`] are given up there.
     pub fn begin(&mut self) {
         self.pods.asked.clear();
         self.listeners.asked.clear();

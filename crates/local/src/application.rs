@@ -1,4 +1,4 @@
-//! The command lines of a mesh: what is started for a container, a sidecar and the control plane.
+//! Command lines of a mesh: for containers, sidecars and the control plane.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::rollout::COMPLETION_INDEX;
 use crate::run_folder::RunFolder;
 use crate::variables::{expand, of_services};
 
-/// Istio's ports of a sidecar. Every pod has an address of its own, so nobody need move them.
+/// Istio's ports of a sidecar. Every pod has an address of its own, so the ports never need to move.
 pub const ADMIN_PORT: u16 = 15000;
 /// Port of a sidecar's metrics.
 pub const METRICS_PORT: u16 = 15020;

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 
-/// Second octets that a mesh may own. 127.0 is everybody's, and 127.255 holds the broadcast address.
+/// Second octets that a mesh may own. 127.0 is in general use, and 127.255 holds the broadcast address.
 const OCTETS: std::ops::RangeInclusive<u8> = 1..=254;
 /// The control plane's ports are 127.0.0.1:(BASE + 10 × S + last digit of Istio's port); below Linux's ephemeral ports.
 const CONTROL_PORT_BASE: u16 = 21_000;

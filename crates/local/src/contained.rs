@@ -45,7 +45,8 @@ pub(crate) fn confinement(
     Ok(confinement)
 }
 
-/// The pod's user on the host: never one that the pod names, who may be a person's, a service's or another pod's.
+/// Returns the pod's user on the host. It is never the user that the pod names: that may be a person's, a service's
+/// or another pod's.
 fn user(pod: &PodPlan) -> Option<User> {
     let [_, _, high, low] = pod.address.octets();
     let number = u32::from(u16::from_be_bytes([high, low])) % USERS;

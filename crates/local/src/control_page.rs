@@ -26,7 +26,7 @@ pub struct ControlPage {
     refusals: Vec<String>,
     /// Problems that keep configuration out of force, in words.
     problems: Vec<String>,
-    /// Why its state folder is not what it was.
+    /// Reason why its state folder was lost.
     state_lost: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl ControlPage {
     }
 }
 
-/// `namespace/name` of the pod in what a proxy calls itself: `sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN`.
+/// Returns `namespace/name` of the pod in a proxy's node id: `sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN`.
 fn name_of(node: &Value) -> Option<String> {
     let (name, namespace) = node.as_str()?.split('~').nth(2)?.rsplit_once('.')?;
     Some(format!("{namespace}/{name}"))

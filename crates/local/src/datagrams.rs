@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Clients that one port has at once, of a descriptor each; what further ones send is dropped, and it is said.
+/// Clients of one port at once, of a descriptor each. Datagrams of further clients are dropped, and a log line says
+/// so.
 const MAX_CLIENTS: usize = 1024;
 
 /// Silence of its pod after which a client is forgotten: longer than a gateway keeps a connection of HTTP/3 that says nothing (300 s).
@@ -30,7 +31,7 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Relays what comes to `socket`. Runs on `runtime`.
+    /// Relays the datagrams of `socket`. Runs on `runtime`.
     pub(crate) fn start(
         runtime: &tokio::runtime::Handle,
         socket: std::net::UdpSocket,
@@ -161,7 +162,7 @@ impl Relay {
 /// Passes a pod's answers on until it says nothing any more.
 async fn answer(from: &UdpSocket, to: &UdpSocket, client: SocketAddr) {
     let mut buffer = vec![0; MAX_DATAGRAM];
-    // An error says that nobody listens there.
+    // An error means that the pod's port has no listener.
     while let Ok(Ok(length)) = timeout(SILENCE, from.recv(&mut buffer)).await {
         let _ = to.send_to(&buffer[..length], client).await;
     }
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(heard(&first).0, "three");
         relay.set_targets(vec![at(&second)]);
         drop(first);
-        // That its pod has gone is known by what it sends.
+        // The relay notices a pod's end by the next datagram.
         let moment = Some(Duration::from_millis(50));
         second.set_read_timeout(moment).expect("patience");
         let began = std::time::Instant::now();

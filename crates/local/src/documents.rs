@@ -21,8 +21,9 @@ use crate::node;
 /// Says which of the user's resources a generated one stands for.
 const GENERATED_FROM: &str = "voile.dev/generated-from";
 
-/// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic; those in `over` are done. Those
-/// that are `going` take none, and are there: what they have begun is judged by what is known of them.
+/// Renders the documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic; those in `over`
+/// are done. Pods in `going` take no traffic and are still present, since policies for their open connections need
+/// them.
 pub fn render(
     plan: &Plan,
     layout: Layout,
@@ -47,7 +48,7 @@ pub fn render(
         } else {
             "Pending"
         };
-        // Gateways say what a gateway takes, and Sidecars nothing.
+        // A gateway's listeners come from Gateways, not from Sidecars.
         let said = pod.sidecar.as_ref().filter(|_| !pod.template.is_gateway());
         let sidecar = said.and_then(|plan| match layout {
             Layout::Loopback(_) => Some(sidecar(pod, plan, listeners(pod))),
@@ -96,7 +97,7 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Va
         json!(template.has_sidecar.to_string()),
     );
     if pod.sidecar.is_some() && layout == Layout::Namespaces {
-        // Its sidecar takes tunnels: who has none calls it by them.
+        // Its sidecar takes tunnels, for callers without a sidecar.
         labels.insert("networking.istio.io/tunnel".to_owned(), json!("http"));
     }
     let mut annotations: serde_json::Map<String, Value> = template
@@ -106,7 +107,7 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout, by_node: bool) -> Va
         .map(|(key, value)| (key.to_string(), json!(&**value)))
         .collect();
     if template.ambient {
-        // Without a node proxy, who believed the label would wait at a port where nobody listens.
+        // Without a node proxy, a client that trusts the label would call a port without a listener.
         let redirection = if by_node { "enabled" } else { "disabled" };
         let done = "ambient.istio.io/redirection".to_owned();
         annotations.insert(done, json!(redirection));
@@ -190,7 +191,7 @@ fn listeners(pod: &PodPlan) -> Vec<Value> {
         .collect()
 }
 
-/// In namespaces: what the user's Sidecar bounds.
+/// In namespaces: the limits of the user's Sidecar.
 fn bounds(plan: &SidecarPlan) -> Vec<Value> {
     plan.bounds.iter().map(kept_egress).collect()
 }

@@ -1,11 +1,11 @@
-//! The way out of a mesh in namespaces, where it was asked for (`--egress host`): what pods send to addresses outside is
-//! redirected to us, in the mesh's own namespace, and goes on by sockets of the host's network.
+//! The way out of a mesh in namespaces, if the user asked for it (`--egress host`). Connections of pods to addresses
+//! outside are redirected to this process, in the mesh's own namespace. They go on by sockets of the host's network.
 //!
 //! ```text
 //! pod ── default route ──▶ bridge ── redirected ──▶ here ── a socket that the outside made ──▶ the world
 //! ```
-//! The host gets no rule, no device and no address; what it sees are connections of the user who runs `voile up`. TCP, and
-//! questions to name servers.
+//! The host gets no rule, no device and no address; it sees connections of the user who runs `voile up`. TCP, and DNS
+//! queries to name servers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdUdpSocket};
@@ -31,7 +31,7 @@ const MAX_CONNECTIONS: u64 = 4096;
 /// Divisor of the descriptor limit: a quarter of the descriptors may serve these connections, which take two each. The
 /// rest starts pods and serves relays.
 const DESCRIPTOR_SHARE: u64 = 4;
-/// Questions to the host's name server at once; more are dropped, and asked again by who asks.
+/// Queries to the host's name server at once; more are dropped, and the client repeats them.
 const MAX_QUESTIONS: usize = 256;
 /// Timeout of a name server: longer than its clients wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ impl Gate {
         }
     }
 
-    /// Carries what is redirected to `listener` to where it was going, or all of it to `resolver`.
+    /// Carries connections of `listener` to their original destinations, or all of them to `resolver`.
     pub(crate) fn carry(
         &self,
         listener: std::net::TcpListener,
@@ -169,7 +169,7 @@ impl Gate {
         let mut buffer = vec![0; MAX_MESSAGE];
         loop {
             while asked.try_join_next().is_some() {}
-            // An error tells of an earlier answer that nobody took.
+            // An error reports an earlier answer that did not arrive.
             let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
                 continue;
             };

@@ -1,5 +1,6 @@
-//! From a folder's mesh to what runs on this machine: controllers times replicas become pods with addresses, and every
-//! pod learns where its sidecar listens for each service it may see. Pure: the same folder makes the same plan.
+//! Expansion of a folder's mesh into processes on this machine. Controllers times replicas become pods with
+//! addresses, and every pod learns its sidecar's address for each service it may see. Pure: the same folder makes the
+//! same plan.
 
 mod captured;
 mod problems;
@@ -29,7 +30,7 @@ use problems::{check, no_ingress};
 /// Marks one pod among the replicas of a Deployment, so that a Sidecar can be meant for it alone.
 pub const POD_LABEL: &str = voile_model::mesh::POD_LABEL;
 
-/// What runs.
+/// Pods and publications that run.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
     /// Every pod, in order of names.
@@ -59,7 +60,7 @@ pub struct PodPlan {
     pub template: PodTemplate,
     /// The services it sees, each on an address of its own; none of a gateway's.
     pub services: Vec<ServiceView>,
-    /// The hostname of each of `services`, and what it speaks; of a gateway, the services that it calls.
+    /// Services that the pod reaches, by hostname and protocol; of a gateway, the services that it calls.
     pub reach: Vec<Arc<Service>>,
     /// Names of the services it stands behind.
     pub behind: Vec<Arc<str>>,
@@ -89,7 +90,7 @@ pub struct SidecarPlan {
     pub ingress: Vec<IngressListener>,
     /// Its outbound listeners that name their own address.
     pub egress: Vec<EgressListener>,
-    /// The others, which bound what is seen.
+    /// The other listeners, which limit the visible services.
     pub bounds: Vec<EgressListener>,
     /// In namespaces: whether the user's names no outbound listener, so that everything is seen.
     pub unbounded: bool,
@@ -241,7 +242,7 @@ fn candidates<'a>(
     found
 }
 
-/// With what the mesh says of Pods that say nothing themselves.
+/// Returns the template with the mesh's defaults for settings that it lacks.
 fn settled(mesh: &Mesh, template: &PodTemplate) -> PodTemplate {
     let mut template = template.clone();
     let keeps_source = &mut template.capture.keeps_source;
@@ -309,7 +310,8 @@ fn pod(
     })
 }
 
-/// A pod that is nothing but a proxy, which listens where Gateways say, and calls what VirtualServices lead to from there.
+/// Returns the plan of a gateway: a pod that is nothing but a proxy. It listens on the ports of Gateways, and calls
+/// the destinations of their VirtualServices.
 fn gateway(
     mesh: &Mesh,
     candidate: Candidate<'_>,
@@ -464,7 +466,8 @@ fn view(service: &Service, address: Ipv4Addr) -> ServiceView {
     }
 }
 
-/// An egress listener that says its own address and port is the user's to choose; any other only bounds what is seen.
+/// Returns true for an egress listener with its own address and port, which are the user's choice. Any other listener
+/// only limits the visible services.
 fn keeps_address(listener: &EgressListener) -> bool {
     listener.port.is_some() && listener.bind.is_some()
 }

@@ -8,7 +8,8 @@
 //!                     observer (readiness, metrics) ──▶ scrape ──▶ view
 //!                     probing (a container's probes)
 //! ```
-//! The expansion, the documents, the variables, the figures and the view are pure; only the runner's modules touch the world.
+//! The expansion, the documents, the variables, the figures and the view are pure; only the runner's modules touch
+//! the world.
 
 pub mod addresses;
 pub mod application;

@@ -1,6 +1,7 @@
-//! The agent of a mesh with a node proxy: tells it of the pods and their networks, as Istio's CNI agent does on a Kubernetes node,
-//! by the same protocol. While one proxy takes over from another there are two: of new pods the latest alone is told, since two
-//! cannot listen in one; of those that go, both. When the latest ends, the one before it is told what it missed.
+//! Agent of a mesh with a node proxy. It reports the pods and their networks, as Istio's CNI agent does on a
+//! Kubernetes node, by the same protocol. During a handover there are two proxies. Only the latest hears of new pods,
+//! since two cannot listen in one; both hear of removed pods. When the latest ends, the one before it hears of the
+//! pods that it missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,7 +26,7 @@ const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 /// Pods as the node proxy sees them, by uid: name and network. A pod that is started anew counts as another pod.
 type Pods = BTreeMap<String, (Who, Namespace)>;
 
-/// The proxies that are talked with, by the order in which they came, and what each has said that it serves.
+/// Connected proxies, in the order in which they came, and the pods that each confirmed.
 type Talks = BTreeMap<u64, BTreeSet<String>>;
 
 /// See the module. It ends with its runtime.
@@ -156,7 +157,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Notes what this proxy serves.
+    /// Changes the pods that this proxy has confirmed.
     fn note(&self, change: impl FnOnce(&mut BTreeSet<String>)) {
         self.talks.send_modify(|talks| {
             if let Some(served) = talks.get_mut(&self.number) {

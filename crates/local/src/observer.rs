@@ -1,5 +1,5 @@
-//! A thread that asks the pods how they are: sidecars for readiness and metrics, applications whether they listen. Apart
-//! from the main loop, so that one that hangs delays nobody's restart.
+//! Observer thread: asks sidecars for readiness and metrics, and checks that applications listen. It is separate from
+//! the main loop, so that a pod that hangs delays no restart.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,9 +16,9 @@ use crate::application::{METRICS_PORT, READINESS_PORT};
 use crate::control_page::{ControlPage, ControlPages};
 use crate::scrape::{Counters, parse};
 
-/// Between two rounds when everybody is ready.
+/// Pause between two rounds when all are ready.
 const CALM: Duration = Duration::from_secs(1);
-/// Between two rounds when somebody is waited for.
+/// Pause between two rounds when some pod is not ready.
 const EAGER: Duration = Duration::from_millis(50);
 /// Between two scrapes of one sidecar.
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
@@ -138,7 +138,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks everybody once, without holding the lock while asking; says whether all are ready.
+/// Asks all pods once, without holding the lock; returns true if all are ready.
 fn round(shared: &Mutex<Shared>) -> bool {
     let (targets, controls) = {
         let shared = lock(shared);
@@ -149,7 +149,7 @@ fn round(shared: &Mutex<Shared>) -> bool {
     let ready = controls.iter().filter(is_ready).count();
     lock(shared).controls_ready = ready;
     for (place, address) in controls.iter().enumerate() {
-        // One that does not answer has said what it said.
+        // Without an answer, the last page stays.
         if let Ok((200, page)) = http_get(*address, "/debug/status")
             && let Some(page) = ControlPage::parse(&page, Instant::now())
         {

@@ -66,7 +66,7 @@ pub struct PodNetwork {
     namespace: Namespace,
     tool: Tool,
     v6: bool,
-    /// By a sidecar or by the node proxy; then nobody else turns virtual addresses.
+    /// True if a sidecar or the node proxy captures connections; the rules then redirect no virtual addresses.
     captured: bool,
     services: Vec<VirtualAddress>,
 }
@@ -114,7 +114,7 @@ impl MeshNetwork {
         })
     }
 
-    /// By what traffic is redirected.
+    /// Returns the name of the tool that redirects traffic.
     pub fn tool(&self) -> &'static str {
         self.tool.name()
     }
@@ -221,7 +221,7 @@ impl PodNetwork {
     /// resolv.conf.
     pub fn application_place(&self, resolver: Option<&Path>) -> io::Result<Place> {
         let place = Place::new(self.namespace.clone(), Privileges::Application);
-        // Nothing can be shown in place of what is not there; then the C library asks 127.0.0.1, in vain as before.
+        // A file that does not exist cannot be replaced; the C library then asks 127.0.0.1, in vain as before.
         match resolver.filter(|_| Path::new(RESOLV_CONF).exists()) {
             Some(resolver) => place.file(resolver, Path::new(RESOLV_CONF)),
             None => Ok(place),

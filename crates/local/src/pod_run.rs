@@ -19,7 +19,8 @@ const NEWS: Duration = Duration::from_millis(700);
 const LONGEST_NEWS: Duration = Duration::from_secs(10);
 /// Time that a sidecar gets to drain: its own drain timeout and a little.
 const SIDECAR_GRACE: Duration = Duration::from_secs(7);
-/// No application gets longer to stop, whatever `terminationGracePeriodSeconds` says: somebody waits at a terminal.
+/// Longest time that an application gets to stop, whatever `terminationGracePeriodSeconds` says: the user waits at a
+/// terminal.
 const LONGEST_GRACE: Duration = Duration::from_secs(5);
 
 /// A pod that runs or is about to.
@@ -37,7 +38,7 @@ pub struct PodRun {
     network: Option<PodNetwork>,
     apps_started: bool,
     generation: u32,
-    /// Nobody serves it yet who should: its applications wait.
+    /// True while no proxy serves the pod that should: its applications wait.
     unserved: bool,
     /// Its applications have ended for good.
     over: bool,
@@ -65,7 +66,7 @@ impl PodRun {
         }
     }
 
-    /// Looks after its processes; returns what people should know.
+    /// Looks after its processes; returns messages for the user.
     pub fn tick(&mut self, now: Instant, seen: &Observation) -> Vec<String> {
         let mut said: Vec<String> = self
             .sidecar
@@ -115,7 +116,7 @@ impl PodRun {
         self.over
     }
 
-    /// The plan has changed in what does not concern its processes.
+    /// Takes a plan whose changes do not affect the pod's processes.
     pub fn go_on_as(&mut self, plan: PodPlan) {
         if self.plan.endpoints != plan.endpoints {
             self.generation += 1;
@@ -136,7 +137,7 @@ impl PodRun {
         self.network.as_ref().map(PodNetwork::namespace)
     }
 
-    /// Turns its virtual addresses to the pods that are ready; returns what people should know.
+    /// Updates the endpoints of its virtual addresses to the ready pods; returns messages for the user.
     pub fn follow(
         &mut self,
         mesh: &Mesh,
@@ -266,7 +267,7 @@ impl Leaving {
         self.stage == Stage::News && now >= self.until
     }
 
-    /// Goes on, once everybody is `told`; true when nothing of it runs any more.
+    /// Goes to the next stage, once all clients are `told`; true when all its processes have ended.
     pub fn tick(&mut self, now: Instant, told: bool) -> bool {
         let over = now >= self.until;
         match self.stage {

@@ -1,6 +1,6 @@
-//! The kubelet's part for one container: its probes are asked in their time, and their answers decide whether it has
-//! started, takes traffic, or is to be restarted. Each probe has a thread that only asks, so that one that hangs delays
-//! nobody; all decisions are made by the main loop, in [`Probing::tick`].
+//! Probes of one container, as the kubelet runs them. Their answers decide whether it has started, takes traffic, or
+//! is to be restarted. Each probe has a thread that only asks, so that one that hangs delays no other. The main loop
+//! makes all decisions, in [`Probing::tick`].
 
 mod ask;
 mod course;
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub restart: Option<Option<Duration>>,
 }
 
-/// One probe: when it is asked and what has come of it, and who asks.
+/// One probe: its schedule, its verdict and its thread.
 #[derive(Debug)]
 struct Inquiry {
     course: Course,
@@ -86,7 +86,7 @@ impl Probing {
         }
     }
 
-    /// The plan has changed in what does not concern the container itself, such as where callers reach it.
+    /// Takes a plan whose changes do not affect the container itself, such as the address for callers.
     pub fn follow(&mut self, plan: &PodPlan) {
         for inquiry in self.all() {
             inquiry.ask.follow(plan);
@@ -103,12 +103,13 @@ impl Probing {
         startup.iter_mut().chain(readiness).chain(liveness)
     }
 
-    /// Returns true if a readiness probe decides who takes traffic.
+    /// Returns true if a readiness probe decides on traffic.
     pub fn decides(&self) -> bool {
         self.readiness.is_some()
     }
 
-    /// Asks who is due and hears what was answered. `life` is the container's present run, unless it is being ended.
+    /// Starts the probes that are due and takes answers. `life` is the container's present run, unless it is being
+    /// ended.
     pub fn tick(&mut self, now: Instant, life: Option<Life>) -> Outcome {
         let mut outcome = self.decide(now, life);
         if outcome.said.is_none() {

@@ -12,7 +12,8 @@ use voile_host::confinement::Confinement;
 use voile_host::place::Place;
 use voile_model::mesh::Restart;
 
-/// The first restart is at once; the pause before the second. Kubernetes begins with 10 s, which is long for who edits and looks.
+/// Pause before the second restart; the first is at once. Kubernetes begins with 10 s, which is long for a user who
+/// edits and looks.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// No pause is longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -138,7 +139,7 @@ pub struct Process {
     start_at: Instant,
     /// Number of restarts.
     pub restarts: u32,
-    /// When what is left of it is killed, because it is to begin anew.
+    /// Time at which its remaining processes are killed for a new start.
     kill_at: Option<Instant>,
     /// It is to end for good.
     over: bool,
@@ -179,7 +180,7 @@ impl Process {
         self.child.is_some()
     }
 
-    /// Looks after it: starts it when it is time, notices its end. Returns what people should know.
+    /// Looks after it: starts it when it is time, notices its end. Returns a message for the user.
     pub fn tick(&mut self, now: Instant) -> Option<String> {
         if self.finished.is_some() {
             return None;

@@ -72,7 +72,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Relays what comes to `listener`; to pods, it calls from `source` if there is one. Runs on `runtime`.
+    /// Relays the connections of `listener`; to pods, it connects from `source` if there is one. Runs on `runtime`.
     pub fn start(
         runtime: &tokio::runtime::Handle,
         listener: std::net::TcpListener,

@@ -173,7 +173,8 @@ impl Roster {
         self.groups.values().all(Group::is_settled)
     }
 
-    /// A controller whose pods come in order and are not all there yet: nobody is ready before they are.
+    /// Returns a controller whose pods come in order and are not all there yet. The mesh is not ready before they
+    /// are.
     pub fn comes_in_order(&self) -> Option<&ResourceName> {
         let coming = |group: &&Group| match group.wanted.strategy {
             Strategy::Numbered(numbering) => {
@@ -416,7 +417,7 @@ spec:
         shown.join(" ")
     }
 
-    /// From `replicas` old pods on, what is there after each word about the world.
+    /// Checks the pods after each state of the world, from `replicas` old pods on.
     fn check(replicas: u32, strategy: &str, twice: bool, steps: &[(&str, &[u32], &str)]) {
         let mut roster = Roster::default();
         roster.want(&mesh(replicas, "old", strategy));
@@ -575,7 +576,7 @@ spec:
         mesh
     }
 
-    /// Nothing at first; then after each word about the world what is there.
+    /// Checks the pods after each state of the world, from none on.
     fn check_numbered(roster: &mut Roster, mesh: &Mesh, steps: &[(&str, &[u32], &str)]) {
         roster.want(mesh);
         for (number, (pods, leaving, expected)) in steps.iter().enumerate() {

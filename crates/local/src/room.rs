@@ -20,7 +20,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for so many connections of `what`.
+    /// Creates room for `limit` connections of `what`.
     pub(crate) fn new(what: &str, limit: usize) -> Self {
         Self {
             what: what.into(),
@@ -35,7 +35,7 @@ impl Room {
         &self.what
     }
 
-    /// A place, as soon as there is one; it is free again when it is dropped. None when nobody gives places any more.
+    /// Waits for a free place, which is free again when it is dropped. Returns None when places are no longer given.
     pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(place) = Arc::clone(&self.free).try_acquire_owned() {
             return Some(place);

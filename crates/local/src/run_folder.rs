@@ -1,6 +1,8 @@
-//! The run's own folder: generated configuration, tokens, logs. Only its owner may look in; it goes when the run goes.
+//! The run's own folder: generated configuration, tokens, logs. Only its owner may look in; it goes when the run
+//! goes.
 //!
-//! A run that was killed cannot clean up. Its folder is recognised by a lock nobody holds any more, and the next run sweeps it.
+//! A run that was killed cannot clean up. The next run recognises its folder by a lock that no process holds any
+//! more, and sweeps it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -15,7 +17,8 @@ const NAMES_TRIED: u32 = 100;
 const LOCK_FILE: &str = "lock";
 /// The folder of the sidecars' handover sockets; short, as their paths are bounded.
 const HANDOVER: &str = "h";
-/// Longest path of a socket, in bytes: the kernel's 107, less what a proxy appends until the new socket replaces the old.
+/// Longest path of a socket, in bytes: the kernel's 107, less the suffix that a proxy appends until the new socket
+/// replaces the old.
 const MAX_SOCKET_PATH: usize = 90;
 
 /// The folder of one run; dropping it removes it.
@@ -26,7 +29,7 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes one below `parent` (mode 0700), after sweeping what killed runs left there.
+    /// Makes a folder below `parent` (mode 0700), after sweeping the folders of killed runs.
     pub fn make(parent: &Path) -> io::Result<Self> {
         let user = rustix::process::geteuid().as_raw();
         let prefix = format!("voile-up-{user}-");
@@ -64,7 +67,7 @@ impl RunFolder {
         &self.path
     }
 
-    /// A folder that is and stays empty, and that everybody may read.
+    /// A folder that is and stays empty, and that all users may read.
     pub fn empty(&self) -> PathBuf {
         self.path.join("empty")
     }
@@ -110,7 +113,7 @@ impl RunFolder {
         self.replace_with_mode(path, text, 0o600)
     }
 
-    /// The same, for what an application may read whoever it runs as.
+    /// The same, for a file that an application may read under any user.
     pub fn replace_readable(&self, path: &Path, text: &str) -> io::Result<()> {
         self.replace_with_mode(path, text, 0o644)
     }
@@ -159,7 +162,7 @@ fn sweep(parent: &Path, prefix: &str, user: u32) {
     };
     for entry in entries.flatten() {
         let named = entry.file_name().to_string_lossy().starts_with(prefix);
-        // Not following links, so that nobody can point us at a folder that is not ours.
+        // Links are not followed, so that no other user can lead the sweep to a folder that is not its own.
         let ours = entry
             .metadata()
             .is_ok_and(|m| m.is_dir() && m.uid() == user);

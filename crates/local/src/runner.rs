@@ -55,7 +55,7 @@ use display::Shown;
 const STEP: Duration = Duration::from_millis(50);
 /// Default validity of a token.
 pub const TOKEN_TTL: Duration = Duration::from_secs(3600);
-/// Between two attempts at what the machine refused, such as to write a file.
+/// Pause between two attempts of an action that failed, such as writing a file.
 const RETRY: Duration = Duration::from_secs(1);
 /// Sidecars that are replaced at a time: each new one costs a moment of a core.
 const REPLACED_AT_A_TIME: usize = 2;
@@ -92,7 +92,8 @@ pub struct Options {
     pub egress: bool,
     /// Proxies that serve the pods.
     pub dataplane: Dataplane,
-    /// Nobody has said so: a node proxy is added where the folder has ambient pods and namespaces can be had.
+    /// True without a choice by the user: a node proxy is added if the folder has ambient pods and namespaces are
+    /// available.
     pub by_labels: bool,
 }
 
@@ -154,7 +155,7 @@ pub enum UpError {
     Late {
         /// Time that the runner waited.
         waited: Duration,
-        /// What for.
+        /// Condition that was not met.
         what: String,
     },
     /// One of our own processes ends again and again.
@@ -165,7 +166,7 @@ pub enum UpError {
     Command(String, io::Error),
 }
 
-/// Runs the mesh until `stop` says so (a message or a hang-up); returns the exit code. Nothing is left behind, whatever happens.
+/// Runs the mesh until `stop` says so (a message or a hang-up); returns the exit code. It cleans up on every path.
 pub(crate) fn run(
     options: Options,
     inside: Option<Inside>,
@@ -215,7 +216,7 @@ struct Runner {
     roster: Roster,
     /// Since when each pod takes traffic.
     ready_since: BTreeMap<ResourceName, Instant>,
-    /// Somebody asks for new sidecars.
+    /// Set when the user asks for new sidecars.
     replace: Arc<AtomicBool>,
     /// Pods that wait for a new sidecar.
     to_replace: BTreeSet<ResourceName>,
@@ -260,7 +261,7 @@ fn state_folder(options: &Options, run_folder: &RunFolder) -> Result<PathBuf, Up
     Ok(state)
 }
 
-/// The control planes, and who asks them how they are.
+/// Starts the control planes, and their observer.
 fn control_planes(
     around: &Surroundings<'_>,
     ground: &Ground,
@@ -399,7 +400,7 @@ impl Runner {
         }
     }
 
-    /// One turn of the loop: everybody is looked after.
+    /// One turn of the loop: looks after all processes.
     fn step(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
         let (seen, controls_ready, pages) = self.observer.look();
@@ -559,7 +560,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Makes what runs agree with the plan, as far as it may now.
+    /// Makes the running pods agree with the plan, as far as the rollout allows now.
     fn apply(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
         let mut wanted: BTreeMap<ResourceName, PodPlan> = self

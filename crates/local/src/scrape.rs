@@ -143,7 +143,7 @@ impl Counters {
         }
     }
 
-    /// Adds what another sidecar counted.
+    /// Adds another sidecar's counters.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.errors += other.errors;

@@ -1,14 +1,14 @@
-//! When a probe is asked and what its answers amount to, by Kubernetes' rules. Pure: time is an argument.
+//! Schedule of a probe and verdict of its answers, by Kubernetes' rules. Pure: time is an argument.
 
 use std::time::{Duration, Instant};
 
 use voile_model::mesh::Probe;
 
-/// A container that has not been ready yet is asked this often even when its period is longer, as Kubernetes reserves to
-/// itself: who starts a mesh waits for it.
+/// Probe interval of a container that has not been ready yet, even when its period is longer. Kubernetes reserves
+/// that to itself: the user who starts a mesh waits for it.
 const NOT_YET_READY_PERIOD: Duration = Duration::from_millis(500);
 
-/// Which probe, and so what holds before the first answer.
+/// Kind of a probe, which decides what holds before the first answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Nothing is known before.

@@ -14,7 +14,7 @@ use crate::pod_run::PodRun;
 
 /// Time after which an edit that is not yet in force is reported.
 const SAID_AFTER: Duration = Duration::from_secs(2);
-/// Shortest time between two looks at what expires.
+/// Shortest time between two checks of expiry.
 const EXPIRY_EVERY: Duration = Duration::from_secs(1);
 /// So many times as long as a look took passes before the next: a hundredth of a core at most.
 const EXPIRY_SHARE: u32 = 100;
@@ -22,7 +22,7 @@ const EXPIRY_SHARE: u32 = 100;
 /// See the module.
 pub(super) struct Acknowledged {
     pub(super) pages: ControlPages,
-    /// When the last edit was made that is not yet in force, and what was said of it last.
+    /// Time of the last edit that is not yet in force, and the last message about it.
     edit: Option<(Instant, Option<String>)>,
     /// Reported refusals that still hold.
     refusals: BTreeSet<String>,
@@ -50,7 +50,7 @@ impl Acknowledged {
 }
 
 impl Runner {
-    /// The folder was edited, and what runs follows it.
+    /// Notes that the folder was edited, and that the run follows.
     pub(super) fn await_edit(&mut self) {
         self.acknowledged.edit = Some((Instant::now(), None));
     }
@@ -60,7 +60,7 @@ impl Runner {
         self.acknowledged.edit = None;
     }
 
-    /// Says what changed in what proxies acknowledged.
+    /// Reports changes of the proxies' acknowledgements.
     pub(super) fn note_acknowledgements(&mut self, now: Instant) {
         let refusals = self.acknowledged.pages.refusals();
         let problems = self.acknowledged.pages.problems();
@@ -111,7 +111,7 @@ impl Runner {
         pods.map(|(name, _)| name.to_string()).chain(node).collect()
     }
 
-    /// By folder, the digest of what the control plane should have read.
+    /// Digests of the folders that the control plane should have read.
     fn folders(&self) -> BTreeMap<PathBuf, String> {
         let own = self.run_folder.config();
         let file = own.join(super::MESH_FILE);
@@ -148,7 +148,7 @@ impl Runner {
         ))
     }
 
-    /// Certificates expire without an edit: what is new of that is said.
+    /// Reports certificates that newly expired: they do so without an edit.
     pub(super) fn note_expiry(&mut self, now: Instant) {
         if now < self.acknowledged.expiry_due {
             return;

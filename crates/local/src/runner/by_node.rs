@@ -1,4 +1,4 @@
-//! The node proxy of a mesh that has one: its process, and what its agent tells it.
+//! The node proxy of a mesh that has one: its process, and its agent.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -54,7 +54,8 @@ impl ByNode {
 }
 
 impl Runner {
-    /// Keeps the proxy running and told, and lets applications begin whose pods it serves; what people should know.
+    /// Keeps the proxy running and informed, and starts the applications of pods that it serves. Returns a message
+    /// for the user.
     pub(super) fn look_after_node(&mut self, now: Instant) -> Option<String> {
         let node = self.node.as_mut()?;
         let said = node.process.tick(now);
@@ -82,8 +83,8 @@ impl Runner {
         said
     }
 
-    /// The pods on their way out that the node proxy serves. To a sidecar its pod may be gone already; a node proxy cuts what
-    /// calls a pod that nobody knows.
+    /// Returns the ending pods that the node proxy serves. A sidecar serves its pod even when the control plane no
+    /// longer knows the pod. A node proxy cuts connections to a pod that the control plane does not know.
     pub(super) fn going(&self) -> Vec<PodPlan> {
         let comes_anew = |pod: &PodPlan| self.pods.contains_key(&pod.name);
         let leaving = self.leaving.iter().map(|leaving| &leaving.pod.plan);

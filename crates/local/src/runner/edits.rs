@@ -60,8 +60,8 @@ fn unserved(plan: &Plan) -> Vec<Diagnostic> {
     problems
 }
 
-/// The mesh as `--dataplane node` serves it: who would have a sidecar is served by the node proxy in its place; gateways stay what
-/// they are.
+/// Changes the mesh for `--dataplane node`: the node proxy serves pods that would have a sidecar; gateways stay
+/// unchanged.
 pub fn serve_by_node(mesh: &mut Mesh) {
     let change = |template: &mut PodTemplate| {
         if template.has_sidecar && !template.is_gateway() {
@@ -84,7 +84,7 @@ pub(super) fn is_answered(mesh: &Mesh, problem: &Diagnostic) -> bool {
 }
 
 pub(super) fn print(problems: &[Diagnostic]) {
-    // Notes are for who asks (`voile analyze`).
+    // Notes are shown on request (`voile analyze`).
     let told = problems.iter().filter(|one| one.severity != Severity::Note);
     for problem in told {
         let _ = writeln!(io::stderr(), "{problem}");
@@ -184,7 +184,7 @@ impl Runner {
         self.apply()
     }
 
-    /// Replicas are replaced in turn: whoever may come or go now does.
+    /// Replaces replicas in turn: starts and ends the pods that may come or go now.
     pub(super) fn roll(&mut self) -> Result<(), UpError> {
         let mut roster = self.roster.clone();
         if !roster.step(&self.scene(Instant::now())) {

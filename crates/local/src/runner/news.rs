@@ -69,7 +69,7 @@ impl Runner {
         })
     }
 
-    /// A pod of which some control plane has not read what was said of it last.
+    /// Returns a pod whose last change some control plane has not read.
     pub(super) fn unknown_to_control(&self) -> Option<ResourceName> {
         if self.ground.layout() != Layout::Namespaces {
             return None;
@@ -98,7 +98,7 @@ impl Runner {
         })
     }
 
-    /// Each proxy that runs, and what it knows if it answers.
+    /// Returns each running proxy, and its known workloads and services if it answers.
     fn askable(&self) -> impl Iterator<Item = (String, Option<Known>)> {
         let sidecars = self.pods.iter().filter_map(|(name, pod)| {
             let runs = pod.sidecar.as_ref().is_some_and(Process::is_running) && !pod.is_over();

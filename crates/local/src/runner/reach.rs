@@ -96,7 +96,7 @@ impl Reach {
         self.thread.handle()
     }
 
-    /// Opens, closes and turns relays as the plan and the ready pods want it; returns what people should know.
+    /// Opens, closes and updates relays for the plan and the ready pods; returns messages for the user.
     pub(super) fn follow(
         &mut self,
         mesh: &Mesh,

@@ -113,7 +113,7 @@ fn has_addresses_of_its_own(pod: &PodPlan, wildcards: &BTreeSet<u16>) -> bool {
     !pod.endpoints.iter().any(shared) && !egress.any(|listener| listener.bind.is_some())
 }
 
-/// Ports on which somebody listens on every address.
+/// Returns the ports with a listener on every address.
 fn wildcard_ports() -> BTreeSet<u16> {
     let tables = SOCKETS.map(|path| std::fs::read_to_string(path).unwrap_or_default());
     tables

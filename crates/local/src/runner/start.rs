@@ -1,4 +1,5 @@
-//! The beginning: waiting until all is ready, what is said when it never is, and the command that runs once it is.
+//! Start of a mesh: waiting until all is ready, the explanation when it never is, and the command that runs once it
+//! is.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -156,7 +157,7 @@ impl Runner {
         }
     }
 
-    /// Says what the processes said that keep us from being ready.
+    /// Shows the output of the processes that keep the mesh from being ready.
     pub(super) fn explain(&mut self, error: &UpError) {
         if !matches!(error, UpError::Late { .. } | UpError::Ends(_)) {
             return;

@@ -1,4 +1,4 @@
-//! The orderly end: nobody new comes in, applications stop, sidecars drain, the control planes go last.
+//! The orderly end: no new client comes in, applications stop, sidecars drain, the control planes go last.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -41,7 +41,7 @@ fn end(processes: &mut [Process], grace: Duration, hurry: &mut bool, stop: &Rece
     while !finish(processes.iter_mut(), *hurry || Instant::now() >= deadline) {
         match stop.recv_timeout(STEP) {
             Ok(()) => *hurry = true,
-            // Nobody will speak again; the deadline alone counts, and must still be paced.
+            // No message can come any more; the deadline alone counts, and must still be paced.
             Err(RecvTimeoutError::Disconnected) => std::thread::yield_now(),
             Err(RecvTimeoutError::Timeout) => {}
         }
