@@ -6,12 +6,12 @@ use std::collections::HashMap;
 /// Longest authority looked up, in bytes: a DNS name of 253 and a port.
 pub const MAX_AUTHORITY: usize = 260;
 
-/// Names of services, lower case and without port, to whatever the caller keeps for each. A name may begin with `*.`:
-/// then it stands for every name below, and the longest of several wins.
+/// Table of service names, lower case and without port, to a value of the caller. A name may begin with `*.`: then it
+/// stands for every name below, and the longest of several wins.
 #[derive(Debug, Clone)]
 pub struct AuthorityTable<T> {
     by_name: HashMap<Box<[u8]>, T>,
-    /// By what follows the star, dot included.
+    /// Suffixes of wildcard names, dot included.
     by_suffix: HashMap<Box<[u8]>, T>,
 }
 
@@ -25,7 +25,7 @@ impl<T> Default for AuthorityTable<T> {
 }
 
 impl<T> AuthorityTable<T> {
-    /// Adds a name. The first to claim a name keeps it; `false` says that somebody had.
+    /// Adds a name. The first value of a name stays; returns `false` if the name was there.
     pub fn insert(&mut self, name: &str, value: T) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let (names, name) = match name.strip_prefix('*').filter(|rest| rest.starts_with('.')) {
@@ -41,7 +41,7 @@ impl<T> AuthorityTable<T> {
         }
     }
 
-    /// Finds what an authority (`Host` header or `:authority`, with or without port) names.
+    /// Finds the value of an authority (`Host` header or `:authority`, with or without port).
     #[must_use]
     pub fn get(&self, authority: &[u8]) -> Option<&T> {
         let host = host(authority)?;

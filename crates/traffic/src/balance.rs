@@ -24,7 +24,7 @@ pub use zones::Zones;
 /// Algorithm that selects an endpoint of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
-    /// The better of two, by what the caller says each costs: by default latency and load.
+    /// The better of two, by the caller's costs: by default latency and load.
     #[default]
     LeastCost,
     /// Each in turn.

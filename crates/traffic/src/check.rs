@@ -1,6 +1,7 @@
-//! Active health checks: what answers in a row make of an endpoint, and when it is asked next. Shared by the workers of a proxy
-//! through atomics: whoever comes first when a question is due puts it, and the others leave it to them. Envoy's rules (its page
-//! "Health checking"), but that an endpoint takes traffic until its first answer, and every bad answer counts alike.
+//! Active health checks: health of an endpoint by answers in a row, and time of the next check. The workers of a
+//! proxy share the state through atomics: the first worker to see a due check runs it. Envoy's rules (its page
+//! "Health checking"), except that an endpoint takes traffic until its first answer, and every bad answer counts
+//! alike.
 
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct CheckPolicy {
     pub unhealthy: u32,
 }
 
-/// First questions are put within this time, spread by lot: a proxy that begins does not ask everybody at once.
+/// First checks run within this time, spread at random: a proxy that starts does not check all endpoints at once.
 pub const FIRST_WITHIN: Duration = Duration::from_secs(1);
 
 /// Health of an endpoint.
@@ -42,7 +43,7 @@ pub struct Checked {
     standing: AtomicU8,
     /// Good answers in a row, or bad ones below zero.
     row: AtomicI32,
-    /// When it is asked next; 0: nobody has said yet.
+    /// Time of the next check; 0: not decided yet.
     next: AtomicU64,
 }
 
@@ -98,7 +99,7 @@ impl Checked {
         }
     }
 
-    /// Takes an answer; says how it stands now, where that is news to who sends traffic.
+    /// Applies an answer; returns the health if it changed.
     pub fn heard(&self, policy: &CheckPolicy, good: bool) -> Option<Standing> {
         let row = self.row.load(Relaxed);
         let row = match good {

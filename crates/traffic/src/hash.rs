@@ -1,5 +1,5 @@
-//! XXH64, by which endpoints and requests are placed where the same key must always lead to the same place, whatever
-//! program or release asks. The algorithm is that of xxhash.com's specification.
+//! XXH64, which places endpoints and requests where the same key must always lead to the same place, in every program
+//! and release. The algorithm is that of xxhash.com's specification.
 
 const P1: u64 = 0x9E37_79B1_85EB_CA87;
 const P2: u64 = 0xC2B2_AE3D_27D4_EB4F;

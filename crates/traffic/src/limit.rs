@@ -1,8 +1,8 @@
-//! Local rate limits: token buckets, shared by a proxy's workers without a lock, one for all requests or one for each key in
-//! a bounded room; and what clients are told of them by the IETF's `RateLimit` fields (draft-ietf-httpapi-ratelimit-headers).
+//! Local rate limits: token buckets, shared by a proxy's workers without a lock, one for all requests or one for each
+//! key in a bounded room. Clients see them in the IETF's `RateLimit` fields (draft-ietf-httpapi-ratelimit-headers).
 //!
-//! A bucket is one number, the moment at which it would be full (the "generic cell rate algorithm"): a bucket that is full is
-//! like one nobody has used, so that its room can be given to another key and nothing is forgotten.
+//! A bucket is one number, the moment at which it would be full (the "generic cell rate algorithm"). A full bucket is
+//! like an unused one, so that its room can be given to another key and nothing is forgotten.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Rate {
         }
     }
 
-    /// The value of `RateLimit-Policy`: what a policy of this name allows.
+    /// Returns the value of `RateLimit-Policy` for a policy of this name.
     #[must_use]
     pub fn policy(self, name: &str) -> String {
         let window = seconds(Duration::from_nanos(self.capacity()));
@@ -108,7 +108,7 @@ impl Rate {
 }
 
 impl Verdict {
-    /// The value of `RateLimit`: what is left, and when all is there again.
+    /// Returns the value of `RateLimit`: the requests that are left, and the time until all are there again.
     #[must_use]
     pub fn field(&self, name: &str) -> String {
         let (left, time) = (self.remaining, seconds(self.full_in));
@@ -162,7 +162,7 @@ fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// A string of structured fields (RFC 9651); what may not stand in one is left out.
+/// Returns a string of structured fields (RFC 9651), without the characters that it may not contain.
 fn quoted(name: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in name.chars().filter(|letter| (' '..='~').contains(letter)) {
@@ -224,7 +224,8 @@ const WAYS: usize = 8;
 #[derive(Debug)]
 pub struct KeyedBuckets {
     rate: Rate,
-    /// Key and moment at which its bucket would be full; sets of [`WAYS`], the last of each for all who find no room.
+    /// Key and moment at which its bucket would be full; sets of [`WAYS`], the last of each shared by all keys
+    /// without room.
     slots: Box<[(AtomicU64, AtomicU64)]>,
 }
 
@@ -240,7 +241,7 @@ impl KeyedBuckets {
         }
     }
 
-    /// Buckets that there are, those of all who find no room included; never more than at the beginning.
+    /// Number of buckets, shared ones included; never more than at the beginning.
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.len()
@@ -251,9 +252,9 @@ impl KeyedBuckets {
         self.rate.take(&self.slot(key, now).1, now)
     }
 
-    /// A key's slot: its own, one whose bucket is full again, or that of all who find none.
+    /// Returns a key's slot: its own, one whose bucket is full again, or the shared one if there is no room.
     fn slot(&self, key: LimitKey, now: Duration) -> &(AtomicU64, AtomicU64) {
-        // 0 is nobody's key.
+        // No key is 0.
         let key = key.0.max(1);
         let sets = (self.slots.len() / WAYS) as u64;
         let set = crate::share::below(key, sets) as usize * WAYS;

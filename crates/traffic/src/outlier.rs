@@ -1,6 +1,6 @@
-//! Outlier detection: endpoints whose answers are bad are not asked for a while, by what one proxy sees of them. Shared by
-//! its workers through atomics, without a lock and without a clock that ticks: who was put out is back when its time is over.
-//! Envoy's rules (its page "Outlier detection") with Istio's defaults.
+//! Outlier detection: endpoints with bad answers get no requests for a while, by the observations of one proxy. Its
+//! workers share the state through atomics, without a lock and without a clock that ticks: an ejected endpoint is
+//! back when its time is over. Envoy's rules (its page "Outlier detection") with Istio's defaults.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -58,12 +58,12 @@ pub struct SuccessRate {
     pub enforcing_percent: u32,
 }
 
-/// Somebody who was put out.
+/// Ejection of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ejection {
-    /// Who.
+    /// Place of the endpoint.
     pub place: usize,
-    /// What for.
+    /// Reason of the ejection.
     pub reason: Reason,
 }
 
@@ -76,7 +76,7 @@ pub enum Reason {
     SuccessRate,
 }
 
-/// Deviations below this are what is left of numbers that were rounded.
+/// Deviations below this are rounding errors.
 const ROUNDING: f64 = 1e-9;
 /// A request in a tally, of which the lower half counts successes.
 const ONE_REQUEST: u64 = 1 << 32;
@@ -96,7 +96,7 @@ struct Record {
     five: AtomicU32,
     gateway: AtomicU32,
     local: AtomicU32,
-    /// Since success rates were compared: requests and successes in one number, so that nobody sees one without the other.
+    /// Requests and successes since the last comparison, in one number, so that both are always read together.
     tally: AtomicU64,
     /// Until when it is out; 0: it is in.
     until: AtomicU64,
@@ -122,7 +122,7 @@ fn nanos(of: Duration) -> u64 {
 }
 
 impl Outliers {
-    /// Of so many endpoints, about whom nothing is known.
+    /// Creates the state for a number of new endpoints.
     #[must_use]
     pub fn new(policy: OutlierPolicy, endpoints: usize) -> Self {
         let compare_at = AtomicU64::new(nanos(policy.interval));
@@ -194,8 +194,8 @@ impl Outliers {
         places.filter(|place| self.is_out(*place, now)).count()
     }
 
-    /// Takes note of how a request ended. Says who was put out, so that choices are to be made anew: whose request it was, and,
-    /// where it was time to compare success rates, anybody.
+    /// Notes a request's outcome, and returns the ejected endpoints, after which choices must be made anew. It may
+    /// eject the request's endpoint and, when success rates are due for comparison, any other.
     pub fn report(&self, place: usize, outcome: Outcome, now: Duration) -> Vec<Ejection> {
         let mut out = Vec::new();
         if self.count(&self.records[place], outcome) && self.put_out(place, now) {
@@ -243,7 +243,7 @@ impl Outliers {
         }
     }
 
-    /// Takes one of the places of those who may be out.
+    /// Takes one of the places for ejected endpoints.
     fn reserve(&self) -> bool {
         let most = self.most_out();
         let one_more = |out: u32| (out < most).then_some(out + 1);
@@ -251,7 +251,7 @@ impl Outliers {
     }
 
     fn put_out(&self, place: usize, now: Duration) -> bool {
-        // Some may be back without anybody having asked.
+        // Some endpoints may be back, though their state was not read since.
         if self.is_out(place, now)
             || !(self.reserve() || (self.out(now) < self.most_out() as usize && self.reserve()))
         {

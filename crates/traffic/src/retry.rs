@@ -71,7 +71,7 @@ impl Conditions {
     pub const REFUSED: Self = Self(1 << 1);
     /// `reset-before-request`: closed before a byte was received.
     pub const RESET_BEFORE_REQUEST: Self = Self(1 << 2);
-    /// `reset`: ended without an answer, whatever became of the request.
+    /// `reset`: ended without an answer, whatever happened to the request.
     pub const RESET: Self = Self(1 << 3);
     /// `5xx`: any of them, and no answer.
     pub const FIVE_XX: Self = Self(1 << 4);
@@ -138,7 +138,7 @@ impl Conditions {
 pub struct RetryPolicy {
     /// Attempts after the first; 0 turns retries off (a stale pooled connection is replaced all the same).
     pub retries: u32,
-    /// After what.
+    /// Conditions of a retry.
     pub on: Conditions,
     /// `retriable-status-codes`.
     pub statuses: Vec<u16>,

@@ -1,8 +1,8 @@
-//! Which route a request takes, and what a route does to it. A table of matches in order of precedence becomes an index
-//! (`table`); what the matches mean is said once, plainly, in `matching`, and a property test holds the two together.
+//! Routing of requests, and a route's actions. A table of matches in order of precedence becomes an index (`table`).
+//! `matching` defines the matches one by one, and a property test checks that the two agree.
 //!
 //! The rest are the small decisions of a chosen route: precedence among Gateway API's rules, header edits, rewrites,
-//! redirects, CORS. Why it is so: docs/decisions/0026-traffic-decisions.md.
+//! redirects, CORS. Reasons: docs/decisions/0026-traffic-decisions.md.
 
 mod candidates;
 mod connections;

@@ -51,7 +51,7 @@ impl Share {
     /// No request.
     pub const NONE: Self = Self(0);
 
-    /// So many percent; what is finer than a millionth is cut off.
+    /// A share of so many percent; parts below a millionth are cut off.
     pub fn percent(percent: f64) -> Result<Self, ShareError> {
         match percent {
             0.0..=100.0 => Ok(Self((percent * 10_000.0) as u32)),

@@ -58,7 +58,7 @@ impl Alias {
     /// One of them; `None` of none.
     #[must_use]
     pub fn draw(&self, random: u64) -> Option<usize> {
-        // The product's whole part is a uniform place, and what is left of it a uniform fraction.
+        // The product's whole part is a uniform place, and its remainder a uniform fraction.
         let product = u128::from(random) * self.slots.len() as u128;
         let place = (product >> 64) as usize;
         let fraction = (product as u64) >> 32;

@@ -1,5 +1,6 @@
-//! Consistent hashing: the same key goes to the same endpoint, and when one leaves, only its keys go elsewhere. A ring
-//! (Karger and others, 1997) or Maglev's table (Eisenbud and others, NSDI 2016, section 3.4). Clones share what was built.
+//! Consistent hashing: the same key goes to the same endpoint, and when one leaves, only its keys go elsewhere. A
+//! ring (Karger and others, 1997) or Maglev's table (Eisenbud and others, NSDI 2016, section 3.4). Clones share the
+//! table.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ pub const MAX_RING: u64 = 1 << 20;
 /// Places in Maglev's table: Istio's and Envoy's default, a prime.
 pub const MAGLEV_SIZE: u32 = 65_537;
 
-/// An endpoint to be placed: what it is known by everywhere (its address and port), and its weight.
+/// An endpoint to be placed: its name, the same everywhere (its address and port), and its weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed<'n> {
     /// The name that is hashed.

@@ -63,7 +63,8 @@ impl Rotation {
             State::Even { of, .. } => *of,
             State::Weighted { periods, .. } => periods.len(),
         };
-        // By weight somebody may come round more often before everybody was asked, so that these are not enough there.
+        // With weights an endpoint may have several turns before every other had one, so that these turns are not
+        // enough.
         let turns = (0..places).map(|_| self.turn());
         let found = { turns }.find(|place| is_available(*place));
         found.or_else(|| (0..places).find(|place| is_available(*place)))

@@ -111,12 +111,12 @@ impl Tiers {
             };
             let total: u64 = parts.iter().map(|(_, weight)| weight).sum();
             for (group, weight) in parts {
-                // Zones without a share are there for what nobody else may take.
+                // Zones without a share stay as a reserve, when no other zone may take requests.
                 let stands_by = zones.is_some() && !group.members.is_empty();
                 if load * total == 0 || (weight == 0 && !stands_by) {
                     continue;
                 }
-                // At least one part: whoever is meant to be asked is.
+                // At least one part: a zone with weight gets requests.
                 let share = (load * PARTS / 100 * weight / total).max(u64::from(weight > 0));
                 shares.push(u32::try_from(share).unwrap_or(u32::MAX));
                 groups.push(group);
@@ -132,19 +132,19 @@ impl Tiers {
         &self.groups
     }
 
-    /// The place of the group that is asked this time; `None` when nobody may be.
+    /// Selects the group for this request; `None` when there is none.
     #[must_use]
     pub fn choose(&self, random: u64) -> Option<usize> {
         self.shares.choose(random)
     }
 }
 
-/// The share of each level, in hundredths; all of them 0 when nobody may be asked.
+/// Returns the share of each level, in hundredths; all of them 0 when no endpoint may be selected.
 fn loads(levels: &[Level], spread: &Spread) -> Vec<u64> {
     let carries: Vec<u64> = levels.iter().map(|level| level.carries(spread)).collect();
     let total = carries.iter().sum::<u64>().min(100);
     if total == 0 {
-        // Nobody is well: if they are asked all the same, each level by its size.
+        // No endpoint is healthy. If panic is allowed, each level gets a share by its size.
         let panic = u64::from(spread.panic_percent > 0);
         let all: usize = levels.iter().map(|level| level.members.len()).sum();
         let size = |level: &Level| panic * 100 * level.members.len() as u64;
@@ -205,7 +205,7 @@ fn by_zone(places: &[Place], level: &Level, panics: bool, zones: &Zones) -> Vec<
         .iter()
         .map(|group| group.members.iter().map(weight).sum());
     let weights: Vec<u64> = weights.collect();
-    // In panic nobody knows who is well, and all are asked alike.
+    // In panic health is unknown, and all zones get equal treatment.
     let shares = match panics {
         true => alike(&weights),
         false => zones.shares(&weights, level.healthy.len()),
@@ -239,8 +239,8 @@ pub fn distance(from: &Locality, to: &Locality, failover: &[(String, String)]) -
     }
 }
 
-/// The same by labels: Istio's `failoverPriority`. Labels are compared in order, up to the first that differs; each is a
-/// name, or a name and the value that it has for who asks (`topology=a`).
+/// Returns the distance by labels: Istio's `failoverPriority`. Labels are compared in order, up to the first that
+/// differs. Each is a name, or a name and the value that the caller has for it (`topology=a`).
 pub fn distance_by_labels<'l>(
     labels: &'l [String],
     own: impl Fn(&str) -> Option<&'l str>,

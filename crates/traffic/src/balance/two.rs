@@ -41,7 +41,7 @@ impl TwoChoices {
         }
     }
 
-    /// One by weight, whatever it costs.
+    /// Selects one by weight, whatever its cost.
     pub fn any(&self, of: &impl Cost, mut random: impl FnMut() -> u64) -> Option<usize> {
         self.draw(of, &mut random, None)
     }

@@ -128,15 +128,14 @@ impl Vitals {
         expected * (1.0 + self.queued(weight))
     }
 
-    /// The same where latency means nothing: of connections whose bytes nobody understands, or where somebody asks for
-    /// least requests.
+    /// Returns the cost without latency: for opaque connections, or where least-request is configured.
     #[must_use]
     pub fn load(&self, weight: u32, now: Duration) -> f64 {
         let wait = nanos(self.shy_until.saturating_sub(now));
         (1.0 + wait) * (1.0 + self.queued(weight))
     }
 
-    /// Requests in flight for its weight: what least-request compares.
+    /// Returns the requests in flight for its weight, which least-request compares.
     #[must_use]
     pub fn queued(&self, weight: u32) -> f64 {
         f64::from(self.in_flight) / f64::from(weight.max(1))

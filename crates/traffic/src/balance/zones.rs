@@ -1,5 +1,6 @@
-//! Zones: requests stay in the zone of who asks as far as its part of the endpoints allows for its part of the callers, and what is
-//! more goes where endpoints are to spare. Envoy's arithmetic (its page "Zone aware routing"), with exact parts and by weight.
+//! Zones: requests stay in the caller's zone as far as its part of the endpoints allows for its part of the callers.
+//! The rest goes where endpoints are to spare. Envoy's arithmetic (its page "Zone aware routing"), with exact parts
+//! and by weight.
 //!
 //! ```text
 //!             zone a   zone b
@@ -29,7 +30,7 @@ fn part(of: u128, all: u128) -> u64 {
     (of * PARTS / all.max(1)).max(u128::from(of > 0)) as u64
 }
 
-/// The shares of zones that are asked alike: what their endpoints weigh.
+/// Returns the shares of zones without preference: the weight of their endpoints.
 pub(super) fn alike(weights: &[u64]) -> Vec<u64> {
     let total: u64 = weights.iter().sum();
     let share = |weight: &u64| part((*weight).into(), total.into());

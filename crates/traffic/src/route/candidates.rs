@@ -1,9 +1,10 @@
-//! Routes that share a condition on the path, in order of precedence: what is left to ask of each of them, and how that is
-//! kept short where they are many.
+//! Routes that share a condition on the path, in order of precedence: their other conditions, and indexes that keep
+//! the check short where they are many.
 //!
-//! - What follows an entry that asks nothing more can never be reached, and is not kept.
-//! - Expressions that ask nothing more are asked together, as a set.
-//! - Of the others, those that want an exact value of one header, parameter, method or authority are found by that value.
+//! - An entry after one without further conditions can never be reached, and is not kept.
+//! - Expressions without further conditions are matched together, as a set.
+//! - Of the others, entries that want an exact value of one header, parameter, method or authority are found by that
+//!   value.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ pub(super) enum Condition {
     Header(FieldMatch),
     WithoutHeader(FieldMatch),
     Query(FieldMatch),
-    /// Boxed: few ask for what a token says.
+    /// Boxed: few routes have a condition on a token's claims.
     Claim(Box<ClaimMatch>),
     Path(Regex),
 }
@@ -39,7 +40,7 @@ impl Condition {
         }
     }
 
-    /// The value that it wants, and of what.
+    /// Returns the exact value that it wants, and its key.
     fn exact(&self) -> Option<(Key, &str)> {
         match self {
             Self::Method(TextMatch::Exact(exact)) => Some((Key::Method, exact)),

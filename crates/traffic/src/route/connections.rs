@@ -14,8 +14,8 @@ const ANY: &str = "*";
 /// One alternative of a route: all of it must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConnectionMatch {
-    /// Names of which a client of TLS must ask for one, in lower case; may begin with `*.`, or be `*`, which is also for who asks
-    /// for none. Empty: it need not be TLS at all.
+    /// Server names of TLS, of which the client must send one, in lower case. A name may begin with `*.`; `*` also
+    /// matches a client that sends none. Empty: the connection need not be TLS.
     pub server_names: Vec<String>,
     /// Ranges of which one must have the address that was called, each with the length of its prefix; none is any address.
     pub subnets: Vec<(IpAddr, u8)>,
@@ -28,7 +28,7 @@ pub struct ConnectionTable {
     by_name: AuthorityTable<Vec<Entry>>,
     /// For TLS with other names, and none.
     any_name: Vec<Entry>,
-    /// For what is no TLS.
+    /// For connections without TLS.
     nameless: Vec<Entry>,
 }
 

@@ -1,4 +1,4 @@
-//! Cross-origin requests: what a route's policy lets a browser do, and the fields by which it is told. Fetch's protocol
+//! Cross-origin requests: a route's permissions for browsers, and the fields that carry them. Fetch's protocol
 //! (fetch.spec.whatwg.org, "CORS protocol"), with Istio's and Gateway API's ways to name origins.
 
 use std::borrow::Cow;
@@ -8,11 +8,12 @@ use super::matching::{Request, TextMatch};
 /// Origin whose pages may send requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Anybody's: `*`.
+    /// Any origin: `*`.
     Any,
     /// Those that are so.
     Text(TextMatch),
-    /// Gateway API's `https://*.example.com`: what stands before and after the star, which is at least one letter of a host.
+    /// Gateway API's `https://*.example.com`: the text before and after the star, which is at least one letter of a
+    /// host.
     Within(String, String),
 }
 
@@ -107,7 +108,8 @@ impl Cors {
             credentials,
             None,
         );
-        // Browsers read it of the answer itself; that it stands in a preflight's too is what Gateway API asks, and Envoy does.
+        // Browsers read these fields in the answer itself. Gateway API requires them in a preflight's answer too, and
+        // Envoy sends them.
         let Some(method) = preflight else {
             return CorsDecision::Allow(fields);
         };
@@ -149,7 +151,7 @@ impl Cors {
     }
 }
 
-/// A list; with credentials a star would mean itself (Fetch), so that what was asked for is named instead.
+/// Adds a list. With credentials a star would mean itself (Fetch), so that the requested names are listed instead.
 fn push_list(
     fields: &mut Vec<CorsField>,
     name: &'static str,

@@ -40,7 +40,8 @@ pub enum EditError {
     Authority(String),
 }
 
-/// Names that no route may touch: it would change where the message ends, or what one hop agreed with the next.
+/// Names that no route may edit: an edit would change where the message ends, or an agreement of one hop with the
+/// next.
 const FRAMING: [&str; 8] = [
     "connection",
     "content-length",
@@ -79,8 +80,8 @@ impl HeaderEdits {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
-    /// Says what is wrong with it, if anything is. Setting or adding `Host` or `:authority` is good: it names another
-    /// authority, see [`Self::authority`].
+    /// Returns an error if the edits are not allowed. Setting or adding `Host` or `:authority` is good: it names
+    /// another authority, see [`Self::authority`].
     pub fn check(&self) -> Result<(), EditError> {
         let name = |name: &str| {
             let lower = name.to_ascii_lowercase();
@@ -116,7 +117,7 @@ impl HeaderEdits {
             .chain(add.map(|(name, value)| HeaderEdit::Add(name, value)))
     }
 
-    /// The authority that the request has afterwards, if these say one: what is set wins over what is added.
+    /// Returns the request's authority after these edits, if they change it: a set value wins over an added one.
     #[must_use]
     pub fn authority(&self) -> Option<&str> {
         let mut said = self.set.iter().chain(&self.add);

@@ -167,7 +167,7 @@ pub enum PathMatch {
     /// Begins with these segments: Gateway API's prefix. `/foo` and `/foo/` are prefixes of `/foo` and `/foo/x`, not of
     /// `/foobar`.
     Segments(String),
-    /// The whole path is described by an expression. Case counts, whatever [`Match::ignore_case`] says, as in Istio.
+    /// An expression matches the whole path. Case counts, whatever [`Match::ignore_case`] says, as in Istio.
     Regex(Regex),
 }
 

@@ -5,12 +5,12 @@ use std::cmp::{Ordering, Reverse};
 
 use super::matching::{Match, PathMatch, without_slash};
 
-/// A match of a rule, with what decides between equals.
+/// A match of a rule, with the tie-breakers between equals.
 #[derive(Debug, Clone)]
 pub struct Ranked<T> {
     /// Match of the rule.
     pub wanted: Match,
-    /// When the route came into being, in any unit; who does not say when comes after those who do.
+    /// Creation time of the route, in any unit; routes without one come last.
     pub created: Option<u64>,
     /// `namespace/name` of the route.
     pub name: String,

@@ -98,7 +98,7 @@ fn markers(lengths: &[u32], length: usize) -> impl Iterator<Item = usize> {
 }
 
 impl<const FOLD: bool> Prefixes<FOLD> {
-    /// Indexes what lies under each key, in order of precedence. `build` makes candidates of entries.
+    /// Indexes the entries under each key, in order of precedence. `build` makes candidates of entries.
     pub(super) fn new(
         mut keys: BTreeMap<Vec<u8>, Under<Vec<u32>>>,
         mut build: impl FnMut(Vec<u32>) -> Candidates,

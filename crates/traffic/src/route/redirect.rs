@@ -58,7 +58,7 @@ fn parted(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 impl Redirect {
-    /// The location; `None` when what a path is rewritten to is none. `listener` is the port that clients know.
+    /// Returns the location; `None` if the path rewrite gives no path. `listener` is the port that clients know.
     #[must_use]
     pub fn location(
         &self,

@@ -1,5 +1,5 @@
-//! Expressions of users: matched against the whole of a text, in time linear in it, and bounded in size. They mean what RE2
-//! makes of them, since that is what Istio's and Gateway API's users write for; `syntax` refuses what would differ.
+//! Users' expressions: matched against the whole of a text, in time linear in it, and bounded in size. They mean the
+//! same as in RE2, for which Istio's and Gateway API's users write; `syntax` refuses expressions that would differ.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use regex_syntax::hir::{Hir, HirKind, Look};
 
 use super::syntax;
 
-/// Longest expression, in bytes: far beyond what a person reads.
+/// Longest expression, in bytes: far longer than a person reads.
 pub const MAX_PATTERN: usize = 4_096;
 
-/// Largest compiled expression, in bytes. About what Istio's bound of 32,768 RE2 instructions comes to.
+/// Largest compiled expression, in bytes. About Istio's bound of 32,768 RE2 instructions.
 pub const MAX_PROGRAM: usize = 1 << 20;
 
 /// Cache of one expression's automaton, in bytes; filled only as texts need it.
 const CACHE: usize = 256 << 10;
 
-/// Up to so many bytes an expression is compiled to all states that a search can be in, which a search then only follows: nothing is
-/// remembered, and what it reads lies together. One of thousands is not in the processor's cache when it is asked.
+/// Largest size, in bytes, at which an expression is compiled to all states of a search. The search then only follows
+/// them: it caches nothing, and reads adjacent memory. One expression of thousands is not in the processor's cache
+/// when it is used.
 const SMALL: usize = 16 << 10;
 /// States of the expression itself from which trying that is no use.
 const MANY_STATES: usize = 512;
 
-/// Expressions that are asked at once; more would make what is remembered of them fall out of its cache.
+/// Expressions that are matched at once; the state of more would not fit its cache.
 pub(super) const MAX_SET: usize = 1_024;
 
 /// Cache of a set's automaton, in bytes.
@@ -35,8 +36,8 @@ const SET_CACHE: usize = 8 << 20;
 
 /// An expression that describes whole texts.
 ///
-/// Each thread should have a clone of its own: what is compiled is shared, what a search of a large one remembers is not, and a
-/// search on somebody else's clone takes a lock.
+/// Each thread should have a clone of its own. The compiled form is shared, the cache of a large search is not; a
+/// search on another thread's clone takes a lock.
 #[derive(Clone)]
 pub struct Regex {
     written: Arc<str>,
@@ -50,7 +51,7 @@ enum Compiled {
     Large(meta::Regex),
 }
 
-/// A text, and what may follow it.
+/// A text, and an automaton for the rest.
 struct Small {
     beginning: Box<[u8]>,
     rest: sparse::DFA<Vec<u8>>,
@@ -211,8 +212,8 @@ impl RegexSet {
         built.ok().map(Self)
     }
 
-    /// The first that describes the whole text. They all begin and end with the text, so that the engine's preference for
-    /// what was named first is ours.
+    /// Returns the first expression that matches the whole text. They all begin and end with the text, so the
+    /// engine's preference for the first in the list is the right one.
     pub(super) fn first(&self, text: &[u8]) -> Option<usize> {
         let input = Input::new(text).anchored(Anchored::Yes);
         let found = self.0.search_half(&input)?;

@@ -18,8 +18,8 @@ pub enum PathRewrite {
     /// Replaces the bytes that matched: Istio's `rewrite.uri` and `prefixRewrite`. After an exact path or an
     /// expression, replaces the whole path.
     Prefix(String),
-    /// This instead of the segments that matched: Gateway API's ReplacePrefixMatch. One slash stands between it and what
-    /// follows, and at the beginning, whatever is written.
+    /// Replaces the segments that matched: Gateway API's ReplacePrefixMatch. One slash is between it and the rest,
+    /// and one at the beginning, however it is written.
     Segments(String),
     /// Every match of an expression gives way to a text: Istio's `uriRegexRewrite`.
     Regex(RegexRewrite),
@@ -52,7 +52,7 @@ impl PathRewrite {
     }
 }
 
-/// An expression and what its matches give way to, in RE2's words: `\0` is the whole match, `\1` to `\9` are its groups.
+/// An expression and its substitution, in RE2's words: `\0` is the whole match, `\1` to `\9` are its groups.
 #[derive(Clone)]
 pub struct RegexRewrite {
     pattern: Arc<str>,

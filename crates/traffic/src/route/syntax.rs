@@ -1,5 +1,5 @@
-//! RE2's dialect, out of a parser of another: letters, digits and blanks of `\w`, `\d` and `\s` are ASCII's, and what RE2
-//! would refuse or read otherwise is refused by name, never matched in silence.
+//! RE2's dialect, built on another parser: letters, digits and blanks of `\w`, `\d` and `\s` are ASCII's. Syntax that
+//! RE2 would refuse or read otherwise is refused by name, never matched in silence.
 
 use regex_syntax::ast::parse::ParserBuilder;
 use regex_syntax::ast::{
@@ -34,7 +34,7 @@ pub(super) fn parse(pattern: &str) -> Result<Hir, RegexError> {
         .map_err(|error| RegexError::new(pattern, error.kind().to_string()))
 }
 
-/// Makes of an expression what RE2 reads in it.
+/// Changes an expression to RE2's reading of it.
 fn re2(ast: &mut Ast) -> Result<(), String> {
     match ast {
         Ast::Empty(_) | Ast::Literal(_) | Ast::Dot(_) | Ast::ClassUnicode(_) => {}

@@ -1,6 +1,6 @@
-//! The routes of one host as an index: which is the first, in order of precedence, that a request is meant for. Whole paths
-//! are found by one hash, beginnings of paths by a few (`prefixes`); what is left is asked of the few routes found so
-//! (`candidates`). An expression is found by what every text it describes begins with.
+//! Index of one host's routes: finds the first route, in order of precedence, that matches a request. Whole paths
+//! need one hash, prefixes of paths a few (`prefixes`). The other conditions are checked for the few routes found so
+//! (`candidates`). An expression is found by the common prefix of its texts.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use super::matching::{Match, PathMatch, Request, without_slash};
 use super::prefixes::{Prefixes, Under};
 use super::texts::Texts;
 
-/// The first route in order of which some alternative matches, found by asking each: what [`RouteTable::choose`] means.
+/// Returns the first route in order with a matching alternative, by trying each: the definition of
+/// [`RouteTable::choose`].
 #[must_use]
 pub fn naive<R: Request + ?Sized>(routes: &[Vec<Match>], request: &R) -> Option<usize> {
     routes
@@ -17,7 +18,7 @@ pub fn naive<R: Request + ?Sized>(routes: &[Vec<Match>], request: &R) -> Option<
         .position(|alternatives| alternatives.iter().any(|wanted| wanted.matches(request)))
 }
 
-/// The route that was chosen, and by what.
+/// The chosen route, and its matching part of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chosen {
     /// Its place.
@@ -47,7 +48,7 @@ struct Paths<const FOLD: bool> {
     beginnings: Option<Prefixes<FOLD>>,
 }
 
-/// Numbers of entries by what their path is found by.
+/// Numbers of entries, by the text that finds their path.
 #[derive(Default)]
 struct Sorted {
     whole: BTreeMap<Vec<u8>, Vec<u32>>,

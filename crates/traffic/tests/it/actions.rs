@@ -51,8 +51,9 @@ fn rules_are_asked_in_gateway_apis_order() {
     }
 }
 
-/// scheme host port path | request's scheme authority target | location. `-` is what is not said; a port is `-` (as asked), `listener`
-/// (which is 8080), `scheme` or a number; a path is `=full`, `^prefix` or `/segments`, four bytes of it matched.
+/// scheme host port path | request's scheme authority target | location. `-` is a value that is not set; a port is
+/// `-` (as asked), `listener` (which is 8080), `scheme` or a number; a path is `=full`, `^prefix` or `/segments`,
+/// four bytes of it matched.
 const REDIRECTS: &str = "
 -     -         -        -     | http  a.example      /foo/bar?q | http://a.example/foo/bar?q
 https -         -        -     | http  a.example:80   /foo       | https://a.example/foo
@@ -166,7 +167,7 @@ fn browsers_are_told_what_pages_of_other_origins_may_do() {
         ..all.clone()
     };
     const OWN: &str = "allow-origin=https://a.example vary=origin allow-credentials=true";
-    // policy, origin (`-`: none), preflight, what becomes of it; `OWN` is what stands above
+    // policy, origin (`-`: none), preflight, decision; `OWN` is the text above
     let table = [
         (&some, "-", false, "pass"),
         (&some, "-", true, "pass"),

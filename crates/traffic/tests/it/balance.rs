@@ -13,7 +13,7 @@ use voile_traffic::balance::{
 
 use super::sent::Sent;
 
-/// Endpoints of a test: vitals, weights, who may not be chosen, now.
+/// Endpoints of a test: vitals, weights, unavailable ones, time.
 pub(crate) struct Endpoints {
     pub(crate) vitals: RefCell<Vec<Vitals>>,
     pub(crate) weights: Vec<u32>,
@@ -148,7 +148,7 @@ fn a_slow_endpoint_is_asked_seldom_and_who_says_retry_after_is_left_alone() {
     assert_eq!(endpoints.counts(Algorithm::LeastCost, 10_000, false)[5], 0);
     endpoints.now += Duration::from_secs(2);
     assert!(endpoints.counts(Algorithm::LeastCost, 10_000, false)[5] > 900);
-    // Its estimate fades while nobody asks it; in the end it is asked again.
+    // Its estimate fades without requests; in the end it is tried again.
     for _ in 0..30 {
         endpoints.now += Duration::from_secs(1);
         for (place, vitals) in endpoints.vitals.borrow_mut().iter_mut().enumerate() {
@@ -327,10 +327,10 @@ fn priorities_fail_over_as_their_health_goes() {
         (&[(0, 0, 0, 0, 10), (1, 0, 0, 10, 10)], 50, &[0, 100]),
         (&[(0, 0, 0, 0, 10), (1, 0, 0, 5, 10)], 0, &[0, 100]),
         (&[(0, 0, 0, 1, 4), (1, 0, 0, 1, 4)], 0, &[50, 50]),
-        // Nobody is well: nobody is asked, or all.
+        // No endpoint is healthy: none is selected, or all are.
         (&[(0, 0, 0, 0, 10), (1, 0, 0, 0, 10)], 0, &[0, 0]),
         (&[(0, 0, 0, 0, 30), (1, 0, 0, 0, 10)], 50, &[75, 25]),
-        // Localities of one level, by weight and by what they carry.
+        // Localities of one level, by weight and by capacity.
         (&[(0, 0, 1, 2, 2), (0, 1, 3, 2, 2)], 0, &[25, 75]),
         (&[(0, 0, 1, 2, 2), (0, 1, 1, 1, 2)], 0, &[59, 41]),
         (&[(0, 0, 1, 2, 2), (0, 1, 1, 0, 2)], 0, &[100, 0]),

@@ -148,7 +148,7 @@ fn never_more_are_out_than_may_be_while_workers_report_at_once() {
                 });
             }
         });
-        // At a moment before all of it nobody is back yet.
+        // At a moment before all ejections, none is back yet.
         let out = outliers.out(S);
         let most = outliers.most_out() as usize;
         assert!(out <= most, "{out} of {most}");
@@ -439,7 +439,7 @@ fn keys_have_buckets_of_their_own_in_a_bounded_room() {
         format!("{nobody:?}"),
         format!("{:?}", LimitKey::new(7).and(Some(b"")))
     );
-    // A crowd of keys, each once: whoever finds no room shares, so that less passes, never more.
+    // A crowd of keys, each once: keys without room share a bucket, so that less passes, never more.
     let (mut twice, mut once) = (0, 0);
     for number in 0..3_000 {
         let passed = (0..3)
@@ -450,7 +450,7 @@ fn keys_have_buckets_of_their_own_in_a_bounded_room() {
         once += 1;
     }
     assert!(twice < once && twice >= 900, "{twice} of {once}");
-    // Their buckets are full again, and their room is anybody's.
+    // Their buckets are full again, and their room is free.
     let fresh = (0..500)
         .filter(|number| pass(&format!("later-{number}"), 20 * S))
         .count();

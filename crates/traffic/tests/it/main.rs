@@ -1,4 +1,4 @@
-//! Traffic decisions at their boundary: tables, properties, and what they cost in instructions.
+//! Tests of traffic decisions at their boundary: tables, properties, and cost in instructions.
 
 mod actions;
 mod balance;

@@ -1,5 +1,5 @@
-//! Which route a request takes: what each condition means, as a table, and that the index says what asking every route in
-//! order would say, for any routes and any request.
+//! Routing of requests: a table of each condition's meaning, and a property test that the index agrees with trying
+//! every route in order, for any routes and any request.
 
 use fastrand::Rng;
 use voile_traffic::route::{

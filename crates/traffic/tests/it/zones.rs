@@ -6,7 +6,7 @@ use voile_traffic::balance::{Place, Spread, Tiers, Zones};
 /// Points of chance at which shares are read.
 const POINTS: u64 = 10_000;
 
-/// The share of each zone, in tenths of a percent, for somebody who asks in the first of them.
+/// Returns the share of each zone, in tenths of a percent, for a caller in the first of them.
 fn shares(tiers: &Tiers, places: &[Place], zones: usize) -> Vec<u64> {
     let mut counts = vec![0; zones];
     for point in 0..POINTS {
@@ -63,9 +63,9 @@ fn a_zone_keeps_what_its_endpoints_can_take() {
         ),
         // All callers are here: endpoints are asked alike.
         (&[(1, 1, 1), (3, 3, 1)], &[4, 0], 0, 1, &[250, 750]),
-        // Some are where nobody answers, and leave room here.
+        // Some callers are in zones without endpoints, and leave room here.
         (&[(1, 1, 1), (1, 1, 1)], &[1, 0], 1, 1, &[1000, 0]),
-        // Nobody answers here: who asks elsewhere comes first there.
+        // No endpoint is here: callers of other zones come first there.
         (
             &[(0, 0, 1), (1, 1, 1), (2, 2, 1)],
             &[1, 1, 1],
@@ -73,14 +73,14 @@ fn a_zone_keeps_what_its_endpoints_can_take() {
             1,
             &[0, 0, 1000],
         ),
-        // So few that zones do not matter; nothing is known of who calls.
+        // So few endpoints that zones do not matter; nothing is known of callers.
         (&[(1, 1, 1), (3, 3, 1)], &[1, 1], 0, 5, &[250, 750]),
         (&[(1, 1, 1), (3, 3, 1)], &[0, 2], 0, 1, &[250, 750]),
         // The sick take nothing, and do not count.
         (&[(1, 2, 1), (2, 2, 1)], &[1, 1], 0, 3, &[667, 333]),
         (&[(1, 2, 1), (2, 2, 1)], &[1, 1], 0, 4, &[333, 667]),
         (&[(0, 2, 1), (2, 2, 1)], &[1, 1], 0, 1, &[0, 1000]),
-        // By weight, where somebody has one.
+        // By weight, where an endpoint has one.
         (&[(1, 1, 3), (3, 3, 1)], &[1, 1], 0, 1, &[1000, 0]),
         (&[(1, 1, 1), (1, 1, 3)], &[1, 1], 0, 1, &[500, 500]),
     ];
@@ -103,7 +103,7 @@ fn zones_are_of_one_level_and_the_next_takes_what_that_cannot() {
     let tiers = Tiers::new(&places, &Spread::default(), Some(&zones));
     // A quarter is well, and carries 35 of 100.
     assert_eq!(shares(&tiers, &places, 3), [350, 0, 650]);
-    // Too few: all are asked, and alike, since nobody knows who is well.
+    // Too few: all zones are treated alike, since health is unknown.
     let spread = Spread {
         panic_percent: 50,
         ..Spread::default()
