@@ -12,7 +12,7 @@ use crate::mesh::{
     wait_until,
 };
 
-/// What the client's sidecar proves to be.
+/// Identity of the client's sidecar.
 const CLIENT: &str = "cluster.local/ns/shop/sa/client";
 
 /// A policy for the server, with `spec`'s further fields in flow style.
@@ -152,7 +152,7 @@ fn a_dry_run_policy_is_counted_and_decides_nothing() {
     });
 }
 
-/// Whether a word comes back through the opaque port.
+/// Returns true if the opaque port echoes a word.
 fn echoes(to: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(to) else {
         return false;
@@ -351,7 +351,7 @@ fn a_broken_policy_is_refused_by_name_and_shuts_what_it_was_for() {
         &policy("broken", "rules: [{to: [{operation: {path: [\"/a\"]}}]}]"),
     );
     in_force("it is held shut", || status(&mesh, "GET /a") == 403);
-    // What is found is told when the folder rests.
+    // The control plane reports problems once the folder is at rest.
     wait_until("the mistake is told", || {
         mesh.control.log().contains("V0101")
     });

@@ -167,7 +167,7 @@ fn get(to: SocketAddr) -> (u16, String) {
     (answer.status, word(&answer))
 }
 
-/// Who answered so many requests, one after the other.
+/// Sends so many requests, one after the other, and counts them by the application that answered.
 fn shares(to: SocketAddr, requests: usize) -> BTreeMap<String, usize> {
     let mut shares = BTreeMap::new();
     for _ in 0..requests {
@@ -323,7 +323,7 @@ fn who_answers_badly_is_put_out_and_comes_back() {
     let metrics = mesh.client_metrics();
     let ejected = series(&metrics, "voile_outliers_ejected_total", &[]);
     assert_eq!(ejected, Some(1.0));
-    // What is known of it goes with the rule.
+    // The proxy drops its outlier state with the rule.
     obey(&mesh, "");
     wait_until("all three again", || get(to).1 == "b");
     obey(&mesh, &rule("1s"));
@@ -368,7 +368,7 @@ fn who_succeeds_less_often_than_the_others_is_put_out_and_comes_back() {
     assert!(!others.contains_key("b"), "{others:?}");
     let ejected = series(&mesh.client_metrics(), "voile_outliers_ejected_total", &[]);
     assert_eq!(ejected, Some(1.0));
-    // What is known of it goes with the rule.
+    // The proxy drops its outlier state with the rule.
     obey(&mesh, "");
     obey_annotated(&mesh, annotations, &rule("1s"));
     wait_until("it is out again", || {
@@ -441,7 +441,7 @@ fn what_a_zone_cannot_take_goes_to_the_next() {
     let by_label = "loadBalancer: {localityLbSetting: {failoverPriority: [\"topology.kubernetes.io/region=south\"]}}";
     obey(&mesh, &format!("{by_label}, {outliers}"));
     all_of("c");
-    // What the mesh says of localities holds where no rule does.
+    // The mesh-wide locality setting applies if no rule sets one.
     let all = "localityLbSetting: {distribute: [{from: north/*, to: {north/north-1: 100}}]}";
     let config = format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: \"{all}\"}}\n"
@@ -501,7 +501,7 @@ fn a_service_is_called_where_it_is_near_as_long_as_anybody_is_there() {
     words(&["a", "b", "c"]);
     obey(&mesh, "");
     words(&["b"]);
-    // Who is gone, or not ready, is nobody.
+    // Pods that are gone or not ready are no endpoints.
     let (before, after) = pods.split_once("---\n").map_or(("", ""), |both| both);
     let (near, others) = after.split_once("---\n").expect("two pods");
     let unready = near.replace("phase: Running", "phase: Pending");

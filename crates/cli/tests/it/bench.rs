@@ -218,15 +218,15 @@ pub(crate) fn changed(words: &[(&str, &str)]) -> String {
     })
 }
 
-/// What is done at which moment of every slice.
+/// Events of every slice: the time of each and its action.
 pub(crate) fn events(all: &[(&str, &str)]) -> String {
     let one =
         |(at, action): &(&str, &str)| format!("[[events]]\nat = \"{at}\"\naction = \"{action}\"\n");
     all.iter().map(one).collect()
 }
 
-/// How much more time there is for each effect to be seen, one attempt after the other: on a busy machine it may come only after the
-/// next event, or the slice.
+/// Factors for the time in which an effect must be seen, one for each attempt. On a busy machine the effect may come only after
+/// the next event, or the slice.
 pub(crate) const PACES: [u64; 3] = [1, 2, 4];
 
 /// It came to its end. On a busy machine no slice may be valid; what was done, seen and proven is on record all the same.
@@ -314,7 +314,7 @@ fn slice<'a>(record: &'a serde_json::Value, contestant: &str, mode: &str) -> &'a
     run.unwrap_or_else(|| panic!("no slice of {contestant}: {}", record["notes"]))
 }
 
-/// Whether all that was done to it was seen to have an effect.
+/// Returns true if every event of the slice was seen to have an effect.
 pub(crate) fn all_seen(record: &serde_json::Value, contestant: &str, mode: &str) -> bool {
     let events = slice(record, contestant, mode)["events"].as_array();
     let mut events = events.expect("events").iter();
@@ -336,7 +336,7 @@ pub(crate) fn seen_and_lost_nothing(record: &serde_json::Value, contestant: &str
     }
 }
 
-/// Whoever was restarted was on the way of requests, of which some were lost.
+/// Asserts that the restarted proxy was on the path of requests, and that some of them were lost.
 pub(crate) fn lost_by_the_restart(record: &serde_json::Value, contestant: &str, mode: &str) {
     let events = slice(record, contestant, mode)["events"].as_array();
     let mut events = events.expect("events").iter();
@@ -653,7 +653,7 @@ fn a_cold_start_has_processes_of_its_own_in_each_slice_and_is_measured_from_its_
     }
 }
 
-/// What was committed of an earlier day.
+/// Committed record of an earlier day.
 fn committed(name: &str) -> std::path::PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
     folder.join(format!("2026-11-21-{name}"))

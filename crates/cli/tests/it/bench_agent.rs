@@ -1,5 +1,5 @@
-//! `voile bench agent`: an experiment whose ends are in two network namespaces joined by veth pairs, and what becomes of both
-//! ends when one is killed, a stranger calls, or the token is wrong. What needs no namespace is tried on loopback.
+//! `voile bench agent`: experiments with their two ends in two network namespaces, joined by veth pairs. Tests the behaviour
+//! of both ends after one is killed, a stranger calls, or the token is wrong. Tests that need no namespace run on loopback.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};

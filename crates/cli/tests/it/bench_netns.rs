@@ -246,7 +246,8 @@ fn requests_go_through_a_waypoint_between_two_nodes_and_it_is_charged_for_them_a
     }
 }
 
-/// In each round anew: what was killed is there again after its slice. What cannot be done is named.
+/// Repeats in each round: a killed process runs again after its slice. Events that are impossible
+/// are named.
 #[test]
 fn the_control_plane_of_node_proxies_and_of_a_waypoint_is_killed_under_load_and_comes_again() {
     let mut text = changed(&[
@@ -316,7 +317,7 @@ fn node_proxies_and_a_waypoint_are_changed_under_load_and_every_change_is_seen()
     }
 }
 
-/// What came of the impostor, where one was tried.
+/// Verdict on the impostor, if one was tried.
 fn impostor(checks: &[serde_json::Value]) -> Option<&str> {
     let impostor = |claim: &str| claim.contains("another identity gets no byte");
     let tried = checks
@@ -334,7 +335,7 @@ pub(crate) fn impostor_was_tried(checks: &[serde_json::Value]) {
     assert_eq!(impostor(checks), Some(wanted), "{checks:?}");
 }
 
-/// Whether a program is on PATH.
+/// Returns true if a program is on PATH.
 pub(crate) fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())

@@ -11,7 +11,7 @@ fn json(folder: &Path, name: &str) -> serde_json::Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// What was seen of this, in the record's own mesh or in one of its sizes.
+/// Value of this figure, in the record's own mesh or in one of its sizes.
 fn seen(mesh: &serde_json::Value, what: &str, measure: &str) -> f64 {
     let figures = mesh["figures"].as_array().expect("figures");
     let found = figures.iter().find(|figure| {
@@ -126,7 +126,7 @@ fn many_real_sidecars_come_into_sync_carry_load_by_mutual_tls_and_leave_nothing_
     assert!(seen(&record, "of a sidecar", "threads") >= 3.0);
     assert!(seen(&record, "the end", "sidecars that had ended") == 0.0);
     let notes = record["notes"].to_string();
-    // Where namespaces are not to be had, the record says so.
+    // Without network namespaces the record has a note on that.
     if !notes.contains("needs root") && !notes.contains("netns") {
         let what = "a sidecar that uses 10 of 14 services";
         assert!(seen(&record, what, "first requests") == 10.0);

@@ -68,7 +68,7 @@ fn library(folder: &Path, set: &Path, step: i64) -> Option<PathBuf> {
     Some(library)
 }
 
-/// Whether a process that this one started is the generator.
+/// Returns true if a child of this process is the load generator.
 fn measures(parent: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task"))
         .into_iter()

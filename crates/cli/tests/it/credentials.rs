@@ -100,7 +100,7 @@ fn a_token_that_others_can_read_is_warned_of_and_one_among_the_options_is_refuse
     assert_eq!(proxy.wait().code(), Some(2));
     assert!(proxy.log().contains("takes the name of a file"));
     assert!(!proxy.log().contains(join.trim()), "it is not repeated");
-    // Where the shell sent it.
+    // The file to which the shell redirected the token.
     let printed = std::fs::File::create(file.path()).expect("the file");
     let output = Process::output(|voile| {
         voile.args([

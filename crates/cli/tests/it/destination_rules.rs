@@ -16,7 +16,7 @@ fn rule(policy: &str) -> String {
     )
 }
 
-/// Whether a request crosses HTTP/2 on its way.
+/// Returns true if a request crosses HTTP/2 on its way.
 fn crosses_http2(mesh: &Mesh) -> bool {
     crosses_from(mesh.http()).expect("an answer of the application")
 }
@@ -45,7 +45,7 @@ fn a_rule_decides_between_the_mesh_and_its_ports_what_http1_travels_as() {
     let as_client = UPGRADE.replace("UPGRADE}", "UPGRADE, useClientProtocol: true}");
     let only_port = port(8080, &keep.replace("DO_NOT_UPGRADE", "UPGRADE"));
     let only_port = only_port.replacen("UPGRADE", "DO_NOT_UPGRADE", 1);
-    // What each changes is seen, for each is the opposite of the one before.
+    // Each row changes the result of the row before, so that its effect can be seen.
     for (what, rule, expected) in [
         ("the whole service", rule(UPGRADE), true),
         ("a port against it", rule(&port(8080, keep)), false),
@@ -96,7 +96,7 @@ fn one_more(mesh: &Mesh, pod: (&str, &str), app: &str, last: u8) -> (SocketAddr,
 /// Three clients of the one service: `client` and `job` of its namespace, and `teller` of another.
 struct Clients {
     mesh: Mesh,
-    /// Where their sidecars listen.
+    /// Addresses of their sidecars' listeners.
     at: [SocketAddr; 3],
     /// The documents of `job`.
     job: String,
@@ -131,7 +131,7 @@ impl Clients {
         put(&self.mesh.config().join(file), text);
     }
 
-    /// Whether the requests of each cross HTTP/2.
+    /// Reports for each client if its requests cross HTTP/2.
     fn each(&self) -> [Result<bool, u16>; 3] {
         self.at.map(crosses_from)
     }

@@ -175,7 +175,7 @@ fn upload_for_ever(stream: TcpStream, path: &str, status: u16) -> (Duration, u64
 fn fast_uploaders_that_never_end_are_answered_and_cut_off_while_others_are_served() {
     /// At the same time.
     const FAST: usize = 8;
-    /// What lies in sockets on the way, and what went on before the answer came.
+    /// Most bytes in sockets on the way, plus bytes sent before the answer came.
     const ON_THE_WAY: u64 = 64 * 1024 * 1024;
     let mesh = Mesh::start("STRICT");
     refuse(mesh.http_app());

@@ -1,4 +1,4 @@
-//! What the pages of `examples/ingress`, `ambient` and `machine` promise: their commands are run, and the edits that they name are made.
+//! Tests of the pages of `examples/ingress`, `ambient` and `machine`: run their commands and make the edits that they name.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn page(example: &str) -> String {
     std::fs::read_to_string(examples.join(example).join("README.md")).expect("its page")
 }
 
-/// What stands between the fences of a page, in their order.
+/// Texts between the fences of a page, in their order.
 fn fenced(page: &str) -> Vec<&str> {
     page.split("```").skip(1).step_by(2).collect()
 }
@@ -117,7 +117,7 @@ fn the_ingress_example_answers_as_its_page_says_in_http_and_tls() {
     });
 }
 
-/// Where a port is published that came while the mesh ran: where it is wished for, unless somebody else has that.
+/// Published address of a port that came while the mesh ran: the wished one, unless another process has it.
 fn later(up: &Up, wish: u16) -> SocketAddr {
     let wish = format!("127.0.0.1:{wish}");
     let said = up.text("err");
@@ -295,7 +295,7 @@ impl Court {
         text.lines().filter_map(row).collect()
     }
 
-    /// Whether a call of the client is answered.
+    /// Returns true if a call of the client gets an answer with status 200.
     fn is_answered(&self) -> bool {
         let asked = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://127.70.0.100:8080/";
         self.inside(|| shell(asked)) == "200"

@@ -1,5 +1,5 @@
-//! What `examples/egress/README.md` promises: every row of its tables is asked, before and after the step that it shows, and what it
-//! says of edits is done.
+//! Test of `examples/egress/README.md`: sends the request of every table row before and after the step that it shows, and makes
+//! the edits.
 
 use std::collections::BTreeMap;
 use std::path::Path;

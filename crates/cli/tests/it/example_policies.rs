@@ -1,5 +1,5 @@
-//! What `examples/policies/README.md` promises: every row of its tables is asked of the folder as it stands, and what it says
-//! of edits is done.
+//! Test of `examples/policies/README.md`: sends the request of every table row to the folder as it stands, and makes the
+//! edits that the page names.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

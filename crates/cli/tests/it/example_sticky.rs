@@ -36,7 +36,7 @@ fn gives_cookie(head: &str) -> bool {
     })
 }
 
-/// Who answers a session of this jar, so many times.
+/// Pods that answer a session of this cookie jar, in so many requests.
 fn session(at: SocketAddr, jar: &Path, times: usize) -> BTreeSet<(String, String)> {
     let jar = jar.to_string_lossy();
     let ask = |_| answer(&curl(at, "cart.example", &["-c", &jar, "-b", &jar]));

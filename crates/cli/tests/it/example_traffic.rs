@@ -1,5 +1,5 @@
-//! What the pages of `examples/canary`, `routing`, `resilience`, `locality` and `rate-limits` promise: their commands are run, and the
-//! edits that they name are made while the mesh serves.
+//! Tests of the pages of `examples/canary`, `routing`, `resilience`, `locality` and `rate-limits`: run their commands and make
+//! the edits that they name while the mesh serves.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ fn taken(up: &Up, workload: &str) -> u32 {
     let of = format!("destination_workload=\"{workload}\"");
     let mut all = 0.0;
     for (_, at) in up.pods().iter().filter(|(name, _)| name == workload) {
-        // Who goes in this moment has nothing more to tell.
+        // A pod that ends at this moment has no page any more.
         let Ok(page) = get(*at, "/metrics") else {
             continue;
         };
@@ -31,7 +31,7 @@ fn taken(up: &Up, workload: &str) -> u32 {
     all as u32
 }
 
-/// Whether the sidecar of a workload's pod has counted requests with all of these labels.
+/// Returns true if the sidecar of a workload's pod has counted requests with all of these labels.
 fn counted(up: &Up, workload: &str, labels: &[&str]) -> bool {
     let pods = up.pods().into_iter();
     let mut pages = pods.filter(|(name, _)| name == workload).map(|(_, at)| {
@@ -49,7 +49,8 @@ fn status(at: SocketAddr) -> u16 {
     get(at, "/").map_or(0, |answer| answer.status)
 }
 
-/// How many of so many requests were answered 200, and how many more each workload took meanwhile.
+/// Sends so many requests. Returns the number answered 200, and the number that each workload took
+/// meanwhile.
 fn asked<const N: usize>(
     up: &Up,
     at: SocketAddr,
@@ -66,7 +67,7 @@ fn asked<const N: usize>(
     )
 }
 
-/// What `voile load` counts by status, as the page runs it but for its length.
+/// Counts of `voile load` by status, with the page's options except the duration.
 fn load(rate: u32, duration: &str, at: SocketAddr) -> BTreeMap<String, u64> {
     let output = Process::output(|voile| {
         voile.args(["load", "--json", "--rate", &rate.to_string()]);
@@ -93,7 +94,7 @@ fn the_canary_example_shares_requests_as_its_page_says_and_follows_its_edits() {
     let [old, new] = both.map(|workload| taken(&up, workload));
     // 300 requests, a tenth of them and five deviations; the testers' twenty were before.
     assert!((5..=60).contains(&(new - 20)), "{old} and {new}");
-    // What was under way when the load ended it does not count.
+    // The load does not count requests in flight at its end.
     assert!(u64::from(old + new - 20) >= answers["200"]);
 
     let share =
@@ -218,7 +219,7 @@ fn the_routing_example_answers_as_its_page_says() {
         seen.len() == 2
     });
     assert_eq!(seen.keys().collect::<Vec<_>>(), ["200", "503"]);
-    // Who was delayed may have failed besides.
+    // A delayed request may also have been aborted.
     for flag in ["response_flags=\"DI", "FI\"", "response_flags=\"UT\""] {
         let told = counted(&up, "door", &["reporter=\"source\"", flag]);
         assert!(told, "{flag}");
@@ -239,7 +240,8 @@ fn the_routing_example_answers_as_its_page_says() {
     });
 }
 
-/// How long who answers badly half of the time may take to do so twice in a row: less than once in 100,000 runs longer.
+/// Longest wait until an endpoint that fails half of its requests fails two in a row. Fewer than one run in 100,000
+/// takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -250,7 +252,7 @@ fn the_resilience_example_puts_out_who_answers_badly_as_its_page_says() {
         let log = up.log("resilience.storefront-0.sidecar");
         log.contains("outlier ejected")
     };
-    // Who answers 503 is left alone for five seconds before it can answer badly once more, and does so half of the time.
+    // After a 503 the endpoint gets no request for five seconds. Then it fails half of its requests.
     let begun = Instant::now();
     while !ejected(&up) {
         status(door);
@@ -333,7 +335,8 @@ fn the_locality_example_keeps_to_its_zone_and_follows_the_edits_of_its_page() {
         let (good, [near, far]) = asked(&up, door, 60, both);
         good == 60 && near + far == 60 && (3..=27).contains(&far)
     });
-    // Who has the storefront's version comes first; once it is another's, so does that.
+    // Endpoints with the storefront's version come first. When the storefront's version changes, so
+    // do those endpoints.
     up.edit("rule.yaml", &shares, &with("{failoverPriority: [version]}"));
     wait_until("who has the same version to be asked", || {
         asked(&up, door, 20, both) == (20, [20, 0])

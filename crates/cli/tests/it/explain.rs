@@ -457,7 +457,7 @@ fn explain_says_who_is_asked_before_the_token_is_looked_at() {
     let (_, said) = ask("/asked", "x.y.z", &["--output", "json"]);
     let read: serde_json::Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(read[0]["asked"]["policy"], "shop/ask", "{said}");
-    // Where no CUSTOM rule matches nobody is asked.
+    // If no CUSTOM rule matches, no service is asked.
     let (code, said) = ask("/", "x.y.z", &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(

@@ -30,7 +30,7 @@ spec:
   - to: [{operation: {methods: [DELETE]}}]
 "#;
 
-/// What asks somebody, and whose tokens are believed.
+/// Resources with external authorizers and token issuers.
 const ASKING: &str = r#"apiVersion: v1
 kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
@@ -194,7 +194,7 @@ fn what_cannot_be_translated_is_named_with_what_to_do() {
         assert_eq!((code, &*text), (Some(1), ""), "{said}");
         assert!(said.contains(told), "{told}: {said}");
     }
-    // What the mesh would fetch can be given.
+    // Keys that the mesh would fetch can be given by `--jwks`.
     std::fs::write(&at, fetched).expect("written");
     let beside = tempfile::tempdir().expect("a folder");
     let keys = beside.path().join("keys.json");

@@ -129,7 +129,8 @@ fn a_refused_connect_ends_the_connection_and_what_came_early_is_no_request() {
         answer,
         "HTTP/1.1 407 Not you\r\nProxy-Authenticate: Basic\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
     );
-    // What would be one message to us and two to the proxy, or the reverse, goes no further than us.
+    // Our proxy refuses a message that it could frame in another way than the forward proxy behind
+    // it.
     for (fields, expected) in [
         ("Content-Length: 40\r\n", 400),
         ("Transfer-Encoding: chunked\r\n", 400),

@@ -11,7 +11,7 @@ use voile_graph::dice::Dice;
 use crate::mesh::{Process, exchange, get, memory, read_to_end, wait_until};
 use crate::up::Up;
 
-/// What makes chance repeatable here.
+/// Seed of all random choices here.
 const SEED: u64 = 11;
 
 /// Half of the requests to `a` go on to `b`, which is gRPC and calls `d`; then all go to `c`, which fails a quarter of them.
@@ -335,7 +335,7 @@ fn a_callee_that_breaks_off_fails_its_request_and_no_other() {
     );
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let callee = listener.local_addr().expect("bound");
-    // What a callee can do wrong, in turn; then it does it right.
+    // Errors of a callee, in turn; the last answer is correct.
     let answers: [&[u8]; 5] = [
         b"",
         b"garbage\r\n\r\n",
@@ -510,7 +510,7 @@ fn a_graph_in_a_mesh_counts_the_same_by_mutual_tls_under_load() {
         command.arg(format!("http://{root}/"));
     });
     let load: serde_json::Value = serde_json::from_slice(&load.stdout).expect("JSON");
-    // Whether the machine was fast enough is not the question; whether each request did all of its work is.
+    // The machine's speed is not under test. Each request must have done all of its work.
     let pods: Vec<(String, SocketAddr)> = up.pods();
     let mut requests: BTreeMap<String, u64> = BTreeMap::new();
     for (workload, sidecar) in &pods {
@@ -595,7 +595,7 @@ fn the_cost_of_a_mesh_for_a_graph_is_measured_and_its_path_is_proven() {
     assert!(again.status.success(), "{again:?}");
     let drawn = std::fs::read_to_string(out.join("report.html")).expect("drawn again");
     assert_eq!(drawn, before);
-    // Where a loaded machine spoiled the round, what is left is every slice by its round.
+    // If a loaded machine made the round invalid, the plots of every slice by its round remain.
     assert!(std::fs::read_dir(out.join("plots")).expect("plots").count() >= 4);
     assert_eq!(users(&folder.graph()), [], "left behind");
 }

@@ -11,7 +11,7 @@ use crate::mesh::{
     write_private,
 };
 
-/// Where the applications of both listen, which the server's Sidecar says for all that are called so.
+/// Port of both applications. The server's Sidecar sets it for all workloads with its label.
 const APP_PORT: u16 = 18080;
 /// Which of the mesh's addresses is the machine's.
 const MACHINE: u8 = 3;
@@ -77,7 +77,7 @@ fn join(mesh: &Mesh, account: &str, last: u8, control: &[u16]) -> Process {
     })
 }
 
-/// Who answers a call of the client's application.
+/// Name of the application that answers a call of the client.
 fn answer(mesh: &Mesh) -> String {
     match get(mesh.http(), "/") {
         Ok(answer) => format!(
@@ -150,7 +150,7 @@ fn a_machine_joins_takes_traffic_while_it_is_well_and_leaves() {
     wait_until("who is sick takes no traffic", || {
         answers_only(&mesh, "pod")
     });
-    // Whose answers are bad is left alone before anybody says that it is sick.
+    // An endpoint with bad answers takes no traffic even before its entry reports it as sick.
     let mut told = Value::Null;
     wait_until("its entry says that it is sick", || {
         told = entries(&mesh)[0]["status"]["conditions"][0].clone();
@@ -238,7 +238,7 @@ fn a_machine_outlives_the_control_plane_that_took_it_in() {
             .map(|entry| entry["metadata"]["annotations"]["istio.io/workloadController"].clone())
     };
     let first = holder(&mesh);
-    // Whichever holds it: it is with the second by the end.
+    // Either control plane may hold the member at first; the second holds it at the end.
     mesh.kill_control();
     wait_until("the other holds it, and it is well", || {
         let held: Value = get(local(other[2]), "/metrics").map_or(Value::Null, |page| {

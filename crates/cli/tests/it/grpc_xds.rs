@@ -24,7 +24,7 @@ struct Language {
     command: Vec<OsString>,
 }
 
-/// What this machine has; says what it has not.
+/// gRPC languages on this machine; prints the missing ones.
 fn languages() -> Vec<Language> {
     let python = std::env::var_os("GRPC_PYTHON").unwrap_or_else(|| "python3".into());
     let go = std::env::var_os("GRPC_GO_PEER").unwrap_or_else(|| "grpc-go-xds-peer".into());
@@ -52,7 +52,7 @@ fn languages() -> Vec<Language> {
     found
 }
 
-/// Where agents find their control plane.
+/// Address of the agents' control plane, and the folder of their files.
 struct Stage<'a> {
     folder: &'a Path,
     xds: SocketAddr,
@@ -288,7 +288,7 @@ fn clients_resolve_balance_follow_changes_and_servers_obey_policies() {
         });
         client.until("this one is not", |answer| answer.contains(caller));
     }
-    // What gRPC cannot ask closes the server, and is said.
+    // A rule that gRPC cannot evaluate closes the server, and the status page gives the reason.
     plane.write(
         "policy.yaml",
         &policy(
@@ -363,7 +363,7 @@ fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
             });
         }
     }
-    // What gRPC does not ask of a call.
+    // A match that gRPC does not evaluate.
     let unasked = format!(
         "[{{match: [{{scheme: {{exact: http}}}}], {}}}, {{{}}}]",
         to("one"),

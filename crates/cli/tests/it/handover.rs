@@ -123,7 +123,7 @@ fn a_successor_that_cannot_serve_changes_nothing() {
     assert!(old.wait().success(), "{}", old.log());
     mesh.wait_ready();
     assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
-    // What ends in good order leaves no socket behind.
+    // A proxy that ends in good order removes the socket.
     mesh.client.terminate();
     assert!(mesh.client.wait().success());
     assert!(!socket.exists());

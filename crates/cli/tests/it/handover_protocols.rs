@@ -250,7 +250,7 @@ fn a_successor_that_is_killed_at_any_word_leaves_the_old_one_serving() {
     let url = format!("http://{}/", mesh.http());
     let load = Load::start("connections", &url, &["--rate", "200", "--no-keepalive"]);
     let failures = || mesh.client.log().matches("handover failed").count();
-    // What the successor says before it dies.
+    // Messages of the successor before it dies.
     let lives: [&[&str]; 5] = [
         &[],
         &["nonsense"],
@@ -314,7 +314,8 @@ fn a_successor_that_hangs_makes_room_for_the_next() {
     assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
 }
 
-/// Who was displaced while its control plane was away does not serve when it is back.
+/// A successor that was displaced while its control plane was away does not serve after the control
+/// plane is back.
 #[test]
 fn of_two_successors_the_last_one_serves() {
     let mut mesh = Mesh::start_as("STRICT", &lending());

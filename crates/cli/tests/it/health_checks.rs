@@ -12,7 +12,7 @@ use http::{HeaderMap, Response};
 use crate::gateway::{Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
 use crate::mesh::{HTTP_PORT, Mesh, application, get, series, wait_until};
 
-/// Where applications listen.
+/// Port of the applications.
 const PORT: u16 = 14_080;
 
 /// An application whose health a test decides.
@@ -62,7 +62,7 @@ impl App {
         self.health.store(health, SeqCst);
     }
 
-    /// How often it was asked how it is, and how often for anything else.
+    /// Number of health checks that the application got, and number of other requests.
     fn asked(&self) -> [usize; 2] {
         [0, 1].map(|kind| self.asked[kind].load(SeqCst))
     }
@@ -109,7 +109,7 @@ fn edge(protocol: &str, places: &[u8]) -> (Edge, Vec<SocketAddr>) {
     (edge, addresses)
 }
 
-/// How many endpoints the gateway finds healthy and unhealthy.
+/// Endpoints that the gateway finds healthy and unhealthy.
 fn found(metrics: &str) -> [Option<f64>; 2] {
     ["healthy", "unhealthy"].map(|state| {
         let state = format!("state=\"{state}\"");
@@ -124,7 +124,7 @@ fn finds(edge: &Edge, healthy: f64, unhealthy: f64) {
     });
 }
 
-/// How each endpoint stands, and what was wrong the last time, as the gateway's page says it.
+/// State of each endpoint and its last failure, as the gateway's page shows them.
 fn shown(edge: &Edge) -> Vec<String> {
     let dump: serde_json::Value = serde_json::from_str(&edge.dump()).expect("JSON");
     let shown = &dump["health_checks"][0];
@@ -138,7 +138,7 @@ fn shown(edge: &Edge) -> Vec<String> {
     endpoints.map(one).collect()
 }
 
-/// Who answers so many requests through the gateway, each once.
+/// Sends so many requests through the gateway. Returns each application that answered, once.
 fn answering(edge: &Edge, times: usize) -> Vec<String> {
     let ask = |_| {
         let answer = edge.ask("GET", "world.test", "/x", "");
@@ -161,7 +161,7 @@ fn who_is_found_unwell_takes_no_traffic_until_it_is_well_again() {
     say(&edge.mesh, "check.yaml", &check("tcp: {}"));
     finds(&edge, 2.0, 0.0);
     assert_eq!(a.asked()[0], 0, "a connection is all that was asked for");
-    // What is asked is another question: what was found by the old one is forgotten.
+    // A check with another question drops the results of the old one.
     say(&edge.mesh, "check.yaml", &check("http: {path: /healthz}"));
     wait_until("the question", || a.asked()[0] > 0 && b.asked()[0] > 0);
     finds(&edge, 2.0, 0.0);
@@ -238,13 +238,13 @@ fn status_says_whose_endpoint_is_unwell_by_whose_word_and_why_as_long_as_it_is()
     assert_eq!((only.len(), found.count()), (1, 0), "{page:#}");
     let document = only[0]["document"].as_str().expect("a place");
     assert!(document.contains("world.yaml:"), "{document}");
-    // Whoever is asked next is told as well.
+    // The next control plane gets the health report, too.
     edge.mesh.kill_control();
     edge.mesh.restart_control();
     wait_until("another control plane is told", || is_told(&edge.mesh));
     a.is(200);
     wait_until("it is well", || !told(&edge.mesh).contains("UNHEALTHY"));
-    // Who is asked no more is unwell no more.
+    // An endpoint without a check is not reported as unhealthy.
     a.is(500);
     wait_until("it is told again", || is_told(&edge.mesh));
     std::fs::remove_file(edge.mesh.config().join("check.yaml")).expect("removed");

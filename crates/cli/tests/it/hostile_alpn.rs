@@ -25,7 +25,7 @@ use crate::tokens::{ISSUER, believes, rule, set};
 /// Far beyond what a loaded machine needs for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What clients offer in ALPN that name no version of HTTP, or HTTP/1.1.
+/// ALPN offers of clients that name no version of HTTP, or HTTP/1.1.
 const OFFERS: [(&str, &[&[u8]]); 6] = [
     ("istio", &[b"istio"]),
     ("istio-peer-exchange", &[b"istio-peer-exchange", b"istio"]),
@@ -69,11 +69,11 @@ impl Certified {
         shaken.expect("a handshake")
     }
 
-    /// What comes back for these bytes, to the end of the connection.
+    /// Sends these bytes. Returns the answer up to the end of the connection.
     fn says(&self, to: SocketAddr, offer: &[&[u8]], bytes: &[u8]) -> String {
         let says = async {
             let mut stream = self.connect(to, offer).await;
-            // Whoever refuses may be gone before all was said.
+            // A server that refuses may be gone before all was sent.
             let _ = stream.write_all(bytes).await;
             let _ = stream.flush().await;
             let mut heard = Vec::new();
@@ -194,7 +194,7 @@ fn undeclare(mesh: &Mesh) {
     put(&resources, &text.replace(&declared, &undeclared));
 }
 
-/// Whether a word comes back, and the connection that it came through.
+/// Sends a word. Returns the connection if the word comes back.
 fn echoed(caller: &Certified, to: SocketAddr, word: &[u8]) -> Option<Stream> {
     caller.runtime.block_on(async {
         let mut stream = caller.connect(to, &[b"istio"]).await;
@@ -241,7 +241,7 @@ fn bytes_to_an_undeclared_port_are_denied_where_something_holds_for_requests() {
             "tokens" => set(&mesh, &tokens),
             _ => write_limits(&mesh, &counted),
         }
-        // What was open before is cut.
+        // The proxy closes connections that were open before.
         let ended = caller.runtime.block_on(async {
             let mut byte = [0];
             timeout(PATIENCE, open.read(&mut byte))

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use crate::authorization::{in_force, policy, set};
 use crate::mesh::{HTTP_PORT, Mesh, application, put, read_to_end};
 
-/// What the raw bytes are answered: 0 when the connection just ends.
+/// Status of the answer to the raw bytes: 0 when the connection just ends.
 fn answered(to: SocketAddr, bytes: &[u8]) -> u16 {
     let answer = read_to_end(to, bytes).unwrap_or_default();
     let status = answer
@@ -168,7 +168,7 @@ fn a_forged_forwarded_for_moves_nobody_nearer() {
         ("\r\nX-Forwarded-For: 203.0.113.9", 200),
         ("\r\nx-forwarded-FOR:203.0.113.9", 200),
         ("\r\nX-Forwarded-For: 192.0.2.1, 203.0.113.9", 200),
-        // What the client wrote itself stands before what the proxy added.
+        // The client's own entries come before the entry that the proxy added.
         ("\r\nX-Forwarded-For: 203.0.113.9, 192.0.2.1", 403),
         (
             "\r\nX-Forwarded-For: 203.0.113.9\r\nX-Forwarded-For: 192.0.2.1",
@@ -181,7 +181,7 @@ fn a_forged_forwarded_for_moves_nobody_nearer() {
         ("\r\nX-Forwarded-For: 2001:db8::1", 200),
         ("\r\nX-Forwarded-For: ::ffff:203.0.113.9", 200),
         ("\r\nX-Forwarded-For: ::ffff:192.0.2.1", 403),
-        // What is no address is nobody's word.
+        // A value that is no address matches no address.
         ("\r\nX-Forwarded-For: 203.0.113.9:80", 403),
         ("\r\nX-Forwarded-For: [2001:db8::1]", 403),
         ("\r\nX-Forwarded-For: 203.0.113.9,", 403),
@@ -238,7 +238,7 @@ fn expect_balancer(mesh: &Mesh) {
     put(&resources, &text.replace(pod, &annotated));
 }
 
-/// What comes before a request, and what the request is answered then.
+/// Bytes before a request, and the status of the request after them.
 fn balancers_words() -> [(&'static str, Vec<u8>, u16); 14] {
     let line = |text: &str| text.as_bytes().to_vec();
     let version_2 = |rest: &[u8]| [b"\r\n\r\n\0\r\nQUIT\n", rest].concat();

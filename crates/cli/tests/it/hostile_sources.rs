@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::mesh::{Process, free_port, get, wait_until};
 
-/// What counts how many services and workloads are in force.
+/// Type whose resources are the services and workloads in force.
 const ADDRESSES: &str = "type.googleapis.com/istio.workload.Address";
 /// More than what a control plane of a handful of services may hold after everything here, in kilobytes; a bomb would take gigabytes.
 const MAX_RESIDENT_KB: u64 = 256 * 1024;
@@ -114,7 +114,7 @@ fn bomb() -> String {
     text
 }
 
-/// What is put into the folder under a name, and what is to be said of it.
+/// Files for the folder, each with its name, its text, and the expected report.
 fn attacks() -> Vec<(&'static str, String, &'static str)> {
     let million = "x".repeat(1_000_000);
     vec![
@@ -150,7 +150,7 @@ fn hostile_files_are_refused_by_name_and_the_rest_goes_on() {
     let mut expected = 1;
     for (name, text, words) in attacks() {
         write(&folder.join(format!("{name}.yaml")), &text);
-        // What is good beside it is followed, while it is there.
+        // A correct file beside it is followed all the same.
         write(&folder.join(format!("good-{name}.yaml")), &service(name));
         expected += 1;
         control.until_services(expected);
@@ -288,7 +288,7 @@ fn several_folders_are_one_mesh_and_one_that_is_away_takes_nothing() {
 fn killed_at_any_moment_it_starts_again_with_what_was_good() {
     const KILLS: usize = 8;
     let mut control = Control::start();
-    // What a stop writes; a kill may come before the first.
+    // A clean stop writes the state; a kill may come before the first write.
     control.until_state();
     for kill in 0..KILLS {
         for edit in 0..=kill * 20 {

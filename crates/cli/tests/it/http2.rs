@@ -100,7 +100,7 @@ pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
         .expect("connected");
     let (send, connection) = h2::client::handshake(stream).await.expect("a preface");
     tokio::task::spawn_local(async move {
-        // How a connection ends is seen by its streams.
+        // The streams report the end of the connection.
         let _ = connection.await;
     });
     send.ready().await.expect("room for a stream")

@@ -26,7 +26,8 @@ fn mesh_of(authority: &TestAuthority) -> Mesh {
     Mesh::start_as("STRICT", &how)
 }
 
-/// What nobody may be taken in by; the workload in whose place they are shown is `account`.
+/// Certificates that no proxy may accept. The impostor shows them in place of the workload
+/// `account`.
 fn wrong(
     authority: &TestAuthority,
     account: &str,
@@ -63,8 +64,8 @@ fn other_name(other: &str) -> &'static str {
     }
 }
 
-/// What came of a call: the sidecar's answer, and whatever application bytes the one in the server's place heard meanwhile.
-/// A sidecar may try more than once.
+/// Result of a call: the sidecar's answer, and all application bytes that the false server received meanwhile. A sidecar
+/// may try more than once.
 fn call_the_false_server(
     mesh: &Mesh,
     listener: &TcpListener,

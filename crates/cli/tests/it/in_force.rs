@@ -1,5 +1,6 @@
-//! What is said to be in force is in force at the proxies: a lost state folder, a proxy that refuses configuration and a certificate that
-//! no client takes are told by the screen, `voile status` and the events; "ready" and "in force" count acknowledgements alone.
+//! Reports of the state in force, against the state at the proxies. The screen, `voile status` and the events report a lost state
+//! folder, a proxy that refuses configuration and a certificate that no client takes. "ready" and "in force" count
+//! acknowledgements alone.
 
 use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener};
@@ -61,7 +62,7 @@ fn octet(up: &Up) -> u8 {
         .expect("an octet")
 }
 
-/// Where its control plane tells of itself.
+/// Address of its control plane's monitoring pages.
 fn monitoring(up: &Up) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 21_004 + 10 * u16::from(octet(up))))
 }
@@ -112,7 +113,7 @@ fn a_state_folder_lost_under_voile_up_is_an_error_and_no_other_root_is_made() {
     });
     assert_eq!(claims(&up), before);
 
-    // Whatever is there by now.
+    // The folder may exist by now.
     std::fs::create_dir_all(&state).expect("made");
     std::fs::set_permissions(&state, Permissions::from_mode(0o700)).expect("closed");
     for name in ["token-key.pem", "root-cert.pem", "root-key.pem"] {

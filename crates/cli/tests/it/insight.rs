@@ -1,4 +1,5 @@
-//! What an operator asks a running control plane: is every proxy in sync, what does it hold and why, what happens.
+//! An operator's questions to a running control plane: is every proxy in sync, which resources does it hold and
+//! why, which events occur.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,7 @@ pub(crate) fn asked(mesh: &Mesh, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text + &said)
 }
 
-/// What the status says of the server's sidecar.
+/// Status of the server's sidecar.
 fn server(mesh: &Mesh) -> Value {
     let (_, page) = asked(mesh, &["status", "--json"]);
     let page: Value = serde_json::from_str(&page).expect("JSON");

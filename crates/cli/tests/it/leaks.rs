@@ -11,7 +11,7 @@ const CLIENTS: usize = 300;
 /// Rounds before the first look, and after it.
 const WARM_UP: usize = 2;
 const ROUNDS: usize = 4;
-/// What memory may differ by, in KiB: the allocator's and the statistics' own unrest.
+/// Allowed difference of memory, in KiB: the allocator's and the statistics' own variation.
 const UNREST_KIB: u64 = 2048;
 
 fn round(mesh: &Mesh) {

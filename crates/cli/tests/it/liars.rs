@@ -14,8 +14,8 @@ use crate::truth::{DEFINITION, measured, measured_once, reasons};
 /// The size of the answers that are asked for.
 const SIZE: usize = 64;
 
-/// Stands before the real server, passes every request on so that it is seen to arrive, and gives an answer of its own. Where
-/// the real server is, is read from that file when the first request comes.
+/// Stands before the real server. Passes every request on, so that it is seen to arrive, and gives an answer of its own.
+/// Reads the real server's address from that file when the first request comes.
 fn false_server(real: PathBuf, answer: fn() -> String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -309,7 +309,7 @@ fn who_does_not_obey_its_routes_is_caught_whichever_of_them_is_to_take_the_reque
     .map(group);
     let apart = "[[cells]]\ncontestants = [\"voile\"]\n";
     let definition = DEFINITION.replace("modes = [\"both\"]\n", &cells.join(apart));
-    // What a busy machine spoils of a slice is no matter here: the proofs come before.
+    // A slice that a busy machine makes invalid does not matter here: the proofs come before.
     let (ran, record) = measured_once(script, &definition);
     let said = String::from_utf8_lossy(&ran.stderr);
     let honest = reasons(&record, "voile");

@@ -1,5 +1,6 @@
-//! What is under way when its permit is lost: a TCP connection, an HTTP/1.1 answer, a stream of HTTP/2, a WebSocket, and a
-//! connection that waits for its next request. The proxy says itself how long after it heard of the change each was cut.
+//! Connections and requests under way when their permit is lost: a TCP connection, an HTTP/1.1 answer, a stream of HTTP/2,
+//! a WebSocket, and a connection that waits for its next request. The proxy itself reports the time from the change to the
+//! cut.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +11,11 @@ use std::time::Duration;
 use crate::authorization::{echo_application, in_force, policy, set, status};
 use crate::mesh::{Mesh, Process, application, get, read_answer, series, wait_until};
 
-/// How soon a lost permit must cut what is under way, counted from when the proxy heard of it.
+/// Longest time between a change that the proxy gets and the cut of connections that lose their
+/// permit.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a test waits for an end that must come.
+/// Longest wait of a test for an end that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const WEBSOCKET: &str = "GET /socket HTTP/1.1\r\nHost: server\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -112,14 +114,14 @@ fn http2_ended(mut stream: TcpStream) {
     }
 }
 
-/// Whether nothing came as long as was waited for.
+/// Returns true if the read timed out.
 fn is_late(read: &std::io::Result<usize>) -> bool {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     let error = read.as_ref().err().map(std::io::Error::kind);
     matches!(error, Some(WouldBlock | TimedOut))
 }
 
-/// What is under way, through both sidecars.
+/// Connections and requests under way, through both sidecars.
 pub(crate) struct UnderWay {
     tcp: TcpStream,
     answer: TcpStream,

@@ -1,5 +1,5 @@
-//! What policies say of a request or a connection that decides nothing (AUDIT, dry run), as access logs tell it: of what
-//! passes, of what is denied, of what somebody else was asked about, and of opaque connections.
+//! Policies that decide nothing (AUDIT, dry run), as access logs report them: for allowed requests, denied requests,
+//! requests that an external service decides, and opaque connections.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -13,7 +13,7 @@ use crate::mesh::{Client, Mesh, application, free_port, get, local, series, wait
 const ALL: u16 = 8181;
 const FIRST: u16 = 8182;
 const LOST: u16 = 8183;
-/// Where the applications outside the mesh listen.
+/// Port of the applications outside the mesh.
 const OUTSIDE: u16 = 18181;
 
 /// A ServiceEntry whose endpoint is a name, and a listener of the client's for it.
@@ -78,7 +78,7 @@ fn outside(mesh: &Mesh, last: u8, name: &'static str, leaves: &Arc<AtomicBool>) 
     address
 }
 
-/// Who answers; the status where nobody does.
+/// Name of the application that answers; else the status or the error.
 fn called(address: SocketAddr) -> String {
     match get(address, "/") {
         Ok(answer) if answer.status == 200 => String::from_utf8_lossy(&answer.body).into_owned(),
@@ -177,7 +177,7 @@ fn a_silent_resolver_does_not_cost_the_mesh_its_names() {
         );
         crawler.send_to(&question, dns).expect("sent");
         if number % 50 == 0 {
-            // Whatever the answer: what was sent before has been taken from the socket, which holds some two hundred.
+            // Any answer proves that earlier packets were taken from the socket, which holds some two hundred.
             ask(dns, "localhost", "A");
         }
     }

@@ -199,7 +199,7 @@ fn fill_and_empty(
             "an idle connection was kept: {end:?}"
         );
     }
-    // What was taken is served, and then there is room again.
+    // The proxy serves the connections that it accepted, and then has room again.
     drop(closed);
     crowd.pop();
     for (number, stream) in crowd.into_iter().enumerate() {
@@ -229,7 +229,7 @@ fn descriptors(pid: u32) -> usize {
 
 #[test]
 fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recovers() {
-    /// What there is room for above what an idle proxy holds.
+    /// Memory allowed above that of an idle proxy.
     const ROOM: u64 = 12 << 20;
     /// Connections to the pages and to the control plane come and go.
     const SLACK: usize = 4;
@@ -249,7 +249,7 @@ fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recove
     fill_and_empty(&mesh, &gate, &arrivals, Vec::new());
     let third = fill_and_empty(&mesh, &gate, &arrivals, Vec::new());
     assert!(third <= first + SLACK, "descriptors: {first} {third}");
-    // What the workers freed is given back a moment after the last of them is empty.
+    // The workers return freed memory a moment after the last of them is empty.
     wait_until("what it holds is within the limit", || {
         memory(mesh.client.pid(), "VmRSS:") <= limit
     });

@@ -17,13 +17,13 @@ use crate::mesh::{
     start_control, start_proxy, wait_until,
 };
 
-/// Where the applications listen.
+/// Port of the applications.
 const APPLICATION_PORT: u16 = 18080;
-/// How often everything changes.
+/// Number of changes of all policies.
 const CHANGES: u32 = 3;
 /// Between two looks of one who watches.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
-/// Who watches one proxy, on a connection each: there are two workers, and the second gets the second connection.
+/// Watchers of one proxy, on a connection each: there are two workers, and the second gets the second connection.
 const WATCHERS: usize = 2;
 /// Rules of each policy.
 const RULES: usize = 10;
@@ -62,8 +62,8 @@ fn pod_address(net: [u8; 3], number: usize) -> IpAddr {
     Ipv4Addr::new(net[0], net[1], net[2], number as u8 + 1).into()
 }
 
-/// All policies of one generation. What one allows, the next generation allows by another policy, and likewise what is denied:
-/// whoever obeys half of a generation lets nobody to `/kept`, or somebody to `/shut`.
+/// All policies of one generation. Each request is allowed or denied by another policy than in the next generation. A proxy
+/// that obeys half of a generation denies a request to `/kept`, or allows one to `/shut`.
 fn policies(count: usize, generation: u32) -> String {
     let mut text = String::new();
     let pairs = count / 2;
@@ -122,7 +122,8 @@ impl Caller {
     }
 }
 
-/// What a watcher saw: when its worker came to obey each generation, its slowest request, and how many it made.
+/// Observations of a watcher: the time at which its worker obeyed each generation, its slowest request, and its
+/// number of requests.
 struct Seen {
     obeyed: Vec<Instant>,
     slowest: Duration,

@@ -1,5 +1,5 @@
-//! What ten thousand rules cost a real proxy in memory, all that it keeps and all that its allocator keeps counted: the kernel's
-//! word before and after.
+//! Memory that ten thousand rules cost a real proxy, with all that it and its allocator keep: the kernel's figure before and
+//! after.
 
 use std::fmt::Write as _;
 
@@ -50,7 +50,7 @@ fn ten_thousand_rules_take_two_megabytes_of_a_proxy() {
     let before = anonymous(mesh.server.pid());
     set(&mesh, RULES);
     wait_until("all rules are obeyed", || obeyed(RULES));
-    // What compiling took is given back a moment later.
+    // The proxy returns the memory of the compilation a moment later.
     let mut held = 0;
     wait_until("memory is given back", || {
         held = anonymous(mesh.server.pid()).saturating_sub(before);

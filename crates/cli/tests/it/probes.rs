@@ -144,7 +144,7 @@ fn who_cannot_speak_mutual_tls_asks_the_sidecar(up: &Up, status: &AtomicU16) {
         ("/app-health/app/startupz", 200),
         ("/app-health/side/readyz", 200),
         ("/app-health/side/startupz", 200),
-        // What is asked by a program, is not declared, or is no path of a probe.
+        // Paths of a probe by `exec`, of an undeclared probe, or of no probe.
         ("/app-health/app/livez", 404),
         ("/app-health/side/livez", 404),
         ("/app-health/nobody/readyz", 404),

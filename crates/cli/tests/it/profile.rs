@@ -45,12 +45,12 @@ fn profiled(folder: &Path, pace: u64, path: Option<&Path>) -> (Value, String) {
     (serde_json::from_str(&text).expect("JSON"), page)
 }
 
-/// Whether enough went by there to say anything of it.
+/// Returns true if a hop saw enough answers for a judgement.
 fn is_busy(hop: &Value) -> bool {
     hop["answers"].as_u64() > Some(100)
 }
 
-/// What it says is missing.
+/// Parts that the profile reports as missing.
 fn missing(profile: &Value) -> String {
     profile["missing"].to_string()
 }

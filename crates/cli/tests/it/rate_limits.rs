@@ -32,7 +32,7 @@ fn ask(mesh: &Mesh, path: &str, fields: &str) -> Answer {
     exchange(mesh.http(), request.as_bytes()).expect("an answer")
 }
 
-/// How many of so many pass; the others are answered 429.
+/// Number of requests that pass, of so many; the others are answered 429.
 fn passing(mesh: &Mesh, path: &str, fields: &str, times: usize) -> usize {
     let all = (0..times).map(|_| ask(mesh, path, fields).status);
     let passed = all.filter(|status| match status {
@@ -237,7 +237,7 @@ fn what_is_used_up_stays_so_while_limits_are_edited_and_a_bad_edit_leaves_the_la
     in_force(&mesh, "/second");
     assert_eq!(passing(&mesh, "/few", "", 4), 0, "used up before");
     assert_eq!(passing(&mesh, "/first", "", 3), 3, "that rule is gone");
-    // What cannot be read does not open the door; what comes with it holds.
+    // An unreadable limit leaves the last good one in force; other limits of the file are in force.
     let bad = limits(&few.replace("requests: 2", "requests: 0"));
     let other = limits(&probe("third")).replace("name: calls", "name: more");
     write(&mesh, &format!("{bad}---\n{other}"));

@@ -33,7 +33,7 @@ fn status(monitoring: u16) -> Value {
     page.unwrap_or_default()
 }
 
-/// Who is connected there, and how many of them are in sync with this version.
+/// Number of proxies connected there, and number of those in sync with this version.
 fn proxies(monitoring: u16, version: &Value) -> (usize, usize) {
     let page = status(monitoring);
     let proxies = page["proxies"].as_array().cloned().unwrap_or_default();
@@ -162,7 +162,7 @@ fn one_of_two_control_planes_is_killed_and_nothing_fails() {
     drop((second, further));
 }
 
-/// What a command says of both control planes.
+/// Output of a command that asks both control planes.
 fn asked(words: &[&str], monitoring: [u16; 2]) -> (Option<i32>, String) {
     let output = Process::output(|voile| {
         voile.args(words);
@@ -200,8 +200,8 @@ fn shown_together(monitoring: [u16; 2], all: usize) {
     }
 }
 
-/// What happens at both is followed by one command, each line by whom it is said; one that is gone is asked again, and what happened
-/// there since is told.
+/// One command follows the events of both control planes; each line names its control plane. A control plane that is gone is
+/// asked again, and its events since then follow.
 #[test]
 fn events_of_several_control_planes_are_followed_together_past_the_end_of_one() {
     let mut mesh = Mesh::start("STRICT");
@@ -250,7 +250,7 @@ fn shown_without([first, other]: [u16; 2]) {
     });
 }
 
-/// What is revoked is so wherever one asks, and the one that was away when it happened knows.
+/// Both control planes report a revocation, even the one that was away when it happened.
 fn revoked_at_both(mesh: &mut Mesh, first: u16, other: u16) {
     let before = serial(mesh.client_admin());
     let printed = Process::output(|voile| {

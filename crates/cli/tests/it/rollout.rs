@@ -113,7 +113,8 @@ metadata: {name: raw, namespace: roll}
 spec: {clusterIP: 10.96.0.77, selector: {app: web}, ports: [{name: tcp, port: 9000}]}
 "#;
 
-/// Where applications may write whoever they run as: the mesh's folder itself is its author's.
+/// Makes a folder that applications of any user may write to. The mesh's folder itself belongs to
+/// its author.
 pub(crate) fn make_outbox(folder: &Path) {
     let outbox = folder.join("out");
     fs::create_dir(&outbox).expect("made");

@@ -93,7 +93,7 @@ fn get(to: SocketAddr) -> (u16, String) {
     ask(to, "GET / HTTP/1.1\r\n")
 }
 
-/// How many of so many requests came to whom.
+/// Sends so many requests and counts them by the application that answered.
 fn shares(to: SocketAddr, requests: u32) -> BTreeMap<String, u32> {
     let mut stream = TcpStream::connect(to).expect("a connection");
     let mut reader = BufReader::new(stream.try_clone().expect("a copy"));

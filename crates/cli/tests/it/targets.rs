@@ -51,7 +51,7 @@ fn a_policy_for_waypoints_and_gateways_holds_nothing_hostage() {
         "warning[V0324]: AuthorizationPolicy shop/gateway is NOT ENFORCED",
         "warning[V0336]: RequestAuthentication shop/service is NOT ENFORCED",
     ] {
-        // What is found is told when the folder rests.
+        // The control plane reports problems once the folder is at rest.
         wait_until(wanted, || mesh.control.log().contains(wanted));
     }
 

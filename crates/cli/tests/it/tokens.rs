@@ -52,7 +52,7 @@ fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
     wait_until(what, || (0..IN_A_ROW).all(|_| seen()));
 }
 
-/// What a caller gets for a request with these field lines.
+/// Answer to a request with these header lines.
 fn ask(mesh: &Mesh, path: &str, lines: &str) -> Answer {
     let head = format!("GET {path} HTTP/1.1\r\nHost: server\r\nConnection: close\r\n{lines}\r\n");
     exchange(mesh.http(), head.as_bytes()).expect("an answer")

@@ -79,7 +79,7 @@ fn requests(mesh: &Mesh) -> BTreeSet<(String, String)> {
     all.collect()
 }
 
-/// What the tools say of a request.
+/// The tools' explanations of a request.
 fn said(
     mesh: &Mesh,
     (service, port): (&Service, &ServicePort),
@@ -126,7 +126,8 @@ fn compare(mesh: &Mesh, running: &Running<'_>) -> (usize, Vec<String>) {
                     let from = caller.identity.as_ref();
                     let all = said(mesh, (service, port), from, (method, path));
                     let Some(first) = all.first() else { continue };
-                    // Whoever is asked about it decides; workloads of several minds answer by chance.
+                    // An external authorizer decides by itself, and workloads with different policies
+                    // answer by chance.
                     let open = all
                         .iter()
                         .any(|one| one.asked.is_some() || one.allowed != first.allowed);

@@ -1,4 +1,5 @@
-//! What applications speak, through two sidecars and mutual TLS: HTTP/1.1 in its shapes, upgrades, opaque TCP.
+//! Protocols of applications, through two sidecars and mutual TLS: HTTP/1.1 in its shapes, upgrades, opaque
+//! TCP.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -22,7 +22,7 @@ contestants = ["voile"]
 modes = ["both"]
 "#;
 
-/// How often a slice of the honest one may be spoiled by a busy machine.
+/// Attempts to get a valid slice of the honest contestant on a busy machine.
 const ATTEMPTS: usize = 5;
 
 /// Measures a program that runs this shell text, with `$VOILE` the real one, beside the real one, until that one's counts.

@@ -66,7 +66,7 @@ impl Up {
         let mut command = match user {
             None => Command::new(env!("CARGO_BIN_EXE_voile")),
             Some(user) => {
-                // Where ours is, others may not look.
+                // Other users may not read the folder of our program.
                 let voile = folder.path().join("voile");
                 std::fs::copy(env!("CARGO_BIN_EXE_voile"), &voile).expect("copied");
                 for path in ["", "tmp"] {
@@ -95,7 +95,7 @@ impl Up {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
-    /// What a process of the run has logged.
+    /// Log of a process of the run.
     pub(crate) fn log(&self, process: &str) -> String {
         let runs = self.left_behind();
         let logs = runs
@@ -412,7 +412,7 @@ fn what_cannot_be_written_or_read_for_a_while_is_said_and_done_later() {
     let mut up = Up::start(pair, &[]);
     let plain = up.ready()["pair/plain"];
     let run = up.left_behind().pop().expect("the run's folder");
-    // Whatever the kernel says to who writes there: a full disk takes the same way.
+    // Any write error of the kernel takes this path; so does a full disk.
     let (tokens, away) = (run.join("tokens"), run.join("away"));
     std::fs::rename(&tokens, &away).expect("taken away");
     let second = r#"

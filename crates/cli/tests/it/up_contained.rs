@@ -1,4 +1,5 @@
-//! What a hostile application can do in its pod under `voile up` as root: it tries, and says what it could.
+//! Attacks of a hostile application from its pod under `voile up` as root: the application tries them and
+//! reports the results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -106,10 +107,10 @@ spec:
     fs::write(folder.join("den.yaml"), text).expect("written");
 }
 
-/// What the application said, by its first word; `None` where there are no namespaces.
+/// The application's reports, by their first word; `None` if namespaces are not available.
 fn attempts(security: &str, closed: bool) -> Option<BTreeMap<String, Vec<String>>> {
     let state = tempfile::tempdir().expect("a folder");
-    // Whoever starts the mesh may have left something open.
+    // The process that starts the mesh may have left a descriptor open.
     let (left_open, _) = UnixStream::pair().expect("sockets");
     rustix::io::fcntl_setfd(&left_open, rustix::io::FdFlags::empty()).expect("inherited");
     let text = state.path().join("state").to_string_lossy().into_owned();

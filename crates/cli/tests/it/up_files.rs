@@ -90,7 +90,7 @@ fn no_request_fails_while_files_are_written_in_place() {
         "{said}"
     );
 
-    // What is meant is obeyed: every file is removed, and with it every pod.
+    // A removal that is meant is obeyed: removing every file removes every pod.
     for (path, _) in &files {
         fs::remove_file(path).expect("removed");
     }

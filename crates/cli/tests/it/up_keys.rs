@@ -71,7 +71,7 @@ impl TlsKeys {
                 let mut stream = StreamOwned::new(connection, tcp);
                 let mut head = [0; 4096];
                 let body = says.lock().expect("whole").clone();
-                // Whoever does not believe the certificate hangs up.
+                // A client that does not trust the certificate hangs up.
                 if stream.read(&mut head).is_ok_and(|read| read > 0) {
                     let length = body.len();
                     let _ = write!(
@@ -138,7 +138,7 @@ fn a_key_server_of_an_unnamed_authority_is_not_believed() {
     let issuer = Issuer::new(ISSUER, "one");
     let server = TlsKeys::start(&authority, issuer.keys());
     let (_up, web) = up(&server.uri(), &["--jwks-refresh", "200ms"]);
-    // What the first questions brought would be in force when the third is asked.
+    // By the third fetch, keys from the first fetches would be in force.
     wait_until("it was asked again", || server.asked() > 2);
     let (status, why) = bearer(web, &issuer.token("anna", json!({})));
     assert_eq!((status, &*why), (401, "Jwks remote fetch is failed"));

@@ -1,5 +1,5 @@
-//! What `voile up` makes of a folder that was written for a cluster: StatefulSets, DaemonSets, Jobs, CronJobs, the gateway that an
-//! Istio installation brings; and of one without pods.
+//! `voile up` with a folder that was written for a cluster: StatefulSets, DaemonSets, Jobs, CronJobs, and the gateway of an Istio
+//! installation; and with a folder without pods.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -171,7 +171,7 @@ fn networks(up: &Up) -> BTreeMap<PathBuf, fs::File> {
     .collect()
 }
 
-/// Who of all processes is in one of these.
+/// Ids of all processes in one of these networks.
 fn inhabitants(networks: &BTreeMap<PathBuf, fs::File>) -> Vec<String> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let ours = fs::read_link("/proc/self/ns/net").expect("ours");
@@ -314,7 +314,7 @@ data: {mesh: \"defaultConfig: {interceptionMode: TPROXY}\"}
     fs::write(folder.join("court.yaml"), text.concat()).expect("written");
 }
 
-/// Who has a connection to this port in the network of a process; addresses of IPv4, however they are kept.
+/// Addresses with a connection to this port in the network of a process; IPv4 in either form.
 fn callers(pid: u32, port: u16) -> BTreeSet<Ipv4Addr> {
     let mut found = BTreeSet::new();
     for table in ["tcp", "tcp6"] {
@@ -422,7 +422,7 @@ fn beyond(machine: &Namespace) -> (Bridge, Namespace) {
     (bridge, beyond)
 }
 
-/// What a pod without a sidecar hears of calls to nobody.
+/// Errors that a pod without a sidecar gets for calls to unused addresses.
 fn calling_out(up: &Up) -> Vec<std::io::ErrorKind> {
     let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let captured: Vec<_> = sidecars(up)
@@ -494,8 +494,8 @@ fn pods_reach_beyond_the_mesh_only_where_that_was_asked_for() {
     }
 }
 
-/// What an application asks for by the C library: a name or an address, and how the answer begins; nothing is "no such
-/// name" before a client would give up.
+/// Names and addresses that an application looks up by the C library, with the beginning of each answer. Empty stands
+/// for "no such name", before a client would give up.
 const ASKED: [(&str, &str); 11] = [
     ("server", "10.96."),
     ("server.court", "10.96."),

@@ -1,5 +1,5 @@
-//! What routes and DestinationRules promise, in `voile up --isolation netns`: real captured clients (curl, in a pod's own network), exact
-//! answers. One mesh for all of it: it is the traffic that is tried, and not the start.
+//! Routes and DestinationRules in `voile up --isolation netns`: real captured clients (curl, in a pod's own network), exact
+//! answers. All tests share one mesh, since they try the traffic and not the start.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ const BOOKS: &str = "10.96.77.1";
 const NEAR: &str = "10.96.77.2";
 const CARTS: &str = "10.96.77.3";
 
-/// Where the copies go.
+/// Address of the service for copies.
 const SHADOW: &str = "10.96.77.4";
 
 fn service(name: &str, address: &str, app: &str) -> String {
@@ -82,7 +82,7 @@ struct Client {
 }
 
 impl Client {
-    /// How often each pod answered with each status: `one 200`. curl asks once for each number of a range in the URL.
+    /// Counts answers by pod and status: `one 200`. curl asks once for each number of a range in the URL.
     fn asks(&self, url: &str, more: &[&str]) -> BTreeMap<String, usize> {
         let format = "%header{x-voile-echo} %{http_code}\n";
         let mut command = Command::new("curl");

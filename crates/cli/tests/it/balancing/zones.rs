@@ -10,13 +10,13 @@ use crate::gateway::{self, Edge, NETWORKING, TO_SERVER};
 
 const CLUSTER: &str = "cluster=\"outbound|8080||server.shop.svc.cluster.local\"";
 
-/// Who calls besides the client, by zone.
+/// Adds further pods of the client, one in each of these zones.
 fn callers(mesh: &Mesh, zones: &[&str]) {
     replicas(mesh, "client", ", version: v1", zones);
 }
 
-/// Who calls besides an application's first pod, by zone, all of them behind one service with it. They never do; it is enough that
-/// they are there.
+/// Adds further pods of an application, one in each of these zones, and a Service with all its pods. These pods never call
+/// anything; they only have to exist.
 fn replicas(mesh: &Mesh, app: &str, labels: &str, zones: &[&str]) {
     let mut text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {app}, namespace: shop}}\n\
@@ -33,7 +33,7 @@ fn replicas(mesh: &Mesh, app: &str, labels: &str, zones: &[&str]) {
     say(mesh, "callers.yaml", &text);
 }
 
-/// How many call from each zone, as the client's sidecar counts.
+/// Callers from each zone, as the client's sidecar counts them.
 fn counted(mesh: &Mesh) -> serde_json::Value {
     let answer = crate::mesh::get(mesh.client_admin(), "/config_dump").expect("an answer");
     let page: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
@@ -83,7 +83,8 @@ fn requests_stay_in_their_zone_as_far_as_its_endpoints_suffice_for_its_callers()
     // Six deviations on either side.
     assert!((150..=250).contains(&shared["b"]), "{shared:?}");
     assert!(!shared.contains_key("c"), "another region: {shared:?}");
-    // Who is put out takes nothing; a region of which half is well takes 70 in 100, and the next one the rest.
+    // An ejected endpoint takes no requests. A region with half of its endpoints healthy takes 70 in 100, and
+    // the next region the rest.
     let outliers = "outlierDetection: {consecutive5xxErrors: 1, baseEjectionTime: 1h, maxEjectionPercent: 100}";
     obey(
         &mesh,
@@ -122,7 +123,7 @@ fn the_mesh_may_keep_requests_in_their_zones_where_no_rule_says_otherwise() {
         ),
     );
     all_of(&mesh, &["b"]);
-    // Who comes changes the shares, who goes gives them back.
+    // A new caller changes the shares; its end restores them.
     callers(&mesh, &["north-1", "north-2"]);
     all_of(&mesh, &["a", "b"]);
     callers(&mesh, &["north-2"]);

@@ -22,7 +22,7 @@ const ROUTED: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: routed, na
      apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: routed, namespace: shop}\n\
      spec: {hosts: [routed], http: [{route: [{destination: {host: routed}, headers: {response: {add: {led: by-routes}}}}]}]}\n";
 
-/// What becomes of what a proxy says.
+/// Treatment of a proxy's messages on their way to the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Passes,
@@ -86,7 +86,7 @@ impl Between {
         });
     }
 
-    /// Whether both wait for somebody else, and not for a processor.
+    /// Returns true if both processes wait for input, and not for a processor.
     fn is_at_rest(&self) -> bool {
         let speakers = self.speakers.lock().expect("nobody panics");
         speakers.iter().all(|pid| is_at_rest(*pid))

@@ -1,5 +1,5 @@
-//! What a sidecar asked for because traffic needed it goes when nobody has needed it for a while, and comes back, as it is by
-//! then, with the next request.
+//! Tests that a sidecar drops a subscription on demand after no traffic has used it for a while. The next request subscribes
+//! again and gets the current state.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -64,7 +64,7 @@ fn a_service_that_nobody_uses_is_let_go_and_answers_as_it_is_by_then_when_it_is_
     answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)), "here");
     answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8081)), "gone");
     assert!(ask(&mesh).ends_with("here"));
-    // Who has a connection open keeps it there to be looked at.
+    // A client with an open connection keeps the service in the config dump.
     let open = held(&mesh);
     assert!(config_dump(&mesh.client).contains("shop/server.shop.svc"));
     drop(open);

@@ -20,7 +20,7 @@ pub(super) fn answer(listener: TcpListener, word: &'static str) {
             return;
         }
         let length = word.len();
-        // Whoever went away hears nothing.
+        // A client that is gone reads nothing.
         let _ = write!(
             stream,
             "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{word}"
@@ -35,7 +35,7 @@ pub(super) fn entry(name: &str, said: &str) -> String {
     )
 }
 
-/// What is said to who asks in plaintext; nothing of a connection that is reset, a status of one that is refused.
+/// Answer to a plaintext request: empty for a reset connection, the status for a refused request.
 pub(super) fn ask(mesh: &Captured, to: (Ipv4Addr, u16), host: &str) -> String {
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     said(mesh, to, request.as_bytes())
@@ -55,7 +55,8 @@ fn said(mesh: &Captured, to: (Ipv4Addr, u16), request: &[u8]) -> String {
     }
 }
 
-/// Who takes a ClientHello that asks for a name, made by openssl within the client's namespace: the first bytes that come back.
+/// Sends a ClientHello for a name by openssl within the client's namespace. Returns the server that took it, known by its first
+/// bytes.
 pub(super) fn hello(mesh: &Captured, to: (Ipv4Addr, u16), name: &'static str) -> String {
     let to = SocketAddr::from(to).to_string();
     let ran = mesh.client.run(move || {
@@ -74,7 +75,7 @@ pub(super) fn hello(mesh: &Captured, to: (Ipv4Addr, u16), name: &'static str) ->
     }
 }
 
-/// What is listed: requests for one host, and TLS to another.
+/// The listed hosts: one for requests, and another for TLS.
 fn list() -> [String; 2] {
     let plain = format!(
         "hosts: [listed.test, \"*.listed.test\"], addresses: [{LISTED}], location: MESH_EXTERNAL, resolution: STATIC, ports: [{{number: 80, name: http, protocol: HTTP}}], endpoints: [{{address: {WORLD}, ports: {{http: 8091}}}}]"
@@ -144,7 +145,7 @@ fn who_is_not_on_the_list_is_reached_by_no_address_name_or_claim() {
     ] {
         assert_eq!(hello(&mesh, to, name), "", "{name} at {to:?}");
     }
-    // What is taken from the list is not reached any more, on connections that are new.
+    // New connections no longer reach a host that was removed from the list.
     mesh.write("list.yaml", &entry("secure", &secure));
     wait_until("a shorter list", || {
         ask(&mesh, (LISTED, 80), "listed.test") == "502"

@@ -1,6 +1,6 @@
-//! A mesh whose traffic the kernel redirects: three namespaces on one bridge (client pod, server pod, and the world with
-//! the control plane), real rules, real sidecars. Applications and clients are threads of the test with sockets inside.
-//! Where the kernel does not allow it, tests say so and are skipped.
+//! A mesh with traffic that the kernel redirects: three namespaces on one bridge (client pod, server pod, and the world
+//! with the control plane), real rules, real sidecars. Applications and clients are threads of the test with sockets
+//! inside. On a kernel that does not allow it, tests print that and are skipped.
 
 mod asked;
 mod let_go;
@@ -33,7 +33,7 @@ pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 3);
 /// The service's virtual address.
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const XDS: u16 = 15012;
-/// Where a test may stand between a proxy and the control plane.
+/// Port for a test's relay between a proxy and the control plane.
 const BETWEEN: u16 = 15013;
 
 /// No read or write of a test takes longer.
@@ -205,7 +205,7 @@ impl Captured {
         String::from_utf8(answer.body).expect("text")
     }
 
-    /// What the client's sidecar logged.
+    /// Log of the client's sidecar.
     pub(crate) fn client_log(&self) -> String {
         self._sidecars[0].log()
     }

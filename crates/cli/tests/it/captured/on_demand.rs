@@ -35,7 +35,7 @@ fn start() -> Option<(Captured, Resolver)> {
     let resolver = Resolver::start_on(socket, zone.into());
     answer(listen(&mesh.world, (FAR, 80)), "far");
     answer(listen(&mesh.world, (FAR, 443)), "far");
-    // Who is not to be reached.
+    // Servers that must not be reached.
     answer(listen(&mesh.client, (Ipv4Addr::LOCALHOST, 80)), "secret");
     answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 80)), "secret");
     answer(
@@ -48,7 +48,7 @@ fn start() -> Option<(Captured, Resolver)> {
     Some((mesh, resolver))
 }
 
-/// What becomes of requests for hosts.
+/// Hosts, and the result of a request to each.
 const HOSTS: [(&str, &str); 12] = [
     ("a.dyn.test", "far"),
     ("A.dyn.TEST.:80", "far"),
@@ -75,7 +75,7 @@ fn hosts_of_a_pattern_are_where_dns_says_and_never_in_the_mesh() {
     for (host, heard) in HOSTS {
         assert_eq!(ask(&mesh, (BELIEVED, 80), host), heard, "{host}");
     }
-    // Wherever the client believes a host to be.
+    // The address that the client connects to makes no difference.
     assert_eq!(ask(&mesh, (FAR, 80), "loop.dyn.test"), "503");
     assert_eq!(ask(&mesh, (FAR, 80), "other.test"), "502");
     // TLS is known by the name that it asks for; bytes are not.
@@ -85,7 +85,7 @@ fn hosts_of_a_pattern_are_where_dns_says_and_never_in_the_mesh() {
     for name in ["loop.dyn.test", "missing.dyn.test", "other.test"] {
         assert_eq!(hello(&mesh, (BELIEVED, 443), name), "", "{name}");
     }
-    // What was found goes on serving where the resolver fails.
+    // Known addresses go on serving after the resolver fails.
     resolver.set(None);
     assert_eq!(ask(&mesh, (BELIEVED, 80), "a.dyn.test"), "far");
 }

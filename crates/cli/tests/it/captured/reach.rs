@@ -1,4 +1,5 @@
-//! Where captured connections lead: services, pods, the world, ourselves, nowhere.
+//! Destinations of captured connections: services, pods, the world, the sidecar itself, and
+//! addresses without a server.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -38,7 +38,7 @@ fn answer(listener: TcpListener, word: &'static str) {
     });
 }
 
-/// Who answers, or with which status the sidecar does.
+/// Name of the server that answers, or the status from the sidecar.
 fn who(mesh: &Captured) -> String {
     let mut stream = connect(&mesh.client, (SLICED, 80));
     let request = b"GET / HTTP/1.1\r\nHost: sliced\r\nConnection: close\r\n\r\n";
@@ -73,7 +73,7 @@ fn who_slices_name_is_called_as_what_is_known_of_it() {
     let metrics = mesh.metrics(&mesh.server);
     let counted = series(&metrics, "istio_requests_total", &secured);
     assert!(counted >= Some(1.0), "{metrics}");
-    // Whom nobody knows speaks plaintext.
+    // The sidecar speaks plaintext to an endpoint that the mesh does not know.
     mesh.write("sliced.yaml", &with(&stranger));
     wait_until("the stranger to be called", || who(&mesh) == "stranger");
     let both = |condition: &str| {

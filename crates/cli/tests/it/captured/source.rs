@@ -35,7 +35,7 @@ fn tell(listener: TcpListener, waits: bool) {
     application::serve(listener, move |mut stream| {
         let caller = peer(&stream);
         if !waits || stream.read_exact(&mut [0]).is_ok() {
-            // Whoever left does not want to know.
+            // A client that is gone reads nothing.
             let _ = stream.write_all(caller.as_bytes());
         }
     });
@@ -59,7 +59,7 @@ fn call(inside: &Namespace, from: IpAddr, to: SocketAddr) -> TcpStream {
     called.unwrap_or_else(|error| panic!("{from} to {to}: {error}"))
 }
 
-/// What the application says of this connection.
+/// The application's answer on this connection: the address of its caller.
 fn asked(stream: &mut TcpStream, port: u16) -> String {
     match port {
         SERVER_FIRST => {}

@@ -1,6 +1,6 @@
-//! Programs of others, as they are, through two sidecars on a port that nobody declared, in every mode: databases whose
-//! server speaks first or which change to TLS midway, a mail server, a forward proxy, a cache under load, and a raw echo with half-closes.
-//! Where a program is missing its test says so and is skipped.
+//! Other programs, unchanged, through two sidecars on an undeclared port, in every mode: databases whose server speaks first or
+//! which change to TLS midway, a mail server, a forward proxy, a cache under load, and a raw echo with half-closes. If a program
+//! is missing, its test prints that and is skipped.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ use crate::mesh::{application, series, wait_until};
 
 /// A port of the service whose name says no protocol, and the target of it.
 const UNDECLARED: u16 = 9000;
-/// Where the forward proxy's clients want to go.
+/// Port of the web server behind the forward proxy.
 const WEB: u16 = 8088;
 /// Somebody who is not root, since some servers refuse to be.
 const NOBODY: u32 = 65534;

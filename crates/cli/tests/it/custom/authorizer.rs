@@ -23,7 +23,7 @@ pub(crate) struct Authorizer {
     asked: Arc<Mutex<Vec<AttributeContext>>>,
     /// Questions that nobody waits for any more.
     given_up: Arc<Mutex<u32>>,
-    /// Whether opaque connections are denied, which have no words to say what they wish.
+    /// If true, opaque connections are denied. They have no header that could carry a wish.
     closed: Arc<AtomicBool>,
     at: Option<SocketAddr>,
 }
@@ -42,7 +42,7 @@ impl Authorizer {
         authorizer
     }
 
-    /// Where it is asked.
+    /// Address of the authorizer.
     pub(crate) fn address(&self) -> SocketAddr {
         self.at.expect("it was started")
     }
@@ -177,7 +177,7 @@ fn writes(key: &str, value: &str) -> CheckResponse {
     })
 }
 
-/// What is answered to a wish.
+/// Answer to a wish, which the `x-ask` header or else the path carries.
 fn answer(wish: &str) -> Result<CheckResponse, Status> {
     if let Some((name, value)) = wish
         .strip_prefix("write ")

@@ -15,10 +15,10 @@ use crate::mesh::{Client, HTTP_PORT, Mesh, TCP_PORT, application, wait_until};
 
 const KIND: &str = "envoyExtAuthzGrpc";
 
-/// How long a test waits for a word.
+/// Longest wait of a test for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whatever goes to the TCP port.
+/// A CUSTOM policy for all connections to the TCP port.
 fn all_connections() -> String {
     custom(&format!(
         "rules: [{{to: [{{operation: {{ports: [\"{TCP_PORT}\"]}}}}]}}]"
@@ -30,7 +30,7 @@ fn talk(stream: &mut TcpStream) -> bool {
     stream.write_all(b"hi").is_ok() && stream.read_exact(&mut word).is_ok() && &word == b"hi"
 }
 
-/// Whether a new connection is let in.
+/// Returns true if a new connection is allowed.
 fn passes(mesh: &Mesh) -> bool {
     talk(&mut TcpStream::connect(mesh.tcp()).expect("a connection"))
 }

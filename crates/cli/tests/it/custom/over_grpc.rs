@@ -100,7 +100,7 @@ fn a_request_waits_for_the_word_of_who_is_asked() {
     assert_eq!((told("error"), told("error_allowed")), (0.0, 0.0));
 }
 
-/// What a stranger says of who it is reaches nobody who is asked.
+/// Identity claims in a stranger's headers do not reach the authorizer.
 fn told_nothing_of_a_stranger(mesh: &Mesh, authorizer: &Authorizer) {
     let stranger = "GET /stranger HTTP/1.1\r\nHost: server\r\nConnection: close\r\nX_Forwarded-Client-Cert: URI=me\r\n\
          x-forwarded-client-cert: URI=me\r\nx-envoy-peer-metadata: me\r\n\r\n";

@@ -8,7 +8,7 @@ use crate::mesh::{Mesh, TCP_PORT, application, exchange, get, wait_until};
 
 pub(crate) const KIND: &str = "envoyExtAuthzHttp";
 
-/// What each connection of the authorizer was told: heads and bodies.
+/// Requests that the authorizer got: heads and bodies.
 pub(crate) type Heard = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Answers by the path behind `/check`.

@@ -1,5 +1,5 @@
-//! What is under way when a CUSTOM policy comes, or names somebody else: a yes holds as long as the same service is asked, and what is
-//! in the middle of something cannot wait for another's.
+//! Open connections and requests when a CUSTOM policy comes or names another service. An earlier yes holds as long as the same
+//! service is asked. A request that is half done cannot wait for another service's answer.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -75,7 +75,7 @@ fn a_yes_holds_as_long_as_the_same_service_is_asked() {
     let count = under_way.count;
     let asked = authorizer.asked().len();
     assert!(asked >= 4, "{asked}");
-    // What it would say now does not matter to what it let in.
+    // The service's present answer does not matter for connections that it let in before.
     authorizer.close();
     set(&mesh, &(asks + &marker(2)));
     marked(&mesh, 2);

@@ -30,7 +30,7 @@ struct Court {
     mesh: Mesh,
     authorizer: Authorizer,
     issuer: Issuer,
-    /// What every set of resources begins with.
+    /// First part of every set of resources.
     usual: String,
     /// Sets that were put in force.
     sets: Cell<usize>,
@@ -81,7 +81,7 @@ impl Court {
         format!("authorization: Bearer {token}\r\n")
     }
 
-    /// Whether the service was asked about a path.
+    /// Returns true if the service was asked about a path.
     fn was_asked(&self, path: &str) -> bool {
         let asked = self.authorizer.asked();
         asked.iter().any(|asked| http(asked).path == path)
@@ -120,7 +120,7 @@ fn whoever_is_asked_sees_the_token_and_nothing_forged() {
         !seen.contains("root") && !seen.contains("authorization"),
         "{seen}"
     );
-    // What only tokens write, a yes does not write either.
+    // A yes of the service cannot write a header that only tokens write.
     let lines = format!("x-ask: write x-user=root\r\n{bearer}");
     let seen = text(&court.get("/two", &lines)).to_ascii_lowercase();
     assert!(
@@ -211,7 +211,7 @@ fn a_rule_asks_wherever_istio_would_and_where_it_means_to() {
         // The token's own header is there when Istio asks, and gone when policies judge.
         ("authorization]\", values: [\"*\"]", false, true),
         ("authorization]\", notValues: [\"*\"]", true, true),
-        // What is made of its claims is not, and is.
+        // A header made of its claims is absent when Istio asks, and present when policies judge.
         ("x-user]\", values: [anna]", false, true),
         ("x-user]\", notValues: [anna]", true, true),
         ("x-user]\", values: [berta]", false, false),

@@ -1,8 +1,8 @@
-//! What routes of VirtualServices do to requests: a sidecar of ours beside a stock Envoy with the same documents translated. Both
-//! are asked the same, and what comes back (with what arrived where requests went, and which copies) is compared, head and body.
+//! Route actions of VirtualServices: our sidecar beside a stock Envoy with the same documents translated. Both get the same
+//! requests. The test compares the answers, head and body, the requests that arrive at servers, and the copies.
 //!
-//! `VOILE_ACTION_CASES=1000000 cargo test -p voile --test it -- envoy::actions` compares a million. What is known to differ is
-//! named (`excused`), and counted; anything else is an error.
+//! `VOILE_ACTION_CASES=1000000 cargo test -p voile --test it -- envoy::actions` compares a million. Known differences are named
+//! (`excused`) and counted; any other is an error.
 
 mod drawn;
 
@@ -31,9 +31,9 @@ const REQUESTS: usize = 200;
 const MOST: usize = 100;
 /// Connections to each of the two at a time.
 const CONNECTIONS: usize = 8;
-/// How often our sidecar is asked again where chance sent a request elsewhere than Envoy's did.
+/// Attempts with our sidecar after a random choice differed from Envoy's.
 const DRAWS: usize = 60;
-/// How long copies may take to come that nobody waits for.
+/// Longest wait for copies; no client waits for their answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Fields that each of the two writes in its own way, or alone, whatever routes say.
 const OWN: [&str; 14] = [
@@ -56,12 +56,13 @@ const OWN: [&str; 14] = [
 /// Fields by name, in the order in which they came.
 type Fields = BTreeMap<String, Vec<String>>;
 
-/// What becomes of a request.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
     status: u16,
     fields: Fields,
-    /// Where it went and what arrived there: pod, first line, fields. Else what is answered.
+    /// Destination of the request, with the request as it arrived: pod, first line, fields. Else
+    /// the body of the proxy's answer.
     went: Result<(String, String, Fields), String>,
 }
 
@@ -151,7 +152,7 @@ impl Round {
         }
     }
 
-    /// What was compared, by kind, and what was excused.
+    /// Compares all cases. Returns counts by kind, with the excused differences.
     fn compare(&self) -> BTreeMap<String, usize> {
         let counts: Mutex<BTreeMap<String, usize>> = Mutex::default();
         std::thread::scope(|scope| {
@@ -221,7 +222,7 @@ impl Round {
         said
     }
 
-    /// How many copies both sent, which are the same.
+    /// Copies that both proxies sent; asserts that they are the same.
     fn copies(&self) -> usize {
         let thrown = self.thrown.lock().expect("cases");
         let of = |last: u8| {
@@ -291,7 +292,7 @@ fn application(listener: TcpListener, pod: &'static str, copies: &Copies) {
     });
 }
 
-/// What an Envoy is started with in the place of the pod's sidecar.
+/// Bootstrap of an Envoy in the place of the pod's sidecar.
 fn bootstrap(folder: &Path, config: &Path, admin: SocketAddr) -> std::path::PathBuf {
     let all = super::exported(config, "shop/theirs", admin);
     let file = folder.join("envoy.json");
@@ -368,7 +369,7 @@ fn outcome(answer: &Answer) -> Outcome {
     }
 }
 
-/// What a comparison was about.
+/// Kinds of cases that a comparison covers.
 fn kinds(outcome: &Outcome, head: &str) -> Vec<&'static str> {
     let mut kinds = vec!["compared"];
     kinds.push(match (&outcome.went, outcome.status) {
@@ -391,7 +392,7 @@ fn kinds(outcome: &Outcome, head: &str) -> Vec<&'static str> {
 /// Both without what is known to differ, and what that was.
 fn excused(mut ours: Outcome, mut theirs: Outcome) -> (Outcome, Outcome, Vec<&'static str>) {
     let mut excuses = Vec::new();
-    // What we say in words where no route says anything, Envoy says by the status alone.
+    // If no route decides, our answer has a text, and Envoy's has the status alone.
     const WORDS: [&str; 2] = ["no route of this host's", "the route leads nowhere"];
     if let (Err(said), Err(envoys)) = (&ours.went, &theirs.went)
         && envoys.is_empty()
@@ -406,9 +407,9 @@ fn excused(mut ours: Outcome, mut theirs: Outcome) -> (Outcome, Outcome, Vec<&'s
     (ours, theirs, excuses)
 }
 
-/// What is told otherwise of who may ask from pages of other origins, and means the same.
+/// Differences in CORS headers that mean the same.
 fn cors_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'static str>) {
-    // What else a page may is nothing to one that may not ask at all.
+    // Further CORS headers mean nothing to a page whose origin is not allowed.
     const ORIGIN: &str = "access-control-allow-origin";
     if theirs.went.is_err()
         && !theirs.fields.contains_key(ORIGIN)
@@ -421,7 +422,7 @@ fn cors_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'st
             excuses.push("excused: leave for nobody");
         }
     }
-    // Where an answer depends on its origin we say so to caches.
+    // Our proxy adds `vary: origin` if an answer depends on its origin.
     if theirs.fields.get("vary") != ours.fields.get("vary")
         && let Some(vary) = ours.fields.get_mut("vary")
         && let Some(place) = vary.iter().position(|value| value == "origin")
@@ -458,7 +459,7 @@ fn cors_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'st
     }
 }
 
-/// What is written otherwise of where requests go, and means the same.
+/// Differences in the notation of destinations that mean the same.
 fn places_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'static str>) {
     // The port that goes without saying.
     if let (Some(own), Some(other)) = (ours.fields.get("location"), theirs.fields.get("location"))

@@ -26,7 +26,7 @@ fn rules(keys: &KeyServer, provider: &str) -> String {
     )
 }
 
-/// What a pod's application is answered by the other pod's, with these fields.
+/// Answer of the other pod's application to a request with these fields.
 fn ask(stage: &Stage, pod: u8, path: &str, fields: &str) -> (u16, String) {
     let head = format!("GET {path} HTTP/1.1\r\nHost: other\r\n{fields}Connection: close\r\n\r\n");
     let answer = exchange(stage.calls(pod, HTTP), head.as_bytes()).ok();
@@ -50,7 +50,8 @@ fn becomes(stage: &Stage, path: &str, fields: &str, wanted: u16) {
     }
 }
 
-/// Who is let in by which token and by whose word, and what the application sees.
+/// Rows of token, external decision and path: the status of each, and the fields that the
+/// application sees.
 fn by_tokens_and_over_grpc(stage: &Stage, service: &Authorizer, [one, two]: [&Issuer; 2]) {
     for pod in [OURS, THEIRS] {
         let rows = [
@@ -64,7 +65,7 @@ fn by_tokens_and_over_grpc(stage: &Stage, service: &Authorizer, [one, two]: [&Is
             ),
             ("/asked", "x-ask: allow\r\n".to_owned(), 200, "get /asked"),
             ("/private/asked", "x-ask: allow\r\n".to_owned(), 403, ""),
-            // Whoever is asked may bring the token, which is looked at then.
+            // The external service may add the token, which the proxy then verifies.
             (
                 "/private/asked",
                 format!(
@@ -136,7 +137,7 @@ fn tokens_and_external_services_are_the_same_at_envoy_as_at_our_sidecar() {
     let service = Authorizer::start(listener);
     let over_grpc = provider("envoyExtAuthzGrpc", at, "");
     stage.set("rules.yaml", &rules(&keys, &over_grpc));
-    // What cannot be verified yet is refused, and everything else is in force.
+    // Envoy refuses tokens that cannot be verified yet; all other rules are in force.
     becomes(&stage, "/private", "", 403);
     becomes(&stage, "/a", &bearer(&one, "anna"), 401);
     let limits = || status(&stage)["translation_limits"]["shop/theirs"].to_string();

@@ -17,7 +17,7 @@ use crate::mesh::{
     wait_until,
 };
 
-/// Who a stock Envoy is to be.
+/// Workload that a stock Envoy stands for.
 struct Place<'a> {
     workload: &'a str,
     account: &'a str,
@@ -80,7 +80,7 @@ fn stand(resources: &str) -> Mesh {
     mesh
 }
 
-/// What the gateway is to be, in documents that can be written again with another certificate or host.
+/// Resources of the gateway. They can be written again with another certificate or host.
 struct Documents {
     keys: Keys,
 }
@@ -390,7 +390,7 @@ impl Beginnings {
             words.push(word);
             drop(words);
             if is_old {
-                // Whoever went away hears nothing.
+                // A client that is gone reads nothing.
                 let _ = stream.write_all(
                     b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
                 );
@@ -451,8 +451,8 @@ fn http_reaches_a_port_of_no_declared_protocol_in_the_version_in_which_it_came()
     assert_eq!(envoy.counted("update_rejected"), 0, "{}", envoy.said());
 }
 
-/// What an application behind a sidecar of ours is told of a client's certificate by a gateway that reads its own from files, once that
-/// is in force: the gateway's own words, and the sidecar's.
+/// The `x-forwarded-client-cert` elements that the application behind our sidecar sees: the gateway's own and the sidecar's. The
+/// gateway reads its certificate from files. Waits until the setting is in force.
 fn told_of_client(mesh: &Mesh, keys: &Keys) -> Vec<String> {
     let forward = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    defaultConfig: {proxyHeaders: {forwardedClientCert: APPEND_FORWARD}}\n";
     say(mesh, "mesh-config.yaml", forward);

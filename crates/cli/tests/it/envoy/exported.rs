@@ -136,7 +136,7 @@ fn what_envoy_cannot_do_is_said_by_name_and_nothing_is_printed() {
     let (code, text, said) = stage.export(&["--capture", "none", "--partial"]);
     assert_eq!(code, Some(1), "{said}");
     let bootstrap: serde_json::Value = serde_json::from_str(&text).expect("JSON and nothing else");
-    // What would have been asked about is denied.
+    // A rule that would ask an external service becomes a DENY.
     assert!(
         bootstrap.to_string().contains("\"action\":\"DENY\""),
         "{text}"

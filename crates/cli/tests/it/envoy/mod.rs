@@ -23,7 +23,7 @@ pub(crate) fn found() -> Option<PathBuf> {
     peer("ENVOY", "envoy")
 }
 
-/// What `voile export envoy` says for a workload on whose listeners clients call, as if its certificates were somewhere.
+/// Output of `voile export envoy` for a workload with explicit listeners, with a certificate folder that does not exist.
 fn exported(config: &Path, workload: &str, admin: SocketAddr) -> Value {
     let output = Process::output(|voile| {
         voile.args(["export", "envoy"]).arg(config);

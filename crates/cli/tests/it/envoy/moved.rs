@@ -12,11 +12,11 @@ use super::stage::{HTTP, OURS, Stage, TCP, THEIRS};
 use crate::authorization::in_force;
 use crate::mesh::{Process, application, get, read_to_end, wait_until};
 
-/// How often routes move.
+/// Number of moves of the routes.
 const MOVES: usize = 12;
-/// How often they do while the control plane is away.
+/// Number of moves while the control plane is away.
 const RESTARTS: usize = 2;
-/// Who asks all the while.
+/// Number of clients that send requests all the while.
 const CLIENTS: usize = 3;
 
 fn place(number: usize) -> String {
@@ -68,7 +68,7 @@ fn wait_until_moved(envoy: &Envoy, old: usize, new: usize) {
     });
 }
 
-/// How often which status was answered to clients that ask all the while.
+/// Counts answers by status, for clients that send requests all the while.
 fn answers_while(at: SocketAddr, happening: impl FnOnce()) -> BTreeMap<u16, usize> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn no_request_fails_at_envoy_while_routes_move_and_services_come_and_go_in_state
     moves(&["--state-of-the-world"]);
 }
 
-/// What `voile status` says.
+/// Output of `voile status`.
 fn told(stage: &Stage) -> String {
     let monitoring = stage.monitoring().to_string();
     let output = Process::output(|voile| {
@@ -159,7 +159,7 @@ fn envoy_calls_nothing_past_a_waypoint_and_says_so_and_calls_it_when_it_stands_t
         let mut word = [0; 4];
         if stream.read_exact(&mut word).is_ok() {
             word.reverse();
-            // Whoever went away hears nothing.
+            // A client that is gone reads nothing.
             let _ = stream.write_all(&word);
         }
     });
@@ -185,7 +185,7 @@ fn envoy_calls_nothing_past_a_waypoint_and_says_so_and_calls_it_when_it_stands_t
             .any(|line| line.starts_with("shop/theirs ") && line.contains(words)),
         "{page}"
     );
-    // What is exported says the same, and nothing else.
+    // The export reports the same limits, and prints nothing else.
     let (code, text, said) = stage.export(&["--capture", "none"]);
     assert_eq!((code, text.as_str()), (Some(1), ""), "{said}");
     assert!(said.contains(words), "{said}");

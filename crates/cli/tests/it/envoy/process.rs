@@ -43,7 +43,7 @@ impl Envoy {
         Self { child, log, admin }
     }
 
-    /// What it thinks of a bootstrap, without running it.
+    /// Validates a bootstrap by Envoy, without running it.
     pub(crate) fn validate(program: &Path, bootstrap: &Path) -> Output {
         Command::new(program)
             .args([
@@ -76,7 +76,7 @@ impl Envoy {
             .sum()
     }
 
-    /// What it logged.
+    /// Envoy's log.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.log.path()).unwrap_or_default()
     }

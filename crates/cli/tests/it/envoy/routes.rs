@@ -1,5 +1,5 @@
-//! Where requests go by VirtualServices: our table, from the documents to the bytes of a head, against a stock Envoy with the same
-//! documents translated. Both are asked which route a request takes and where it may go.
+//! Route selection by VirtualServices: our route table, from the documents to the bytes of a head, against a stock Envoy with the
+//! same documents translated. The test compares the route and the cluster of each request.
 //!
 //! `VOILE_ROUTE_CASES=1000000 cargo test -p voile --test it -- envoy::routes` compares a million.
 
@@ -34,7 +34,7 @@ struct Case {
     head: String,
 }
 
-/// What became of a request: which route, and where it went.
+/// Result of a request: its route and its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Became {
     NoRoute,
@@ -42,7 +42,7 @@ enum Became {
         route: String,
         cluster: String,
     },
-    /// Where the route leads is nothing; Envoy's words for that.
+    /// The route's destination does not exist; in Envoy's words.
     Nowhere(String),
 }
 
@@ -181,7 +181,8 @@ fn ours(mesh: &Mesh, services: usize, port: u16) -> Vec<Foretold> {
     (0..services).map(of).collect()
 }
 
-/// What `voile export envoy` says, with every cluster led to a listener that answers at once, and answers that say what happened.
+/// Output of `voile export envoy`, changed so that every cluster leads to a listener that answers at once. The answers name the
+/// route and the cluster.
 fn bootstrap(
     folder: &Path,
     config: &Path,

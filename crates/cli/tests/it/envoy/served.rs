@@ -52,7 +52,7 @@ fn version(stage: &Stage) -> String {
     status(stage)["version"].to_string()
 }
 
-/// What the control plane says of the types that Envoy asks for: pushes, refusals.
+/// Status of the types that Envoy subscribes to: pushes, refusals.
 fn of_envoy(stage: &Stage) -> Value {
     let page = status(stage);
     let proxies = page["proxies"].as_array().cloned().unwrap_or_default();
@@ -156,7 +156,7 @@ fn envoy_lives_by_our_state_of_the_world_ads() {
     lives(&["--state-of-the-world"]);
 }
 
-/// What DestinationRules say of calls to both services.
+/// DestinationRule settings of both services.
 const TREATED: &str = "{loadBalancer: {consistentHash: {httpHeaderName: x, ringHash: {minimumRingSize: 64}}}, \
      outlierDetection: {consecutive5xxErrors: 50, interval: 5s, baseEjectionTime: 1s, maxEjectionPercent: 50}, \
      connectionPool: {tcp: {maxConnections: 90, connectTimeout: 5s, tcpKeepalive: {time: 60s}}, http: {http2MaxRequests: 90, maxRequestsPerConnection: 20, idleTimeout: 60s}}, \

@@ -25,7 +25,7 @@ const PORTS: [(u16, &str, &str); 4] = [
     (TCP, "tcp", "TCP"),
     (AUTO, "", ""),
 ];
-/// Where an application listens that is called on a port.
+/// Base of application ports: an application listens on this number plus its service port.
 const APPLICATION: u16 = 10_000;
 
 /// The two pods, by the last byte of their addresses.
@@ -185,12 +185,12 @@ impl Stage {
         )
     }
 
-    /// Where an application of a pod calls the other's service.
+    /// Address at which an application of a pod calls the other pod's service.
     pub(crate) fn calls(&self, pod: u8, port: u16) -> SocketAddr {
         self.at(100 + pod, port)
     }
 
-    /// Where a pod is called by others.
+    /// Inbound address of a pod, for calls from others.
     pub(crate) fn inbound(&self, pod: u8, port: u16) -> SocketAddr {
         self.at(pod, port)
     }
@@ -212,7 +212,8 @@ impl Stage {
     }
 }
 
-/// What `voile agent` does for a service account of the namespace: a key, a certificate, and the root.
+/// Does the work of `voile agent` for a service account of the namespace: writes a key, a certificate,
+/// and the root.
 pub(crate) fn certify(folder: &Path, state: &Path, account: &str) {
     std::fs::create_dir(folder).expect("a folder");
     let domain = TrustDomain::new("cluster.local").expect("a name");

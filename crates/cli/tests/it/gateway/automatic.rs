@@ -16,11 +16,11 @@ use super::streams::{entry, greet, tls_client};
 use super::{Edge, NETWORKING, say, servers};
 use crate::mesh::{Client, Mesh, TCP_PORT, wait_until};
 
-/// Where the gateway listens in these tests; Istio's own port for it.
+/// Port of the gateway's listener in these tests; Istio's own port for it.
 const PORT: u16 = 15_443;
 /// No read or write of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What sidecars offer that speak bytes.
+/// ALPN offer of sidecars for opaque bytes.
 const MESH_ALPN: [&[u8]; 2] = [b"istio-peer-exchange", b"istio"];
 const SERVER: &str = "server.shop.svc.cluster.local";
 
@@ -36,10 +36,10 @@ fn name(port: impl std::fmt::Display, part: &str, host: &str) -> String {
     format!("outbound_.{port}_.{part}_.{host}")
 }
 
-/// What stands behind a name, for who asks in TLS.
+/// Answer of the server behind a name, to a client of TLS.
 #[derive(Debug, PartialEq, Eq)]
 struct Heard {
-    /// Who answered, by its certificate.
+    /// Identity of the server, by its certificate.
     who: String,
     said: String,
 }
@@ -108,7 +108,7 @@ fn tls_of_the_mesh_goes_by_its_name_to_who_takes_it_and_both_prove_who_they_are(
     say(&edge.mesh, "policy-door.yaml", &only("client"));
     say(&edge.mesh, "parts.yaml", &parts(&edge.mesh));
     greet(edge.mesh.tcp_app(), "from within");
-    // Whoever calls the Pod without a sidecar in plaintext is counted.
+    // Counts plaintext connections to the Pod without a sidecar.
     let bare = TcpListener::bind(edge.mesh.address(3, TCP_PORT)).expect("an address");
     let called = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&called);
@@ -188,7 +188,7 @@ fn what_no_name_of_the_mesh_leads_to_is_closed() {
         name(70_000, "", SERVER),
         name(TCP_PORT, "old", SERVER),
         name(TCP_PORT, "", "nobody.shop.svc.cluster.local"),
-        // What is outside of the mesh takes none of its TLS.
+        // A host outside the mesh takes none of the mesh's TLS.
         name(443, "", "one.local"),
     ] {
         assert_eq!(asked(&closed, &MESH_ALPN), None, "{closed}");

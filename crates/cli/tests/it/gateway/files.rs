@@ -10,7 +10,7 @@ use super::{Asking, Edge, NETWORKING, TO_SERVER, body, http_server, routes, say,
 use crate::mesh::certificates::Keys;
 use crate::mesh::{Answer, application, exchange, get, wait_until};
 
-/// What a server of a Gateway says of files that are called so.
+/// TLS settings of a Gateway's server with certificate files of these names.
 fn files(keys: &Keys, mode: &str) -> String {
     let at = |name: &str| keys.path(name).display().to_string();
     let shown = format!(
@@ -62,7 +62,8 @@ fn a_certificate_of_a_file_is_renewed_without_a_lost_request_and_a_bad_one_leave
     let kept = Kept::open(&keys, edge.at(PORT));
     renew(&keys, "second");
     wait_until("the second certificate", || shows(&second));
-    // What is wrong leaves the second: another's key, no certificate, nothing, and no file.
+    // Wrong files leave the second certificate in use: another's key, no certificate, an empty
+    // file, and no file.
     keys.put("first.key", "edge.key");
     said(&format!("{key}: the private key is not the certificate's"));
     said("the certificate from before stays");
@@ -83,7 +84,7 @@ fn a_certificate_of_a_file_is_renewed_without_a_lost_request_and_a_bad_one_leave
     wait_until("the first certificate again", || shows(&first));
     asking.lost_nothing();
     kept.still_answers();
-    // What is secret is nowhere to be read.
+    // The private key appears neither in the config dump nor in the log.
     let secret: String = keys.text("first.key").lines().skip(1).take(1).collect();
     for text in [edge.dump(), edge.gateway.log()] {
         assert!(!text.contains(&secret) && !text.contains("PRIVATE KEY"));
@@ -194,7 +195,7 @@ fn both(edge: &Edge) -> [Answer; 2] {
     [edge.ask("GET", "strict.test", "/", ""), by_sidecar]
 }
 
-/// Whether both are answered so.
+/// Returns true if both requests get this status.
 fn are(edge: &Edge, status: u16) -> bool {
     both(edge).iter().all(|answer| answer.status == status)
 }
@@ -222,7 +223,7 @@ fn what_is_shown_follows(edge: &Edge, keys: &Keys) {
     wait_until("the proof again", || are(edge, 200));
 }
 
-/// What is gone leaves what was there.
+/// A removed file leaves the last good certificates in use.
 fn who_is_believed_follows(edge: &Edge, keys: &Keys) {
     keys.put("others.crt", "believed");
     wait_until("nobody to be believed", || are(edge, 503));

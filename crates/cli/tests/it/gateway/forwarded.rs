@@ -1,5 +1,5 @@
-//! What an application is told of the certificates that its clients showed to a gateway, and to its sidecar; by curl and openssl. A
-//! client that writes such a field itself is believed nowhere.
+//! `x-forwarded-client-cert` as an application sees it, behind a gateway and a sidecar; by curl and openssl. A field that the
+//! client writes itself is trusted by neither proxy.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::mesh::{application, exchange, wait_until};
 
 const FORGED: &str =
     "x-forwarded-client-cert: Hash=forged;URI=spiffe://cluster.local/ns/shop/sa/admin";
-/// What sidecars of the mesh have the application told of the gateway, and of the mesh's client.
+/// Elements that the mesh's sidecars add for the gateway, and for the mesh's client.
 const BY_SERVER: &str = "By=spiffe://cluster.local/ns/shop/sa/server;Hash=";
 const OF_GATEWAY: &str = ";Subject=\"\";URI=spiffe://cluster.local/ns/shop/sa/gateway";
 const OF_CLIENT: &str = ";Subject=\"\";URI=spiffe://cluster.local/ns/shop/sa/client";
@@ -69,7 +69,7 @@ impl Scene {
         Self { edge, keys }
     }
 
-    /// What the application is told of who asks so.
+    /// Elements that the application sees for a request with these arguments.
     fn told(&self, host: &str, known: bool, more: &[&str]) -> Vec<String> {
         let [crt, key] = ["crt", "key"].map(|kind| self.keys.path(&format!("known.{kind}")));
         let shown = ["--cert", path(&crt), "--key", path(&key)];
@@ -168,8 +168,8 @@ fn what_becomes_of_the_field_is_the_gateways_to_say() {
     let headers = "proxyHeaders: {forwardedClientCert: APPEND_FORWARD}";
     let hash = format!("Hash={}", hash(&scene.keys, "known"));
     let own = hash.as_str();
-    // What the application is told that the gateway wrote or passed on: of who showed a certificate, of who showed none where he may,
-    // and of plaintext. All of them write the field themselves.
+    // Elements that the gateway wrote or passed on, for three clients: with a certificate, without one (which is allowed), and in
+    // plaintext. All three send the field themselves.
     let forged: &[&str] = &["Hash=forged"];
     let none: &[&str] = &[];
     let table = [

@@ -52,7 +52,7 @@ pub(super) async fn as_anybody(edge: &Edge, name: &str) -> Result<Dialed, String
     dial(edge.at(PORT), name, &client(b"h3", None)).await
 }
 
-/// Whether nobody listens there; the socket is closed again.
+/// Returns true if the UDP port is free; closes the socket again.
 pub(super) fn is_free(address: SocketAddr) -> bool {
     UdpSocket::bind(address).is_ok()
 }
@@ -65,7 +65,7 @@ pub(super) fn offered(edge: &Edge, host: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// What a gateway is told that is asked for HTTP/3.
+/// Resources of a gateway with HTTP/3 enabled.
 pub(super) fn asking(keys: &Keys, list: &str, hosts: &str, http: &str) -> String {
     keys.pair("server") + &servers(list) + &routes(hosts, http) + &service(ASKED)
 }
@@ -235,7 +235,8 @@ fn each_name_has_its_own_certificate_terms_and_hosts_over_quic_too() {
         ] {
             assert!(dial(to, name, tls).await.is_err(), "{name}");
         }
-        // Whoever must prove who he is, and does not, gets no answer, whenever it is that he learns of it.
+        // A client that must show a certificate and has none gets no answer, at whatever moment it learns
+        // of the refusal.
         let answered = match dial(to, "x.b.example", &anybody).await {
             Ok(dialed) => get_at(&dialed, "x.b.example", "/").await.is_ok(),
             Err(_) => false,
@@ -274,7 +275,7 @@ fn requests_of_all_sizes_are_answered_and_those_that_are_none_are_refused() {
         assert_eq!(to.ask(&get, None).await.expect("an answer").status, 431);
         let tunnel = head("CONNECT", "a.example:443", "", &[]);
         assert_eq!(to.ask(&tunnel, None).await.expect("an answer").status, 501);
-        // What is no request ends its stream, and no more.
+        // A malformed request ends its stream, and nothing more.
         for (more, why) in [
             (("Upper", "x"), "upper case"),
             (("connection", "close"), "of a connection"),

@@ -15,7 +15,7 @@ use super::{Edge, TO_SERVER, body, http_server, pod, routes, say, servers};
 use crate::mesh::certificates::Keys;
 use crate::mesh::{Client, application, get, wait_until};
 
-/// What clients over TCP are told.
+/// The `alt-svc` header that clients over TCP get.
 const OFFER: &str = "alt-svc: h3=\":443\"; ma=86400";
 
 /// Routes whose answers are the gateway's own, and one that is not.

@@ -40,7 +40,7 @@ fn the_http3_example_answers_as_its_page_says_by_tcp_and_udp() {
     let mut up = Up::start(|folder| copied(folder, own.path()), &[]);
     let published = up.ready();
     answers_as_its_page_says(&published, own.path());
-    // What it says of changes: another certificate, another process, and no HTTP/3.
+    // The changes that the page describes: another certificate, another process, and no HTTP/3.
     let udp = published["shop/gateway:30453/udp"];
     let shown = || {
         quic::run(async {

@@ -54,7 +54,7 @@ impl Upload {
         self.send.write_all(&part).await.expect("sent");
     }
 
-    /// What is answered once all parts were sent, and that the connection ends then.
+    /// Reads the answer after all parts were sent; asserts that the connection then ends.
     async fn finish(mut self) {
         assert_eq!(self.left, 0);
         self.send.finish().expect("finished");
@@ -99,7 +99,7 @@ fn connections_outlive_two_handovers_and_no_new_one_is_lost() {
         });
         upload.part().await;
         let mut second = edge.replace(lending());
-        // What it knew of the first is the third's to know.
+        // The third process takes over the second's knowledge of the first.
         assert!(second.wait().success(), "{}", second.log());
         upload.part().await;
         upload.part().await;
@@ -126,7 +126,7 @@ fn a_successor_that_does_not_serve_takes_nothing_along() {
                 let answer = packets.receive().expect("a word").expect("no end");
                 assert_eq!(answer.text, "yours");
             }
-            // Whoever hangs keeps what he was given.
+            // A successor that hangs still holds the sockets that it was given.
             drop(packets);
             wait_until("it says so", || failures(&edge) > number);
             upload.part().await;
@@ -216,7 +216,7 @@ impl Ferry {
                 if asks.load(Ordering::SeqCst) && word.recv().is_err() {
                     return;
                 }
-                // What nobody takes is lost, as on any way.
+                // A packet that the gateway does not take is lost, as on any network.
                 let _ = far.send(&packet[..length]);
             }
         });
@@ -260,7 +260,7 @@ fn who_is_asked_where_he_is_when_the_process_changes_is_refused_and_comes_again(
     wait_until("the second process serves", || {
         first.log().contains("draining")
     });
-    // Who was asked nothing is served meanwhile.
+    // A client without a pending Retry is served meanwhile.
     quic::run(served(to)).expect("served");
     ferry.release();
     let refused = dialing.join().expect("nobody panicked");

@@ -28,7 +28,7 @@ fn calls() -> Edge {
     start(&keys, &server, "a.example", TO_CALLS)
 }
 
-/// What is said on a stream, piece by piece.
+/// Data on a stream, piece by piece.
 struct Listening {
     stream: RecvStream,
     frames: Frames,
@@ -87,7 +87,7 @@ async fn echoed(send: &mut SendStream, heard: &mut Listening, text: &str) {
     assert_eq!(got, expected);
 }
 
-/// What was said before has arrived, as has this.
+/// Returns when an answer proves that everything sent before it has arrived.
 async fn heard_of(to: &Dialed) {
     let answer = get_at(to, "a.example", "/unknown").await;
     assert_eq!(answer.expect("an answer").status, 200);
@@ -331,7 +331,8 @@ fn as_many_fields_pass_over_http3_as_over_tcp() {
     });
 }
 
-/// What a client may not do, as bytes on streams, and the code by which its connection ends.
+/// Breaks the protocol in this way, as bytes on streams. Returns the code with which the connection
+/// ends.
 async fn misbehaves(to: &mut Dialed, how: &str) {
     let stopped = to.control.stopped();
     let (connection, control) = (&to.connection, &mut to.control);
@@ -368,7 +369,7 @@ async fn misbehaves(to: &mut Dialed, how: &str) {
                 if send.write_all(get).await.is_err() {
                     break;
                 }
-                // What is written goes out before the reset does.
+                // Lets the written bytes go out before the reset.
                 tokio::task::yield_now().await;
                 let _ = send.reset(quic::code(Code::REQUEST_CANCELLED.0));
             }
@@ -465,7 +466,7 @@ pub(super) async fn first_packets(count: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// What comes back within a moment.
+/// Answer to a packet, if one comes within a moment.
 fn answers(socket: &UdpSocket, to: SocketAddr, packet: &[u8]) -> Option<Vec<u8>> {
     socket.send_to(packet, to).expect("sent");
     let mut answer = vec![0; 2000];

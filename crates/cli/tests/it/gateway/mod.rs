@@ -108,7 +108,7 @@ impl Edge {
         std::mem::replace(&mut self.gateway, new)
     }
 
-    /// Whether it is ready, in its own words.
+    /// Ok if the gateway is ready; else the text of its readiness page.
     pub(crate) fn ready(&self) -> Result<(), String> {
         match get(local(self.ports[2]), "/healthz/ready") {
             Ok(answer) if answer.status == 200 => Ok(()),
@@ -121,12 +121,12 @@ impl Edge {
         self.gateway.pid()
     }
 
-    /// Where it listens.
+    /// Address of the gateway's listener.
     pub(crate) fn at(&self, port: u16) -> SocketAddr {
         self.mesh.address(POD, port)
     }
 
-    /// What the gateway holds, for people with a question.
+    /// The gateway's config dump.
     pub(crate) fn dump(&self) -> String {
         body(&get(local(self.ports[0]), "/config_dump").expect("a dump"))
     }

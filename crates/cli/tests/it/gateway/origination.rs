@@ -112,7 +112,7 @@ fn requests_go_out_in_tls_to_who_has_the_right_certificate_and_to_nobody_else() 
     follows(&edge, &keys, &plain, &rules[1..].concat());
 }
 
-/// What becomes of the Secret by which these servers are believed holds from the next connection on.
+/// A change of the Secret with the trusted authorities holds from the next connection on.
 fn follows(edge: &Edge, keys: &Keys, plain: &[&str], rules: &str) {
     // A Secret that is written anew and cannot be used leaves the one before.
     let resources = servers(&http_server("\"*.test\"")) + &routes(plain) + rules;
@@ -214,7 +214,7 @@ fn requests_of_the_mesh_leave_by_an_egress_gateway_which_makes_their_tls() {
     wait_until("a name that is not its own", || ask().status == 503);
 }
 
-/// What a server of TLS says within a connection whose client speaks plaintext to a proxy; nothing of one that is reset.
+/// Page of a TLS server, for a client that speaks plaintext to a proxy; empty for a connection that is reset.
 pub(super) fn page(at: SocketAddr) -> String {
     let mut text = String::new();
     let Ok(mut stream) = TcpStream::connect(at) else {

@@ -1,5 +1,5 @@
-//! TLS that a sidecar makes of what its application says in plaintext, towards openssl's servers outside: by which authorities it believes,
-//! which name it wants and what it shows. Who cannot be verified is not called.
+//! TLS origination by a sidecar, from its application's plaintext to openssl's servers outside: the trusted authorities, the
+//! expected name, and the sidecar's certificate. The sidecar does not call a server that it cannot verify.
 
 use super::origination::{EARLIER, LATER, page, rule};
 use super::streams::{entry, tls_server};
@@ -11,14 +11,14 @@ use crate::mesh::{Answer, Mesh, Process, TCP_PORT, exchange, wait_until};
 /// A server outside, how it is called, and what comes of that.
 struct Case {
     name: &'static str,
-    /// Whose name its certificate has.
+    /// Host name in the server's certificate.
     host: &'static str,
     authority: &'static str,
     end: &'static str,
-    /// Whether it demands a certificate of the authority's.
+    /// If true, the server demands a certificate of the authority.
     demands: bool,
     tls: String,
-    /// What is said where it is not called; none where it is.
+    /// Reason in the answer if the sidecar does not call the server; None if it does.
     why: Option<&'static str>,
 }
 

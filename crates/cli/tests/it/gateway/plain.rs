@@ -33,7 +33,7 @@ fn hosts_of_a_gateway_are_served_by_the_mesh_in_mutual_tls_and_all_others_are_an
     ] {
         assert_eq!(edge.status(host, "/"), status, "{host}");
     }
-    // Whoever names no host is nobody's.
+    // A request without a host matches no virtual host.
     let old = exchange(edge.at(HTTP_PORT), b"GET / HTTP/1.0\r\n\r\n").expect("an answer");
     assert_eq!(old.status, 400);
     let metrics = edge.mesh.server_metrics();
@@ -146,7 +146,8 @@ fn proxies_in_front_that_are_believed_say_who_the_client_is_to_the_mesh_and_to_p
     }
     assert_eq!(edge.status("shop.example", "/administration"), 403);
     assert_eq!(edge.status("shop.example", "/adm"), 200);
-    // Who is let in no longer is cut at once, in the middle of what he does.
+    // The proxy closes a connection at once when it is no longer allowed, even in the middle of a
+    // request.
     let metrics = edge.metrics();
     let labels = [
         "reporter=\"source\"",

@@ -22,7 +22,7 @@ use crate::mesh::{HTTP_PORT, Mesh, application, read_answer, wait_until};
 const PATIENCE: Duration = Duration::from_secs(20);
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What a connection begins with, by its words: none where it is no header.
+/// Reads the PROXY header at the start of a connection, as text; None if there is no header.
 pub(crate) fn introduced(stream: &mut impl Read) -> Option<String> {
     let mut begun = vec![0; 12];
     stream.read_exact(&mut begun).ok()?;
@@ -92,7 +92,7 @@ impl Caller {
         self.0.get_ref().local_addr().expect("an address")
     }
 
-    /// What one request is answered: the number of the connection that it went on, and what that began with.
+    /// Sends one request. Returns the number of the upstream connection, and the header at its start.
     fn ask(&mut self) -> (usize, String) {
         self.ask_for("out.example")
     }
@@ -134,7 +134,7 @@ fn serve_introduced_http2(listener: TcpListener) {
                 return;
             };
             while let Some(Ok((_, mut answer))) = connection.accept().await {
-                // Whoever went away hears nothing.
+                // A client that is gone reads nothing.
                 if let Ok(mut send) = answer.send_response(http::Response::new(()), false) {
                     let _ = send.send_data(said.clone(), true);
                 }
@@ -179,7 +179,7 @@ async fn asked_together(at: SocketAddr, requests: usize) -> (SocketAddr, Vec<(us
     }
 }
 
-/// How a server outside is called.
+/// DestinationRule of a server outside.
 fn rule(policy: &str) -> String {
     format!(
         "{NETWORKING}DestinationRule\nmetadata: {{name: out, namespace: shop}}\nspec: {{host: out.test, trafficPolicy: {{{policy}}}}}\n---\n"
@@ -323,7 +323,8 @@ fn the_header_comes_before_the_bytes_of_a_connection_and_before_tls() {
         if stream.peek(&mut first).is_ok_and(|count| count == 1) && first == [22] {
             let tls = ServerConnection::new(Arc::clone(&config)).expect("a server");
             let mut stream = StreamOwned::new(tls, stream);
-            // What was not read would end the connection too soon; whoever went away hears nothing.
+            // Reads first, because unread bytes would end the connection too soon. A client that is
+            // gone reads nothing.
             let _ = stream.read(&mut first);
             let _ = stream.write_all(format!("in TLS: {said}").as_bytes());
             stream.conn.send_close_notify();
@@ -365,7 +366,8 @@ fn block(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
 
 const V4: [u8; 12] = [203, 0, 113, 9, 198, 51, 100, 2, 0x30, 0x39, 0, 80];
 
-/// What a balancer may begin with, or somebody who is none, and who the client is then: nobody where the connection is closed.
+/// First bytes from a balancer or another client, and the client's address after them; None if the proxy closes the
+/// connection.
 fn beginnings() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
     const OWN: &str = "127.0.0.1";
     const FAR: &str = "203.0.113.9";
@@ -425,7 +427,7 @@ fn beginnings() -> Vec<(&'static str, Vec<u8>, Option<&'static str>)> {
     ]
 }
 
-/// What is answered to who begins with this and then asks, each byte by itself or all at once.
+/// Sends these bytes and a request, byte by byte or all at once. Returns the answer.
 fn asked(at: SocketAddr, begins: &[u8], dripped: bool) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_nodelay(true).expect("set");
@@ -434,7 +436,7 @@ fn asked(at: SocketAddr, begins: &[u8], dripped: bool) -> Option<String> {
     let all = [begins, request].concat();
     let pieces = all.chunks(if dripped { 1 } else { all.len() });
     for piece in pieces {
-        // Whoever is refused may be so before he has said all.
+        // A refused client may be closed before it has sent all.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -445,7 +447,7 @@ fn asked(at: SocketAddr, begins: &[u8], dripped: bool) -> Option<String> {
     text.starts_with("HTTP/1.1 200").then_some(text)
 }
 
-/// What the application is told of who called.
+/// Client address that the application sees.
 fn client(answer: &str) -> Option<&str> {
     let line = |line: &&str| {
         line.to_ascii_lowercase()

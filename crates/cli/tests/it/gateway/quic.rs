@@ -28,7 +28,7 @@ pub(crate) struct Dialed {
     pub(super) control: SendStream,
 }
 
-/// What came of a request.
+/// Response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(super) early: Vec<u16>,
@@ -153,7 +153,7 @@ impl Dialed {
     pub(super) async fn ask(&self, head: &[u8], body: Option<&[u8]>) -> Result<Answer, String> {
         let (mut send, mut recv) = self.connection.open_bi().await.map_err(|e| e.to_string())?;
         let upload = async {
-            // Whoever has answered already may read no more.
+            // A server that has answered may stop reading.
             if send.write_all(head).await.is_err() {
                 return;
             }
@@ -312,7 +312,7 @@ impl crypto::Session for Session {
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], payload: &[u8]) -> bool {
-        // Whose it is does not matter here; that it is one does.
+        // Only the presence of a tag matters here, not its value.
         payload.len() >= 16
     }
 

@@ -23,7 +23,7 @@ fn keys() -> Keys {
     keys
 }
 
-/// Whether a client is let in that shows this certificate, or none.
+/// Returns true if a client with this certificate, or with none, is allowed.
 fn enters(edge: &Edge, keys: &Keys, host: &str, shows: Option<&str>) -> bool {
     let files = shows.map(|name| ["crt", "key"].map(|kind| keys.path(&format!("{name}.{kind}"))));
     let mut arguments = vec!["-k"];

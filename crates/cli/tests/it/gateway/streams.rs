@@ -1,5 +1,5 @@
-//! What a gateway carries as bytes: plain TCP, TLS that ends here, and TLS that ends behind it, told apart by openssl and plain
-//! sockets.
+//! Byte streams through a gateway: plain TCP, TLS that the gateway terminates, and TLS that it passes through; by openssl and
+//! plain sockets.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use super::{Edge, NETWORKING, say, servers};
 use crate::mesh::certificates::Keys;
 use crate::mesh::{Mesh, Process, TCP_PORT, application, wait_until};
 
-/// Where the gateway listens in these tests.
+/// Port of the gateway's listener in these tests.
 const PORT: u16 = 8443;
 /// No read or write of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,12 +36,12 @@ pub(super) fn entry(name: &str, at: SocketAddr, protocol: &str) -> String {
 /// Says a word to whoever connects, and closes.
 pub(crate) fn greet(listener: TcpListener, word: &'static str) {
     application::serve(listener, move |mut stream| {
-        // Whoever went away hears nothing.
+        // A client that is gone reads nothing.
         let _ = stream.write_all(word.as_bytes());
     });
 }
 
-/// What is said to who connects, up to the end; nothing of a connection that is reset.
+/// Bytes that a client hears up to the end of its connection; none of a connection that is reset.
 pub(crate) fn heard(at: SocketAddr) -> String {
     let mut text = String::new();
     let Ok(mut stream) = TcpStream::connect(at) else {
@@ -66,7 +66,7 @@ pub(crate) fn tls_server(keys: &Keys, name: &str, at: SocketAddr, more: &[&str])
     process
 }
 
-/// What openssl's client tells of its connection, and what it was told.
+/// Output of openssl's client: its report on the connection, and the bytes that it received.
 pub(crate) fn tls_client(at: SocketAddr, arguments: &[&str]) -> String {
     let ran = Command::new("openssl")
         .args(["s_client", "-connect", &at.to_string()])
@@ -77,7 +77,7 @@ pub(crate) fn tls_client(at: SocketAddr, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&ran.stdout).into_owned()
 }
 
-/// Whose certificate is shown to who asks for a name; nothing where the connection is reset.
+/// Common name of the certificate that a client sees; None if the connection is reset.
 pub(crate) fn shown(at: SocketAddr, arguments: &[&str]) -> Option<String> {
     let text = tls_client(at, arguments);
     let line = text.lines().find(|line| line.starts_with("subject="))?;
@@ -345,7 +345,7 @@ fn peers_of_the_mesh_prove_who_they_are_at_a_gateway_of_connections() {
         counted.contains("istio_tcp_connections_opened_total"),
         "{counted}"
     );
-    // Who has no certificate of the mesh is not let in.
+    // A client without a certificate of the mesh is not allowed.
     assert_eq!(
         tls_client(edge.at(PORT), &["-quiet", "-servername", "way.example"]),
         ""

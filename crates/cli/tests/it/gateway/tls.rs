@@ -10,7 +10,7 @@ use super::{Asking, Edge, TO_SERVER, body, routes, say, servers};
 use crate::mesh::certificates::Keys;
 use crate::mesh::{application, exchange, get, wait_until};
 
-/// Where the gateway takes TLS.
+/// Port of the gateway's TLS listener.
 pub(crate) const PORT: u16 = 8443;
 
 pub(crate) fn https(hosts: &str, tls: &str) -> String {
@@ -243,7 +243,7 @@ fn a_certificate_is_renewed_without_a_lost_request_and_a_bad_one_leaves_the_last
     say(&edge.mesh, "secret.yaml", &secret("first"));
     wait_until("the first certificate again", || shows(&first));
     asking.lost_nothing();
-    // What is secret is nowhere to be read.
+    // The private key appears neither in the config dump nor on the status page.
     let dump = edge.dump();
     let secret: String = keys.text("first.key").lines().skip(1).take(1).collect();
     for text in [dump, status()] {

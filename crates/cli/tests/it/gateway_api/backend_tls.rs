@@ -55,7 +55,7 @@ fn policies() -> Vec<(&'static str, String, bool)> {
             names(&format!("{}, {}", uri(other), host("def.example.com"))),
             false,
         ),
-        // What cannot be read is not called in plaintext instead.
+        // A policy that cannot be read does not make the gateway call in plaintext.
         ("unreadable", by("authority", ", surprise: true"), false),
         (
             "nobody-known",
@@ -111,7 +111,7 @@ data: {}
 ---
 ";
 
-/// What openssl's client is told within TLS that asks for a page.
+/// Page that openssl's client gets over TLS.
 fn page(at: SocketAddr, name: &str) -> String {
     let mut client = Command::new("openssl")
         .args(["s_client", "-quiet", "-connect", &at.to_string()])
@@ -122,7 +122,7 @@ fn page(at: SocketAddr, name: &str) -> String {
         .spawn()
         .expect("openssl");
     let mut asking = client.stdin.take().expect("piped");
-    // Whoever was reset asks nobody.
+    // A client whose connection was reset sends nothing.
     let _ = asking.write_all(b"GET / HTTP/1.0\r\n\r\n");
     let ran = client.wait_with_output().expect("openssl");
     drop(asking);
@@ -134,7 +134,8 @@ fn ask(at: SocketAddr, path: &str) -> Answer {
     exchange(at, text.as_bytes()).expect("an answer")
 }
 
-/// What is there from the start: the server, the Gateway and the authorities, of whom `believed` is the right one's.
+/// Resources at the start: the server, the Gateway and the authorities. `believed` is the authority that the server
+/// needs.
 fn first(keys: &Keys, server: SocketAddr, believed: &str) -> String {
     let edge = [("tls.crt", "edge.crt"), ("tls.key", "edge.key")];
     keys.secret("infra", "edge", &edge)

@@ -121,7 +121,7 @@ fn gateway(name: &str, cases: &[Case<'_>]) -> String {
     yaml + "---\n"
 }
 
-/// Where a line is asked, and the line without that.
+/// Address that a line's request goes to, and the rest of the line.
 fn placed<'l>(
     case: &Case<'_>,
     line: &'l str,
@@ -163,7 +163,8 @@ fn what_the_conformance_suite_asks_of_a_gateway_is_answered_as_it_wants() {
     let state_argument = state.to_string_lossy().into_owned();
     let mut up = Up::start(write, &["--quiet", "--state", &state_argument]);
     let published = up.ready();
-    // What is wrong in them keeps `voile up` from starting, and not what is right from being in force once it runs.
+    // Errors in the routes keep `voile up` from starting. Once it runs, they do not keep correct routes from being
+    // in force.
     let routes = cases.iter().map(|case| format!("---\n{}", case.resources));
     let routes = routes.collect::<String>();
     let routes = routes

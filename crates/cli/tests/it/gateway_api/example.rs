@@ -41,7 +41,7 @@ fn the_example_needs_no_gateway_of_its_own_and_answers_as_its_page_says() {
     let moved = ask("shop.example", "/basket/1");
     let to = "location: http://shop.example:8080/cart/1";
     assert!(moved.head.to_lowercase().contains(to), "{}", moved.head);
-    // What is broken while it runs is named with its place, and answered 500 until it is mended.
+    // A route broken at run time is reported with its place, and answered 500 until it is mended.
     up.edit("routes.yaml", "name: cart", "name: checkout");
     wait_until("nobody to ask", || {
         ask("shop.example", "/cart/1").status == 500

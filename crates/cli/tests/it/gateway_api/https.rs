@@ -1,7 +1,6 @@
-//! The suite's cases of HTTPS listeners: HTTPRouteHTTPSListener, HTTPRouteHTTPSListenerDetectMisdirectedRequests, and of
-//! HTTPRouteRedirectPortAndScheme what is asked in TLS. Whoever reached one
-//! listener by the name he asked in TLS, and asks for a host that is another's, is told so (421) and asks again on a connection of
-//! its own.
+//! The suite's cases of HTTPS listeners: HTTPRouteHTTPSListener, HTTPRouteHTTPSListenerDetectMisdirectedRequests, and the TLS
+//! part of HTTPRouteRedirectPortAndScheme. A client may reach one listener by its SNI and ask for another listener's host. It
+//! gets 421 and asks again on a connection of its own.
 
 use std::fmt::Write as _;
 
@@ -40,7 +39,8 @@ const ASKED: [(&str, &str, &str); 15] = [
     ("unknown.example", "unknown.example", "404"),
 ];
 
-/// Where requests to `second.example` are sent by the fields of a redirect; the listener's port is 8443.
+/// Locations of redirects for requests to `second.example`, by the fields of the redirect; the
+/// listener's port is 8443.
 const REDIRECTS: [(&str, &str, &str); 8] = [
     ("/nothing", "", "https://example.org:8443/nothing"),
     ("/port-443", ", port: 443", "https://example.org/port-443"),
@@ -186,7 +186,7 @@ fn listeners_are_called_by_http3_where_a_service_of_the_gateways_pods_asks_for_i
     quic::run(async {
         let answered = ask("second.example", "second.example").await;
         assert_eq!(answered, Ok((200, "v2".to_owned())));
-        // What was asked for another listener's host is sent away, as over TCP.
+        // A request for another listener's host is refused with 421, as over TCP.
         let (status, _) = ask("second.example", "first.example")
             .await
             .expect("an answer");

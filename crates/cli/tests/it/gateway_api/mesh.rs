@@ -53,7 +53,7 @@ spec:
   rules: [{backendRefs: [{name: v3, namespace: infra, port: 8080}]}]
 "#;
 
-/// What becomes of requests of a namespace whose Service has routes of its own, and of others.
+/// Results of requests from a namespace whose Service has routes of its own, and of others.
 const LINES: [&str; 9] = [
     "GET server /v1 => v1",
     "GET server /v2 => v2 req:x-set=by-rule res:x-answered=by-rule",
@@ -64,7 +64,7 @@ const LINES: [&str; 9] = [
     "GET server /ungranted => 500",
     // The longer path is for another port of the Service.
     "GET server /v1/deeper => v1",
-    // What another namespace wants for its own clients is not for this one.
+    // Another namespace's route for its own clients does not apply to this client.
     "GET server / => 404",
 ];
 
@@ -152,7 +152,7 @@ fn routes_of_connections_whose_parent_is_a_service_hold_at_its_callers() {
 const CASES: &str = include_str!("cases/mesh.txt");
 /// The Service's second port.
 const EXTRA: u16 = 8081;
-/// Who may be led to by routes of both namespaces.
+/// Backends that routes of both namespaces may lead to.
 const GRANT: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant
@@ -176,7 +176,7 @@ fn what_the_conformance_suite_asks_of_a_mesh_is_answered_as_it_wants() {
     for case in CASES.split("=== ").skip(1) {
         let (name, rest) = case.split_once('\n').expect("a name");
         let (said, lines) = rest.split_once(">>>\n").expect("resources and lines");
-        // What the case before said must not be taken for it.
+        // Restores the base first, so that no result of the case before counts.
         say(&mesh, "routes.yaml", &base);
         wait_until("the Service itself", || {
             replay("GET server / => server nores:x-told", mesh.http(), &heard).is_ok()

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use crate::mesh::application::{read_request, serve};
 use crate::mesh::{Answer, exchange, own_net};
 
-/// Who answers, each a server of this test's: short name, namespace.
+/// Backends, each a server of this test: short name, namespace.
 const BACKENDS: [(&str, &str); 5] = [
     ("v1", "infra"),
     ("v2", "infra"),
@@ -63,9 +63,10 @@ fn backends_with_first(heard: &Heard) -> (String, SocketAddr) {
     (yaml, first.expect("a backend"))
 }
 
-/// Says its name and the head that came. `X-Echo-Set-Header: name:value, …` are headers of the answer; a path that holds `delay=MS` waits
-/// for the client to go, so that only who limits the time hears anything; one that ends `failing=STATUS,COUNT` is answered so that often
-/// first. Who wants a WebSocket hears the name and then what he says.
+/// Answers with its name and the request's head. `X-Echo-Set-Header: name:value, …` sets headers of the answer. For a path with
+/// `delay=MS` the server waits until the client leaves, so that only a client with a time limit gets an answer. For a path that
+/// ends in `failing=STATUS,COUNT` the server first answers that many times with the status. A WebSocket client gets the name, and
+/// then an echo.
 fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
     serve(listener, move |stream| {
         let mut reader = BufReader::new(stream);
@@ -162,7 +163,7 @@ impl<'a> Expectation<'a> {
         exchange(at, text.as_bytes())
     }
 
-    /// What is not as it must be.
+    /// The answer's difference from the expected one, if there is any.
     fn wrong(&self, answer: &Answer) -> Option<String> {
         let body = String::from_utf8_lossy(&answer.body);
         let (by, came) = body.split_once('\n').unwrap_or(("", &body));

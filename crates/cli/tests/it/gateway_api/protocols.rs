@@ -1,4 +1,5 @@
-//! What backends speak besides HTTP/1.1: HTTP/2 without TLS, known beforehand, gRPC over it, and WebSocket.
+//! Protocols of backends besides HTTP/1.1: HTTP/2 without TLS, by prior knowledge, gRPC over it, and
+//! WebSocket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ use crate::mesh::Answer;
 /// No read of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What gRPC puts before a message: whether it is compressed, and its length.
+/// Bytes of gRPC's message prefix: the compression flag and the length.
 const PREFIX_BYTES: usize = 5;
 
 fn on_this_thread<T>(work: impl Future<Output = T>) -> T {
@@ -49,7 +50,7 @@ pub(super) fn h2c(ip: IpAddr, name: &'static str) -> u16 {
                 }
                 let text = format!("h2c\n{} {}\n", request.method(), request.uri().path());
                 let head = Response::new(());
-                // Whoever went away hears nothing.
+                // A client that is gone reads nothing.
                 if let Ok(mut body) = respond.send_response(head, false) {
                     let _ = body.send_data(Bytes::from(text), true);
                 }
@@ -100,7 +101,7 @@ async fn called(at: SocketAddr, request: Request<()>) -> io::Result<Answer> {
         .await
         .map_err(io::Error::other)?;
     tokio::spawn(async {
-        // How it ended is seen by the call.
+        // The call itself reports the end of the connection.
         let _ = connection.await;
     });
     let sent = send.send_request(request, false);

@@ -135,7 +135,8 @@ fn what_the_conformance_suite_asks_of_routes_of_connections_is_answered_as_it_wa
         "edge",
         &[("tls.crt", "edge.crt"), ("tls.key", "edge.key")],
     );
-    // What is wrong in them keeps `voile up` from starting: Gateways first, and routes once it runs.
+    // Errors in the cases keep `voile up` from starting. The Gateways come first, and the routes
+    // once it runs.
     let (mut gateways, mut routes) = (String::new(), String::new());
     for case in &cases {
         for document in case.said.split("---\n") {

@@ -20,7 +20,7 @@ const TABLES: [&str; 8] = [
     "mesh",
     "conditions",
 ];
-/// What the names of cases begin with.
+/// Prefixes of the cases' names.
 const KINDS: [&str; 9] = [
     "BackendTLSPolicy",
     "GRPC",
@@ -70,7 +70,7 @@ fn named(place: &str) -> Vec<String> {
     words.filter(case).map(str::to_owned).collect()
 }
 
-/// What the page says of one case.
+/// The page's row of one case.
 struct Row {
     state: String,
     places: Vec<String>,

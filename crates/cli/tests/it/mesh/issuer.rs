@@ -73,7 +73,7 @@ pub(crate) fn seconds() -> u64 {
     now.expect("after 1970").as_secs()
 }
 
-/// What a key server says.
+/// Behaviour of a key server.
 #[derive(Debug, Clone)]
 pub(crate) enum Say {
     /// These bytes as the body of a good answer.
@@ -119,7 +119,7 @@ impl KeyServer {
         *self.say.lock().expect("whole") = say;
     }
 
-    /// How often it was asked.
+    /// Number of requests so far.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
@@ -134,7 +134,7 @@ fn answer(stream: &mut TcpStream, say: &Say) {
     while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
         head.push(byte[0]);
     }
-    // Whoever asked may have hung up.
+    // The client may have hung up.
     let _ = match say {
         Say::Document(body) => write!(
             stream,

@@ -31,7 +31,7 @@ impl Load {
         load
     }
 
-    /// Whether it still asks; a load that was over before anything happened would prove nothing.
+    /// Returns true if the load still runs. A load that ended before the event would prove nothing.
     pub(crate) fn runs(&mut self) -> bool {
         let child = self.child.as_mut().expect("it was started");
         matches!(child.try_wait(), Ok(None))
@@ -57,8 +57,9 @@ impl Load {
     }
 }
 
-/// What failed of a load's requests. What a slow machine had yet to send when it was told to stop, nobody has lost. What was sent has a
-/// second more to be answered; but where much waits it is sent to the end of that second, and the last cannot be answered yet.
+/// Failed requests of a load. Requests that a slow machine had not sent at the stop are not lost. Sent requests have one more
+/// second for an answer. With a backlog, sending goes on to the end of that second, so the last requests cannot have an answer
+/// yet.
 pub(crate) fn lost(result: &Value) -> Vec<(&String, &Value)> {
     let errors = result["errors"].as_object().expect("errors by kind");
     let waits = errors.contains_key("unsent");
@@ -77,7 +78,7 @@ impl Drop for Load {
     }
 }
 
-/// Whether a process has its own way with the signal that ends it in good order.
+/// Returns true if a process handles the signal that ends it in good order.
 fn catches(status: &str) -> bool {
     let text = std::fs::read_to_string(status).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -29,7 +29,7 @@ const HTTP_APP_PORT: u16 = 18080;
 const GRPC_APP_PORT: u16 = 17070;
 const TCP_APP_PORT: u16 = 19000;
 
-/// How a sidecar is started when it matters.
+/// Options of a sidecar and its mesh, for tests in which they matter.
 #[derive(Default)]
 pub(crate) struct Client {
     /// `--drain-timeout`.
@@ -181,32 +181,32 @@ impl Mesh {
         )
     }
 
-    /// Where the client's application calls the HTTP service.
+    /// Address at which the client's application calls the HTTP service.
     pub(crate) fn http(&self) -> SocketAddr {
         self.address(100, HTTP_PORT)
     }
 
-    /// Where the client's application calls the TCP service.
+    /// Address at which the client's application calls the TCP service.
     pub(crate) fn tcp(&self) -> SocketAddr {
         self.address(100, TCP_PORT)
     }
 
-    /// Where the client's application calls the gRPC service.
+    /// Address at which the client's application calls the gRPC service.
     pub(crate) fn grpc(&self) -> SocketAddr {
         self.address(100, GRPC_PORT)
     }
 
-    /// Where the server pod's application is to listen for its gRPC service.
+    /// Address at which the server pod's application listens for its gRPC service.
     pub(crate) fn grpc_app(&self) -> SocketAddr {
         self.address(2, GRPC_APP_PORT)
     }
 
-    /// Where the server pod's application is to listen for its HTTP service.
+    /// Address at which the server pod's application listens for its HTTP service.
     pub(crate) fn http_app_address(&self) -> SocketAddr {
         self.address(2, HTTP_APP_PORT)
     }
 
-    /// Where the client's pod lives.
+    /// Address of the client's pod.
     pub(crate) fn client_pod(&self) -> IpAddr {
         self.address(1, 0).ip()
     }
@@ -216,7 +216,7 @@ impl Mesh {
         self.address(2, port)
     }
 
-    /// Where the server pod's application is to listen for its TCP service.
+    /// Address at which the server pod's application listens for its TCP service.
     pub(crate) fn tcp_app_address(&self) -> SocketAddr {
         self.address(2, TCP_APP_PORT)
     }
@@ -244,7 +244,7 @@ impl Mesh {
         local(self.server_ports[0])
     }
 
-    /// Where proxies and strangers ask.
+    /// URL of the control plane, for proxies and strangers.
     pub(crate) fn control_url(&self) -> String {
         format!("https://{}", local(self.control_ports[0]))
     }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// starts (10000 to 32767): a test that runs beside a measurement looks for free ports at the same time.
 const PORTS: Range<u16> = 61_000..65_500;
 
-/// How long any condition may take on a loaded machine of two cores.
+/// Longest wait for any condition, on a loaded machine of two cores.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -113,7 +113,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("the signal is sent");
     }
 
-    /// Whether all its threads wait for somebody else, and none for a processor: it has done all that it was woken for.
+    /// Returns true if all its threads wait for input, and none for a processor: it has done all that it was woken for.
     pub(crate) fn is_at_rest(&self) -> bool {
         is_at_rest(self.pid())
     }
@@ -137,8 +137,8 @@ impl Process {
     }
 }
 
-/// Somebody else's program that a test plays with: the one that the variable names, or one of this name on the path. Where there is
-/// none, that is said, and the test is to be skipped.
+/// Path of another program that a test needs: the one that the variable names, or one of this name on the path. If there is none,
+/// prints that; the test is then skipped.
 pub(crate) fn peer(variable: &str, name: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -196,7 +196,7 @@ fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }
 
-/// Whether all threads of a process wait for somebody else, and none for a processor.
+/// Returns true if all threads of a process wait for input, and none for a processor.
 pub(crate) fn is_at_rest(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     tasks.into_iter().flatten().flatten().all(|task| {
@@ -207,7 +207,7 @@ pub(crate) fn is_at_rest(pid: u32) -> bool {
     })
 }
 
-/// What the kernel says of a process's memory by this name, in bytes.
+/// The kernel's figure of this name for a process's memory, in bytes.
 pub(crate) fn memory(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long an answer may be kept, in seconds.
+/// Time to live of answers, in seconds.
 const TTL: u32 = 1;
 /// A test's patience with one question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the server knows: addresses by name; nothing at all while it is broken.
+/// Records of the server: addresses by name. `None` in its place means a broken server.
 type Zone = BTreeMap<&'static str, Vec<Ipv4Addr>>;
 
 /// The server; it answers until the test process ends.
@@ -39,7 +39,7 @@ impl Resolver {
                 let mut askers = ours.askers.lock().unwrap_or_else(PoisonError::into_inner);
                 askers.insert(peer.ip());
                 drop(askers);
-                // Who does not wait any more needs no answer.
+                // A client that no longer waits needs no answer.
                 let _ = socket.send_to(&ours.answer(&buffer[..length]), peer);
             }
         });
@@ -51,7 +51,7 @@ impl Resolver {
         *self.zone.lock().unwrap_or_else(PoisonError::into_inner) = zone;
     }
 
-    /// Whoever asked so far.
+    /// Addresses of all clients so far.
     pub(crate) fn askers(&self) -> BTreeSet<IpAddr> {
         let askers = self.askers.lock();
         askers.unwrap_or_else(PoisonError::into_inner).clone()
@@ -124,7 +124,7 @@ pub(crate) fn ask(server: SocketAddr, name: &str, kind: &str) -> String {
     read(&buffer[..length])
 }
 
-/// What a packet answers.
+/// A DNS answer as text.
 pub(crate) fn read(answer: &[u8]) -> String {
     let mut text = match answer[3] & 15 {
         0 => "NOERROR".to_owned(),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// What such a node proxy is told.
+/// Option of a node proxy that subscribes to the whole mesh.
 pub(super) const ALL: [&str; 2] = ["--subscribe", "all"];
 /// Somebody who is not of the mesh.
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 244, 200, 1);
@@ -26,7 +26,7 @@ fn stranger(mesh: &Mesh) -> Pod {
     far
 }
 
-/// What the node proxies of a mesh must do, whoever tells them: `words` are the mesh's, so that whoever it is understands them.
+/// Checks of node proxies that hold for every control plane. `words` turns resources into a form that the control plane reads.
 pub(super) fn who_comes_later_is_known(mut mesh: Mesh, words: impl Fn(&str) -> String) {
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     serve(&first, FIRST);
@@ -74,7 +74,7 @@ fn who_comes_later_is_called_in_its_own_name_where_all_is_told() {
     who_comes_later_is_known(mesh, str::to_owned);
 }
 
-/// How many workloads a node proxy knows.
+/// Number of workloads that a node proxy knows.
 fn known(mesh: &Mesh, node: &Node) -> usize {
     let page = || get(local(15000 + node.higher), "/config_dump");
     let answer = mesh.world.run(page).expect("entered").expect("a page");
@@ -122,7 +122,7 @@ fn a_new_pod_of_the_node_is_waited_for_until_the_control_plane_knows_it() {
     let (inside, known) = (second.inside.clone(), Arc::<AtomicBool>::default());
     let calls = std::thread::spawn({
         let known = Arc::clone(&known);
-        // Whoever waited for too long calls again.
+        // A client that timed out calls again.
         move || while !known.load(Ordering::Relaxed) && name(&inside, to).is_none() {}
     });
     wait_until("it calls", || one.counter(&mesh, "voile_connections") == 1);

@@ -112,7 +112,7 @@ fn node_proxies_that_are_replaced_under_load_refuse_and_cut_no_connection() {
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     serve(&first, FIRST);
     let ways = [path(&mesh, "one"), path(&mesh, "two")];
-    // What is open may take longer than at an end in which nobody follows.
+    // Open connections may outlast this drain timeout; it is for an end without a successor.
     let drain = ["--drain-timeout", "100ms", "--handover"];
     let [one, two] = [0, 1].map(|index| [&drain[..], &[ways[index].as_str()]].concat());
     let of_client = [(&client, "client")];

@@ -1,4 +1,4 @@
-//! What nobody may do: by a caller with a good certificate who speaks HBONE by hand, and by the pods themselves.
+//! Forbidden actions: of a caller with a good certificate who speaks HBONE by hand, and of the pods themselves.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ pub(super) fn statuses_at(mesh: &Mesh, address: Ipv4Addr, asked: &[(Method, &str
     })
 }
 
-/// Whether whoever says this without TLS hears of nothing but that TLS is wanted.
+/// Sends these bytes without TLS. Returns true if the answer is at most a TLS alert.
 pub(super) fn is_unheard(mesh: &Mesh, address: Ipv4Addr, said: &[u8]) -> bool {
     let mut stream = connect(&mesh.world, (address, 15008));
     stream.write_all(said).expect("sent");

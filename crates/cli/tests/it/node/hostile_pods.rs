@@ -1,5 +1,5 @@
-//! What pods and their callers may try against a node proxy: somebody else's address, the proxy's own port, another identity, forged words,
-//! a hundred thousand streams. Nothing of it passes, and nobody else notices.
+//! Attacks of pods and their callers on a node proxy: another pod's address, the proxy's own port, another identity, forged
+//! headers, a hundred thousand streams. All of them fail, and no other pod notices.
 
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +41,7 @@ fn from_address(pod: &Pod, own: Ipv4Addr, to: SocketAddr) -> std::io::Result<Tcp
     pod.inside.run(connecting).expect("entered")
 }
 
-/// What is heard there; nothing of a connection that is reset.
+/// First bytes from the other end; none of a connection that is reset.
 fn heard(stream: std::io::Result<TcpStream>) -> String {
     let mut text = String::new();
     if let Ok(mut stream) = stream {
@@ -135,7 +135,7 @@ fn a_pod_that_opens_the_proxys_port_itself_hears_nothing_and_cannot_where_the_pr
     wait_until("it is said why", || {
         calling.log(&mesh).contains("TLS_FAILURE")
     });
-    // Where a node proxy serves, its ports are nobody else's, shared or not.
+    // No other program can bind a node proxy's ports in a pod it serves, shared or not.
     for port in [15001, 15006, 15008] {
         for address in [CLIENT, Ipv4Addr::UNSPECIFIED] {
             let taking = || {
@@ -285,7 +285,8 @@ fn who_comes_again_and_again_to_open_and_reset_stalls_nobody_and_takes_no_room()
                     tokio::task::yield_now().await;
                 }
                 Err(_) => {
-                    // What the first connection took is there for all.
+                    // The first connection brings the baseline of memory that all connections
+                    // share.
                     before.get_or_insert_with(held);
                     connections += 1;
                     caller = speak(&store, FIRST).await;

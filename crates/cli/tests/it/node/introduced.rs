@@ -43,7 +43,7 @@ fn in_a_tunnel_the_header_is_the_first_that_the_application_gets() {
     application::serve(listen(&first.inside, (FIRST, APPLICATION)), |mut stream| {
         let said = introduced(&mut stream).unwrap_or_else(|| "nothing".to_owned());
         let mut byte = [0];
-        // What comes after it is the client's own.
+        // The client's own bytes follow the header.
         if stream.read_exact(&mut byte).is_ok() {
             let _ = stream.write_all(format!("{said} {}", char::from(byte[0])).as_bytes());
         }
@@ -53,7 +53,7 @@ fn in_a_tunnel_the_header_is_the_first_that_the_application_gets() {
         let mut stream = connect(&sided.inside, called);
         let own = stream.local_addr().expect("an address");
         let mut text = String::new();
-        // Whoever is cut hears nothing.
+        // A client whose connection is cut reads nothing.
         let _ = stream.write_all(b"x");
         let _ = stream.read_to_string(&mut text);
         (own, text)

@@ -7,7 +7,7 @@ use super::*;
 use crate::mesh::peer;
 use crate::ztunnel::node::shared;
 
-/// Where istiod listens, in the world.
+/// Port of istiod, in the world.
 const ISTIOD: u16 = 15112;
 
 /// A mesh of these resources whose proxies ask istiod.
@@ -35,7 +35,8 @@ fn told_by_istiod(text: &str) -> Option<Mesh> {
     Some(mesh)
 }
 
-/// What a kubelet and Istio's CNI agent say of the pods, which istiod wants to know.
+/// Adds the status and annotations that a kubelet and Istio's CNI agent write, since istiod needs
+/// them.
 fn on_kubernetes(text: &str) -> String {
     let redirected =
         "  annotations:\n    ambient.istio.io/redirection: enabled\n  labels:\n    app:";

@@ -88,7 +88,8 @@ fn ends(mut up: Up) {
 /// Both clients: one with a sidecar, and one that the node proxy serves.
 const CLIENTS: [&str; 2] = ["beside", "ambient"];
 
-/// The server with the one label, called by both, moves to the other. What the ambient client's load is told besides is `more`.
+/// Moves the server with the one label, called by both clients, to the other label. `more` holds further options of the ambient
+/// client's load.
 fn moves(from: &str, to: &str, more: &str) -> Option<Up> {
     let fill = |folder: &Path| {
         make_outbox(folder);

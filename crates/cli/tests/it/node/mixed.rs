@@ -13,10 +13,10 @@ use crate::mesh::{Process, get, wait_until};
 use crate::ztunnel::node::ZTUNNEL;
 use crate::ztunnel::{APPLICATION, Mesh, Pod, STRICT, WORLD, XDS, answers, name, serve};
 
-/// Where applications speak HTTP.
+/// Port of the applications' HTTP.
 const HTTP: u16 = 8081;
 
-/// How a pod's connections are taken.
+/// Capture of a pod's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     None,
@@ -54,7 +54,8 @@ impl Kind {
         Ipv4Addr::new(10, 96, 1, self as u8)
     }
 
-    /// Where its server is called by a client of the other kind: nobody turns services' addresses where there is no proxy.
+    /// Address at which a client of the other kind calls its server. Without a proxy nothing translates a service's
+    /// address.
     fn called_by(self, client: Kind, port: u16) -> SocketAddr {
         match client {
             Self::None => (self.address(true), port).into(),
@@ -205,7 +206,7 @@ impl Stage {
         &self.clients[kind as usize].inside
     }
 
-    /// Whether it answers by bytes, and in HTTP.
+    /// Reports if the server answers by bytes, and in HTTP.
     fn reaches(&self, from: Kind, to: Kind) -> (bool, bool) {
         let [_, server] = to.names();
         let said = name(self.client(from), to.called_by(from, APPLICATION));
@@ -214,7 +215,7 @@ impl Stage {
         (said.as_deref() == Some(server), answered)
     }
 
-    /// What whoever takes the server's connections counts.
+    /// Metrics of the proxy that accepts the server's connections.
     fn counted(&self, server: Kind) -> String {
         match server {
             Kind::Node => self.node.metrics(&self.mesh),
@@ -228,8 +229,8 @@ impl Stage {
     }
 }
 
-/// Whether a connection of the one to the other may be where everybody wants mutual TLS: who has no proxy has no identity, and
-/// where there is none nobody asks for it.
+/// Returns true if a connection may pass while all workloads require mutual TLS. A client without a proxy has no identity, and
+/// a server without a proxy demands none.
 fn may(from: Kind, to: Kind) -> bool {
     to == Kind::None || from != Kind::None
 }
@@ -265,7 +266,7 @@ fn pods_with_a_sidecar_with_a_node_proxy_and_without_call_each_other_in_all_dire
             "{from:?} to {to:?}, strict"
         );
     }
-    // Whoever takes the connection knows by whom it is, by mutual TLS.
+    // The proxy of the server knows the caller's identity by mutual TLS.
     for (from, to) in table().filter(|(from, to)| may(*from, *to) && *to != Kind::None) {
         let ([client, _], [_, server]) = (from.names(), to.names());
         let words = [
@@ -319,7 +320,7 @@ fn policies_hold_between_a_sidecar_and_a_node_proxy_and_cut_what_is_open() {
     }
 }
 
-/// What clients are to speak to the server of a node proxy, and what that takes.
+/// TLS mode of clients towards the server of a node proxy, and the server's mode.
 fn spoken(mode: &str, taken: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: spoken, namespace: shop}}\n\
@@ -329,7 +330,7 @@ fn spoken(mode: &str, taken: &str) -> String {
     )
 }
 
-/// Whether `voile analyze` says that the two contradict each other.
+/// Returns true if `voile analyze` reports that the two modes contradict each other.
 fn is_faulted(mesh: &Mesh) -> bool {
     let output = Process::output(|voile| {
         voile.arg("analyze").arg(mesh.folder.path().join("config"));
@@ -343,7 +344,7 @@ fn what_analysis_says_of_tls_towards_a_node_proxys_pods_is_what_happens() {
     let Some(stage) = Stage::start() else {
         return;
     };
-    // What works comes after what does not, so that it is waited for.
+    // Each working pair follows a failing one, so that the change can be seen.
     for (mode, taken, works) in [
         ("DISABLE", "STRICT", false),
         ("ISTIO_MUTUAL", "STRICT", true),

@@ -59,7 +59,7 @@ pub(crate) fn mesh(text: &str) -> Option<Mesh> {
     mesh_of(text, &[])
 }
 
-/// Whose tokens a control plane believes to be node proxies'.
+/// Service account of node proxies, for the control plane.
 const NODE_ACCOUNT: [&str; 2] = ["--node-account", "istio-system/ztunnel"];
 
 /// The same of a control plane with these options.
@@ -81,7 +81,7 @@ fn second_ztunnel() -> String {
         .replace("nodeName: one", "nodeName: two")
 }
 
-/// Where the agent of this proxy listens.
+/// Socket of this proxy's agent.
 fn socket(mesh: &Mesh, process: &str) -> PathBuf {
     mesh.folder.path().join(format!("{process}.zds"))
 }
@@ -253,7 +253,7 @@ fn is_told(log: &str, direction: &str) -> bool {
     })
 }
 
-/// Whether the server's side counts connections of the client to `first` by that one's identity.
+/// Returns true if the server's side counts connections to `first` by the client's identity.
 fn is_counted(metrics: &str) -> bool {
     metrics.lines().any(|line| {
         line.starts_with("istio_tcp_connections_opened_total{")
@@ -264,7 +264,7 @@ fn is_counted(metrics: &str) -> bool {
     })
 }
 
-/// What pods of one node and of two must have in common.
+/// Checks that must hold for pods of one node and of two.
 fn carries(mesh: &Mesh, (client, calling): (&Pod, &Node), called: &Node) {
     let service = SocketAddr::from((VIP, 80));
     let direct = SocketAddr::from((FIRST, APPLICATION));
@@ -447,7 +447,7 @@ fn an_application_sees_its_clients_address_where_that_is_wished() {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let from = stream.peer_addr().expect("a peer").ip();
-            // Whoever goes, goes.
+            // The client may have left.
             let _ = stream.write_all(format!("{from}\n").as_bytes());
         }
     });

@@ -53,7 +53,7 @@ fn town(make: fn(&Mesh, &'static str, Ipv4Addr) -> Pod) -> Option<(Mesh, [Pod; 2
     Some((mesh, pods, resolver))
 }
 
-/// What the resolver knows where `shared` is at these addresses.
+/// The resolver's records, with `shared` at these addresses.
 fn zone(shared: &[Ipv4Addr]) -> BTreeMap<&'static str, Vec<Ipv4Addr>> {
     BTreeMap::from([
         ("shared.example.com", shared.to_vec()),

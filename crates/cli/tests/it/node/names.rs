@@ -1,5 +1,5 @@
-//! What pods without a sidecar look up: the node proxy answers from inside each pod, as the mesh tells that pod's namespace, and
-//! passes on what the mesh does not know.
+//! DNS of pods without a sidecar. The node proxy answers from inside each pod, by the names that are visible in the pod's
+//! namespace. It forwards names that the mesh does not know.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
@@ -14,7 +14,7 @@ const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 53);
 pub(super) const RESOLVER: (Ipv4Addr, u16) = (WORLD, 53);
 /// That it is asked.
 pub(super) const ASKS: [&str; 2] = ["--resolver", "10.244.0.1"];
-/// What the resolver says of the names that it knows.
+/// Address in the resolver's answers.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 
 /// A namespace of its own with a pod, and entries: one for everybody, one that its namespace keeps to itself.
@@ -146,11 +146,11 @@ fn names_mean_what_the_mesh_tells(options: &[&str]) {
             "NOERROR www.elsewhere.test 192.0.2.7",
         ),
         (client, "localhost", "A", "NOERROR 127.0.0.1"),
-        // What the mesh does not know is the resolver's to say.
+        // The resolver answers for names that the mesh does not know.
         (client, "www.elsewhere.test", "A", &outside),
         (client, "kept.shop", "A", &outside),
         (client, "nobody.shop.svc.cluster.local", "A", "NXDOMAIN"),
-        // What it keeps from the shop, too.
+        // The resolver also answers for a name that the mesh hides from the shop.
         (client, "secret.example.com", "A", &outside),
     ] {
         let who = from.name;
@@ -209,7 +209,8 @@ fn addresses_and_names_follow_the_mesh(options: &[&str]) {
         assert!(sixth.starts_with("NOERROR 2001:2:"), "{sixth}");
     }
 
-    // What stands behind a waypoint has its own address still, lest anybody go past: this one is not there.
+    // A service behind a waypoint keeps its own address, so that no client goes past the waypoint. This
+    // waypoint does not exist.
     let gated = answered(client, "gated.example.com", "A");
     assert!(gated.starts_with("NOERROR 240.240."), "{gated}");
     let address: Ipv4Addr = gated["NOERROR ".len()..].parse().expect("one address");
@@ -218,7 +219,7 @@ fn addresses_and_names_follow_the_mesh(options: &[&str]) {
         node.log(&mesh).contains("stands behind the waypoint")
     });
 
-    // Who changes is told otherwise, and the same network may be named again at once.
+    // A changed name gets another answer, and the agent may add the same network again at once.
     mesh.write(
         "late.yaml",
         "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: late, namespace: shop}\n\

@@ -104,7 +104,7 @@ const GATE_TWO: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 17);
 const BY_ZONE: &str = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: server, namespace: shop}\n\
     spec: {host: server, trafficPolicy: {loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {minClusterSize: 2}}}}\n";
 
-/// How often this Pod of a waypoint led to that workload.
+/// Number of connections that this Pod of a waypoint opened to that workload.
 fn led(gate: &Pod, to: &str) -> u64 {
     let page = || get(local(15020), "/metrics");
     let answer = gate.inside.run(page).expect("entered").expect("metrics");

@@ -18,7 +18,7 @@ use super::*;
 use crate::ztunnel::node::shared;
 use crate::ztunnel::program;
 
-/// Where the east is entered, on the west's network.
+/// Address of the east's gateway, on the west's network.
 const ENTRANCE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 9);
 pub(super) const SERVICE: (Ipv4Addr, u16) = (VIP, 80);
 const OPENED: &str = "istio_tcp_connections_opened_total{";
@@ -75,7 +75,7 @@ pub(super) struct East {
     pub(super) first: Pod,
 }
 
-/// How a pod is made: for our node proxy, or for a ztunnel.
+/// Function that makes a pod: for our node proxy, or for a ztunnel.
 type Make = fn(&Mesh, &'static str, Ipv4Addr) -> Pod;
 
 /// The east's words.
@@ -194,7 +194,7 @@ fn lead(listener: TcpListener, into: &Namespace, to: Arc<Mutex<SocketAddr>>) -> 
     let count = Arc::clone(&led);
     let pass = |mut from: TcpStream, mut to: TcpStream| {
         std::thread::spawn(move || {
-            // Whoever goes, goes.
+            // One end may have left.
             let _ = std::io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Write);
         });
@@ -378,7 +378,7 @@ fn who_is_believed_no_longer_here_carries_nothing_more_from_another_network() {
     );
 }
 
-/// What is heard in a tunnel to this, in which bytes are said that are no handshake of TLS.
+/// Opens a tunnel to this target and sends bytes that are no TLS handshake. Returns the answer.
 async fn said_in_plaintext(caller: SendRequest<Bytes>, target: &str) -> Vec<u8> {
     let request = Request::builder().method(Method::CONNECT).uri(target);
     let mut caller = caller.ready().await.expect("room");
@@ -427,7 +427,7 @@ fn a_gateway_between_networks_leads_to_exported_services_and_nowhere_else() {
             200, 200, 404, 404, 404, 404, 404, 404, 404, 404, 404, 404, 400
         ]
     );
-    // What goes on is heard by nobody but the node proxy, which wants a handshake.
+    // Only the node proxy reads bytes that are passed on, and it wants a handshake.
     let heard = calls_at(mesh, "client", GATE, async |caller: Caller| {
         said_in_plaintext(caller, "server.shop.svc.cluster.local:80").await
     });
@@ -444,7 +444,7 @@ fn a_gateway_between_networks_leads_to_exported_services_and_nowhere_else() {
         is_unheard(mesh, GATE, said),
         "TLS says no, and nobody anything else"
     );
-    // What is exported no more is called no more.
+    // A service that is no longer exported is no longer reachable.
     mesh.write("mesh.yaml", &eastern());
     wait_until("it is not there for others any more", || {
         statuses_at(mesh, GATE, &asked[..1]) == [404]

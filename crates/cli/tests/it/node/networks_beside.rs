@@ -9,12 +9,12 @@ use super::revoked::{revoke, serial};
 use super::waypoint_hostile::{WEB, reflect, start_gate};
 use super::*;
 
-/// Where the east is entered besides, and where nobody listens.
+/// Another address of a gateway of the east, and an address without a listener.
 const OTHER_ENTRANCE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 10);
 const ABSENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 8);
 const SIDED: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 5);
 const WAY: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 6);
-/// Where `web` is called.
+/// Address of the service `web`.
 pub(super) const PAGES: (Ipv4Addr, u16) = (WEB, 80);
 
 /// A pod with a sidecar.
@@ -78,7 +78,7 @@ pub(super) fn west_of(east: East, west: &str) -> Option<(East, West, Pod)> {
     Some((east, west, sided))
 }
 
-/// Whether one side's node proxy tells of a connection that came in by this account's identity.
+/// Returns true if the node proxy's log has an inbound connection with this account's identity.
 fn came_by(log: &str, account: &str) -> bool {
     let caller = format!("src.identity=\"spiffe://cluster.local/ns/shop/sa/{account}\"");
     log.lines().any(|line| {
@@ -118,7 +118,7 @@ fn a_sidecar_calls_another_network_by_its_own_identity_under_the_policy_of_who_i
     wait_until("the policy is gone", || {
         name(inside, SERVICE).as_deref() == Some("first")
     });
-    // What the west takes back is believed there no more, whoever certified it.
+    // The west no longer trusts a certificate that the west revokes, whichever mesh issued it.
     let (_, mut open) = answers(inside, SERVICE).expect("the far server");
     revoke(&west.mesh, &serial(&called.log(&east.mesh), "server"));
     let cut = open.read(&mut [0; 16]);
@@ -234,7 +234,7 @@ spec: {address: 10.244.0.6, network: east, serviceAccount: way, labels: {app: we
         came_by(&called.log(&east.mesh), "way")
     });
     assert!(!came_by(&called.log(&east.mesh), "client"));
-    // What stands behind none is called as ever.
+    // A service without a waypoint is called as before.
     assert_eq!(name(&west.client.inside, SERVICE).as_deref(), Some("first"));
 }
 

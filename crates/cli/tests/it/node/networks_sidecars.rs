@@ -162,7 +162,7 @@ fn a_sidecar_is_called_from_another_network_and_its_policies_know_who_calls() {
             name(inside, SERVICE).as_deref() == Some("first")
         });
     }
-    // Who says that it takes no tunnels is not led to.
+    // A workload that declares no tunnels gets no connection from other networks.
     let without = sided_words().replace(TAKES, "");
     east.mesh.write("mesh.yaml", &without);
     wait_until("nobody is there for other networks", || {
@@ -320,14 +320,14 @@ fn whoever_asks_a_sidecar_by_name_is_who_its_certificate_says_and_nobody_else() 
     assert!(refused.starts_with("HTTP/1.1 403 "), "{refused}");
 }
 
-/// What stands in the gateway's place, with the gateway's own certificate: it leads on to the sidecar, keeps what it leads on, and
-/// changes it where it is told to.
+/// A server in the gateway's place, with the gateway's own certificate. It forwards to the sidecar, keeps the forwarded bytes,
+/// and changes them if a test wants it.
 struct Eavesdropper {
     heard: Arc<Mutex<Vec<u8>>>,
     spoils: Arc<AtomicBool>,
 }
 
-/// Where it is, in the east.
+/// Its address, in the east.
 const THERE: (Ipv4Addr, u16) = (WORLD, 15008);
 
 impl Eavesdropper {

@@ -11,7 +11,8 @@ use voile_transport::{TLS_HANDSHAKE_TIMEOUT, TcpIo, accept_tls};
 use super::hostile::certified;
 use super::*;
 
-/// The server's proxy as another program: takes back so many tunnels unheard, and then says a word in each. How many it was asked for.
+/// Another program in place of the server's proxy. It refuses so many tunnels unprocessed, and then sends a word in each. Returns
+/// the number of tunnels that it was asked for.
 fn takes_back(
     listener: TcpListener,
     store: &Arc<CertificateStore>,

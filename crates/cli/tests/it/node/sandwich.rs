@@ -11,7 +11,7 @@ use crate::ztunnel::program;
 
 const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 const WEB: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 11), 80);
-/// Where the waypoint is told who calls.
+/// Port of the waypoint for connections with a PROXY header, which names the caller.
 const DOOR: u16 = 15088;
 
 const WORDS: &str = r#"---
@@ -65,7 +65,7 @@ fn believe(pod: &Pod) {
             let Ok(mut stream) = stream else { return };
             std::thread::spawn(move || {
                 let Ok(said) = told(&mut stream) else { return };
-                // Whoever goes, goes.
+                // The client may have left.
                 let _ = stream.write_all(format!("{said}\n").as_bytes());
                 let mut bytes = [0; 1024];
                 while let Ok(read @ 1..) = stream.read(&mut bytes) {
@@ -85,7 +85,7 @@ fn town(make: fn(&Mesh, &'static str, Ipv4Addr) -> Pod) -> Option<(Mesh, [Pod; 2
     Some((mesh, pods))
 }
 
-/// What the waypoint was told of a call of the service by the client.
+/// Header that the waypoint gets for a call of the service by the client.
 const EXPECTED: &str = "10.244.0.2 10.96.0.11:80 spiffe://cluster.local/ns/shop/sa/client";
 
 fn is_told(client: &Pod) {
@@ -174,7 +174,7 @@ fn pass_on(gate: &Pod, ports: &[u16]) {
                     let Some((said, mut behind)) = answers(&inside, (FIRST, APPLICATION)) else {
                         return;
                     };
-                    // Whoever goes, goes.
+                    // The client may have left.
                     let _ = stream.write_all(format!("{said} through the gate\n").as_bytes());
                     let mut word = [0; 6];
                     while stream.read_exact(&mut word).is_ok() {
@@ -192,7 +192,7 @@ fn pass_on(gate: &Pod, ports: &[u16]) {
 
 fn plain_town(make: fn(&Mesh, &'static str, Ipv4Addr) -> Pod) -> Option<(Mesh, [Pod; 3])> {
     let mesh = mesh(&plain_words())?;
-    // Whoever is behind sees the waypoint, and not whom it calls for.
+    // The server sees the waypoint's identity, and not its client's.
     mesh.write("deny.yaml", DENIED);
     let pods = [
         make(&mesh, "client", CLIENT),
@@ -204,7 +204,7 @@ fn plain_town(make: fn(&Mesh, &'static str, Ipv4Addr) -> Pod) -> Option<(Mesh, [
     Some((mesh, pods))
 }
 
-/// What is asked for goes to that port of the waypoint's pod, and what the waypoint calls goes to whom it means.
+/// Calls reach the same port of the waypoint's pod, and the waypoint's own calls reach their destinations.
 fn is_passed_on(client: &Pod) {
     for to in [WEB, (FIRST, APPLICATION)] {
         let mut open = None;
@@ -267,7 +267,7 @@ metadata: {name: bare, namespace: shop, labels: {istio.io/use-waypoint: gate}}
 spec: {clusterIP: None, selector: {app: server}, ports: [{name: http, port: 80, targetPort: 8081}]}
 "#;
 
-/// What the waypoint was told of a tunnel that the client asked for by hand; or the status that refused it.
+/// Header that the waypoint gets for a tunnel that the client opens by hand; or the status that refused it.
 fn told_of(mesh: &Mesh, target: &'static str) -> Result<String, u16> {
     calls_at(mesh, "client", GATE, async move |caller: Caller| {
         let request = Request::builder().method(Method::CONNECT).uri(target);
@@ -288,7 +288,7 @@ fn told_of(mesh: &Mesh, target: &'static str) -> Result<String, u16> {
     })
 }
 
-/// What it is told of a service that is asked for by its name, as who comes from another network does.
+/// Checks the header for a service named by its host name, as callers from another network name it.
 fn is_told_of_names(mesh: &Mesh, node: &str) {
     let of_client = "spiffe://cluster.local/ns/shop/sa/client";
     let web = format!("{WORLD} 10.96.0.11:80 {of_client}");

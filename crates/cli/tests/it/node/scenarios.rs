@@ -1,5 +1,5 @@
-//! What ztunnel tries of itself in namespaces and no other file of ours does: its end, its pages, whose keys it holds, and a
-//! service whose pods are on several nodes. docs/reference/node.md has the whole list.
+//! Scenarios of ztunnel's own tests in namespaces that no other file of ours covers: its end, its pages, the keys that it
+//! holds, and a service with pods on several nodes. docs/reference/node.md has the whole list.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -259,7 +259,7 @@ const NO_SCRAPING: &str = "apiVersion: security.istio.io/v1\nkind: Authorization
     spec:\n  selector: {matchLabels: {app: ztunnel}}\n  action: DENY\n  rules:\n  - from:\n    \
     - source: {principals: [cluster.local/ns/shop/sa/client]}\n";
 
-/// What the proxy's page of metrics says to a pod; none where it does not get there.
+/// The proxy's metrics page as a pod gets it; None if the pod cannot reach it.
 fn scraped(from: &Pod) -> Option<String> {
     let page = from
         .inside

@@ -62,7 +62,7 @@ fn one_node_proxy_takes_the_place_of_every_sidecar() {
             ],
         ) && told(&log, &["response_flags=\"DENY\""])
     });
-    // Who comes later is served, too, and who goes is let go.
+    // The node proxy serves a new pod, too, and lets a removed pod go.
     up.edit(
         "court.yaml",
         "name: served, namespace: court, labels",

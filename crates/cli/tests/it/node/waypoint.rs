@@ -165,7 +165,7 @@ fn requests_to_a_service_obey_what_its_waypoint_is_told_by_path_and_caller() {
     ends(up);
 }
 
-/// How often each server answers calls that one connection makes.
+/// Number of calls that each server answers, of the calls on one connection.
 fn spread(up: &Up, calls: usize) -> BTreeMap<String, usize> {
     inside(application(up, "client"), move || {
         let (sender, found) = std::sync::mpsc::channel();
@@ -285,7 +285,7 @@ fn a_waypoint_stands_before_a_namespace_before_its_pods_and_not_before_what_says
         ask((first, 8080), "/shut") == Some(200)
     });
     assert_eq!(ask((VIP, 80), "/shut"), Some(403));
-    // Who names a waypoint that is not there is not called past it.
+    // A service whose waypoint does not exist is not called past it.
     up.edit(
         "shop.yaml",
         "istio.io/use-waypoint: gate",

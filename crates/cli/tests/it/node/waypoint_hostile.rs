@@ -1,4 +1,4 @@
-//! What a waypoint does not do for somebody with a good certificate who speaks HBONE to it by hand, or for somebody without one.
+//! Requests that a waypoint must refuse: HBONE by hand from a caller with a good certificate, and callers without a certificate.
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -9,7 +9,7 @@ use super::*;
 
 pub(super) const GATE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 7);
 
-/// What is behind the waypoint.
+/// Resources behind the waypoint.
 pub(super) const BEHIND: &str = r#"---
 apiVersion: v1
 kind: Service
@@ -108,14 +108,14 @@ pub(super) fn reflect(pod: &Pod) {
                 let mut answer =
                     format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").into_bytes();
                 answer.extend(head);
-                // Whoever goes, goes.
+                // The client may have left.
                 let _ = stream.write_all(&answer);
             });
         }
     });
 }
 
-/// What comes back for these bytes through a tunnel with these headers, to its end.
+/// Sends these bytes through a tunnel with these headers. Returns the answer up to its end.
 pub(super) async fn through(
     caller: &SendRequest<Bytes>,
     target: &str,
@@ -201,7 +201,7 @@ fn who_calls_is_whose_certificate_made_the_tunnel_whatever_is_said() {
     for claim in ["x-forwarded-client-cert", "x-envoy-peer-metadata-id"] {
         assert!(!allowed.contains(claim), "{allowed}");
     }
-    // What is declared HTTP and is not passes no policy about requests.
+    // Bytes that are not HTTP on a port declared HTTP pass no policy on requests.
     let garbage = by(
         "client",
         "\u{16}\u{3}\u{1}no HTTP at all\r\n\r\n".to_owned(),

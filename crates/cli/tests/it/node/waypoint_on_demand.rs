@@ -8,7 +8,7 @@ use super::*;
 use crate::mesh::resolver::Resolver;
 use crate::mesh::{application, exchange};
 
-/// Where the pattern is called.
+/// Address at which clients call the pattern.
 const DYNAMIC: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 88);
 /// A server of the world's, far from the mesh's own ranges.
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 244, 200, 1);

@@ -1,5 +1,5 @@
-//! What a waypoint obeys that aims at it or at a service behind it, and for whom: tokens, an external service's word; and callers
-//! with a sidecar, who go through it as those of a node proxy do.
+//! Policies of a waypoint that aim at it or at a service behind it: tokens, and an external service's decision. Clients with a
+//! sidecar go through the waypoint as clients of a node proxy do.
 
 use http::{Method, Request};
 use serde_json::json;
@@ -24,7 +24,7 @@ pub(super) const OTHER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 12);
 pub(super) const SECOND_SERVICE: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: shop, labels: {istio.io/use-waypoint: gate}}\n\
     spec:\n  clusterIP: 10.96.0.12\n  selector: {app: server}\n  ports: [{name: http, port: 80, targetPort: 8081}]\n";
 
-/// What is answered to a request with these lines.
+/// Answer to a request with these header lines.
 pub(super) fn asked(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) -> Option<Answer> {
     let head = format!("GET {path} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n{lines}\r\n");
     let ask = || exchange((to, 80).into(), head.as_bytes());
@@ -35,7 +35,7 @@ pub(super) fn status(from: &Namespace, to: Ipv4Addr, path: &str, lines: &str) ->
     asked(from, to, path, lines).map_or(0, |answer| answer.status)
 }
 
-/// What its application saw of it.
+/// Request as the application saw it.
 pub(super) fn seen(from: &Namespace, to: Ipv4Addr, lines: &str) -> String {
     let answer = asked(from, to, "/open", lines).expect("an answer");
     assert_eq!(answer.status, 200, "{}", answer.head);
@@ -148,7 +148,7 @@ fn requests_are_counted_where_a_rate_limit_aims_by_who_sends_them_and_nowhere_el
         status(inside, OTHER, "/few", "") == 429
     });
     assert_eq!(status(inside, WEB, "/few", ""), 429);
-    // What is for the waypoint's own Pod is counted once.
+    // The proxy counts against a limit of the waypoint's own Pod once.
     mesh.write(
         "few.yaml",
         &limits(AT_GATE).replace("requests: 2", "requests: 1000"),
@@ -447,10 +447,10 @@ fn bytes_to_an_undeclared_port_behind_a_waypoint_are_denied_where_something_hold
         stream.read_exact(&mut back).ok()?;
         Some(stream)
     };
-    // Whoever speaks first is not heard either.
+    // A client that speaks first is refused, too.
     let is_refused = |said: &[u8]| {
         let mut stream = connect(inside, (ANY, 80));
-        // Whoever refuses may be gone before all was said.
+        // A server that refuses may be gone before all was sent.
         let _ = stream.write_all(said);
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard);

@@ -10,7 +10,7 @@ use super::waypoint_policies::{asked, status};
 use super::*;
 use crate::mesh::{application, series};
 
-/// What requests to `/hold` wait for.
+/// Gate that requests to `/hold` wait for.
 #[derive(Default)]
 struct Held {
     waiting: Mutex<(usize, bool)>,
@@ -106,7 +106,7 @@ fn started() -> Option<Behind> {
 }
 
 impl Behind {
-    /// Who answers, or else the status.
+    /// Name of the server that answers, or else the status.
     fn ask(&self, path: &str, lines: &str) -> Result<String, u16> {
         let answer = asked(&self.client.inside, WEB, path, lines).ok_or(0_u16)?;
         match answer.status {
@@ -115,7 +115,7 @@ impl Behind {
         }
     }
 
-    /// Who answers so many requests.
+    /// Results of so many requests: the servers that answered, or statuses.
     fn answering(&self, requests: usize, lines: &str) -> BTreeSet<Result<String, u16>> {
         (0..requests).map(|_| self.ask("/", lines)).collect()
     }

@@ -1,5 +1,5 @@
-//! What a waypoint tells of what it carries: by Telemetry that aims at it or at a service behind it, on the server's side, as Istio's
-//! waypoints do.
+//! Telemetry of a waypoint, by resources that aim at it or at a service behind it. The waypoint reports on the server's side, as
+//! Istio's waypoints do.
 
 use std::path::Path;
 
@@ -93,7 +93,7 @@ fn a_waypoint_logs_as_a_server_what_a_telemetry_aims_at_and_nothing_else() {
     }
     logged(WEB, "/after", &open);
     assert!(!log().contains("/other"), "nobody aims there: {}", log());
-    // What only the service's rules know for a token is not told.
+    // The log hides a parameter that carries a token only by the rules of the service.
     let issuer = Issuer::new(ISSUER, "one");
     let rule = rule(&issuer, ", fromParams: [pass]");
     mesh.write("tokens.yaml", &believes(AT_WEB, &rule));
@@ -103,7 +103,7 @@ fn a_waypoint_logs_as_a_server_what_a_telemetry_aims_at_and_nothing_else() {
         log().contains("/paid?pass=- 200 ")
     });
     mesh.remove("tokens.yaml");
-    // What aims at the waypoint holds for all of it, but where something nearer says otherwise.
+    // Telemetry for the waypoint applies to all its services, unless a nearer one differs.
     let off = "  accessLogging:\n  - providers: [{name: server}]\n    disabled: true\n";
     let nearer = telemetry("all", AT_GATE, LOGGED) + &telemetry("web", AT_WEB, off);
     mesh.write("logs.yaml", &(config + &nearer));
@@ -154,7 +154,7 @@ fn overrides_of_metrics_hold_for_the_service_that_they_aim_at() {
     wait_until("both have it", || {
         ["web", "other"].map(|service| count(requests, service, "shelf=\"all\"")) == [true; 2]
     });
-    // Who counts nothing shows nothing new.
+    // A service without metrics shows nothing new.
     let off = "  metrics:\n  - overrides: [{match: {metric: ALL_METRICS, mode: SERVER}, disabled: true}]\n";
     mesh.write("metrics.yaml", &telemetry("web", AT_WEB, off));
     wait_until("nothing is shown of the one", || {
@@ -264,7 +264,8 @@ fn several_that_aim_at_one_service_hold_together_and_the_youngest_has_the_last_w
         "what only the older says"
     );
     assert!(count("istio_request_bytes_count", "other", ""));
-    // What was counted before takes the shape of later: it may be older than the log.
+    // Earlier counts take the new shape as well, so the metrics may show the change before the log
+    // does.
     wait_until("and its log", || {
         status(inside, WEB, "/both", "");
         log(&server).contains("/both 200 ")

@@ -13,7 +13,7 @@ use crate::gateway::{Edge, NETWORKING, TO_SERVER, http_server, servers};
 use crate::http2::{call, connect, play, serve};
 use crate::mesh::{Answer, HTTP_PORT, Mesh, application, exchange, series, wait_until};
 
-/// Where the service that counts is, outside of the mesh, and RateLimits that ask it.
+/// Address of the rate limit service, outside of the mesh, and RateLimits that ask it.
 pub(super) struct Place {
     pub(super) entry: String,
     port: u16,
@@ -121,7 +121,7 @@ const PATIENT: &str = ", timeout: 20s";
 
 const SERVER: &str = "targetRefs: [{kind: Service, name: server}]";
 
-/// What a path's last part wishes, in its own words.
+/// Descriptors that carry the header `x-do`, the client's wish, to the service.
 const WISHES: &str =
     "descriptors: [{entries: [{key: do, header: x-do}, {key: user, header: x-user}]}]";
 
@@ -164,7 +164,8 @@ fn one_service_counts_for_several_proxies_what_their_rules_describe() {
     ];
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 200]);
     assert_eq!(counted.limiter.take(), ["shop 1 all=together"; 7]);
-    // What is told: the path as policies read it, nothing where there is nothing, and everything of what they all say.
+    // The descriptors hold the path as policies read it, and an empty value for a missing header. The answer holds the
+    // state of all limits.
     let told = ask(&gate.mesh, "/x/../told/it?query=1", "");
     assert_eq!(told.status, 200);
     let identity = "spiffe://cluster.local/ns/shop/sa/client";

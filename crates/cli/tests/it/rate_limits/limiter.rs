@@ -17,7 +17,7 @@ use wire::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 
 use crate::custom::authorizer::serve;
 
-/// How much passes by one descriptor.
+/// Requests that pass by one descriptor.
 pub(crate) const LIMIT: u32 = 5;
 
 /// See the module. It lives as long as the test process.
@@ -62,7 +62,7 @@ impl Limiter {
                 name: String::new(),
             }),
             limit_remaining: LIMIT.saturating_sub(*count),
-            // What is not whole is rounded up.
+            // The proxy rounds fractions of a second up.
             duration_until_reset: Duration::new(90, 1).try_into().ok(),
         }
     }

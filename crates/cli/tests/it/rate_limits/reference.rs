@@ -9,7 +9,8 @@ use super::global::Place;
 use super::{ask, field};
 use crate::mesh::{Answer, Process, free_port, local, peer, wait_until};
 
-/// What it counts. Its windows begin at multiples of their length: only a year's does not end while a test runs.
+/// Limits of the service. Its windows begin at multiples of their length: only a year's does not end while a
+/// test runs.
 const LIMITS: &str = "domain: shop\ndescriptors:\n\
     - {key: all, value: together, rate_limit: {unit: year, requests_per_unit: 6}}\n\
     - {key: user, rate_limit: {unit: year, requests_per_unit: 2}}\n\
@@ -118,7 +119,7 @@ fn envoys_reference_service_counts_for_a_gateway_and_a_sidecar_together() {
             let state = field(answer, "ratelimit");
             let expected = format!("\"{name}\";r={left};t=");
             assert!(state.starts_with(&expected), "{state}");
-            // What it asks to be told to clients, in its own words.
+            // Header that the service itself adds for clients.
             assert_eq!(field(answer, "ratelimit-remaining"), left.to_string());
         }
     }
@@ -136,7 +137,7 @@ fn envoys_reference_service_counts_for_a_gateway_and_a_sidecar_together() {
             answer.head
         );
     }
-    // Whom each rule's own words describe, and nobody else.
+    // Each rule limits only the requests that its own descriptors match.
     let statuses = |path: &str, fields: &str, times: usize| {
         let all = (0..times).map(|_| ask(mesh, path, fields).status);
         all.collect::<Vec<_>>()
@@ -147,7 +148,7 @@ fn envoys_reference_service_counts_for_a_gateway_and_a_sidecar_together() {
     assert_eq!(statuses("/costly", "", 3), [200, 200, 429]);
     assert_eq!(statuses("/shadow", "", 3), [200; 3]);
     assert_eq!(statuses("/unknown", "", 3), [200; 3]);
-    // Who cannot count gives no word.
+    // A service that cannot count returns no decision.
     reference.redis.kill();
     assert_eq!(statuses("/user", "x-user: c\r\n", 1), [500]);
     assert_eq!(statuses("/other", "", 1), [200]);

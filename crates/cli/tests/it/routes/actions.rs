@@ -1,5 +1,5 @@
-//! What a VirtualService does to requests besides sending them on, from YAML to the answer: over HTTP/1.1, over HTTP/2 to a service
-//! of HTTP/1.1, and as gRPC from end to end.
+//! Route actions of a VirtualService other than the destination, from YAML to the answer. The tests run over HTTP/1.1, over
+//! HTTP/2 to a service of HTTP/1.1, and as gRPC from end to end.
 
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
@@ -84,7 +84,7 @@ async fn answer(
         .expect("sent");
 }
 
-/// What the routes do. Names of headers say which route they are for.
+/// Routes with actions. Names of headers say which route they are for.
 const HTTP: &str = r#"
   - match: [{uri: {exact: /away}}]
     redirect: {uri: /there, authority: other.example, redirectCode: 302}
@@ -312,7 +312,7 @@ fn what_a_route_does_besides_holds_over_every_version_of_http() {
     for case in &CASES {
         over_http1(to, case);
     }
-    // What answers by 503 the first time did so already.
+    // Paths that answer 503 the first time have done so already.
     play(|| async move {
         for case in CASES.iter().filter(|case| !case.0.contains("flaky")) {
             let (status, head, body) = over_http2(to, request("server", case.0, false)).await;
@@ -476,7 +476,7 @@ fn copies_go_to_mirrors_and_nobody_waits_for_them() {
     for word in ["host: server-shadow\r\n", "twice"] {
         assert!(copy.contains(word), "no {word:?} in {copy:?}");
     }
-    // What is too long to be kept is not copied, and counted.
+    // A body too long to be kept is not copied, and is counted.
     assert_eq!(post("/long", &"x".repeat(200_000)).status, 200);
     assert_eq!(post("/never-copied", "").status, 200);
     assert_eq!(post("/last", "").status, 200);

@@ -12,7 +12,7 @@ use super::{routes, rule, say, second_version, shares};
 use crate::mesh::load::lost;
 use crate::mesh::{HTTP_PORT, Mesh, exchange, get, series, wait_until};
 
-/// What is written, each in a file of its own.
+/// Kinds of documents, each in a file of its own.
 #[derive(Clone, Copy)]
 enum Document {
     Service,
@@ -81,7 +81,7 @@ fn turn(mesh: &Mesh, generation: usize, order: [Document; 3]) {
     let to = mesh.http();
     for document in order {
         match document {
-            // Who is called goes last, as in any mesh: nobody answers for a service that is gone.
+            // The old service goes last, as in any mesh: a removed service has no endpoints.
             Service => {
                 let both = service(generation.saturating_sub(1)) + &service(generation);
                 alone(mesh, "next.yaml", &both);

@@ -18,7 +18,7 @@ use super::{CALLER, TRACE, apply, collectors, hex, mesh_config, tag, telemetry};
 use crate::http2::{call, connect, message, play};
 use crate::mesh::{Mesh, series, wait_until};
 
-/// What the application tells of the head it saw.
+/// Headers of the request that the application echoes.
 const TOLD: [&str; 9] = [
     "traceparent",
     "tracestate",
@@ -127,7 +127,7 @@ fn text(bytes: &[u8]) -> String {
 /// Traces of 64 bits are padded to 128.
 const SHORT: &str = "a3ce929d0e0e4736";
 
-/// What a caller sends of its trace, and the fields in which the server must see it go on.
+/// Trace context that a caller sends, and the forms in which the server must see it continue.
 struct Context {
     trace: String,
     fields: Vec<(&'static str, String)>,

@@ -1,4 +1,4 @@
-//! What notes on requests may not cost: system calls. Counted by strace where it is installed and may look.
+//! Notes on requests must cost no system calls. strace counts them, if it is installed and may trace.
 
 use std::io::{BufReader, Write as _};
 use std::net::TcpStream;

@@ -18,7 +18,7 @@ use voile_proto::trace::{ExportTraceServiceRequest, Span};
 use super::tag;
 use crate::mesh::wait_until;
 
-/// What it does with what comes.
+/// Behaviour of the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// Takes it.

@@ -56,7 +56,7 @@ fn an_expect_outside_tests_states_its_invariant() {
         if path
             .components()
             .filter_map(|part| part.as_os_str().to_str())
-            // What fuzzing asserts is what it is for.
+            // Assertions are the purpose of fuzzing.
             .any(|part| ["tests", "tests.rs", "testkit", "fuzz"].contains(&part))
         {
             return vec![];

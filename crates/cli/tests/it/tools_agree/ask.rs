@@ -14,14 +14,15 @@ use crate::mesh::{Answer, exchange};
 use crate::up::Up;
 use crate::up_netns::inside;
 
-/// How long an answer may be another than was said: news may be on its way, and a first try may meet a pod that is going.
+/// Longest time for which an answer may differ from the prediction. A push may be on its way, and a first try may meet a
+/// pod that is going.
 const PATIENCE: Duration = Duration::from_secs(6);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(50);
 
 pub(super) type Published = BTreeMap<String, SocketAddr>;
 
-/// How the mesh is started.
+/// Options of the mesh's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Sidecars, on loopback addresses.
@@ -32,7 +33,7 @@ pub(super) enum Mode {
     Node,
 }
 
-/// What became of a request.
+/// Result of a request.
 pub(super) enum Seen {
     /// It reached an application.
     Reached,
@@ -96,7 +97,7 @@ pub(super) struct Asking {
     name: String,
     /// In whose network, where that is not ours.
     network: Option<u32>,
-    /// Where the service is found.
+    /// Address of the service.
     host: SocketAddr,
     /// That is the port to ask, whatever the service's is.
     published: bool,
@@ -122,7 +123,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Who asks this service: a pod for each workload with a proxy, and plaintext where it is published.
+    /// Callers of this service: a pod for each workload with a proxy, and plaintext if the service is
+    /// published.
     pub(super) fn callers(&self, mesh: &Mesh, service: &Service) -> Vec<Asking> {
         let mut all = Vec::new();
         for pod in &self.pods {
@@ -196,7 +198,7 @@ impl Asking {
 }
 
 impl Pod {
-    /// Where it finds a service, if it does.
+    /// Address at which the pod finds a service, if it does.
     fn finds(&self, service: &Service) -> Option<SocketAddr> {
         let word = |text: &str| text.to_ascii_uppercase().replace(['-', '.'], "_");
         let (name, namespace) = (word(&service.name), word(service.key.namespace.as_str()));

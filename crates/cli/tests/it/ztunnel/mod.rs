@@ -247,7 +247,7 @@ pub(crate) fn serve(pod: &Pod, address: Ipv4Addr) {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             std::thread::spawn(move || {
-                // Whoever goes, goes.
+                // The client may have left.
                 let _ = stream.write_all(format!("{name}\n").as_bytes());
                 let mut bytes = [0; 1024];
                 while let Ok(read @ 1..) = stream.read(&mut bytes) {
@@ -260,7 +260,7 @@ pub(crate) fn serve(pod: &Pod, address: Ipv4Addr) {
     });
 }
 
-/// Who answers there; `None` when the connection ends before anybody has said a word.
+/// Name of the server that answers; `None` when the connection ends before a word.
 pub(crate) fn answers(from: &Namespace, to: impl Into<SocketAddr>) -> Option<(String, TcpStream)> {
     let mut stream = connect(from, to);
     let mut said = Vec::new();
@@ -313,7 +313,8 @@ pub(crate) const DENIED: &str = "apiVersion: security.istio.io/v1\nkind: Authori
 pub(crate) const STRICT: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n  name: default\n  \
     namespace: shop\nspec:\n  mtls:\n    mode: STRICT\n";
 
-/// Whoever is told of a sidecar's own mutual TLS refuses the workload: a ztunnel must not hear of it.
+/// A ztunnel refuses a workload with a sidecar's own mutual TLS, so the control plane must not send
+/// that to it.
 const NEIGHBOUR: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: sided\n  namespace: shop\n  labels:\n    \
     sidecar.istio.io/inject: \"true\"\nspec:\n  serviceAccountName: sided\n  containers:\n  - name: app\nstatus:\n  \
     phase: Running\n  podIP: 10.244.0.9\n";

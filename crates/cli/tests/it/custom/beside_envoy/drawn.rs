@@ -9,7 +9,7 @@ use super::super::{policy, provider};
 use super::ISSUER;
 use crate::mesh::issuer::{Issuer, seconds};
 
-/// How a service over HTTP is asked and believed: what it must be told to decide, and what it may write.
+/// Lists of an HTTP authorization service: the headers that it gets, and the headers that it may write.
 const LISTS: &str = ", pathPrefix: /check, includeRequestHeadersInCheck: [x-ask, x-role, x-user, x-payload, x-token], \
     headersToUpstreamOnAllow: [authorization, x-role, x-user], headersToDownstreamOnAllow: [x-seen], \
     headersToDownstreamOnDeny: [x-why]";
@@ -115,7 +115,7 @@ fn believes(random: &mut Random, issuer: &Issuer) -> String {
 
 /// DENY and ALLOW policies.
 fn others(random: &mut Random, number: usize) -> String {
-    // What the marks are for must not be denied by anything else.
+    // Only the rules under test may deny a request with a mark.
     let denials = [
         "when: [{key: \"request.headers[x-role]\", values: [guest]}]",
         "when: [{key: \"request.auth.claims[sub]\", values: [berta]}]",

@@ -27,7 +27,7 @@ const SETS_AT_ONCE: usize = 20;
 const DIFFERENCES_TOLD: usize = 20;
 /// Far more than an answer takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What of heads is compared; the rest is each proxy's own.
+/// Header fields that are compared; each proxy has its own others.
 const COMPARED: [&str; 7] = [
     "authorization",
     "x-token",
@@ -54,7 +54,7 @@ fn number(name: &str, usual: usize) -> usize {
     given.and_then(|given| given.parse().ok()).unwrap_or(usual)
 }
 
-/// Whoever takes part in a comparison.
+/// All parts of a comparison.
 struct Court {
     mesh: Mesh,
     both: Both,
@@ -63,14 +63,14 @@ struct Court {
     requests: usize,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Became {
     status: u16,
     answered: BTreeMap<String, String>,
-    /// What the application got, or the words of a refusal that has any.
+    /// Lines that the application got, or the text of a refusal, if it has one.
     body: Vec<String>,
-    /// What the service was told.
+    /// Question that the service got.
     asked: Option<Question>,
 }
 
@@ -143,7 +143,7 @@ impl Caller {
     }
 }
 
-/// What is left out on both sides because it differs and is listed (0014, 0017, docs/reference/authorization.md).
+/// Removes from both results the differences that are listed (0014, 0017, docs/reference/authorization.md).
 fn listed(set: &Set, request: &str, ours: &mut Became, envoys: &mut Became) {
     // A refusal of policies or of the service without words of its own: each has its own, or none.
     let empty = ["", "RBAC: access denied"];
@@ -173,7 +173,7 @@ fn listed(set: &Set, request: &str, ours: &mut Became, envoys: &mut Became) {
     if !set.tokens {
         return;
     }
-    // What only tokens may write is not told to whoever is asked.
+    // The external service does not get fields that only tokens may write.
     let is_output = |line: &String| {
         let name = line.split(':').next().unwrap_or_default();
         OUTPUTS.contains(&name)
@@ -191,10 +191,10 @@ fn listed(set: &Set, request: &str, ours: &mut Became, envoys: &mut Became) {
     }
 }
 
-/// What only ours asks about (0014): few sets have such rules.
+/// Name for questions that only our proxy asks (0014): few sets have such rules.
 const OURS_ALONE: &str = "asked about by ours alone, as listed";
 
-/// What a run has seen, so that one that no longer reaches something fails.
+/// Counts of the results seen in a run, so that a run that no longer reaches some result fails.
 type Seen = BTreeMap<&'static str, usize>;
 
 fn note(seen: &mut Seen, set: &Set, one: &Became) {

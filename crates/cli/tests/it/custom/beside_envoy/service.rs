@@ -16,7 +16,7 @@ pub(super) struct Both {
     heard: Arc<Mutex<Vec<Question>>>,
 }
 
-/// What of a question is compared: method and path, host, body, fields.
+/// Parts of a question that are compared: method and path, host, body, fields.
 pub(super) type Question = Vec<String>;
 
 impl Both {
@@ -83,7 +83,7 @@ fn question(head: &str, body: &str) -> Question {
     all
 }
 
-/// What is answered to a wish over HTTP; a yes to `change` amends the answer, too.
+/// Answer to a wish over HTTP; a yes to `change` amends the answer, too.
 fn answer(wish: &str) -> String {
     let written = wish.strip_prefix("write ");
     let (status, fields) = match (wish, written.and_then(|it| it.split_once('='))) {

@@ -102,7 +102,8 @@ fn listener(at: SocketAddr, set: &Set) -> Value {
     })
 }
 
-/// Where Envoy listens for a set: the same port, which policies may ask.
+/// Address of Envoy's listener for a set. The port is the same as ours, since policies may match
+/// it.
 pub(super) fn place(mesh: &Mesh, number: usize) -> SocketAddr {
     let last = u8::try_from(FIRST_ADDRESS + number).expect("few sets");
     mesh.address(last, HTTP_PORT)

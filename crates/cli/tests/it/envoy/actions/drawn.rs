@@ -1,5 +1,5 @@
-//! Drawn at random: VirtualServices whose routes do all that routes can do, and requests to them. What chance would decide at a
-//! proxy is decided here (shares are all or nothing), but for which of several destinations is asked.
+//! Random VirtualServices with every route action, and requests to them. Shares are all or nothing, so that no proxy draws by
+//! chance. The choice among several destinations is the one exception.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ fn seldom(random: &mut Rng, among: u8) -> bool {
     random.u8(..among) == 0
 }
 
-/// What a mesh of so many routed services says.
+/// Resources of a mesh with so many routed services.
 pub(super) fn mesh(random: &mut Rng, services: usize, (net, port): ([u8; 3], u16)) -> String {
     let base = format!("{}.{}.{}", net[0], net[1], net[2]);
     let mut text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned();
@@ -119,7 +119,7 @@ fn matching(random: &mut Rng) -> Vec<String> {
     each.collect()
 }
 
-/// What one route does, as fields of it.
+/// One route's actions, as its fields.
 fn acting(random: &mut Rng) -> String {
     let mut text = String::new();
     let kind = random.u8(..10);

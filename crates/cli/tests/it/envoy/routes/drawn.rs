@@ -10,7 +10,8 @@ use voile_model::SourceFile;
 pub(crate) const LABELS: [&str; 2] = ["client", "other"];
 const NAMESPACES: [&str; 2] = ["shop", "elsewhere"];
 
-/// What a mesh of so many routed services says, and the client that calls them on a listener of its own.
+/// Resources of a mesh with so many routed services, and a client that calls them on a listener of its
+/// own.
 pub(crate) fn mesh(random: &mut Rng, services: usize, listener: ([u8; 3], u16)) -> String {
     let ([a, b, c], port) = listener;
     let mut text = format!(
@@ -81,7 +82,7 @@ fn virtual_service(random: &mut Rng, number: usize, port: u16) -> String {
     text
 }
 
-/// What is there, and what is not.
+/// A destination that exists, or one that does not.
 fn destination(random: &mut Rng) -> String {
     one(
         random,
@@ -114,7 +115,7 @@ fn path(random: &mut Rng) -> String {
     path
 }
 
-/// What is asked of a path.
+/// A match on the path.
 fn uri(random: &mut Rng) -> Vec<String> {
     let mut asked = Vec::new();
     if random.u8(..8) > 0 {
@@ -271,7 +272,7 @@ pub(crate) fn request(random: &mut Rng, number: usize, port: u16) -> String {
     head + "\r\n"
 }
 
-/// Whether what is checked lets expressions through.
+/// Returns true if the checker accepts regular expressions.
 fn expressions() -> bool {
     static KNOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *KNOWN.get_or_init(|| {
