@@ -1,5 +1,5 @@
 //! Certificates below the trust anchor of one run: for a proxy that brings its token and asks for its own name, and for the
-//! control plane itself. What is asked is hostile until proven otherwise, though only the lab's own proxies ever ask.
+//! control plane itself. Requests are treated as hostile, though only the lab's own proxies send them.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,14 +12,14 @@ use rustls_pki_types::CertificateSigningRequestDer;
 use crate::mesh::{Mesh, Workload};
 use crate::messages::identity::{CertifyRequest, CertifyResponse};
 
-/// Life of a certificate: longer than any experiment, since a renewal would be a hiccup of ours in somebody's figures.
+/// Life of a certificate: longer than any experiment, since a renewal would disturb the measured figures.
 const LIFE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long before now it begins, for clocks that lag.
+/// Time by which a certificate begins before now, for clocks that lag.
 const SKEW: Duration = Duration::from_secs(60);
 /// Largest request read: one of a P-256 key with one name has under 500 bytes.
 const MAX_CSR_BYTES: usize = 16 * 1024;
 
-/// Why nothing is certified, in words for the proxy's log and the lab's.
+/// Reason for a refusal, for the proxy's log and the lab's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused(pub String);
 

@@ -15,25 +15,25 @@ use crate::messages::meta::Metadata;
 use crate::messages::net::IpNetwork;
 use crate::messages::{inbound, outbound};
 
-/// How long proxies look for a protocol: Linkerd's own default.
+/// Time limit of protocol detection in proxies: Linkerd's own default.
 const DETECT_SECONDS: i64 = 10;
-/// What Linkerd's balancers take for an endpoint's time before it has answered.
+/// Assumed response time of an endpoint before its first answer, for Linkerd's balancers.
 const DEFAULT_RTT_NANOS: i32 = 30_000_000;
-/// How fast they forget.
+/// Decay time of the balancers' response times.
 const DECAY_SECONDS: i64 = 10;
 /// Requests that wait for an endpoint, and after how long without one they fail: Linkerd's own.
 const QUEUE_CAPACITY: u32 = 100;
 const FAILFAST_SECONDS: i64 = 3;
 /// Of an endpoint beside others of its service.
 const WEIGHT: u32 = 10_000;
-/// Where resources are.
+/// Namespace of all resources.
 const NAMESPACE: &str = "lab";
 
 /// All that this control plane knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mesh {
-    /// Where it listens.
+    /// Address that the control plane listens on.
     pub listen: SocketAddr,
     /// Its own name, which proxies demand in its certificate.
     pub name: String,
@@ -41,9 +41,9 @@ pub struct Mesh {
     pub root: PathBuf,
     /// See [`Mesh::root`].
     pub root_key: PathBuf,
-    /// Who may be certified.
+    /// Proxies that may get a certificate.
     pub workloads: Vec<Workload>,
-    /// What can be called.
+    /// Services that proxies may call.
     pub services: Vec<Service>,
 }
 
@@ -53,39 +53,41 @@ pub struct Mesh {
 pub struct Workload {
     /// Its name in certificates, like a DNS name.
     pub identity: String,
-    /// What proves that it may have it.
+    /// Token that proves the right to this identity.
     pub token: String,
-    /// What it calls itself when it asks about ports and addresses.
+    /// Name that the proxy sends when it asks about ports and addresses.
     pub workload: String,
-    /// Ports that only these identities may call, over mutual TLS; all other ports anybody.
+    /// Ports that only these identities may call, over mutual TLS; all other ports are open to
+    /// every client.
     pub sealed_ports: Vec<u16>,
     /// See [`Workload::sealed_ports`].
     pub clients: Vec<String>,
-    /// Ports whose bytes nobody looks at.
+    /// Ports of opaque bytes, without protocol detection.
     pub opaque_ports: Vec<u16>,
 }
 
-/// An address that is called, and who answers.
+/// A called address, and its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
     /// Its name.
     pub name: String,
-    /// What is called.
+    /// Address that clients call.
     pub address: SocketAddr,
-    /// Who answers.
+    /// Endpoints of the service.
     pub endpoints: Vec<Endpoint>,
-    /// The port of its endpoints' proxies that takes its bytes, where nobody looks at them.
+    /// Port of the endpoints' proxies for opaque bytes, if the service is opaque.
     pub opaque: Option<u16>,
 }
 
-/// One who answers.
+/// An endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// Where.
+    /// Its address.
     pub address: SocketAddr,
-    /// Who its proxy is, over mutual TLS; no proxy is there, or none that is to be known, without.
+    /// Identity of its proxy, over mutual TLS. None if there is no proxy, or none that clients may
+    /// know.
     pub identity: Option<String>,
 }
 
@@ -99,7 +101,7 @@ impl Service {
         format!("{}.{NAMESPACE}.svc.cluster.local", self.name)
     }
 
-    /// What `Destination.Get` is asked for it.
+    /// Path by which `Destination.Get` asks for the service.
     fn path(&self) -> String {
         format!("{}:{}", self.full_name(), self.address.port())
     }
@@ -214,7 +216,7 @@ impl Endpoint {
 }
 
 impl Mesh {
-    /// Who may call that port of that workload; none of a workload that is not known.
+    /// Returns the policy of that port of that workload; None if the workload is not known.
     pub(crate) fn server(&self, workload: &str, port: u16) -> Option<inbound::Server> {
         let ours = self.workloads.iter().find(|w| w.workload == workload)?;
         let (name, permit) = if ours.sealed_ports.contains(&port) {
@@ -261,7 +263,7 @@ impl Mesh {
         })
     }
 
-    /// What is done with calls of that; none where it is no service.
+    /// Returns the policy for calls of that target; None if it is no service.
     pub(crate) fn policy(&self, target: &outbound::Target) -> Option<outbound::OutboundPolicy> {
         let service = match target {
             outbound::Target::Addr(address) => self.at(address.socket()?),
@@ -270,7 +272,7 @@ impl Mesh {
         service.map(Service::policy)
     }
 
-    /// Who answers at `NAME:PORT`.
+    /// Returns the endpoints of `NAME:PORT`.
     pub(crate) fn endpoints(&self, path: &str) -> Update {
         let change = match self.named(path) {
             None => Change::NoEndpoints(NoEndpoints { exists: false }),
@@ -289,7 +291,8 @@ impl Mesh {
         }
     }
 
-    /// What `ADDRESS:PORT` or `NAME:PORT` is: a service, or nothing in particular.
+    /// Returns the profile of `ADDRESS:PORT` or `NAME:PORT`: the service's name, or an empty one if
+    /// it is no service.
     pub(crate) fn profile(&self, path: &str) -> DestinationProfile {
         let address = path.parse().ok();
         let service = match address {

@@ -60,7 +60,7 @@ impl Serving {
         let tls = ServerTlsConfig::new()
             .identity(Identity::from_pem(certificate, key))
             .client_ca_root(Certificate::from_pem(authority.root()))
-            // Who has no certificate yet asks for one.
+            // A proxy without a certificate connects to ask for its first one.
             .client_auth_optional(true);
         let listener = TcpListener::bind(mesh.listen)
             .await
@@ -76,10 +76,9 @@ impl Serving {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     ///
-    /// # Errors
-    /// When the kernel does not say.
+    /// # Errors The kernel does not return the address.
     pub fn address(&self) -> std::io::Result<std::net::SocketAddr> {
         self.listener.local_addr()
     }

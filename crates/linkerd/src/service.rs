@@ -31,7 +31,7 @@ pub(crate) const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watc
 pub(crate) const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 pub(crate) const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
 
-/// What became of a question, in a line for whoever reads along.
+/// Callback for the log: gets a line about the outcome of each question.
 type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// All services.

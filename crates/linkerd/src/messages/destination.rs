@@ -2,21 +2,21 @@
 
 use super::net::TcpAddress;
 
-/// What is asked about.
+/// Target of a query.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct GetDestination {
     /// `NAME:PORT` or `ADDRESS:PORT`.
     #[prost(string, tag = "2")]
     pub path: String,
-    /// What the proxy was told to say of itself.
+    /// Context token from the proxy's settings.
     #[prost(string, tag = "3")]
     pub context_token: String,
 }
 
-/// A change of who answers.
+/// A change of the endpoints.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Update {
-    /// Which.
+    /// The change.
     #[prost(oneof = "Change", tags = "1, 3")]
     pub update: Option<Change>,
 }
@@ -40,38 +40,38 @@ pub struct WeightedAddrSet {
     pub addrs: Vec<WeightedAddr>,
 }
 
-/// Nobody answers.
+/// The target has no endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct NoEndpoints {
-    /// Whether there is such a name.
+    /// True if the name exists.
     #[prost(bool, tag = "1")]
     pub exists: bool,
 }
 
-/// One who answers.
+/// An endpoint with its weight.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct WeightedAddr {
-    /// Where.
+    /// Its address.
     #[prost(message, optional, tag = "1")]
     pub addr: Option<TcpAddress>,
     /// Its share beside others.
     #[prost(uint32, tag = "3")]
     pub weight: u32,
-    /// As whom over mutual TLS; in plaintext otherwise.
+    /// Its identity for mutual TLS; None for plaintext.
     #[prost(message, optional, tag = "5")]
     pub tls_identity: Option<TlsIdentity>,
-    /// What its proxy takes beside what the application speaks.
+    /// Protocols that its proxy accepts besides the application's.
     #[prost(message, optional, tag = "6")]
     pub protocol_hint: Option<ProtocolHint>,
 }
 
-/// Who must be at the far end.
+/// Expected identity of the server.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct TlsIdentity {
-    /// By which kind of name.
+    /// Kind of the name.
     #[prost(oneof = "Strategy", tags = "1")]
     pub strategy: Option<Strategy>,
-    /// What to say in the handshake (SNI).
+    /// SNI for the handshake.
     #[prost(message, optional, tag = "4")]
     pub server_name: Option<DnsLike>,
 }
@@ -92,18 +92,18 @@ pub struct DnsLike {
     pub name: String,
 }
 
-/// What a proxy takes beside what its application speaks.
+/// Protocols that a proxy accepts besides its application's.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ProtocolHint {
-    /// Which.
+    /// The protocol.
     #[prost(oneof = "Hint", tags = "1, 3")]
     pub protocol: Option<Hint>,
-    /// Where bytes are taken with a header that says for which port.
+    /// Port for bytes after a header with the destination port.
     #[prost(message, optional, tag = "2")]
     pub opaque_transport: Option<OpaqueTransport>,
 }
 
-/// Where bytes are taken with a header that says for which port.
+/// Port for bytes after a header with the destination port.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct OpaqueTransport {
     /// The proxy's own port.
@@ -111,7 +111,7 @@ pub struct OpaqueTransport {
     pub inbound_port: u32,
 }
 
-/// The hints that are said here.
+/// The hints that this control plane sends.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Oneof)]
 pub enum Hint {
     /// All HTTP as HTTP/2.
@@ -130,7 +130,7 @@ pub struct Opaque {}
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct H2 {}
 
-/// What an address is.
+/// Profile of an address.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DestinationProfile {
     /// A service's name, where it is one.

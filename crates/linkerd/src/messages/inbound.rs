@@ -8,7 +8,7 @@ use super::net::IpNetwork;
 /// A port of a workload.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PortSpec {
-    /// What the proxy was told to call itself.
+    /// Workload name from the proxy's settings.
     #[prost(string, tag = "1")]
     pub workload: String,
     /// The port.
@@ -16,13 +16,13 @@ pub struct PortSpec {
     pub port: u32,
 }
 
-/// What is served there.
+/// Policy of a port.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Server {
-    /// How it speaks.
+    /// Protocol of the port.
     #[prost(message, optional, tag = "1")]
     pub protocol: Option<ProxyProtocol>,
-    /// Who may call; nobody else may.
+    /// Clients that may call; all others are refused.
     #[prost(message, repeated, tag = "3")]
     pub authorizations: Vec<Authz>,
     /// Its `group`, `kind` and `name`.
@@ -30,15 +30,15 @@ pub struct Server {
     pub labels: HashMap<String, String>,
 }
 
-/// How a port speaks.
+/// Protocol of a port.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ProxyProtocol {
-    /// Which.
+    /// The protocol.
     #[prost(oneof = "Protocol", tags = "1, 2")]
     pub kind: Option<Protocol>,
 }
 
-/// The ways that are said here.
+/// The protocols that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Protocol {
     /// The proxy looks.
@@ -53,21 +53,21 @@ pub enum Protocol {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Opaque {}
 
-/// The proxy looks; without routes it makes one for all.
+/// Protocol detection; without routes the proxy makes one for all requests.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Detect {
-    /// How long it looks.
+    /// Time limit of the detection.
     #[prost(message, optional, tag = "1")]
     pub timeout: Option<prost_types::Duration>,
 }
 
-/// Some who may call.
+/// An authorization of clients.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Authz {
-    /// From where.
+    /// Networks of the clients.
     #[prost(message, repeated, tag = "1")]
     pub networks: Vec<Network>,
-    /// As whom.
+    /// Identities of the clients.
     #[prost(message, optional, tag = "2")]
     pub authentication: Option<Authn>,
     /// Which resource says so.
@@ -91,25 +91,25 @@ pub struct Authn {
     pub permit: Option<Permit>,
 }
 
-/// Who is permitted.
+/// Kinds of permission.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Permit {
-    /// Anybody, in plaintext too.
+    /// Every client, in plaintext too.
     #[prost(message, tag = "1")]
     Unauthenticated(Anybody),
-    /// Who shows a certificate of the mesh.
+    /// Clients with a certificate of the mesh.
     #[prost(message, tag = "2")]
     MeshTls(MeshTls),
 }
 
-/// Anybody.
+/// Every client.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Anybody {}
 
-/// Who shows a certificate of the mesh.
+/// Clients with a certificate of the mesh.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct MeshTls {
-    /// Which of them.
+    /// The permitted clients among them.
     #[prost(oneof = "Clients", tags = "2")]
     pub clients: Option<Clients>,
 }

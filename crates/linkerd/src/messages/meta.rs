@@ -8,10 +8,10 @@ pub struct Metadata {
     pub kind: Option<Kind>,
 }
 
-/// Where something comes from.
+/// Origin of a setting.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Oneof)]
 pub enum Kind {
-    /// Nobody wrote it.
+    /// A default, without a resource.
     #[prost(string, tag = "1")]
     Default(String),
     /// A resource of Kubernetes'.

@@ -3,18 +3,18 @@
 use super::meta::Metadata;
 use super::net::TcpAddress;
 
-/// Who calls what.
+/// A caller and its target.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct TrafficSpec {
-    /// What the proxy was told to call itself.
+    /// Workload name from the proxy's settings.
     #[prost(string, tag = "1")]
     pub source_workload: String,
-    /// What is called.
+    /// Target of the calls.
     #[prost(oneof = "Target", tags = "2, 3")]
     pub target: Option<Target>,
 }
 
-/// What is called.
+/// Target of calls.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Target {
     /// An address.
@@ -25,21 +25,21 @@ pub enum Target {
     Authority(String),
 }
 
-/// What is done with calls.
+/// Policy for calls.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct OutboundPolicy {
-    /// By what they speak.
+    /// Routes by the protocol of the calls.
     #[prost(message, optional, tag = "1")]
     pub protocol: Option<ProxyProtocol>,
-    /// What was called.
+    /// The called resource.
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<Metadata>,
 }
 
-/// By what calls speak.
+/// Routes by the protocol of the calls.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ProxyProtocol {
-    /// Which.
+    /// The protocol.
     #[prost(oneof = "Protocol", tags = "1, 2")]
     pub kind: Option<Protocol>,
 }
@@ -55,10 +55,10 @@ pub enum Protocol {
     Opaque(Opaque),
 }
 
-/// Routes by what the proxy finds.
+/// Routes by the detected protocol.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Detect {
-    /// How long it looks.
+    /// Time limit of the detection.
     #[prost(message, optional, tag = "1")]
     pub timeout: Option<prost_types::Duration>,
     /// Bytes.
@@ -99,10 +99,10 @@ pub struct OpaqueRoute {
     pub rules: Vec<OpaqueRule>,
 }
 
-/// Where bytes go.
+/// Destination of opaque bytes.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct OpaqueRule {
-    /// To whom.
+    /// The backends.
     #[prost(message, optional, tag = "1")]
     pub backends: Option<Distribution>,
 }
@@ -110,7 +110,7 @@ pub struct OpaqueRule {
 /// A route of HTTP.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HttpRoute {
-    /// Which resource says so.
+    /// Resource that the route comes from.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<Metadata>,
     /// By path, in order.
@@ -118,13 +118,13 @@ pub struct HttpRoute {
     pub rules: Vec<HttpRule>,
 }
 
-/// Where requests go.
+/// Destination of requests.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HttpRule {
-    /// Which of them.
+    /// Requests that the rule takes.
     #[prost(message, repeated, tag = "1")]
     pub matches: Vec<HttpRouteMatch>,
-    /// To whom.
+    /// The backends.
     #[prost(message, optional, tag = "3")]
     pub backends: Option<Distribution>,
 }
@@ -145,23 +145,24 @@ pub struct PathMatch {
     pub kind: Option<Path>,
 }
 
-/// The matches that are said here.
+/// The matches that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Path {
-    /// Whose paths begin so.
+    /// Prefix of the path.
     #[prost(string, tag = "2")]
     Prefix(String),
 }
 
-/// Who takes it. Of bytes and of HTTP these are two types of the same numbers.
+/// Distribution among backends. Linkerd's API has one type for bytes and one for HTTP, with the
+/// same numbers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Distribution {
-    /// Which.
+    /// The distribution.
     #[prost(oneof = "Share", tags = "2")]
     pub kind: Option<Share>,
 }
 
-/// The distributions that are said here.
+/// The distributions that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Share {
     /// The first that can.
@@ -191,15 +192,15 @@ pub struct Backend {
     /// The service.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<Metadata>,
-    /// How one of them is chosen.
+    /// Choice of an endpoint.
     #[prost(oneof = "Choice", tags = "3")]
     pub kind: Option<Choice>,
-    /// Where requests wait for one.
+    /// Queue of requests that wait for an endpoint.
     #[prost(message, optional, tag = "4")]
     pub queue: Option<Queue>,
 }
 
-/// The choices that are said here.
+/// The choices that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Choice {
     /// The better of two.
@@ -210,15 +211,15 @@ pub enum Choice {
 /// The better of two, by its recent answers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct BalanceP2c {
-    /// How they are found.
+    /// Discovery of the endpoints.
     #[prost(message, optional, tag = "1")]
     pub discovery: Option<EndpointDiscovery>,
-    /// What better means.
+    /// Measure of an endpoint's load.
     #[prost(oneof = "Load", tags = "2")]
     pub load: Option<Load>,
 }
 
-/// What better means.
+/// Measure of an endpoint's load.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Load {
     /// By the time of answers, weighted to the recent.
@@ -229,23 +230,23 @@ pub enum Load {
 /// By the time of answers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PeakEwma {
-    /// Of one that has not answered.
+    /// Assumed time of an endpoint that has not answered.
     #[prost(message, optional, tag = "1")]
     pub default_rtt: Option<prost_types::Duration>,
-    /// How fast the past is forgotten.
+    /// Decay time of earlier answers.
     #[prost(message, optional, tag = "2")]
     pub decay: Option<prost_types::Duration>,
 }
 
-/// How endpoints are found.
+/// Discovery of endpoints.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct EndpointDiscovery {
-    /// Which way.
+    /// Kind of the discovery.
     #[prost(oneof = "Discovery", tags = "1")]
     pub kind: Option<Discovery>,
 }
 
-/// The ways that are said here.
+/// The kinds that this control plane sends.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Discovery {
     /// By `Destination.Get`.
@@ -261,13 +262,13 @@ pub struct DestinationGet {
     pub path: String,
 }
 
-/// Where requests wait.
+/// Queue of waiting requests.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Queue {
-    /// How many.
+    /// Most requests that wait.
     #[prost(uint32, tag = "1")]
     pub capacity: u32,
-    /// After how long without anybody to take them they fail at once.
+    /// Time without an endpoint after which waiting requests fail at once.
     #[prost(message, optional, tag = "2")]
     pub failfast_timeout: Option<prost_types::Duration>,
 }

@@ -91,7 +91,7 @@ impl Control {
         }
     }
 
-    /// What it has told, a line each.
+    /// Log lines of the control plane.
     pub(crate) fn said(&self) -> String {
         self.lines.lock().expect("not poisoned").join("\n")
     }
