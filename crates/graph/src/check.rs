@@ -1,4 +1,4 @@
-//! What a graph as a whole can have wrong: circles that never end, floods, services that nothing reaches.
+//! Errors of a graph as a whole: circles that never end, floods, services that nothing reaches.
 
 use std::collections::VecDeque;
 

@@ -3,12 +3,12 @@
 
 use crate::model::{Service, Share};
 
-/// Which decision about a request.
+/// A random decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Whether it fails.
+    /// The decision to fail it.
     Fail,
-    /// Whether the n-th call of the script is made, counting every call as written from 0.
+    /// The decision to make the n-th call of the script, counting every call as written from 0.
     Call(u32),
 }
 
@@ -28,7 +28,7 @@ impl Dice {
         Self { base: mix(named) }
     }
 
-    /// Whether something of this share happens to the request.
+    /// Returns true if a decision with this probability hits the request.
     #[must_use]
     pub fn hit(&self, request: u64, decision: Decision, share: Share) -> bool {
         if share == Share::ALL {
@@ -44,7 +44,8 @@ impl Dice {
         roll < share.get()
     }
 
-    /// How many of the first `requests` fail at a service, and how often each of its calls is made by the rest.
+    /// Computes the failures among the first `requests` at a service, and the number of times that the rest
+    /// makes each of its calls.
     #[must_use]
     pub fn foretell(&self, service: &Service, requests: u64) -> (u64, Vec<u64>) {
         let calls: Vec<Share> = service.calls().map(|call| call.probability).collect();

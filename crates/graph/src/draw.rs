@@ -11,7 +11,7 @@ use crate::model::{Call, Command, Graph, Memory, Service, Share, Step};
 use crate::size;
 use crate::written::duration;
 
-/// What is said of a service under its name; empty when it only answers.
+/// Text under a service's name; empty when the service only answers.
 fn facts(service: &Service) -> String {
     let mut facts = Vec::new();
     if service.replicas > 1 {
@@ -57,7 +57,7 @@ fn facts(service: &Service) -> String {
     facts.join(" · ")
 }
 
-/// What is said beside a call; empty when it is always made, once.
+/// Text beside a call; empty when the call is always made, once.
 fn beside(calls: &[&Call]) -> String {
     let expected: f64 = calls.iter().map(|call| call.probability.get()).sum();
     match calls {
@@ -83,7 +83,7 @@ fn grouped(service: &Service) -> Vec<(usize, Vec<&Call>)> {
     groups
 }
 
-/// What a script does, a line a step.
+/// Text of a script, one line a step.
 fn told(graph: &Graph, service: &Service) -> String {
     let one = |command: &Command| match command {
         Command::Sleep(time) => format!("sleep {}", duration(*time)),

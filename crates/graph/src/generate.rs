@@ -4,12 +4,12 @@ mod mesh;
 
 use crate::model::{Call, Command, Graph, Protocol, Service, Share, Step};
 
-/// What to make.
+/// Plan of a graph to generate.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The shape.
     pub shape: Shape,
-    /// How many services.
+    /// Number of services.
     pub services: usize,
     /// Bytes of requests.
     pub request_size: u64,
@@ -17,11 +17,11 @@ pub struct Plan {
     pub response_size: u64,
     /// Replicas of each service.
     pub replicas: u32,
-    /// How all are called.
+    /// Protocol of all services.
     pub protocol: Protocol,
     /// The share of requests that each service fails.
     pub error_rate: Share,
-    /// What each service does before it calls others: CPU time or a pause.
+    /// Work of each service before it calls others: CPU time or a pause.
     pub work: Vec<Command>,
     /// For the shapes that are left to chance.
     pub seed: u64,
@@ -41,8 +41,8 @@ pub enum Shape {
     Mesh,
     /// Tiers from front to store; each service calls some of the next tier.
     Multitier,
-    /// What traces of real systems show: few services that many call, most calls near the leaves, calls in turn and at once,
-    /// some of them seldom.
+    /// Shape of real systems, as traces show them: few services with many callers, most calls near the leaves, calls in turn
+    /// and at once, some of them seldom.
     Realistic,
 }
 

@@ -10,30 +10,30 @@ use crate::written::{quoted, to_yaml};
 
 /// The port of every service, as isotope's.
 pub const PORT: u16 = 8080;
-/// Where the process listens beside its sidecar, on loopback.
+/// Loopback port that the process listens on beside its sidecar.
 const BESIDE: u16 = 18_080;
 
-/// Whether callers must show an identity.
+/// Mode of mutual TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mtls {
-    /// All must, but at entry points plaintext is taken, too, so that people get in.
+    /// Callers must show an identity. Entry points take plaintext too, so that people get in.
     Strict,
-    /// All must, at entry points as well: only the mesh's own client gets in.
+    /// Callers must show an identity, at entry points as well: only the mesh's own client gets in.
     StrictEverywhere,
-    /// Nobody must.
+    /// Callers may show an identity.
     Permissive,
-    /// Nobody does: plaintext everywhere.
+    /// No mutual TLS: plaintext everywhere.
     Disable,
 }
 
-/// How the folder is made.
+/// Options of the folder.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Namespace of services that name none.
     pub namespace: String,
     /// Mutual TLS.
     pub mtls: Mtls,
-    /// Whether pods get sidecars; without, the folder is the same applications in the open.
+    /// If true, pods get sidecars. Without them, the folder has the same applications in the open.
     pub sidecars: bool,
     /// The first port on which entry points are published; each further one has the next.
     pub node_port: u16,
@@ -50,7 +50,7 @@ pub struct Options {
 pub struct File {
     /// Its name.
     pub name: String,
-    /// What is in it.
+    /// Its contents.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! A graph whose every call leads somewhere. What each service does when it is called is its script.
+//! A graph in which every call leads to a service. A service's script is its work for each request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +21,19 @@ pub struct Service {
     pub namespace: Option<Arc<str>>,
     /// The cluster it lives in, when one was named.
     pub cluster: Option<Arc<str>>,
-    /// What each of its calls to a service of another cluster takes longer.
+    /// Latency added to each of its calls to a service of another cluster.
     pub cluster_latency: Duration,
-    /// How it is called.
+    /// Protocol of its calls.
     pub protocol: Protocol,
-    /// How many processes serve it.
+    /// Number of processes that serve it.
     pub replicas: u32,
-    /// Whether requests come in here.
+    /// True if requests come in here.
     pub entry: bool,
     /// The share of requests it fails without doing anything.
     pub error_rate: Share,
     /// Bytes of an answer's body (HTTP) or payload (gRPC).
     pub response_size: u64,
-    /// What it does before it answers.
+    /// Work before the answer.
     pub script: Vec<Step>,
     /// Labels of what Kubernetes makes of it.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
@@ -43,11 +43,11 @@ pub struct Service {
     pub memory: Memory,
     /// Isotope's `numRbacPolicies`: authorization policies for it in a mesh, of which the last lets all in.
     pub policies: u32,
-    /// Where it was written.
+    /// Place of its definition.
     pub at: Place,
 }
 
-/// Where something was written: the place, and the field's path.
+/// Place in a file: the source, and the field's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// File, line and column.
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// How a service is called.
+/// Protocol of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -175,9 +175,9 @@ pub struct Call {
     pub headers: Vec<(Arc<str>, Arc<str>)>,
     /// Bytes of the request's body (HTTP) or payload (gRPC).
     pub size: u64,
-    /// How likely it is to be made.
+    /// Probability that the call is made.
     pub probability: Share,
-    /// Where it was written.
+    /// Place of its definition.
     pub at: Place,
 }
 
@@ -242,7 +242,8 @@ impl Graph {
             .position(|service| &*service.name == name)
     }
 
-    /// What a call from one service to another takes longer because they are in two clusters. Who names none is in every cluster.
+    /// Latency added to a call from one service to another because they are in two clusters. A service without a cluster is in
+    /// every cluster.
     #[must_use]
     pub fn between_clusters(&self, from: usize, to: usize) -> Duration {
         match self.leaves_cluster(from, to) {
@@ -251,14 +252,14 @@ impl Graph {
         }
     }
 
-    /// Whether a call from one service to another goes to another cluster.
+    /// Returns true if a call from one service to another goes to another cluster.
     #[must_use]
     pub fn leaves_cluster(&self, from: usize, to: usize) -> bool {
         let clusters = [from, to].map(|place| self.services[place].cluster.as_deref());
         matches!(clusters, [Some(own), Some(other)] if own != other)
     }
 
-    /// Where requests come in: the services marked so, else those that nobody calls, else the first.
+    /// Entry points: the services marked as such, else the services without callers, else the first.
     #[must_use]
     pub fn entries(&self) -> Vec<usize> {
         let all = 0..self.services.len();
@@ -282,7 +283,7 @@ impl Graph {
         }
     }
 
-    /// What one service must know: itself, and of those it calls only how they are called.
+    /// The part of the graph that one service needs: itself, and of its callees how to call them.
     #[must_use]
     pub fn excerpt(&self, place: usize) -> Self {
         let mut kept = vec![place];

@@ -39,7 +39,7 @@ pub fn read(file: &SourceFile) -> (Option<Graph>, Vec<Diagnostic>) {
     (graph.filter(|_| !broken), problems)
 }
 
-/// What a service has when it does not say.
+/// Values for fields that a service leaves out.
 struct Defaults {
     service: Service,
     request_size: u64,

@@ -1,11 +1,11 @@
-//! How many requests each service gets for one at an entry point, and whether circles of calls end.
+//! Number of requests that each service gets for one at an entry point, and a check that circles of calls end.
 //!
 //! Calls are a matrix of expected numbers, `calls[a][b]`; requests are the least solution of `x = entry + x · calls`. Inside a
-//! circle that has one only if the largest eigenvalue of the circle's part is below 1.
+//! circle, a solution exists only if the largest eigenvalue of the circle's part is below 1.
 
 use crate::model::Graph;
 
-/// What one request at an entry point causes.
+/// Load that one request at an entry point causes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     /// Requests at each service, the entry's own counted. Errors are not considered: a failed step ends a script early.
@@ -21,7 +21,7 @@ impl Weights {
         self.requests.iter().sum()
     }
 
-    /// How many services are reached.
+    /// Number of services that are reached.
     #[must_use]
     pub fn reached(&self) -> usize {
         self.requests
@@ -56,12 +56,12 @@ pub fn calls(graph: &Graph) -> Vec<Vec<(usize, f64)>> {
     graph.services.iter().map(of).collect()
 }
 
-/// What one request at `entry` causes. Only for graphs that `check` found to end.
+/// Computes the load of one request at `entry`. Only for graphs that `check` found to end.
 #[must_use]
 pub fn weigh(graph: &Graph, entry: usize) -> Weights {
     /// Rounds of the series: with circles that lose a thousandth a round, enough for nine digits.
     const ROUNDS: usize = 20_000;
-    /// What is no longer worth following.
+    /// Weight below which requests are not followed any further.
     const ENOUGH: f64 = 1e-9;
     let calls = calls(graph);
     let mut requests = vec![0.0; calls.len()];
@@ -168,8 +168,8 @@ pub fn circles(calls: &[Vec<(usize, f64)>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// How much a circle multiplies what enters it each time round: an upper bound of the largest eigenvalue of its part of the
-/// matrix (Collatz and Wielandt), or none when nobody in the group calls within it.
+/// Factor by which a circle multiplies its requests in each round: an upper bound of the largest eigenvalue of its part of
+/// the matrix (Collatz and Wielandt). None if no service of the group calls another of the group.
 #[must_use]
 pub fn growth(calls: &[Vec<(usize, f64)>], group: &[usize]) -> Option<f64> {
     /// Rounds of the power method, and how close both bounds must come.

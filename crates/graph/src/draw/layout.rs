@@ -1,5 +1,6 @@
-//! Where boxes and lines go (Sugiyama's method): calls that close a circle are turned round, every service gets the level of
-//! its longest way from an entry, lines over several levels get a bend on each, and levels are ordered to cross little.
+//! Positions of boxes and lines (Sugiyama's method). Calls that close a circle are reversed, and every service gets the
+//! level of its longest path from an entry. Lines over several levels get a bend on each, and levels are ordered for few
+//! crossings.
 
 use crate::model::Graph;
 use crate::weigh::calls;

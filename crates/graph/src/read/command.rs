@@ -20,7 +20,7 @@ const MAX_COMMANDS: usize = 5_000;
 /// Most header fields that a call adds.
 const MAX_HEADERS: usize = 64;
 
-/// What a command may be called.
+/// Names of the commands.
 const COMMANDS: &str = "one of sleep, call, cpu, memory";
 
 /// Reads scripts.

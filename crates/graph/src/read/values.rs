@@ -55,7 +55,7 @@ pub(super) fn memory(cursor: &Cursor<'_>) -> Option<Memory> {
     size(cursor).map(Memory::Bytes)
 }
 
-/// How likely a call is: isotope's whole number of percent from 1 to 100, or a percentage.
+/// Probability of a call: isotope's whole number of percent from 1 to 100, or a percentage.
 pub(super) fn probability(cursor: &Cursor<'_>) -> Option<Share> {
     let text = cursor.raw()?;
     let report = cursor.report();

@@ -1,4 +1,4 @@
-//! What is read, and what is said of what is not.
+//! Valid documents and their graphs, and the problems of invalid documents.
 
 use std::time::Duration;
 
