@@ -16,7 +16,7 @@ use crate::ledger::{milliseconds, percentile};
 /// First certificates that are asked for at once: enough to keep the authority busy, few enough to be no storm.
 const AT_ONCE: usize = 16;
 
-/// Who may ask.
+/// Proxies that ask for certificates.
 #[derive(Debug)]
 pub(crate) struct Askers {
     /// `https://address:port` of the control plane that certifies: the first that was named.
@@ -29,7 +29,7 @@ pub(crate) struct Askers {
     pub(crate) held: Mutex<Vec<Arc<WorkloadCertificate>>>,
 }
 
-/// What came of it.
+/// Result of a run of requests.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Certified {
     /// Requests that were made, and that were answered with a certificate of the same identity.
@@ -37,7 +37,7 @@ pub(crate) struct Certified {
     pub(crate) certified: u64,
     /// Why the first of the others were not.
     pub(crate) failures: Vec<String>,
-    /// How long all of it took, in seconds.
+    /// Time for all requests, in seconds.
     pub(crate) seconds: f64,
     /// From when it was due (or sent) to the certificate, in milliseconds.
     pub(crate) p50_ms: f64,
@@ -45,10 +45,10 @@ pub(crate) struct Certified {
     pub(crate) max_ms: f64,
 }
 
-/// Failures that are told in words.
+/// Failures that the report gives in words.
 const TOLD: usize = 5;
 
-/// What one asker saw: how long each certificate took, or why there was none.
+/// Results of one asker: the time of each certificate, or the reason for its failure.
 type Answers = Vec<Result<u64, String>>;
 
 /// `number` proxies get their first certificates, by their tokens.
@@ -142,7 +142,7 @@ async fn obtain(
     came.map_err(|e| e.to_string())
 }
 
-/// How long it took, if what came is what was asked for.
+/// Time of a request, if the certificate has the expected identity.
 fn judged(
     came: Result<WorkloadCertificate, String>,
     held: &WorkloadCertificate,

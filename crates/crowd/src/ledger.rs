@@ -1,8 +1,7 @@
-//! What was changed, what arrived where and when, and how long it took. A change carries a mark, a growing number that is found
-//! again in what arrives; a proxy that hears of a later change of the same thing has heard of the earlier ones.
+//! Record of changes and arrivals, with the time that each change took to each proxy. A change carries a mark: a growing number
+//! that is found again in the resource. A proxy that gets a later change of a thing has got the earlier ones, too.
 //!
-//! Each arrival is counted when it comes: who asks for a report, however often and of however many proxies, keeps nobody from
-//! being told.
+//! Arrivals are counted as they come, so a report costs little: frequent reports on many proxies do not delay deliveries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +10,9 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// How a mark is written: this, and a number.
+/// Prefix of a mark; a number follows it.
 pub(crate) const MARK: &[u8; 6] = b"mark-r";
-/// The name of what concerns every proxy.
+/// Name of the thing that concerns every proxy.
 pub(crate) const EVERYBODY: &str = "*";
 /// Its number, and that every proxy holds it from the first.
 const EVERYBODY_ID: u32 = 0;
@@ -40,7 +39,7 @@ pub(crate) fn mark_in(bytes: &[u8]) -> Option<u32> {
     })
 }
 
-/// What may change.
+/// A resource that may change.
 #[derive(Debug, Default)]
 struct Thing {
     /// Its changes, by growing marks, and when each was made.
@@ -54,7 +53,7 @@ struct Thing {
 /// A thing at a proxy.
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    /// How many of its changes the proxy has heard of, or need not.
+    /// Number of its changes that the proxy has got, or need not get.
     heard: usize,
     /// The last mark that came, and when.
     last: Option<(u32, u64)>,
@@ -77,7 +76,7 @@ pub struct Ledger {
     news: Arc<Notify>,
 }
 
-/// How far changes have come.
+/// Progress of the announced changes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Changes that were announced.
@@ -98,7 +97,7 @@ pub struct Report {
     pub resources: u64,
 }
 
-/// How many proxies have all they asked for.
+/// Number of proxies that have all they asked for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Synced {
     /// Simulated proxies.
@@ -165,7 +164,8 @@ impl Ledger {
         let id = self.id(name);
         let thing = &mut self.things[id as usize];
         let held = self.held[proxy].entry(id).or_insert_with(|| {
-            // What it holds from now on brings earlier changes with it: they were not made for it.
+            // A proxy that subscribes now gets earlier changes with the resource; they do not count
+            // as deliveries.
             thing.holders += 1;
             Held {
                 heard: thing.changes.len(),
@@ -215,7 +215,7 @@ impl Ledger {
         if thing.newest < mark {
             return;
         }
-        // Who was quicker than the one who says so has heard of it already.
+        // Some proxies got the change before its announcement; they count now.
         for held in self.held.iter_mut().filter_map(|held| held.get_mut(&id)) {
             let early = held.last.filter(|(last, _)| *last >= mark);
             if let Some((_, came)) = early {
@@ -239,7 +239,7 @@ impl Ledger {
         (self.updates, self.resources) = (0, 0);
     }
 
-    /// Who is in sync on a stream opened since then.
+    /// Counts the proxies that are in sync on a stream opened since then.
     #[must_use]
     pub fn synced(&self, since: u64) -> Synced {
         let mut times: Vec<u64> = self
@@ -257,7 +257,7 @@ impl Ledger {
         }
     }
 
-    /// How far the announced changes have come.
+    /// Reports the progress of the announced changes.
     #[must_use]
     pub fn report(&self) -> Report {
         let took = |share: f64| milliseconds(self.took.value_at_quantile(share));
@@ -325,7 +325,8 @@ mod tests {
         }
         ledger.changed("a", 3, 40 * MS);
         assert_eq!(ledger.report().reached, 4);
-        // Who holds it no more is not waited for; what it had heard of stays counted.
+        // A proxy that no longer holds the thing is not waited for; its earlier arrivals stay
+        // counted.
         ledger.removed(1, "a");
         assert_eq!(ledger.report().expected, 5);
         ledger.clear();

@@ -1,9 +1,9 @@
-//! Simulated proxies by the thousand in one process: each is a real delta-ADS stream over TLS of its own, which the code that a
-//! proxy uses decides about, with a token of its own. None carries traffic. Who changes the configuration says so here (`changed`), and is told
-//! when each proxy that should hear of it did (`report`).
+//! Simulated proxies by the thousand in one process. Each is a real delta-ADS stream over TLS, with the code that a proxy uses
+//! and a token of its own. None carries traffic. A program that changes the configuration announces it here (`changed`), and
+//! learns when each proxy concerned got it (`report`).
 //!
 //! ```text
-//! folder of YAML ─▶ who there is and what each asks for ─▶ proxies ─▶ arrivals ─▶ ledger ─▶ report
+//! folder of YAML ─▶ proxies and their subscriptions ─▶ proxies ─▶ arrivals ─▶ ledger ─▶ report
 //!                                            commands (a socket) ─ changed, report, synced ─▲
 //!                                                                 └ certify, rotate ─▶ certificates, asked for as proxies ask
 //! ```
@@ -28,10 +28,10 @@ pub use ledger::{Ledger, Report, Synced, now_ns};
 pub use plan::{Part, plan};
 use proxy::Simulated;
 
-/// How long the proxies' tokens are good: longer than any measurement.
+/// Lifetime of the proxies' tokens: longer than any measurement.
 const TOKEN_TTL: Duration = Duration::from_secs(12 * 3600);
 
-/// Whom to be, and to whom.
+/// Settings of the simulated proxies.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// `https://address:port` of each control plane.
@@ -40,24 +40,23 @@ pub struct Settings {
     pub state: PathBuf,
     /// The folder of YAML that it reads, too.
     pub config: PathBuf,
-    /// How many proxies.
+    /// Number of proxies.
     pub proxies: usize,
     /// Services that each of them uses.
     pub services: usize,
-    /// Of these, how many are the same for all.
+    /// Of these, the number that is the same for all.
     pub shared: usize,
-    /// A Unix socket that somebody listens on who gives commands. Without it: until `stop`.
+    /// A Unix socket on which a program listens that gives commands. Without it: until `stop`.
     pub commands: Option<PathBuf>,
 }
 
-/// What all simulated proxies share.
+/// Ledger that all simulated proxies share.
 pub(crate) type Shared = Arc<Mutex<Ledger>>;
 
-/// Runs the crowd on the current-thread runtime it is called in, until `stop`, or until whoever gives commands is gone.
-/// `say` is given a line of JSON when all are in sync for the first time, and at the end.
+/// Runs the crowd on the current-thread runtime it is called in, until `stop`, or until the program that gives commands
+/// is gone. `say` is given a line of JSON when all are in sync for the first time, and at the end.
 ///
-/// # Errors
-/// The folder holds too few workloads or services, the state cannot be read, or the socket is not there.
+/// # Errors The folder holds too few workloads or services, the state cannot be read, or the socket is not there.
 pub async fn run(
     settings: Settings,
     stop: impl Future<Output = ()>,

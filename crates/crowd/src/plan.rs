@@ -1,5 +1,5 @@
-//! Who is simulated and what each asks for: workloads that have a sidecar in the folder, in the order of their names, and services
-//! spread over them so that each service is used by about as many.
+//! Simulated proxies and their subscriptions: workloads with a sidecar in the folder, in the order of their names. Services are
+//! spread so that about as many proxies use each.
 
 use voile_model::Mesh;
 

@@ -16,7 +16,7 @@ use crate::plan::Part;
 use crate::wire::{Shared as Wires, Wire};
 use crate::{Shared, lock};
 
-/// What has to be answered before a proxy is in sync.
+/// Types that must be answered before a proxy is in sync.
 const TYPES: [&str; 3] = [PROXY_CONFIGURATION, ADDRESS, SERVICE_POLICY];
 
 /// Multiples of it lie evenly between whole numbers, however many there are.
@@ -25,7 +25,7 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 /// Policies that a proxy's configuration names anew, and those that it names no more.
 type Followed = (Vec<Arc<str>>, Vec<Arc<str>>);
 
-/// What one proxy knows of itself.
+/// State of one proxy.
 pub(crate) struct Simulated {
     number: usize,
     token: String,
@@ -110,7 +110,7 @@ impl Simulated {
         .await
     }
 
-    /// What a response is answered with.
+    /// Handles a response; returns the requests that answer it.
     fn hear(&mut self, message: &[u8]) -> Result<Vec<DeltaDiscoveryRequest>, String> {
         let response = DeltaDiscoveryResponse::decode(message).map_err(|e| e.to_string())?;
         let update = self.subscriptions.receive(response);
@@ -166,7 +166,7 @@ impl Simulated {
         followed
     }
 
-    /// What of policies a configuration changes.
+    /// Returns the changes of a configuration's policy references.
     fn follow(&mut self, body: &[u8]) -> Option<Followed> {
         let configuration = ProxyConfiguration::decode(body).ok()?;
         let references = configuration.authorization_policies.into_iter();

@@ -56,7 +56,7 @@ const LIMITS: Config = Config {
     max_window_changes: 100,
 };
 
-/// What the proxies of a crowd share.
+/// TLS and buffers that the proxies of a crowd share.
 pub(crate) struct Shared {
     tls: TlsConnector,
     pool: Pool,
@@ -297,7 +297,7 @@ impl Wire {
     }
 }
 
-/// What a head or trailers say of how a call ended, if they say that it did.
+/// Returns the gRPC error in a head or trailers, if there is one.
 fn refused(fields: &Fields) -> Result<(), String> {
     let text = |name| fields.get(name).map(String::from_utf8_lossy);
     match text("grpc-status") {
