@@ -23,15 +23,15 @@ use crate::trace;
 
 /// Most connections of one thread to one callee; further calls wait for one.
 const MAX_CONNECTIONS: usize = 1024;
-/// How long a connection may lie idle and still be used: less than what servers (Go's, Envoy's, ours) keep it for, so that
-/// few are closed while a request is on its way.
+/// Longest idle time of a connection that is still used. It is less than the idle time limit of servers (Go's, Envoy's,
+/// ours), so that few are closed while a request is on its way.
 const MAX_IDLE: Duration = Duration::from_secs(30);
-/// How much of a bad answer is repeated in ours, in bytes.
+/// Bytes of a bad answer that our answer repeats.
 const MAX_REASON_BYTES: usize = 512;
-/// How often a call is sent anew because the kept connection turned out closed before anything was sent.
+/// Retries of a call whose kept connection was closed before anything was sent.
 const MAX_STALE: usize = 3;
 
-/// Why a call brought nothing good.
+/// Reason why a call failed.
 pub(crate) type Reason = String;
 
 /// One callee, as one thread sees it.
@@ -73,7 +73,7 @@ impl Callee {
         })
     }
 
-    /// What a request has besides its payload and what it inherits.
+    /// Headers of a request besides its payload's and the inherited ones.
     pub(crate) fn headers(
         &self,
         authority: &str,
@@ -161,7 +161,7 @@ impl Callee {
             match connection.try_send_request(request).await {
                 Ok(response) => {
                     self.read(response).await?;
-                    // Whether it may be used again is known once the answer is read.
+                    // After the answer is read, the connection tells if it can be used again.
                     if connection.ready().await.is_ok() {
                         self.idle.borrow_mut().push((connection, Instant::now()));
                     }
@@ -311,7 +311,7 @@ impl Callee {
         let (sender, connection) = http1::handshake(stream)
             .await
             .map_err(|error| self.broken(&error))?;
-        // How it ends is seen by the call that is on it.
+        // The call on the connection reports its end.
         tokio::task::spawn_local(connection);
         Ok(sender)
     }

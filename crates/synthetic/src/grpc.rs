@@ -23,7 +23,7 @@ pub(crate) const EXHAUSTED: u32 = 8;
 /// gRPC's `UNIMPLEMENTED`: no such method.
 pub(crate) const UNIMPLEMENTED: u32 = 12;
 
-/// Whether a request is gRPC.
+/// Returns true if a request is gRPC.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)

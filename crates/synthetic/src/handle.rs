@@ -22,10 +22,10 @@ use crate::trace;
 const MAX_IN_FLIGHT: usize = 10_000;
 /// Largest body of a request, in bytes; it is read and forgotten.
 const MAX_REQUEST_BYTES: u64 = voile_graph::size::MAX_SIZE + (1 << 16);
-/// How long a client may take to send a body.
+/// Time limit for a client to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What one thread knows of its service.
+/// State of one thread for its service.
 pub(crate) struct Handler {
     pub(crate) script: Script,
     pub(crate) metrics: Arc<Metrics>,
@@ -45,7 +45,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// What becomes of a request for the script.
+/// Outcome of the script for a request.
 enum Outcome {
     Good,
     Failed(StatusCode, u32, String),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many durations are told apart.
+/// Number of duration buckets.
 const STEPS: usize = 60;
 /// Upper bounds in microseconds. Below isotope's first, 7 ms, each is at most a quarter above the last, so that what is read
 /// between two of them is not far from the truth.
@@ -253,7 +253,7 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
 mod tests {
     use super::*;
 
-    /// What isotope's own durations are told apart by, in ms: dashboards ask for these.
+    /// Isotope's own bounds of durations, in ms: dashboards ask for these.
     const ISOTOPES: [u64; 32] = [
         7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 25, 30, 35, 40, 45, 50, 60, 70, 80, 90, 100, 120, 140,
         160, 180, 200, 250, 300, 350, 400, 450, 500,

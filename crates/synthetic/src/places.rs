@@ -1,4 +1,4 @@
-//! Where callees are: told on the command line, else by Kubernetes' variables, else by DNS.
+//! Addresses of callees: from the command line, else from Kubernetes' variables, else by DNS.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -6,12 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 use voile_graph::mesh::{PORT, variable};
 use voile_graph::{Call, Graph, Service};
 
-/// Where a callee is.
+/// Address of a callee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// At these addresses; connections go in turn.
     Fixed(Vec<SocketAddr>),
-    /// Wherever a name leads when a connection is made.
+    /// A name, resolved when a connection is made, and a port.
     Named(String, u16),
 }
 
@@ -83,7 +83,7 @@ fn is_name_of(host: &str, service: &Service, namespace: &str) -> bool {
     let Some(rest) = rest.strip_prefix('.') else {
         return rest.is_empty();
     };
-    // What Istio calls services of all clusters by: here there is one.
+    // Istio's suffix for services of all clusters: here there is one cluster.
     if rest == "global" {
         return true;
     }

@@ -14,14 +14,14 @@ use voile_host::ready::{NotReady, Probe, wait_ready};
 
 /// Most processes: beyond it a machine only swaps.
 const MAX_PROCESSES: usize = 2_000;
-/// How long all may take to be ready, each: machines under load start slowly.
+/// Time limit for each process to be ready: machines under load start slowly.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long a process may answer what it has begun.
+/// Time limit for a process to answer its requests in flight.
 const GRACE: Duration = Duration::from_secs(12);
-/// Between two looks at whether somebody has ended.
+/// Interval between checks for processes that have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What to run.
+/// Options of a run.
 #[derive(Debug)]
 pub struct RunOptions {
     /// The graph.
@@ -64,10 +64,10 @@ struct Process {
     address: SocketAddr,
 }
 
-/// Starts all, says where the entry points are, and waits for the end. The answer is the exit code: 0, or that of the command.
+/// Starts all processes, reports the addresses of the entry points, and waits for the end. Returns the exit code: 0, or that
+/// of the command.
 ///
-/// # Errors
-/// When something cannot be started or ends by itself. Whatever happens, nothing is left behind.
+/// # Errors A process cannot be started or ends by itself. In every case all processes are stopped.
 pub fn run(
     options: RunOptions,
     ready: impl FnOnce(&[(String, SocketAddr)]),

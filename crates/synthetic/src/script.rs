@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::places::{self, Place};
 use crate::work;
 
-/// How much of the reasons of failed calls an answer repeats, in bytes: reasons hold those of callees of callees.
+/// Bytes of reasons of failed calls that an answer repeats: reasons hold those of callees of callees.
 const MAX_REASON_BYTES: usize = 1024;
 
 /// A call, with everything found out that does not change.
@@ -30,7 +30,7 @@ pub(crate) struct Planned {
     extra: Vec<(std::sync::Arc<str>, std::sync::Arc<str>)>,
     size: u64,
     probability: Share,
-    /// What it takes longer because the callee is in another cluster.
+    /// Latency added because the callee is in another cluster.
     away: Duration,
     /// Among the destinations of the metrics.
     destination: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Planned {
     callee: usize,
 }
 
-/// What a service's script comes down to: calls by their number.
+/// A service's script in a form to execute: calls by their number.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     steps: Vec<Step>,
@@ -132,7 +132,7 @@ impl Script {
         })
     }
 
-    /// Does all of it, for one request. What was to be held is held until the answer is dropped.
+    /// Executes the script for one request. Allocated memory is held until the answer is dropped.
     pub(crate) async fn execute(
         &self,
         request: u64,

@@ -26,25 +26,26 @@ use crate::work::{self, Steady};
 
 /// Most connections of one thread: a client that opens without end must not take all descriptors.
 const MAX_CONNECTIONS: usize = 10_000;
-/// How long a client may take from connecting to its first bytes, and from there to what tells HTTP/1 from HTTP/2.
+/// Time limit from a client's connection to its first bytes, and from there to the bytes that tell HTTP/1 from
+/// HTTP/2.
 const FIRST_BYTES: Duration = Duration::from_secs(60);
-/// How long a head may take, idle time before it counted.
+/// Time limit for a head, with the idle time before it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 /// Streams at a time on one connection.
 const MAX_STREAMS: u32 = 1024;
 /// Largest head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// How long connections that could not be accepted (descriptors ran out) let the next wait.
+/// Pause after a connection could not be accepted (descriptors ran out).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What to serve, and how.
+/// Options of a server.
 #[derive(Debug)]
 pub struct ServeOptions {
     /// The graph.
     pub graph: Graph,
-    /// Which of its services.
+    /// Index of the service in the graph.
     pub service: usize,
-    /// Where.
+    /// Address to listen on.
     pub listen: SocketAddr,
     /// Threads.
     pub threads: usize,
@@ -54,11 +55,11 @@ pub struct ServeOptions {
     pub replica: String,
     /// Our namespace, for callees that name none.
     pub namespace: String,
-    /// Where callees are, when told.
+    /// Addresses of callees, as given on the command line.
     pub places: BTreeMap<String, Vec<SocketAddr>>,
-    /// How long a call may take.
+    /// Time limit of a call.
     pub call_timeout: Duration,
-    /// How long requests that were begun may take after we are asked to end.
+    /// Time limit for requests in flight at shutdown.
     pub drain: Duration,
 }
 
@@ -90,7 +91,7 @@ where
     }
 }
 
-/// What all threads share.
+/// State that all threads share.
 struct Shared {
     plan: Plan,
     dice: Dice,
@@ -248,7 +249,7 @@ async fn accept(
         }
     }
     drop((listener, open));
-    // What is still open after that is cut off.
+    // Connections that are still open after that are cut off.
     let _ = tokio::time::timeout(drain, all_closed.recv()).await;
 }
 
@@ -264,7 +265,7 @@ async fn connection(handler: Rc<Handler>, stream: TcpStream, mut stopped: watch:
     let Ok(Ok(is_http2)) = kind else { return };
     let service = service_fn(move |request| Rc::clone(&handler).handle(request));
     let stream = TokioIo::new(stream);
-    // How connections end is the client's affair.
+    // A connection's error concerns only its client.
     if is_http2 {
         let connection = http2::Builder::new(Local)
             .timer(TokioTimer::new())

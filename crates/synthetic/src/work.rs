@@ -1,4 +1,4 @@
-//! What a service can do besides calling: wait, use a CPU, hold memory.
+//! Work of a service besides calls: wait, use a CPU, hold memory.
 
 use std::fs;
 use std::io;
