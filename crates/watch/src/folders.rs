@@ -1,7 +1,7 @@
-//! Folders of YAML, watched. Nothing ticks: the kernel tells. Each folder and its parent are watched, so that a folder
-//! which is renamed away and replaced is found again; one that stays away is looked for every second, since nobody tells of a volume
-//! that is mounted; swap files and our own reading are no news. Where the kernel names files, only
-//! these are read again; whatever else happens, and wherever links lead elsewhere, the whole folder is.
+//! Folders of YAML, watched by the kernel's events, without a timer. Each folder and its parent are watched, so that a folder
+//! which is renamed away and replaced is found again. A missing folder is looked for every second, since no event tells of a
+//! mounted volume. Swap files and our own reading are no news. If the kernel names files, only these are read again. For all
+//! other events, and for links to elsewhere, the whole folder is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +18,7 @@ use voile_model::{SourceFile, files};
 use crate::settle::{Burst, Happening, rest_after};
 use crate::unfinished::Waits;
 
-/// How often a folder that is away is looked for.
+/// Interval between looks for a missing folder.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A folder cannot be watched or read.
@@ -42,15 +42,15 @@ pub struct FolderWatch {
     resting: Option<Instant>,
     /// When the first happened of what was taken.
     happened: Option<Instant>,
-    /// What could not be read the last time, because it is not there or not for us.
+    /// Folder that could not be read the last time, because it is missing or not readable.
     away: Option<PathBuf>,
     /// When what is away was last looked for by `is_due`.
     looked: Option<Instant>,
-    /// What people should know of the last reading.
+    /// Notes for people on the last reading.
     notes: Vec<String>,
 }
 
-/// Device and inode of a file: others at the same path mean that it was replaced as a whole.
+/// Device and inode of a file: other values at the same path mean that it was replaced as a whole.
 type FileId = (u64, u64);
 
 /// A file as it is in force.
@@ -60,15 +60,15 @@ struct Known {
     digest: u64,
 }
 
-/// What one reading starts from.
+/// State at the start of one reading.
 struct Reading<'a> {
-    /// What the kernel told of.
+    /// Paths of the kernel's events.
     paths: BTreeSet<PathBuf>,
-    /// It could not tell which.
+    /// True if the kernel could not name the paths.
     all: bool,
     /// Something in the folders was a link.
     links: bool,
-    /// Files that somebody has open for writing.
+    /// Files that another process has open for writing.
     open: BTreeSet<PathBuf>,
     now: Instant,
     notes: &'a mut Vec<String>,
@@ -76,11 +76,11 @@ struct Reading<'a> {
 
 struct Folder {
     path: PathBuf,
-    /// Device and inode that are watched; others at the same path mean that it was replaced.
+    /// Device and inode that are watched; other values at the same path mean that it was replaced.
     watched: Option<FileId>,
-    /// What is in force; none: all of it has to be read.
+    /// Files in force; None: the whole folder has to be read.
     files: Option<BTreeMap<PathBuf, Known>>,
-    /// Files that somebody is writing: what is in force is not what they hold.
+    /// Files that another process is writing: their contents are not in force.
     waits: Waits,
 }
 
@@ -97,22 +97,22 @@ impl Folder {
 
 #[derive(Default)]
 struct Shared {
-    /// What is news when it changes, with all that is below it.
+    /// Paths whose changes are news, with all that is below them.
     roots: Mutex<Vec<PathBuf>>,
     told: Mutex<Told>,
     news: Notify,
-    /// Something in the folders is a link: what it leads to may change when something hidden does.
+    /// Something in the folders is a link: its target may change when a hidden file does.
     links: AtomicBool,
 }
 
-/// What the kernel told since it was last asked.
+/// Events of the kernel since the last reading.
 #[derive(Default)]
 struct Told {
     burst: Burst,
     paths: BTreeSet<PathBuf>,
-    /// It could not tell which.
+    /// True if the kernel could not name the paths.
     all: bool,
-    /// Files that somebody has written into and not closed.
+    /// Files that another process has written into and not closed.
     open: BTreeSet<PathBuf>,
 }
 
@@ -262,19 +262,19 @@ fn is_metadata(kind: EventKind) -> bool {
     matches!(kind, EventKind::Modify(ModifyKind::Metadata(_)))
 }
 
-/// What is hidden is never waited for, nor the end of what somebody writes that nobody reads: an application's log may be open
-/// for as long as it runs.
+/// Turns events that are not worth a wait into `Done`: events of hidden files, and writes to files that are no configuration.
+/// An application's log may be open for as long as it runs.
 fn awaited(path: &Path, hidden: bool, happening: Happening) -> Happening {
     let never = hidden || (happening == Happening::Written && !files::is_configuration(path));
     if never { Happening::Done } else { happening }
 }
 
-/// What an event means for the path at this place in it.
+/// Meaning of an event for the path at this index in it.
 fn happening(kind: EventKind, index: usize) -> Option<Happening> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Happening::Done),
         EventKind::Access(_) => None,
-        // It is empty yet; whoever made it fills it, or closes it.
+        // The file is empty yet; its writer fills or closes it.
         EventKind::Create(CreateKind::File)
         | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => Some(Happening::Written),
         EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => {
@@ -320,7 +320,8 @@ impl Folder {
         Ok(listing.links)
     }
 
-    /// What is in force of a file after it was read: the new text, or the old one while somebody is writing.
+    /// Selects the text in force after a file was read: the new text, or the old one while another process
+    /// is writing.
     fn admit(
         &mut self,
         path: &Path,
@@ -423,7 +424,8 @@ impl Shared {
     }
 }
 
-/// What Kubernetes replaces when the files of a mounted ConfigMap or Secret change, all at once.
+/// Link that Kubernetes replaces when the files of a mounted ConfigMap or Secret change, all at
+/// once.
 const MOUNTED: &str = "..data";
 
 impl FolderWatch {
@@ -493,18 +495,18 @@ impl FolderWatch {
         let was_away = self.away.take().is_some();
         for index in 0..self.folders.len() {
             if was_away {
-                // What is above it may be another one, too.
+                // The parent folder may be another one, too.
                 self.folders[index].watched = None;
                 let _ = self.watch_parent(index);
             }
-            // Watch first, read then: what changes in between is told.
+            // Watch first, read then: a change in between causes an event.
             let watched = self.watch(index);
             let folder = &mut self.folders[index];
             match watched.and_then(|()| folder.refresh(reading)) {
                 Ok(has_links) => links |= has_links,
                 Err(error) => {
                     self.away = Some(folder.path.clone()).filter(|path| !is_there(path));
-                    // What was told is lost.
+                    // The events taken for this reading are lost.
                     self.folders
                         .iter_mut()
                         .for_each(|folder| folder.files = None);
@@ -528,7 +530,7 @@ impl FolderWatch {
         self.folders.iter().map(of).collect()
     }
 
-    /// What people should know of the readings since the last call: which files are waited for, and which were taken.
+    /// Returns the notes for people since the last call: files that are waited for, and files that were taken.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }

@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 
 /// Quiet after the last event: a script that replaces several files does it within this.
 pub(crate) const BREATH: Duration = Duration::from_millis(5);
-/// How long events that never cease may put off a reading when all files are whole.
+/// Longest delay of a reading by unceasing events when all files are whole.
 pub(crate) const BREATHLESS: Duration = Duration::from_millis(20);
 /// Quiet after something is gone: editors and copies put something else in its place within it.
 pub(crate) const QUIET: Duration = Duration::from_millis(50);
-/// How long a file that is being written is waited for. Writers that hold files open for ever exist.
+/// Longest wait for a file that is being written. Some writers hold files open for ever.
 pub(crate) const WRITER: Duration = Duration::from_secs(1);
-/// How long a stream of events may put off the reading.
+/// Longest delay of a reading by a stream of events.
 pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 /// Least and longest rest between two readings.
 const REST: (Duration, Duration) = (Duration::from_millis(15), Duration::from_secs(1));
 /// Rest, in multiples of what the last reading took: edits without end cost a quarter of a core at most.
 const REST_SHARE: u32 = 3;
 
-/// What an event says about a file.
+/// Meaning of an event for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happening {
-    /// Somebody writes into it.
+    /// A process writes into it.
     Written,
-    /// Somebody finished writing, or it came whole.
+    /// The writer has closed it, or it came whole.
     Done,
-    /// It went.
+    /// It was removed.
     Gone,
 }
 
-/// How long to rest after a reading that took this long.
+/// Rest after a reading that took this long.
 pub(crate) fn rest_after(took: Duration) -> Duration {
     (took * REST_SHARE).clamp(REST.0, REST.1)
 }

@@ -56,8 +56,8 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Whether the text that was read takes the place of the text in force. `open`: somebody writes into the file. Notes
-    /// are for people.
+    /// Returns true if the text that was read takes the place of the text in force. `open`: another process writes into
+    /// the file. Notes are for people.
     pub(crate) fn admits(
         &mut self,
         (path, open): (&Path, bool),
@@ -121,7 +121,7 @@ fn judge(in_force: Option<&SourceFile>, read: &SourceFile, open: bool) -> Option
     let Some(old) = in_force else {
         return still_open;
     };
-    // What could not be read has no documents to lose.
+    // A text that could not be read has no documents to lose.
     let Ok(old) = &old.text else {
         return still_open.filter(|_| !new.ends_with('\n'));
     };
@@ -136,7 +136,7 @@ fn judge(in_force: Option<&SourceFile>, read: &SourceFile, open: bool) -> Option
     }
 }
 
-/// How many documents of a text have a line that is neither blank nor a comment.
+/// Number of documents in a text that have a line that is neither blank nor a comment.
 fn documents(text: &str) -> usize {
     let (mut count, mut inside) = (0, false);
     for line in text.lines() {
