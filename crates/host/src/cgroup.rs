@@ -1,8 +1,9 @@
-//! Control groups that hold one process each (and what it starts) to a share of CPU and memory, and tell how often it was
-//! held back. Version 2, or version 1 where the controllers live there; each by itself, since machines have them apart, too.
+//! Control groups that limit one process each (and its children) to a share of CPU and memory, and count its
+//! throttling. Version 2, or version 1 where the controllers are there; each controller by itself, since some
+//! machines split them.
 //!
-//! A group lies below our own, so that limits set on us go on counting. It is removed when dropped; groups of ours that a
-//! killed process left behind are removed by the next one ([`sweep`]).
+//! A group is below this process's own, so that limits on this process go on counting. It is removed when dropped.
+//! Groups that a killed process left behind are removed by the next one ([`sweep`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -22,7 +23,7 @@ const REMOVE_BOUND: Duration = Duration::from_secs(2);
 pub struct Limits {
     /// Cores' worth of CPU time.
     pub cpu: Option<f64>,
-    /// Memory; who needs more is ended by the kernel.
+    /// Memory limit; the kernel kills a process that needs more.
     pub memory_bytes: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
-//! Child processes that cannot outlive us.
+//! Child processes that cannot outlive this one.
 //!
-//! Each child leads its own process group (so that what it starts can be ended with it, and a Ctrl-C in the terminal is
-//! ours to handle), and the kernel kills it when we die (`PR_SET_PDEATHSIG`). That signal is tied to the *thread* that
-//! forked, so every child is forked from one thread that lives as long as the process.
+//! Each child leads its own process group, so that its children can be ended with it, and this process handles a
+//! Ctrl-C in the terminal. The kernel kills the child when this process dies (`PR_SET_PDEATHSIG`). That signal is
+//! tied to the *thread* that forked, so every child is forked from one thread that lives as long as the process.
 //!
 //! ```text
 //! start ── pid() ── try_exit() / wait(bound) ── stop(grace): TERM → grace → KILL the whole group
@@ -95,7 +95,7 @@ impl Supervised {
         self.child.id()
     }
 
-    /// The processes of its group that run now: itself and what it started (unless that made a group of its own).
+    /// Returns the running processes of its group: itself and its children (unless they made a group of their own).
     #[must_use]
     pub fn group_pids(&self) -> Vec<u32> {
         if self.exit.is_some() {
@@ -105,7 +105,7 @@ impl Supervised {
         }
     }
 
-    /// Asks once whether it has ended; if so, what is left of its group is killed.
+    /// Checks once if it has ended; if so, kills the rest of its group.
     pub fn try_exit(&mut self) -> Option<Exit> {
         if self.exit.is_none() {
             // WNOWAIT leaves the zombie, which keeps the id from being given to a stranger while we kill the group.
@@ -180,7 +180,7 @@ impl Supervised {
         }
     }
 
-    /// Kills what is left of the group, then collects the child. The order matters: see `try_exit`.
+    /// Kills the rest of the group, then collects the child. The order matters: see `try_exit`.
     #[expect(
         clippy::disallowed_methods,
         reason = "paces a loop with a deadline; a thread cannot be waited for with one"

@@ -25,9 +25,9 @@ use rustix::thread::{
 
 /// Paths that stay visible below folders that are closed to other users: the working folder and this program, and a few.
 const MAX_SHOWN: usize = 8;
-/// Permission of everybody to look into a folder and to pass through it.
+/// Permission of all users to list a folder and to pass through it.
 const OTHERS_READ: u32 = 0o5;
-/// Permission of everybody to pass through a folder.
+/// Permission of all users to pass through a folder.
 const OTHERS_PASS: u32 = 0o1;
 /// Most processes and threads of one user, so of one pod: a fork bomb ends at it. Sixteen such pods fit into the kernel's
 /// smallest default of process numbers (32,768).
@@ -43,7 +43,7 @@ pub struct User {
     pub gid: u32,
 }
 
-/// The maps of a user namespace: what the application sees as its user and group.
+/// The maps of a user namespace: the application's user and group, as it sees them.
 #[derive(Debug, Clone)]
 struct UserMap {
     users: CString,
@@ -75,7 +75,7 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// As the user that we are, or as another one, for whom root is needed.
+    /// Creates a confinement under this process's user, or under another one, which needs root.
     #[must_use]
     pub fn new(user: Option<User>) -> Self {
         Self {
@@ -84,7 +84,8 @@ impl Confinement {
         }
     }
 
-    /// The application sees itself as this user, whoever it is on the host. Without a user of its own it stays as it is.
+    /// Makes the application see itself as this user, which may differ from its user on the host. Without a user of
+    /// its own nothing changes.
     #[must_use]
     pub fn seen_as(mut self, seen: User) -> Self {
         if let Some(user) = self.user.filter(|user| *user != seen) {
@@ -112,8 +113,8 @@ impl Confinement {
         Ok(self)
     }
 
-    /// Keeps `path` readable for another user, whatever folders above it are closed to others: those are covered, and
-    /// hold nothing else. `empty` is an empty folder that everybody may read.
+    /// Keeps `path` readable for another user, even if folders above it are closed to others: those are covered, and
+    /// hold nothing else. `empty` is an empty folder that all users may read.
     ///
     /// # Errors
     /// The path is not there, has a NUL in it, or is one too many.
@@ -175,7 +176,8 @@ impl Confinement {
         Ok(self)
     }
 
-    /// Hides what is not the application's, in a mount namespace of its own. Between fork and exec: system calls only.
+    /// Hides files and processes of others, in a mount namespace of its own. Between fork and exec: system calls
+    /// only.
     pub(crate) fn hide(&self) -> io::Result<()> {
         for shown in &self.shown {
             if let Some(option) = &shown.overlay {
@@ -283,7 +285,7 @@ fn write_whole(path: &CStr, text: &CStr) -> io::Result<()> {
     }
 }
 
-/// Descriptors that whoever started the mesh left open are not the application's.
+/// Closes descriptors that the starter of the mesh left open: they are not the application's.
 #[expect(unsafe_code, reason = "neither std nor rustix has close_range")]
 fn close_inherited() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
@@ -304,7 +306,8 @@ fn close_inherited() -> io::Result<()> {
     }
 }
 
-/// A session keyring of its own: whoever has the one of the mesh's user may read the keys in it, whatever user it is.
+/// Joins a session keyring of its own: a process with the keyring of the mesh's user may read the keys in it, under
+/// any user.
 #[expect(unsafe_code, reason = "neither std nor rustix has keyctl")]
 fn leave_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
@@ -323,7 +326,7 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// No program that is executed later gets a capability, whatever its file says.
+/// Keeps programs that are executed later from getting a capability, whatever their files say.
 fn empty_bounding_set() {
     // Without the right to change the set there is nothing to be kept from either: exec drops all.
     for bit in 0..u64::BITS {

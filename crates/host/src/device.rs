@@ -1,4 +1,4 @@
-//! Which network device has an address, so that what is said to it can be looked at there and nowhere twice.
+//! Finds the network device of an address, so that its packets can be captured there and nowhere twice.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -18,8 +18,8 @@ pub fn device_of(address: IpAddr) -> io::Result<CString> {
         return Ok(c"lo".to_owned());
     }
     let mut first = ptr::null_mut();
-    // SAFETY: the list is made by the C library, read while it lives, and freed once; what it points to is looked at only
-    // where it is not null and of the family that it says it is.
+    // SAFETY: the C library makes the list; it is read while it lives, and freed once. Pointers are followed only
+    // where they are not null, and addresses are read by their family.
     unsafe {
         if libc::getifaddrs(&raw mut first) != 0 {
             return Err(io::Error::last_os_error());
@@ -65,7 +65,7 @@ mod tests {
     fn loopback_has_its_addresses_and_nobody_a_strangers() {
         let of = |address: [u8; 4]| device_of(address.into());
         assert_eq!(of([127, 9, 0, 1]).expect("loopback").as_c_str(), c"lo");
-        // TEST-NET-1: never anybody's.
+        // TEST-NET-1: never in use.
         assert!(of([192, 0, 2, 77]).is_err());
         let v6 = |text: &str| device_of(text.parse().expect("an address"));
         assert_eq!(v6("::1").expect("loopback").as_c_str(), c"lo");

@@ -1,13 +1,13 @@
-//! Namespaces of a mesh's own: network, mounts, processes, IPC, and for who is not root a user namespace around them.
+//! Namespaces of a mesh's own: network, mounts, processes, IPC, and without root a user namespace around them.
 //!
 //! ```text
 //! voile up (outside: terminal, published sockets)          host's namespaces
 //!   └─ init (process 1 inside: reaps, ends everything)     the mesh's namespaces
 //!        └─ runner ── control, sidecars, applications
 //! ```
-//! The host's own network is never touched. When init ends, the kernel kills everything inside, grandchildren too, and
-//! what they held goes with them: nothing is left, whoever of the three is killed. [`enter`] forks twice and must be called
-//! while the process has one thread; it returns both outside and inside.
+//! The host's own network is never touched. When init ends, the kernel kills all processes inside, grandchildren too,
+//! and frees their resources: nothing is left, whichever of the three is killed. [`enter`] forks twice and must be
+//! called while the process has one thread; it returns both outside and inside.
 
 mod init;
 mod outside;
@@ -78,7 +78,8 @@ fn flag(path: &str) -> Option<bool> {
     Some(fs::read_to_string(path).ok()?.trim() != "0")
 }
 
-/// Forks into new namespaces; inside, `check` decides whether they will do. `folder` is removed at the end, whoever is killed.
+/// Forks into new namespaces; inside, `check` decides if they are good. `folder` is removed at the end, whichever
+/// process is killed.
 ///
 /// # Errors
 /// When the kernel does not allow it or `check` fails; then nothing is left of it, and the caller goes on outside.
@@ -180,14 +181,14 @@ fn clone_into_namespaces() -> Result<Option<Pid>, EnclosureError> {
     if done.is_none()
         && let Err(error) = map_user(user, group)
     {
-        // Nobody to tell yet; outside sees the end.
+        // No process listens yet; the outside sees the end.
         eprintln!("voile: /proc/self/uid_map: {error}");
         init::end(1);
     }
     Ok(done)
 }
 
-/// We stay who we are: applications run as their user, without the privileges that we have here.
+/// Maps the user to itself: applications run as this user, without the privileges of the namespace.
 fn map_user(user: u32, group: u32) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;

@@ -104,7 +104,7 @@ pub struct CoreSplit {
     pub user_ns: u64,
     /// In the kernel, for processes.
     pub system_ns: u64,
-    /// In the kernel, for interrupts and what they left to be done: the network's receiving side.
+    /// In the kernel, for interrupts and their deferred work: the network's receiving side.
     pub softirq_ns: u64,
     /// Taken by the hypervisor.
     pub steal_ns: u64,
@@ -164,11 +164,11 @@ pub fn own_descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-/// Raises our own limit of open descriptors, and so that of what we start, as far as it may go. Returns it.
+/// Raises the limit of open descriptors, of this process and its children, as far as it may go. Returns it.
 pub fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // Refused only where the maximum is not what it says; then things stay as they are.
+    // Refused only where the maximum is wrong; the old limit stays then.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -235,8 +235,8 @@ pub fn room_for_threads() -> (u64, &'static str) {
     .unwrap_or((u64::MAX, "nothing"))
 }
 
-/// Memory that the kernel holds for itself and cannot give back at once: slabs, stacks of threads, page tables, and what each core
-/// has of its own. Of the whole machine: only the difference of two readings says something.
+/// Memory that the kernel holds for itself and cannot give back at once: slabs, stacks of threads, page tables, and
+/// per-core memory. Of the whole machine: only the difference of two readings has a meaning.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
@@ -250,7 +250,7 @@ pub fn kernel_memory_bytes() -> io::Result<u64> {
     Ok(kib * 1024)
 }
 
-/// Memory that is left for whoever asks.
+/// Memory that is available to processes.
 ///
 /// # Errors
 /// When `/proc/meminfo` cannot be read.
@@ -259,7 +259,7 @@ pub fn available_memory_bytes() -> io::Result<u64> {
     Ok(meminfo_kib(&meminfo, "MemAvailable:").unwrap_or(0) * 1024)
 }
 
-/// The cores that we, and what we start, may run on.
+/// The cores that this process and its children may run on.
 #[must_use]
 pub fn cores_here() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();

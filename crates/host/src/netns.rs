@@ -5,8 +5,8 @@
 //!                                   │      │
 //! pod's namespace:                 eth0   eth0           (the pod's addresses, redirect rules)
 //! ```
-//! A namespace lives as long as somebody holds it: nothing has to be removed, the kernel does it when we are gone,
-//! however we went. Threads that enter a namespace end there; only [`Namespace::within`] comes back, or the process ends.
+//! A namespace lives as long as a process holds it. The kernel removes it when this process is gone, whatever the
+//! cause. Threads that enter a namespace end there; only [`Namespace::within`] comes back, or the process ends.
 
 pub mod link;
 mod netlink;
@@ -50,10 +50,10 @@ impl Namespace {
         Ok(Self(Arc::new(file)))
     }
 
-    /// The one that a process is in.
+    /// The network namespace of a process.
     ///
     /// # Errors
-    /// When it has ended, or is somebody's whose processes we may not look into.
+    /// When it has ended, or belongs to a user whose processes may not be inspected.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         let file = File::open(&path)

@@ -65,7 +65,7 @@ impl Place {
         Ok(self)
     }
 
-    /// Hides from an application what is not its own.
+    /// Hides the files of others from an application.
     #[must_use]
     pub fn confined(self, confinement: Confinement) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-/// Lets what is executed next have these, though it is not root's: the ambient set survives `exec`.
+/// Gives the next executed program these capabilities, though it is not root's: the ambient set survives `exec`.
 pub(crate) fn keep_capabilities(wanted: CapabilitySet) -> io::Result<()> {
     let mut sets = capabilities(None)?;
     let wanted = wanted & sets.permitted;

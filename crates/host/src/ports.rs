@@ -1,7 +1,8 @@
-//! Ports that nobody listens on, for servers that are told their port on the command line.
+//! Free ports for servers that get their port on the command line.
 //!
-//! Taken below the range from which the kernel serves outgoing connections, so that none of those takes the port between
-//! our look and the server's bind. Another program may still; the server then says so and fails to become ready.
+//! Taken below the range from which the kernel serves outgoing connections, so that none of those takes the port
+//! between the check and the server's bind. Another program may still take it; the server then says so and fails to
+//! become ready.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +18,7 @@ const FALLBACK_EPHEMERAL_START: u16 = 32_768;
 /// Addresses that were given out.
 static GIVEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
 
-/// Ports of this address may be given out again: who had them is gone.
+/// Allows ports of this address to be given out again: their server is gone.
 pub fn forget(address: IpAddr) {
     if let Ok(mut given) = GIVEN.lock() {
         given.retain(|one| one.ip() != address);

@@ -54,7 +54,7 @@ pub enum NotReady {
         /// Result of the last probe.
         last: String,
     },
-    /// Somebody asked us to stop.
+    /// The caller was asked to stop.
     #[error("stopped while waiting for {name}")]
     Stopped {
         /// Name of the process.
@@ -107,7 +107,7 @@ pub fn wait_ready(
 /// Asks once.
 ///
 /// # Errors
-/// When nobody listens, or HTTP answers something other than 200.
+/// When the port has no listener, or HTTP answers something other than 200.
 pub fn ask(probe: &Probe) -> io::Result<()> {
     match probe {
         Probe::Tcp(address) => TcpStream::connect_timeout(address, ONE_QUESTION)
@@ -125,11 +125,11 @@ pub fn ask(probe: &Probe) -> io::Result<()> {
     }
 }
 
-/// A connection that the rules of a pod take for its sidecar's, so that it reaches the application itself. Made in the
-/// pod's namespace, by who may mark packets.
+/// Makes a connection that the rules of a pod take for its sidecar's, so that it reaches the application itself. Made
+/// in the pod's namespace, by a process that may mark packets.
 ///
 /// # Errors
-/// When marking is not allowed, nobody listens, or the bound passes.
+/// When marking is not allowed, the port has no listener, or the bound passes.
 pub fn connect_direct(address: SocketAddr, bound: Duration) -> io::Result<TcpStream> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -175,10 +175,10 @@ fn mark(socket: &OwnedFd, mark: u32) -> io::Result<()> {
     }
 }
 
-/// One `GET`, one answer: status and body. For readiness and statistics pages of processes that we started ourselves.
+/// Sends one `GET`; returns status and body. For readiness and statistics pages of this program's own processes.
 ///
 /// # Errors
-/// When the connection fails, or what comes back is not HTTP/1.
+/// When the connection fails, or the answer is not HTTP/1.
 pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     http("GET", address, path)
 }
@@ -204,7 +204,7 @@ fn http(method: &str, address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u
         "POST" => "Content-Length: 0\r\n",
         _ => "",
     };
-    // In one piece: who looks at the first bytes to tell a protocol may not wait for the rest.
+    // In one piece: a server that detects the protocol by the first bytes may not wait for the rest.
     let asked =
         format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n{body}Connection: close\r\n\r\n");
     stream.write_all(asked.as_bytes()).map_err(context)?;

@@ -28,7 +28,7 @@ impl Usage {
     /// Reads the counters of one process.
     ///
     /// # Errors
-    /// When it has ended, or belongs to somebody whose processes we may not look at.
+    /// When it has ended, or belongs to a user whose processes may not be inspected.
     pub fn of(pid: u32) -> io::Result<Self> {
         let (user_ns, system_ns) = user_and_system_ns(pid)?;
         let (voluntary_switches, involuntary_switches) = context_switches(pid)?;
@@ -84,7 +84,7 @@ pub struct Holdings {
     pub rss_bytes: u64,
     /// Resident memory, each shared page divided by the number of its users.
     pub pss_bytes: u64,
-    /// Resident memory that no file backs: what the process itself asked for.
+    /// Resident memory that no file backs: the process's own allocations.
     pub anonymous_bytes: u64,
     /// Threads.
     pub threads: u64,
@@ -93,10 +93,10 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Reads what one process holds.
+    /// Reads the holdings of one process.
     ///
     /// # Errors
-    /// When it has ended, or belongs to somebody whose processes we may not look at.
+    /// When it has ended, or belongs to a user whose processes may not be inspected.
     pub fn of(pid: u32) -> io::Result<Self> {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let kib = |name| field(&rollup, name).unwrap_or(0) * 1024;

@@ -23,7 +23,7 @@ pub(super) fn die_with_parent(command: &mut Command) {
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // Had the parent died between fork and prctl, nobody would send the signal.
+            // If the parent died between fork and prctl, the signal would never come.
             if rustix::process::getppid() != Some(parent) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }

@@ -65,7 +65,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// `name` is what we call it when we speak of it; its output goes nowhere until told otherwise.
+    /// Describes a program; `name` is its name in messages. Its output goes nowhere until told otherwise.
     #[must_use]
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
@@ -127,7 +127,7 @@ impl Spec {
         self
     }
 
-    /// Lets it, and what it starts, run on these cores only; none means all that we may run on.
+    /// Limits it and its children to these cores; none means all cores of this process.
     #[must_use]
     pub fn cores(mut self, cores: &[usize]) -> Self {
         self.cores = cores.to_vec();

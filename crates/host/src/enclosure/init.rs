@@ -1,5 +1,5 @@
-//! Process 1 of an enclosure: passes on what asks for an end, reaps orphans, and ends when the runner does or when the
-//! outside is gone. Its end is everybody's.
+//! Process 1 of an enclosure: passes signals to end on, reaps orphans, and ends when the runner does or when the
+//! outside is gone. Its end ends all processes inside.
 
 use std::fs;
 use std::io;
@@ -45,7 +45,7 @@ pub(super) fn end(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Does what process 1 has to do, until the end.
+/// Runs the duties of process 1, until the end.
 pub(super) fn look_after(runner: Pid, blocked: &Blocked, folder: &Path) -> ! {
     loop {
         match blocked.wait() {
@@ -55,7 +55,7 @@ pub(super) fn look_after(runner: Pid, blocked: &Blocked, folder: &Path) -> ! {
                 }
             }
             Some(signal) if signal == OUTSIDE_GONE.as_raw() => {
-                // Nobody writes into the folder any more once everybody is killed; only then can it be removed.
+                // After all processes are killed, none writes into the folder; only then can it be removed.
                 kill_everybody();
                 let _ = fs::remove_dir_all(folder);
                 end(SIGNALLED + libc::SIGKILL);
@@ -70,7 +70,7 @@ pub(super) fn look_after(runner: Pid, blocked: &Blocked, folder: &Path) -> ! {
     }
 }
 
-/// Collects who has ended; the exit code when the runner is among them.
+/// Collects ended processes; returns the exit code when the runner is among them.
 fn reap(runner: Pid) -> Option<i32> {
     let mut code = None;
     while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -85,7 +85,7 @@ fn reap(runner: Pid) -> Option<i32> {
 /// Every process inside but us, and waits until they are gone.
 #[expect(unsafe_code, reason = "rustix has no kill of all")]
 fn kill_everybody() {
-    // SAFETY: in a process namespace of our own, -1 is everybody inside it but us.
+    // SAFETY: in a process namespace of its own, -1 is every other process inside it.
     unsafe { libc::kill(-1, libc::SIGKILL) };
     while wait(WaitOptions::empty()).is_ok() {}
 }

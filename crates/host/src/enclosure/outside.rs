@@ -1,5 +1,5 @@
-//! The outside of an enclosure: keeps the terminal's signals and the host's sockets, and does for the inside what only
-//! the outside can do, until the inside ends.
+//! The outside of an enclosure: keeps the terminal's signals and the host's sockets, and serves the inside's requests
+//! that need the host, until the inside ends.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use super::signals::{self, Blocked};
 use super::socket::{Outward, Word, receive, send, send_with};
 use crate::child::{DROP_GRACE, Exit, Output, Spec, Supervised};
 
-/// Exit code of what a signal ended, less the signal's number: the shells' way.
+/// Exit code after a signal, less the signal's number: the shells' way.
 const SIGNALLED: i32 = 128;
 
 /// The outside of an enclosure, with its remaining work.

@@ -171,7 +171,7 @@ impl Inside {
         });
     }
 
-    /// Listens in the host's network; what is accepted there can be used here.
+    /// Listens in the host's network; accepted connections can be used here.
     ///
     /// # Errors
     /// As binding there fails.

@@ -15,7 +15,7 @@ use super::netlink::{
 
 /// The loopback device is always the first.
 const LOOPBACK: u32 = 1;
-/// The bridge, in the mesh's namespace; and `eth0`, in a pod's. Nobody else makes devices there.
+/// The bridge, in the mesh's namespace; and `eth0`, in a pod's. No other program makes devices there.
 const SECOND: u32 = 2;
 const UP: u32 = 1;
 const V4_BITS: u8 = 32;
@@ -43,7 +43,7 @@ const UNICAST: u8 = 1;
 /// A route that ends here.
 const LOCAL: u8 = 2;
 const HOST_SCOPE: u8 = 254;
-/// The table of what is turned back: Istio's number.
+/// The routing table of packets that are turned back: Istio's number.
 const TURNED_BACK: u8 = 133;
 const RULE_PRIORITY: u16 = 6;
 const RULE_MARK: u16 = 10;
@@ -58,8 +58,9 @@ const ASK_TIMES: u16 = 11;
 const PATIENCE_MS: u64 = 100;
 const QUESTIONS: u32 = 3;
 
-/// The bridge's link address, administered locally. One that is not said would be the lowest of the ports' and change when a
-/// pod comes or goes: every other pod would send what is for the gateway to an address that is nobody's, until it asks again.
+/// The bridge's link address, administered locally. Without one it would be the lowest of the ports' and change when
+/// a pod comes or goes. Every other pod would then send packets for the gateway to a dead link address, until it asks
+/// again.
 const BRIDGE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// An address and the length of its network's prefix.
@@ -167,7 +168,7 @@ impl Bridge {
     }
 }
 
-/// `ifinfomsg`: what a device is to become.
+/// `ifinfomsg`: the new state of a device.
 fn link(index: u32, flags: u32) -> Vec<u8> {
     let mut bytes = vec![0; 4]; // family, padding, type
     bytes.extend_from_slice(&index.to_ne_bytes());
@@ -187,7 +188,8 @@ fn up(netlink: &Netlink, index: u32) -> io::Result<()> {
     netlink.request(Message::new(NEW_LINK, CHANGE, &link(index, UP)))
 }
 
-/// Makes a device learn soon that nobody has an address. By netlink, since the files in /proc are hidden in user namespaces.
+/// Makes a device learn soon that an address is unused. By netlink, since the files in /proc are hidden in user
+/// namespaces.
 fn hurry(netlink: &Netlink, index: u32, v6: bool) -> io::Result<()> {
     let tables = [
         (libc::AF_INET, "arp_cache"),
@@ -228,8 +230,9 @@ fn add_default_route(netlink: &Netlink, gateway: IpAddr) -> io::Result<()> {
     )
 }
 
-/// In the calling thread's namespace: packets with `mark` stay inside whoever they are for, and a connection accepted
-/// from such packets marks its answers likewise. So a sidecar may call in a client's name, and hears the answers.
+/// In the calling thread's namespace: packets with `mark` stay inside, whatever their destination. A connection
+/// accepted from such packets marks its answers likewise. So a sidecar may call in a client's name, and gets the
+/// answers.
 ///
 /// # Errors
 /// Says what the kernel lacks or refused.

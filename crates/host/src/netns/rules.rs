@@ -18,9 +18,9 @@ pub use apply::{Tool, ToolError, apply};
 pub use iptables::restore;
 pub use nft::script;
 
-/// Mark of what a sidecar sends for its application (1337, as a number that people know from elsewhere).
+/// Mark of a sidecar's packets for its application (1337, a well-known number).
 pub const MARK_OUTWARD: u32 = 0x539;
-/// Mark of what a sidecar sends to its own application.
+/// Mark of a sidecar's packets to its own application.
 pub const MARK_INWARD: u32 = 0x53a;
 /// Mark of connections, and of their answers, that a node proxy opens in a client's name (Istio's number).
 pub const MARK_ANSWER: u32 = 0x111;
@@ -133,7 +133,7 @@ impl Default for NodeCapture {
     }
 }
 
-/// A service's virtual address for a pod without a sidecar, and who answers.
+/// A service's virtual address for a pod without a sidecar, and its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VirtualAddress {
     /// Virtual address that clients call.
@@ -166,7 +166,7 @@ pub struct Rules {
     pub turned_out: Vec<Turn>,
     /// Ports that are turned when the pod is called from outside.
     pub turned_in: Vec<Turn>,
-    /// In the mesh's own namespace: where what leaves the mesh is turned to.
+    /// In the mesh's own namespace: the redirection of connections that leave the mesh.
     pub way_out: Option<WayOut>,
 }
 
@@ -213,7 +213,7 @@ impl Family {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum If {
     Mark(u32),
-    /// The connection has the mark, whatever the packet has.
+    /// The connection has the mark, whatever the packet's mark.
     ConnectionMark(u32),
     ToLoopbackDevice,
     FromLoopbackDevice,
@@ -257,7 +257,7 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
         list.extend([
             rule([If::Mark(MARK_OUTWARD)], Then::Leave),
             rule([If::Mark(MARK_ANSWER)], Then::Leave),
-            // A pod that calls itself needs nobody between.
+            // A pod that calls itself needs no proxy between.
             rule([If::ToLoopbackDevice], Then::Leave),
         ]);
         asked_names(node.dns, &mut list);
@@ -306,7 +306,7 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
     ];
     list.extend([
         rule([If::Mark(MARK_INWARD)], Then::Leave),
-        // A pod that calls itself by a service's address comes in as anybody else.
+        // A pod that calls itself by a service's address comes in like other clients.
         rule(to_us, Then::Redirect(capture.inbound)),
         rule([If::Mark(MARK_OUTWARD)], Then::Leave),
         rule([If::To(loopback)], Then::Leave),

@@ -66,7 +66,7 @@ fn the_machine_is_known() {
     while cpu_ns(std::process::id()).expect("we run") < cpu + 100_000_000 {
         std::hint::spin_loop();
     }
-    // At least what we burnt, less the grain of idle time and a core's share of uncertainty.
+    // At least the time burnt here, less the grain of idle time and a core's share of uncertainty.
     let used = CoreTime::now().expect("/proc/stat").since(before);
     assert!(
         used.busy_ns() >= 50_000_000 && used.busy_share() <= 1.0,

@@ -1,4 +1,4 @@
-//! Real namespaces: wired up, captured, reachable, isolated, and gone when nobody holds them.
+//! Tests of real namespaces: wired up, captured, reachable, isolated, and gone when no process holds them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};

@@ -12,7 +12,7 @@ fn range(text: &str) -> Range {
     }
 }
 
-/// The lines that are rules, without what is the same for all.
+/// Returns the lines that are rules, without their common parts.
 fn rules_of(text: &str) -> Vec<&str> {
     text.lines()
         .map(str::trim)

@@ -32,7 +32,7 @@ pub enum ToolError {
         "neither `nft` nor `iptables-restore` is on this machine; install the package `nftables` (or `iptables`)"
     )]
     Missing,
-    /// The kernel cannot bring answers back that are meant for somebody else.
+    /// The kernel cannot bring back answers to a foreign address.
     #[error("callers' addresses cannot be kept (interceptionMode TPROXY): {0}")]
     Source(io::Error),
     /// It cannot be run.
@@ -88,7 +88,7 @@ impl Tool {
 /// Replaces all rules in `namespace`; each family's as a whole.
 ///
 /// # Errors
-/// Says what the tool said.
+/// The tool's message.
 pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Result<(), ToolError> {
     let sidecar = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
     let node = rules.node.is_some_and(|node| node.keeps_source);
