@@ -1,5 +1,6 @@
-//! Access logs: what is told of a request or connection, in which words, and to whom. A line is made on the worker that
-//! served the request, after the response, and handed to a bounded queue; a slow disk or service never slows a request.
+//! Access logs: fields of a request or connection, their format, and their receivers. The worker that served the
+//! request makes the line, after the response, and hands it to a bounded queue. A slow disk or service never slows a
+//! request.
 //!
 //! ```text
 //! worker: Entry ─filter─▶ render ─▶ line ──outbox──▶ thread: file

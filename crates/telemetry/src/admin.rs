@@ -123,8 +123,9 @@ impl Answer {
     }
 }
 
-/// Serves pages for anybody until dropped, for scrapers and probes. Must run inside a `LocalSet`. Each question is answered by
-/// `handler`; one that would change something on behalf of a page of another site is refused with 403.
+/// Serves pages for all clients until dropped, for scrapers and probes. Must run inside a `LocalSet`. `handler`
+/// answers each request. A request that would change something on behalf of a page of another site is refused with
+/// 403.
 pub async fn serve<H, F>(listener: TcpListener, handler: H)
 where
     H: Fn(Question) -> F + 'static,
@@ -133,7 +134,7 @@ where
     serve_private(listener, handler, |_| false).await;
 }
 
-/// The same for pages that tell of what is secret to the machine: whoever asks by a name is refused, unless it is `localhost`.
+/// The same for pages that hold the machine's secrets: a request by a host name is refused, unless it is `localhost`.
 pub async fn serve_local<H, F>(listener: TcpListener, handler: H)
 where
     H: Fn(Question) -> F + 'static,
@@ -189,7 +190,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(ADMIN_HEADER_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    // A client that breaks off, or speaks no HTTP, concerns nobody.
+    // A client that breaks off, or speaks no HTTP, is ignored.
     let _ = served.await;
 }
 

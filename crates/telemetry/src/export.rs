@@ -1,5 +1,5 @@
-//! Sending what workers told to a collector, from the control thread. A collector that is slow or gone costs a bounded
-//! queue and nothing else; what cannot be delivered is dropped and counted, and nothing is sent twice.
+//! Sends workers' records to a collector, from the control thread. A collector that is slow or gone costs a bounded
+//! queue and nothing else. A record that cannot be delivered is dropped and counted, and nothing is sent twice.
 //!
 //! ```text
 //! Inbox ─batch─▶ als::run   ─▶ StreamAccessLogs (one stream, opened again when it breaks)

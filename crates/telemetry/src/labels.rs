@@ -102,12 +102,12 @@ pub struct Service {
     pub namespace: String,
 }
 
-/// Everything that names a series but what is known only at the end (code and flags).
+/// All labels of a series, except those known only at the end (code and flags).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels {
     /// Which side measured.
     pub reporter: Reporter,
-    /// Who called.
+    /// The calling workload.
     pub source: Peer,
     /// The called workload.
     pub destination: Peer,
@@ -120,7 +120,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// The series that takes what no longer has room: every label says so.
+    /// The series for requests without room for their own: every label says so.
     #[must_use]
     pub fn other() -> Self {
         let other = || Peer {

@@ -20,10 +20,10 @@ struct Shared {
     bytes: AtomicUsize,
     dropped: AtomicU64,
     delivered: AtomicU64,
-    /// Somebody was woken and has not looked yet.
+    /// The reader was woken and has not looked yet.
     armed: AtomicBool,
     wake: Notify,
-    /// Nobody writes any more.
+    /// No sender is left.
     closed: Notify,
 }
 
@@ -93,7 +93,7 @@ impl<T> Outbox<T> {
         self.0.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Records that reached whom they were for, as far as that is told.
+    /// Records that reached the collector, as far as it confirms.
     #[must_use]
     pub fn delivered(&self) -> u64 {
         self.0.shared.delivered.load(Ordering::Relaxed)
@@ -115,7 +115,7 @@ impl<T> Inbox<T> {
                 self.shared.wake.notified().await;
             }
         }
-        // And from here on nobody does.
+        // From here on, senders no longer wake the reader.
         self.shared.armed.store(true, Ordering::Release);
         // Ended early by the end of all writers; the next call sees that.
         let _ = tokio::time::timeout(gather, self.shared.closed.notified()).await;
@@ -126,14 +126,14 @@ impl<T> Inbox<T> {
     /// Blocks for a record; for threads of their own.
     ///
     /// # Errors
-    /// When nobody writes any more and everything was read.
+    /// When no sender is left and everything was read.
     pub fn wait(&mut self) -> Result<T, RecvError> {
         let (record, bytes) = self.records.recv()?;
         self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
         Ok(record)
     }
 
-    /// Takes what is there. False when nobody writes any more.
+    /// Takes the queued records. False when no sender is left.
     pub fn take(&mut self, batch: &mut Vec<T>, most: usize) -> bool {
         while batch.len() < most {
             match self.records.try_recv() {

@@ -16,7 +16,7 @@ pub struct ProcessFigures {
 }
 
 impl ProcessFigures {
-    /// Reads them; what cannot be read stays zero.
+    /// Reads the figures; one that cannot be read stays zero.
     #[must_use]
     pub fn read() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,6 +1,6 @@
-//! One worker's counters. No atomics, no locks: only the worker touches them, and a scrape is a message that it
-//! answers with a copy. The number of series is bounded; what comes later is counted in one series named `other`. A scrape
-//! also drops series in which nothing was counted for long, so that strangers who left make room; no timer does.
+//! One worker's counters. No atomics, no locks: only the worker touches them, and it answers a scrape message with a
+//! copy. The number of series is bounded; further series are counted in one named `other`. A scrape also drops series
+//! that were idle for long, to make room; no timer does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what another counted.
+    /// Adds the counts of another.
     pub(crate) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.messages.0 += other.messages.0;
@@ -81,7 +81,7 @@ pub(crate) struct Series {
     touched: bool,
     /// The last scrape at which something had been; none before the first.
     seen: Option<Instant>,
-    /// Nobody is here.
+    /// The place is free.
     vacant: bool,
 }
 
@@ -183,7 +183,7 @@ impl Shard {
         self.index.entry(Arc::clone(&series.labels)).or_insert(id);
     }
 
-    /// The labels of a series, to be kept by whoever counts by it.
+    /// Returns the labels of a series, for a user that counts by it.
     #[must_use]
     pub fn shared_labels(&self, id: SeriesId) -> Arc<Labels> {
         Arc::clone(&self.series[id.place as usize].labels)
@@ -302,7 +302,7 @@ impl Shard {
         self.tcp(id, "-").opened += 1;
     }
 
-    /// Counts an opaque connection that ended, and what it carried: `received` from the client, `sent` to it.
+    /// Counts the end of an opaque connection and its bytes: `received` from the client, `sent` to it.
     pub fn tcp_closed(&mut self, id: SeriesId, flags: &'static str, received: u64, sent: u64) {
         let outcome = self.tcp(id, flags);
         outcome.closed += 1;

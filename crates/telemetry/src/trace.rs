@@ -1,4 +1,4 @@
-//! Trace context and spans: what a request says of its trace, what goes on with it, and what is told when it is over.
+//! Trace context and spans: the context of a request, the context that goes on with it, and the span at its end.
 //! Pure; randomness is an argument.
 
 mod context;

@@ -13,7 +13,7 @@ use super::Wants;
 use super::entry::{Entry, Http};
 use crate::outbox::Outbox;
 
-/// Longest text of an entry, in bytes: a path of 60 KB is not worth what it takes to send.
+/// Longest text of an entry, in bytes: a path of 60 KB is not worth the cost of sending.
 pub const MAX_TEXT_BYTES: usize = 8 * 1024;
 
 /// One entry on its way.
@@ -46,7 +46,7 @@ pub struct AlsLog {
 }
 
 impl AlsLog {
-    /// Sends requests, or else opaque connections, to whoever reads `records`.
+    /// Sends requests, or else opaque connections, to the reader of `records`.
     #[must_use]
     pub fn new(records: Outbox<AlsRecord>, requests: bool, headers: AlsHeaders) -> Self {
         Self {

@@ -28,7 +28,7 @@ pub struct TlsFacts<'a> {
     pub version: &'a str,
     /// The suite's name.
     pub cipher: &'a str,
-    /// Who called.
+    /// Identity of the caller.
     pub peer: &'a str,
     /// The proxy's own identity.
     pub own: &'a str,
@@ -65,7 +65,7 @@ pub struct Http<'a> {
     pub trace_id: &'a str,
 }
 
-/// See the module. Empty texts are what is not known or does not apply.
+/// See the module. Empty texts are unknown or do not apply.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     /// `None` for opaque connections.
@@ -96,7 +96,7 @@ pub struct Entry<'a> {
     pub cluster: &'a str,
     /// Destination address of the caller's connection.
     pub local: SocketAddr,
-    /// Who called.
+    /// Address of the caller.
     pub remote: SocketAddr,
     /// SNI.
     pub server_name: &'a str,

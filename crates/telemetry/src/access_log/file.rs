@@ -107,7 +107,7 @@ impl Target {
         }
     }
 
-    /// Opens the file anew when somebody asked for it, or when its name leads elsewhere.
+    /// Opens the file anew on request, or when its name leads elsewhere.
     fn follow(&mut self) -> io::Result<()> {
         let Self::File { file, path, reopen } = self else {
             return Ok(());
@@ -126,7 +126,7 @@ fn append(path: impl AsRef<std::path::Path>) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Writes what is queued in one go, then waits for more; ends when every sender is gone.
+/// Writes the queued lines in one go, then waits for more; ends when every sender is gone.
 fn write_lines(mut inbox: Inbox<String>, mut target: Target, _at_end: &SyncSender<()>) {
     let mut bytes = String::new();
     while let Ok(first) = inbox.wait() {

@@ -25,7 +25,7 @@ enum Value<'a> {
     Time(SystemTime, &'a TimeLayout),
 }
 
-/// A format and what it needs of the process.
+/// A format and the process's values for it.
 #[derive(Debug)]
 pub struct Renderer {
     format: LogFormat,
@@ -212,7 +212,7 @@ impl Renderer {
     }
 }
 
-/// Envoy's service time is not a header of ours: it is what we measured.
+/// Returns a header. Envoy's service time is not a real header: it is the measured duration.
 fn header<'a>(entry: &Entry<'a>, direction: Direction, name: &str) -> Option<Value<'a>> {
     if direction == Direction::Response && name == "x-envoy-upstream-service-time" {
         let measured = entry.http.and_then(|http| http.response_duration);

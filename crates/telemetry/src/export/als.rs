@@ -35,7 +35,7 @@ struct Open {
     last: u64,
 }
 
-/// Sends until nobody writes any more.
+/// Sends records until no sender is left.
 pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn Dial>, sender: Sender) {
     let mut open: Option<Open> = None;
     let mut failures = 0;
@@ -111,7 +111,7 @@ async fn begin(dial: &Arc<dyn Dial>) -> Result<Open, String> {
     })
 }
 
-/// One message for requests, one for opaque connections; the first one says who we are.
+/// Makes one message for requests, one for opaque connections; the first one names the sender.
 fn messages(
     records: Vec<AlsRecord>,
     mut identifier: Option<wire::Identifier>,

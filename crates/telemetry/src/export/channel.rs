@@ -1,4 +1,4 @@
-//! tonic over connections that somebody else makes.
+//! tonic over connections that a [`Dial`] makes.
 
 use std::future::Future;
 use std::io;

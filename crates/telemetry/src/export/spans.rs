@@ -46,7 +46,7 @@ enum Refused {
     ForGood(String),
 }
 
-/// Sends until nobody writes any more.
+/// Sends spans until no sender is left.
 pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Settings) {
     let mut client = Client {
         dial,

@@ -34,7 +34,7 @@ impl Projection {
         }
     }
 
-    /// The same of what a waypoint counts for a service, in place of what it gives the metric otherwise.
+    /// The same for a waypoint's counts of a service, in place of the waypoint's usual shape of the metric.
     pub fn set_behind_waypoint(&mut self, service: &Service, metric: &'static str, shape: Shape) {
         let shapes = self.behind_waypoint.entry(service.clone()).or_default();
         shapes.insert(metric, shape);

@@ -84,7 +84,7 @@ pub enum Decision {
     Yes,
     /// Not sampled.
     No,
-    /// Sampled, for somebody who debugs (B3).
+    /// Sampled, with the debug flag (B3).
     Debug,
 }
 
@@ -332,7 +332,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Continues what came, or begins: with the caller's decision, else with `sampled`.
+    /// Continues the caller's context, or begins a new one: with the caller's decision, else with `sampled`.
     #[must_use]
     pub fn follow(incoming: &Incoming, sampled: bool, mut random: impl FnMut() -> u64) -> Self {
         let mut forms = incoming.forms;

@@ -14,13 +14,13 @@ use super::context::Context;
 use crate::Peer;
 use crate::access_log::{Entry, Http};
 
-/// Longest path in a span when nobody says, in bytes. Istio's default.
+/// Default for the longest path in a span, in bytes. Istio's default.
 const MAX_PATH_BYTES: usize = 256;
 
 /// Longest value of any other tag, in bytes.
 const MAX_TAG_BYTES: usize = 1024;
 
-/// Tag, header, and what it says where there is none.
+/// Tag, header, and the value where there is no header.
 pub type HeaderTag = (Arc<str>, Arc<str>, Option<Arc<str>>);
 
 /// Settings that the spans of one side share, besides the request's own attributes.
@@ -82,7 +82,7 @@ pub struct SpanFacts<'a> {
     pub http: &'a Http<'a>,
     /// Its place in its trace.
     pub context: &'a Context,
-    /// `host:port/*` of what was called.
+    /// `host:port/*` of the destination.
     pub operation: String,
     /// Our workload.
     pub own: &'a Peer,

@@ -1,5 +1,5 @@
-//! Real receivers: an access log service and an OTLP collector over gRPC, and one over HTTP. Everything arrives, in one
-//! stream; what nobody takes is dropped and counted, and the writer never waits.
+//! Tests with real receivers: an access log service and an OTLP collector over gRPC, and one over HTTP. All records
+//! arrive, in one stream. A record without a receiver is dropped and counted, and the writer never waits.
 
 use std::io;
 use std::net::SocketAddr;

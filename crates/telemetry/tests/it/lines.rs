@@ -102,7 +102,7 @@ fn text(format: &str) -> Renderer {
     Renderer::new(LogFormat::text(format).expect(format), false)
 }
 
-/// Format, what it says of the request, and of the opaque connection.
+/// Format, its text for the request, and for the opaque connection.
 const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "%DYNAMIC_METADATA(envoy.common:access_log_hint)%",

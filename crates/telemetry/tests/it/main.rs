@@ -216,7 +216,7 @@ fn series_that_nobody_counts_in_expire_at_a_scrape_and_make_room() {
         page_of.contains("voile_metric_series_expired_total 1\n"),
         "{page_of}"
     );
-    // The place is somebody else's now; who still holds the old number does not count in it.
+    // The place belongs to another series now; the old number does not count in it.
     let new = shard.series(&labels("new"));
     assert!(shard.is_current(new) && !shard.is_current(idle));
     count(&mut shard, idle);

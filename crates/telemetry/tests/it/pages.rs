@@ -14,7 +14,7 @@ use voile_telemetry::admin::{
 const SLOW: &[u8] = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nslow";
 const PROBE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
-/// Runs `client` against a page that says "fine". The clock stands still unless nobody has anything to do.
+/// Runs `client` against a page that says "fine". The clock stands still while any task can run.
 fn with_page<F: Future<Output = ()>>(client: impl FnOnce(std::net::SocketAddr) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -39,7 +39,7 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) -> TcpStream {
 
 async fn read_to_end(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
-    // A connection that is cut may be reset: what came before counts.
+    // A connection that is cut may be reset: the bytes before count.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -92,7 +92,7 @@ fn a_page_of_another_site_changes_nothing_and_reads_nothing_secret() {
                 false => drop(tokio::task::spawn_local(serve(listener, fine))),
             }
         }
-        // Method, fields; what pages for anybody answer, and what pages for the machine do.
+        // Method, fields; answers of pages for all clients, and of pages for the machine.
         for (method, fields, open, local) in [
             ("POST", "Host: 127.0.0.1:15000", 200, 200),
             ("POST", "Host: [::1]:15000", 200, 200),
