@@ -1,6 +1,6 @@
-//! Reading more than was asked for, where much comes: a TLS session asks for one record at a time, and the way into the kernel
-//! costs more than to copy what it gave. Only for streams that are read for as long as there is something, since what was not
-//! asked for lies here until it is.
+//! Reading ahead: reads more than was asked for, if much data comes. A TLS session asks for one record at a time, and
+//! a system call costs more than copying its data. Only for streams that are read until nothing is left, since the
+//! extra bytes stay here until then.
 
 use std::io;
 use std::task::{Poll, ready};
@@ -37,7 +37,7 @@ impl Ahead {
         self.kept.is_some()
     }
 
-    /// Gives what lies here; false when there is nothing.
+    /// Gives the bytes that wait here; false when there are none.
     fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let Some(kept) = &mut self.kept else {
             return false;
@@ -144,9 +144,9 @@ mod tests {
         for (piece, most_reads, largest) in [
             // A record of TLS: 61 of them.
             (16_406, 26, 65_536),
-            // Nobody who asks for so little is helped.
+            // A read this small gets no help.
             (4_096, 246, 4_096),
-            // And who asks for so much needs no help.
+            // And a read this large needs none.
             (65_536, 17, 65_536),
         ] {
             let (all, socket, holds) = read_all(BYTES, piece);

@@ -1,5 +1,5 @@
-//! Refusing a peer whose handshake was in order: who it is was asked only afterwards. A fatal alert (RFC 8446 section
-//! 6.2) tells it so; without one the connection would just end, and look like a fault of the network.
+//! Refuses a peer after a good handshake: its identity is checked only afterwards. A fatal alert (RFC 8446 section
+//! 6.2) tells the peer. Without one the connection would just end, and look like a fault of the network.
 
 use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
 use rustls::{

@@ -1,5 +1,6 @@
-//! The names by which sidecars tell each other what travels inside mutual TLS (Istio's names). ALPN chooses a version of
-//! HTTP and nothing else: a client that names none has its bytes looked at, so that no name leads past what holds for HTTP.
+//! ALPN names by which sidecars tell each other the protocol inside mutual TLS (Istio's names). ALPN chooses a
+//! version of HTTP and nothing else. For a client without a name the proxy detects the protocol, so that no name
+//! evades the rules for HTTP.
 
 /// HTTP/1.1 between sidecars.
 pub const HTTP11: &[u8] = b"istio-http/1.1";

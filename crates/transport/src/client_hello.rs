@@ -66,7 +66,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ClientHello, HelloError> {
     }
 }
 
-/// One handshake record: what is here of its payload, whether that is all of it, and what follows.
+/// Splits off one handshake record: its payload so far, if that is complete, and the rest.
 fn record(bytes: &[u8]) -> Result<(&[u8], bool, &[u8]), HelloError> {
     let check = |at: usize, good: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| good(*byte));
     if !check(0, |b| b == RECORD_HANDSHAKE) || !check(1, |b| b == 3) || !check(2, |b| b <= 4) {
@@ -145,7 +145,7 @@ fn hello(body: &[u8]) -> Option<ClientHello> {
             EXTENSION_ALPN if !std::mem::replace(&mut negotiated, true) => {
                 answer.alpn = protocols(value)?;
             }
-            // Twice the same question has two answers; nobody may choose between them.
+            // An extension that comes twice is ambiguous, so the ClientHello is refused.
             EXTENSION_SERVER_NAME | EXTENSION_ALPN => return None,
             _ => {}
         }

@@ -1,9 +1,9 @@
 //! Ways to end a connection: lingering, so that a refused client reads its answer instead of a reset, and resetting,
 //! so that a cut stream is never mistaken for a finished one.
 //!
-//! A lingering connection has said all and drops what its client still sends (RFC 9112 section 9.6). It ends with the
-//! client's end, after [`LINGER_BYTES`], after [`LINGER_TIMEOUT`], or when the process has more than [`MAX_LINGERING`]
-//! of them and it is the oldest.
+//! A lingering connection has sent everything and drops data that its client still sends (RFC 9112 section 9.6). It
+//! ends with the client's end, after [`LINGER_BYTES`], after [`LINGER_TIMEOUT`], or when the process has more than
+//! [`MAX_LINGERING`] of them and it is the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -105,7 +105,7 @@ impl Drop for Lingering {
     }
 }
 
-/// Ends our side, then reads and drops what the client still sends, until it closes or patience ends. Closing with
+/// Ends this side, then reads and drops the client's data, until the client closes or a limit passes. Closing with
 /// unread bytes would make the kernel send a reset, and the reset would overtake the answer.
 pub async fn linger(mut stream: Stream) {
     let mut lingering = Lingering::begin(Instant::now(), LINGER_QUIET);

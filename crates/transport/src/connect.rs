@@ -70,8 +70,8 @@ pub fn prepare(address: SocketAddr, origin: Origin) -> Result<TcpSocket, Connect
     if let Some(mark) = origin.mark {
         socket.set_mark(mark).map_err(failed)?;
     }
-    // A source of the other family cannot be meant for this address; the kernel chooses then. Somebody else's address is
-    // never replaced by ours: whoever is called would take us for a neighbour it trusts.
+    // A source of the other family cannot be meant for this address; the kernel chooses then. A foreign source is
+    // never replaced by the proxy's own address: the application would take the proxy for a trusted neighbour.
     let same_family = |ip: &IpAddr| ip.is_ipv4() == address.is_ipv4();
     let source = origin.source.filter(|ip| origin.foreign || same_family(ip));
     if let Some(source_address) = source {
@@ -92,7 +92,7 @@ pub fn prepare(address: SocketAddr, origin: Origin) -> Result<TcpSocket, Connect
     Ok(TcpSocket::from_std_stream(socket.into()))
 }
 
-/// Connects what was prepared for it.
+/// Connects a prepared socket.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -108,7 +108,7 @@ pub async fn open(
     }
 }
 
-/// When the kernel asks a quiet peer whether it is still there; what is not said is the kernel's own.
+/// Keep-alive probes of the kernel to a quiet peer; unset values are the kernel's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KeepAlive {
     /// Unanswered questions after which the connection is dead.

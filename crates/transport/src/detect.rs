@@ -92,7 +92,7 @@ fn without_blank<'a>(bytes: &'a [u8], blank: &[u8]) -> &'a [u8] {
     &bytes[count..]
 }
 
-/// Decides what `bytes` begin, or `None` while they could still become several things.
+/// Returns the protocol that `bytes` begin, or `None` while several are possible.
 #[must_use]
 pub fn detect(bytes: &[u8]) -> Option<Detected> {
     let first = *bytes.first()?;
@@ -126,8 +126,8 @@ pub fn is_word(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
 }
 
-/// `METHOD target HTTP/` with as little patience as is safe, and as any server may read it: what a careless one takes for a request goes to
-/// the HTTP engine, which refuses it where it is none.
+/// Detects `METHOD target HTTP/` with as few bytes as is safe, and as any server may read it. Bytes that a careless
+/// server takes for a request go to the HTTP engine, which refuses them if they are none.
 fn request_line(bytes: &[u8]) -> Option<Detected> {
     let more = match bytes.len() >= MAX_DETECTION_BYTES {
         true => Some(Detected::Opaque),
@@ -184,7 +184,7 @@ pub async fn read_prefix(
     }
 }
 
-/// As [`read_prefix`], but a word is not waited upon: [`Detected::Undecided`] as soon as that is what came.
+/// As [`read_prefix`], but does not wait after a single word: returns [`Detected::Undecided`] then.
 ///
 /// # Errors
 /// When the socket fails.
@@ -224,7 +224,7 @@ pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<
             // A piece of the preface: peeking again would not wait for the rest.
             read_until_sure(tcp, prefix).await
         }
-        // The beginning of what is no preface: the engine waits for the rest.
+        // The first bytes of a request: the engine waits for the rest.
         None => Ok(Detected::Http1),
         // CONNECT is a request as any other, where HTTP is expected.
         Some(Detected::Opaque) if begins_connect(&bytes[..count]) => Ok(Detected::Http1),

@@ -47,7 +47,7 @@ const MAX_SOCKETS: usize = 32_768;
 #[error("{0}")]
 pub struct HandoverError(String);
 
-/// A listening socket that is handed over: what it is for, where it listens, and itself.
+/// A listening socket that is handed over: its role, its address, and the descriptor.
 pub type Lent = (String, SocketAddr, OwnedFd);
 
 /// Listening sockets received and not yet asked for.
@@ -89,7 +89,7 @@ impl Inherited {
         taken
     }
 
-    /// Closes those whose role begins like that: nobody asks for them any more.
+    /// Closes sockets whose role begins like that: they are no longer needed.
     pub fn forget(&mut self, role: &str) {
         self.0.retain(|(of, ..)| !of.starts_with(role));
     }
@@ -215,7 +215,7 @@ impl Relieved {
 
 /// Serving process that may be succeeded.
 pub trait Incumbent {
-    /// As whom it asked, or would ask, the process before it.
+    /// Name under which it asked, or would ask, the process before it.
     fn who(&self) -> String;
     /// Returns true if a process of this name may follow.
     fn admits(&self, who: &str) -> bool {
@@ -226,19 +226,19 @@ pub trait Incumbent {
     /// # Errors
     /// When descriptors run out.
     fn sockets(&self) -> io::Result<Vec<Lent>>;
-    /// Accepts no more; what waits in the kernel waits on.
+    /// Accepts no more; connections in the kernel's queue stay there.
     fn stop(&self);
-    /// Accepts again: nobody took over.
+    /// Accepts again: the handover failed.
     fn resume(&self);
     /// Another process serves in our place.
     fn succeeded(&self);
 }
 
-/// Why nobody took over.
+/// Reason why the handover failed.
 enum Failed {
     /// This happened.
     Reason(String),
-    /// Somebody else came meanwhile.
+    /// Another successor came meanwhile.
     Displaced(AsyncPackets),
 }
 
@@ -273,7 +273,7 @@ pub async fn offer<I: Incumbent>(listener: PacketListener, incumbent: Rc<I>) {
 /// Reason for a successor that made others wait.
 const DISPLACED: &str = "another process came to take over";
 
-/// The next that says who it is, and that we may give way to.
+/// Returns the next successor that says its name and is admitted.
 async fn next(listener: &PacketListener, holder: &impl Incumbent) -> AsyncPackets {
     loop {
         let packets = match listener.accept().await {
@@ -317,8 +317,8 @@ async fn converse(
     holder: &impl Incumbent,
 ) -> Result<(), Failed> {
     lend(packets, holder).await.map_err(Failed::Reason)?;
-    // The successor bounds its own patience. One that hangs must not keep others from coming, so whoever comes meanwhile is
-    // the one who is meant.
+    // The successor bounds its own patience. One that hangs must not keep others from coming, so a newer successor
+    // takes its place.
     let ready = tokio::select! {
         biased;
         word = within(READY_LIMIT + ANSWER_LIMIT, packets) => word.map_err(Failed::Reason)?,

@@ -1,5 +1,5 @@
-//! The limits of the transport, each with its unit and its reason. Configuration may change the timeouts;
-//! these are what holds when it says nothing.
+//! The limits of the transport, each with its unit and its reason. Configuration may change the timeouts; these are
+//! the defaults.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub const LINGER_BYTES: usize = 64 * 1024 * 1024;
 /// Connections of one process that linger at a time. One more ends the oldest, which has had the most time.
 pub const MAX_LINGERING: usize = 1024;
 
-/// Memory that one lingering connection may hold, in bytes: its task and a TLS session. Buffers for what is dropped are
+/// Memory that one lingering connection may hold, in bytes: its task and a TLS session. Buffers for dropped data are
 /// held only while it is read.
 pub const MAX_LINGERING_CONNECTION: usize = 48 * 1024;
 

@@ -42,7 +42,7 @@ pub fn descriptor_limit() -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// Raises the soft limit of open descriptors to the hard one and says what holds now.
+/// Raises the soft limit of open descriptors to the hard one, and returns the new limit.
 pub fn raise_descriptor_limit() -> u64 {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -126,7 +126,7 @@ impl Listener {
         self.socket.get_ref().try_clone()
     }
 
-    /// Listens no more, whoever else holds the socket: its port is free.
+    /// Stops listening, even if other processes hold the socket: its port is free.
     pub fn close(&self) {
         // A socket that no longer listens is as good.
         let _ = rustix::net::shutdown(self.socket.get_ref(), rustix::net::Shutdown::Both);
@@ -141,7 +141,8 @@ impl Listener {
         spare: &RefCell<SpareDescriptor>,
     ) -> Result<(TcpStream, SocketAddr), AcceptFailure> {
         loop {
-            // The guard is taken before the system call, so that clearing it forgets only what the call disproved.
+            // The guard is taken before the system call, so that clearing it forgets only the readiness that the call
+            // disproved.
             let mut ready = self
                 .socket
                 .readable()

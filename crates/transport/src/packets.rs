@@ -1,6 +1,6 @@
-//! Short messages between two processes of one user on one machine, each with at most one descriptor: how a proxy hands
-//! its listening sockets to its successor. A packet is whole or it is not there (SOCK_SEQPACKET), and the kernel says who
-//! is at the other end.
+//! Short messages between two processes of one user on one machine, each with at most one descriptor. A proxy hands
+//! its listening sockets to its successor this way. A packet is whole or absent (SOCK_SEQPACKET), and the kernel
+//! names the user at the other end.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -56,7 +56,7 @@ fn registered(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
         .map_err(|e| e.into_parts().1)
 }
 
-/// Refuses whoever is not of our own user.
+/// Refuses a peer of another user.
 fn check_peer(socket: &OwnedFd) -> io::Result<()> {
     let peer = sockopt::socket_peercred(socket)?;
     let own = rustix::process::geteuid();
@@ -75,10 +75,10 @@ fn check_peer(socket: &OwnedFd) -> io::Result<()> {
 }
 
 impl Packets {
-    /// Connects; `None` when nobody is there. Every message must come within `patience`.
+    /// Connects; `None` without a listener. Every message must come within `patience`.
     ///
     /// # Errors
-    /// When somebody of another user is there, or the path is unusable.
+    /// When a process of another user listens there, or the path is unusable.
     pub fn connect(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
         let socket = socket(SocketFlags::empty())?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
@@ -161,10 +161,10 @@ pub struct PacketListener {
 }
 
 impl PacketListener {
-    /// Listens at `path`, replacing whoever listened there without a moment in which nobody does.
+    /// Listens at `path`, replacing an earlier listener without a gap.
     ///
     /// # Errors
-    /// When the folder is not there or not ours.
+    /// When the folder is not there or belongs to another user.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let mut fresh = path.as_os_str().to_owned();
         fresh.push(format!(".{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! The header by which a load balancer says for whom it connects (the PROXY protocol, versions 1 and 2), read and written. The parser
-//! is pure and takes nothing that does not belong to the header, so that what follows is read by whoever reads it anyway.
+//! The header by which a load balancer names its client (the PROXY protocol, versions 1 and 2), read and written. The
+//! parser is pure and takes no byte beyond the header, so that the next reader gets the rest.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::detect::TLS_HANDSHAKE_RECORD;
 
 /// Longest header of version 1, in bytes, its line end included (section 2.1).
 const MAX_V1_BYTES: usize = 107;
-/// Longest header of version 2 that is read, in bytes: the addresses take 36, what balancers add is some hundred.
+/// Longest header of version 2 that is read, in bytes: the addresses take 36, and balancers add some hundred.
 pub const MAX_PROXY_HEADER_BYTES: usize = 4096;
 /// Bytes of version 2 before the addresses.
 const V2_FIXED_BYTES: usize = 16;
@@ -21,7 +21,7 @@ const V2_FIXED_BYTES: usize = 16;
 const V1_SIGNATURE: &[u8] = b"PROXY ";
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The field of version 2 in which ztunnel says who calls.
+/// The field of version 2 in which ztunnel names the caller's identity.
 const IDENTITY: u8 = 0xd0;
 
 /// A whole header.
@@ -193,8 +193,8 @@ pub enum Version {
     V2,
 }
 
-/// The header of a connection that is made for somebody: who connected, and to where. Without them it is the writer's own, or he does
-/// not know. Addresses of two families are both written as IPv6.
+/// Returns the header of a connection made for a client: the client's address and its destination. Without them the
+/// writer speaks for itself, or does not know. Addresses of two families are both written as IPv6.
 #[must_use]
 pub fn introduction(version: Version, ends: Option<(SocketAddr, SocketAddr)>) -> Vec<u8> {
     match version {
@@ -258,8 +258,8 @@ fn block(ends: Option<(SocketAddr, SocketAddr)>, addition: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Takes the header from the beginning of a connection, and not a byte more; gives who stands behind it. A connection that
-/// begins with TLS needs none: whoever speaks mutual TLS says who it is, and other TLS has the address it comes from.
+/// Takes the header from the beginning of a connection, and not a byte more; returns the client. A connection that
+/// begins with TLS needs none: mutual TLS proves the peer's identity, and other TLS counts by its source address.
 ///
 /// # Errors
 /// When there is no header, or not within `limit`, or the socket fails.
@@ -400,7 +400,7 @@ mod tests {
                 "PROXY TCP6 2001:db8::1 2001:db8::2 12345 80\r\n",
                 Some(v6),
             ),
-            // Families that differ are both told as IPv6; one that is only written so is told as what it is.
+            // Addresses of different families are both written as IPv6; a mapped address alone is written as IPv4.
             (
                 Some((v4, other6)),
                 "PROXY TCP6 ::ffff:192.0.2.1 2001:db8::2 12345 80\r\n",

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use quinn_proto::crypto::{self, CryptoError, HeaderKey, KeyPair, PacketKey};
 use rustls::quic::{self, Suite};
 
-/// The suite of first packets, whose keys everybody knows (RFC 9001 section 5.2).
+/// The suite of first packets, whose keys are public (RFC 9001 section 5.2).
 ///
 /// # Panics
 /// Never: rustls has it.

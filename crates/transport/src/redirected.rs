@@ -9,8 +9,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::connect::switch_on;
 
-/// Mark of sockets that carry an application's traffic outward: rules leave them alone, or a connection would come back
-/// to the proxy for ever. Contract with whoever writes the rules.
+/// Mark of sockets that carry an application's traffic outward. Redirect rules leave them alone, or a connection
+/// would come back to the proxy for ever. The writer of the rules must use the same mark.
 pub const OUTWARD_MARK: u32 = 0x539;
 
 /// Mark of sockets to the proxy's own application.
@@ -23,8 +23,8 @@ pub struct Origin {
     pub source: Option<IpAddr>,
     /// Mark of its packets; needs `CAP_NET_ADMIN` in the network namespace.
     pub mark: Option<u32>,
-    /// The source is somebody else's address (`IP_TRANSPARENT`). Then it is that one or there is no connection; answers
-    /// only find the way back where the namespace has rules for it.
+    /// The source is a foreign address (`IP_TRANSPARENT`). The connection has that address or fails; answers only
+    /// return if the namespace has rules for it.
     pub foreign: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn original_destination(stream: &impl AsFd) -> io::Result<Option<SocketAddr>
         IpAddr::V6(_) => socket.original_dst_v6(),
     };
     match original {
-        // Connection tracking answers for connections that nobody redirected, too.
+        // Connection tracking answers for connections without redirection, too.
         Ok(address) => Ok(plain(address.as_socket()).filter(|address| *address != local)),
         Err(error) if is_untracked(&error) => Ok(None),
         Err(error) => Err(error),

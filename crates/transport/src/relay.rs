@@ -58,9 +58,10 @@ pub enum Opening {
     HttpServer,
 }
 
-/// Moves bytes between two streams until both directions end, one fails, nothing moves for `idle`, or `stop` is ready.
-/// A failed side makes the other end in a reset: a cut stream must not look finished. An upstream that takes no more may
-/// have answered: the relay passes its last bytes on, and drops what the downstream still sends as a lingering server does.
+/// Moves bytes between two streams until both directions end, one fails, nothing moves for `idle`, or `stop` is
+/// ready. A failed side makes the other end in a reset: a cut stream must not look finished. An upstream that takes
+/// no more may have answered. The relay passes its last bytes on, and drops the downstream's bytes as a lingering
+/// server does.
 pub fn relay(
     downstream: Stream,
     upstream: Stream,
@@ -70,8 +71,8 @@ pub fn relay(
     relay_watched(downstream, upstream, idle, stop, 0, |_| {})
 }
 
-/// As [`relay`], and tells who speaks first, as soon as somebody does. The client's first `begun` bytes, which are known
-/// already, do not count: who speaks after them is told.
+/// As [`relay`], and reports the first speaker, as soon as there is one. The client's first `begun` bytes, which are
+/// known already, do not count: the first speaker after them is reported.
 ///
 /// No `async fn`: the future of one holds each argument twice, and there may be many relays.
 pub fn relay_watched(
@@ -142,7 +143,7 @@ struct Refused {
 }
 
 impl Refused {
-    /// Passes on the last bytes of the upstream, and drops what the downstream sends.
+    /// Passes on the last bytes of the upstream, and drops the downstream's bytes.
     fn turn(
         &mut self,
         cx: &mut Context<'_>,
@@ -165,7 +166,7 @@ impl Refused {
         }
     }
 
-    /// Drops what comes. Ready when nothing more is to be dropped.
+    /// Drops incoming bytes. Ready when nothing more is to be dropped.
     fn poll(&mut self, cx: &mut Context<'_>, downstream: &mut Stream) -> Poll<io::Result<()>> {
         while !self.over {
             ready!(downstream.poll_readable(cx))?;
@@ -217,7 +218,7 @@ impl Relay {
         }
     }
 
-    /// Looks at the clock only when the timer fires, and arms it again for what is left.
+    /// Looks at the clock only when the timer fires, and arms it again for the rest.
     fn poll_idle(
         &mut self,
         cx: &mut Context<'_>,

@@ -15,19 +15,19 @@ use crate::ahead::Ahead;
 use crate::close::reset;
 use crate::detect::Readable;
 
-/// A TCP connection, and what detection already took from it.
+/// A TCP connection, and the bytes that detection already took from it.
 #[derive(Debug)]
 pub struct TcpIo {
     tcp: TcpStream,
     prefix: Vec<u8>,
-    /// Of it; what detection reads is a few kilobytes at most.
+    /// Bytes of the prefix that were taken; detection reads a few kilobytes at most.
     taken: u32,
     /// None where it is read by need.
     ahead: Option<Box<Ahead>>,
     /// Bytes the kernel took from us.
     written: u64,
     end: End,
-    /// Our end of it, asked of the kernel once, by the first who wants to know. Boxed: most connections are never asked.
+    /// The local address, asked of the kernel once, by the first user. Boxed: most connections are never asked.
     local: OnceCell<Box<SocketAddr>>,
 }
 
@@ -66,12 +66,12 @@ impl TcpIo {
         }
     }
 
-    /// Our end of the connection; none when it was gone before anybody asked.
+    /// Returns the local address; none when the connection was gone before the first call.
     #[must_use]
     pub fn local(&self) -> Option<SocketAddr> {
         if self.local.get().is_none() {
             let address = Box::new(self.tcp.local_addr().ok()?);
-            // Nobody came between.
+            // Cannot fail: it was empty, and no other task ran.
             let _ = self.local.set(address);
         }
         self.local.get().map(|address| **address)
@@ -128,7 +128,7 @@ impl TcpIo {
         }
     }
 
-    /// Counts what was written. A broken pipe says only that reading will tell more; other failures are the end.
+    /// Counts written bytes. A broken pipe says only that reading will tell more; other failures are the end.
     fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
         match written {
             Poll::Ready(Ok(count)) => self.written += *count as u64,
@@ -185,7 +185,7 @@ impl AsyncWrite for TcpIo {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // The kernel takes one piece with less ado than a list of one, which is what most records of TLS are.
+        // The kernel takes one piece with less work than a list of one, and most TLS records are one piece.
         if let [one] = bufs {
             return self.poll_write(cx, one);
         }
@@ -213,7 +213,7 @@ pub trait Carried: Readable + AsyncWrite + std::fmt::Debug {
     fn is_readable(&self) -> bool;
     /// As [`Stream::news`].
     fn news(&self) -> News;
-    /// Ready when it failed, whether somebody reads or not.
+    /// Ready when it failed, even if no task reads.
     fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()>;
     /// Ends it so that it never looks finished.
     fn reset(&self);
@@ -313,8 +313,7 @@ impl Stream {
         }
     }
 
-    /// From now on more is read of the socket than is asked for, where much comes. Only for who reads on as long as there is
-    /// something.
+    /// Enables reading ahead, if much data comes. Only for a reader that reads until nothing is left.
     pub fn read_ahead(&mut self) {
         if let Some(io) = self.io_mut() {
             io.ahead.get_or_insert_default();
@@ -331,7 +330,7 @@ impl Stream {
         }
     }
 
-    /// Makes its end one that the peer sees as a reset: what was cut never looks finished.
+    /// Ends it in a reset for the peer: a cut stream never looks finished.
     pub fn reset(&self) {
         match self {
             Self::Tunnel(io) => io.reset(),
@@ -451,7 +450,7 @@ impl Stream {
             Self::ClientTls(io) => !io.get_ref().1.wants_read(),
             Self::Tunnel(io) => io.is_readable(),
         };
-        // Nothing is read: this only looks at what the runtime knows, and leaves it as it is.
+        // Nothing is read: this only checks the runtime's readiness, and leaves it as it is.
         let known = |io: &TcpIo| io.tcp().try_io(Interest::READABLE, || Ok(())).is_ok();
         told || self.io().is_ok_and(known)
     }

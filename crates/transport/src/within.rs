@@ -1,5 +1,5 @@
-//! TLS inside a connection that others share, such as a tunnel that a gateway leads on without reading it. To whoever holds the stream
-//! it is carried as the tunnel alone would be; who is at its end is asked before it becomes one.
+//! TLS inside a shared connection, such as a tunnel that a gateway forwards without reading. The holder of the stream
+//! uses it like the tunnel alone. The peer's identity is checked before it becomes a stream.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::stream::{Carried, News, Stream};
 #[derive(Debug)]
 pub struct Within(TlsStream<Box<dyn Carried>>);
 
-/// Begins a handshake with a server at the end of what is carried.
+/// Begins a handshake with a server at the end of the carried stream.
 ///
 /// # Errors
 /// When it fails or takes longer than `limit`.

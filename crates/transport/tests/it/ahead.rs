@@ -1,4 +1,4 @@
-//! Reading more than was asked for: whoever waits for bytes that are here already is told of them, whatever the socket says.
+//! Reading ahead: a reader that waits for bytes that are here already is woken, whatever the socket says.
 
 use std::time::Duration;
 
