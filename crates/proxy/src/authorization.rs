@@ -16,7 +16,7 @@ use voile_policy::authorization::{
 use crate::http::Head;
 use crate::registry::Inputs;
 
-/// See the module. Equal only to its own copies: whoever makes one anew has a reason.
+/// See the module. Equal only to its own copies: a new compilation always counts as a change.
 #[derive(Clone)]
 pub(crate) struct Authorization(Arc<Compiled>);
 
@@ -125,8 +125,8 @@ impl Authorization {
         }
     }
 
-    /// The address of the first client. Nobody's word is believed but that of the proxies that the mesh trusts: each adds
-    /// whom it was called by at the end of `x-forwarded-for`.
+    /// Address of the first client. Only proxies that the mesh trusts are believed: each appends its peer's address to
+    /// `x-forwarded-for`.
     pub(crate) fn remote_ip(&self, head: &Head<'_>, peer: IpAddr) -> IpAddr {
         match self.0.trusted_proxies {
             0 => peer,

@@ -22,14 +22,14 @@ use voile_xds::wire::HealthCheck;
 /// Ejected endpoints of a destination: by outlier detection, and by health checks.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// None where nobody is put out for bad answers.
+    /// None without outlier detection.
     pub(crate) policy: Option<OutlierPolicy>,
     /// Watched endpoints, in the order of the plan.
     pub(crate) endpoints: Vec<SocketAddr>,
     outliers: Option<Outliers>,
     /// Health checks; none without a HealthCheck.
     pub(crate) checks: Option<Checks>,
-    /// Changes whenever somebody is put out.
+    /// Changes whenever an endpoint is ejected.
     changes: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct CheckRecord {
 /// Results of the health checks of a service port.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Changes whenever somebody takes traffic again, or no more.
+    /// Changes whenever an endpoint becomes healthy or unhealthy.
     changes: AtomicU64,
     pub(crate) good: AtomicU64,
     pub(crate) bad: AtomicU64,
@@ -79,7 +79,7 @@ impl CheckRecord {
     }
 
     fn said(&self) -> MutexGuard<'_, Option<Box<str>>> {
-        // Nobody panics while holding it, and a text is never half of one.
+        // No code panics while it holds the lock, and a text is never written by half.
         self.why.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,7 +110,7 @@ impl Checks {
         self.records[place].checked.claim(&self.policy, now, lot)
     }
 
-    /// Takes an answer; says how it stands now, where that is news to who sends traffic.
+    /// Stores a result; returns the endpoint's health if it changed for load balancing.
     pub(crate) fn heard(&self, place: usize, answer: &Result<(), Box<str>>) -> Option<Standing> {
         let record = &self.records[place];
         *record.said() = answer.as_ref().err().cloned();
@@ -175,7 +175,7 @@ impl Watch {
         outliers.map(|outliers| outliers.out(now))
     }
 
-    /// Takes note of how a request ended; says who was put out.
+    /// Counts the end of a request; returns the ejected endpoints.
     pub(crate) fn report(&self, place: u32, outcome: Outcome, now: Duration) -> Vec<Ejection> {
         let Some(outliers) = &self.outliers else {
             return Vec::new();
@@ -187,7 +187,7 @@ impl Watch {
         out
     }
 
-    /// Another number whenever somebody was put out, or was found to be otherwise than before.
+    /// Number that changes whenever an endpoint is ejected or its health changes.
     pub(crate) fn changes(&self) -> u64 {
         let found = self.checks.as_ref();
         let found = found.map_or(0, |checks| checks.tally.changes.load(Relaxed));
@@ -200,7 +200,7 @@ impl Watch {
 pub(crate) struct Gate {
     pub(crate) limits: Limits,
     breaker: Arc<Breaker>,
-    /// Told when a connection may have become free while somebody waits.
+    /// Notified when a connection may have become free while a request waits.
     freed: Notify,
 }
 
@@ -247,7 +247,7 @@ impl Gate {
         // A waiting task announces itself before it looks again; this fence comes before waiting tasks are
         // counted.
         fence(SeqCst);
-        // Nobody waits, as a rule, and then nothing is written.
+        // Most of the time no request waits, and then nothing is written.
         if self.breaker.used(Resource::Pending) > 0 {
             self.freed.notify_waiters();
         }

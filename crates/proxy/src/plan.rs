@@ -194,9 +194,9 @@ impl Http3Plan {
 pub(crate) struct TlsPlan {
     /// Source of its certificate, for people.
     pub(crate) credential: Arc<str>,
-    /// None where there is nothing to show: nobody is let in.
+    /// None without a certificate: no client is accepted.
     pub(crate) config: Option<Arc<ServerConfig>>,
-    /// The mesh's own, by the proxy's own certificate, whatever `config` is.
+    /// True for the mesh's own TLS, with the proxy's own certificate, whatever `config` is.
     pub(crate) mesh: bool,
 }
 
@@ -222,7 +222,7 @@ pub(crate) struct ServerPlan {
     pub(crate) way: OutboundPlan,
     /// Virtual hosts whose clients in plaintext are sent to `https`.
     pub(crate) redirects: HashSet<Arc<str>>,
-    /// Of a waypoint: what it is called by, and by whose leave.
+    /// Set for a waypoint: targets and policies of the destination.
     pub(crate) door: Option<DoorPlan>,
 }
 
@@ -241,7 +241,8 @@ pub(crate) struct DoorPlan {
     pub(crate) telemetry: Option<usize>,
 }
 
-/// A captured destination that workers ask for: an address, or at an address of nobody's, a host that the client named.
+/// Captured destination that workers ask for: an address, or for an address without a service, the host that the client
+/// named.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Target {
     pub(crate) to: SocketAddr,
@@ -340,7 +341,7 @@ pub(crate) struct ServicePlan {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct TrafficPlan {
     pub(crate) balance: BalancePlan,
-    /// By what requests keep together.
+    /// Source of the consistent-hash key.
     pub(crate) key: Option<KeySource>,
     /// Ejected endpoints, as all workers see them; none without health checks or outlier detection.
     pub(crate) watch: Option<Same<Watch>>,
@@ -354,7 +355,7 @@ pub(crate) struct TrafficPlan {
     pub(crate) upstream: UpstreamTerms,
     /// TLS to every endpoint.
     pub(crate) origination: Option<Same<Origination>>,
-    /// By which header connections say first for whom they are.
+    /// Version of the PROXY protocol header that names the client.
     pub(crate) introduces: Option<proxy_protocol::Version>,
 }
 
@@ -451,9 +452,9 @@ pub(crate) enum Origination {
     Tunnel,
     /// The same with a waypoint, which is told by address or name and port what is called.
     Through(Arc<str>),
-    /// The mesh's own with whoever is expected, inside a tunnel through a gateway of another network.
+    /// The mesh's own TLS with an expected identity, inside a tunnel through a gateway of another network.
     Far(FarPlan),
-    /// None that we make: what comes is the mesh's own already, and goes on unread.
+    /// No TLS of ours: the client's bytes are the mesh's own TLS already, and are passed on unread.
     Unread,
     /// The world's.
     World(WorldTls),
@@ -480,9 +481,9 @@ impl Origination {
 
 /// TLS with a server outside the mesh.
 pub(crate) struct WorldTls {
-    /// Asked for, and what the certificate must have unless other names are said.
+    /// Server name, which the certificate must also have unless other names are set.
     pub(crate) name: ServerName<'static>,
-    /// By what travels inside.
+    /// Configuration by the protocol inside.
     pub(crate) http: Arc<ClientConfig>,
     pub(crate) http2: Arc<ClientConfig>,
     pub(crate) tcp: Arc<ClientConfig>,

@@ -31,7 +31,7 @@ pub(crate) struct RateLimits {
     pub(crate) normalization: PathNormalization,
     /// Proxies in front whose word in `x-forwarded-for` is believed.
     pub(crate) trusted_proxies: u32,
-    /// Nobody outside knows it.
+    /// Secret seed of the keys.
     seed: u64,
 }
 
@@ -85,7 +85,7 @@ impl Rule {
     }
 }
 
-/// One limit, and what is counted by it.
+/// One limit, and its counts.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// Name of the limit in response fields.
@@ -213,8 +213,8 @@ impl RateLimits {
         })
     }
 
-    /// Takes a token of each limit of a rule, in order, to the first that has none: what was taken before stays taken.
-    /// Each with what clients are told of it, unless nobody is.
+    /// Takes a token of each limit of a rule, in order, up to the first that has none; tokens taken before stay taken.
+    /// Calls `told` with the fields for clients, if there are any.
     pub(crate) fn take(
         &self,
         rule: &Rule,

@@ -101,7 +101,7 @@ pub(crate) struct Registry {
     absent: BTreeSet<(&'static str, Arc<str>)>,
     /// Subscriptions beside Addresses, and their answers.
     along: BTreeMap<Arc<str>, along::Along>,
-    /// Names asked for, and by whom: bits of [`names::Asker`].
+    /// Names asked for, with their users: bits of [`names::Asker`].
     askers: BTreeMap<Arc<str>, u8>,
     /// TLS that is made towards destinations.
     originations: origination::Originations,
@@ -111,7 +111,7 @@ pub(crate) struct Registry {
     pub(crate) health: traffic::SharedHealth,
     /// Rate limits of our own workload.
     rate_limits: Option<Arc<RateLimits>>,
-    /// The policies by which zones share calls, and who calls as we do, once that is asked.
+    /// Policies that balance by zone, and the callers like us, once counted.
     zoned: BTreeSet<Arc<str>>,
     callers: OnceCell<zones::Callers>,
 }
@@ -306,8 +306,8 @@ impl Registry {
         self.absent.remove(&(kind, name.clone()));
     }
 
-    /// Forgets a service nobody asks for by its name any more, unless another name led to it: whoever asked for that is told
-    /// nothing twice.
+    /// Forgets a service without a subscription by its name, unless another name led to it: that name's answer does not come
+    /// twice.
     pub(crate) fn forget_service(&mut self, name: &Arc<str>) {
         let mut led = self.answered.get(name).into_iter().flatten();
         if !led.any(|search| self.found.get(search) == Some(name)) {
@@ -317,7 +317,7 @@ impl Registry {
         self.absent.remove(&(type_url::ADDRESS, name.clone()));
     }
 
-    /// The workload at an address: `None` while nobody has answered, `Some(None)` when there is none.
+    /// Workload at an address: `None` without an answer so far, `Some(None)` if there is none.
     pub(crate) fn workload_at(&self, address: IpAddr) -> Option<Option<&Workload>> {
         if let Some(uid) = self.workloads_by_address.get(&address).next() {
             return Some(self.workloads.get(uid).map(|held| &held.value));
@@ -446,7 +446,7 @@ impl Registry {
             .collect()
     }
 
-    /// The policies that hold for our workload, or for what is behind it.
+    /// Authorization policies of our workload, or of the waypoint's destinations.
     pub(crate) fn authorization_wanted(&self) -> Vec<&PolicyReference> {
         let configuration = self.configuration.iter();
         let own = configuration.flat_map(|held| &held.value.authorization_policies);
@@ -628,7 +628,7 @@ impl Registry {
         let ranking = Ranking::new(self.whereabouts(), (said, asked), &words);
         let past = service.is_some_and(|service| self.is_past_waypoint(service));
         let (mut endpoints, mut localities) = (Vec::new(), Vec::new());
-        // Workloads of a service that is gone are nobody's.
+        // Workloads of a removed service have no service.
         let members = service.map(|_| self.members.get(&wanted.key));
         let workloads = members.into_iter().flatten();
         let held = workloads.filter_map(|uid| self.workloads.get(uid));
@@ -673,7 +673,7 @@ impl Registry {
         workload: &Workload,
         (sans, tls): (&[Identity], Option<&ClientTls>),
     ) -> Vec<EndpointPlan> {
-        // Through another network's gateway nobody is reached alone.
+        // A gateway of another network reaches no single workload.
         let called = !workload.is_behind_gateway();
         let ports = workload.services.get(&wanted.key).filter(|_| called);
         let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {
@@ -700,7 +700,7 @@ impl Registry {
             (Tunnel::Mtls, _) if never || plain => (None, true),
             (Tunnel::Mtls, _) if spared => (None, !mutual),
             (Tunnel::Mtls, Some(identity)) => (Some(expected(identity)), true),
-            // A node proxy takes tunnels whatever PeerAuthentication says.
+            // A node proxy takes tunnels in every mode of PeerAuthentication.
             (Tunnel::Hbone, _) if never || plain => (None, true),
             (Tunnel::Hbone, Some(identity)) => (Some(expected(identity)), true),
             // A workload without an identity cannot be verified, and gets no plaintext instead.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use voile_model::mesh::TokenRule;
 use voile_policy::tokens::{Given, Rules};
 
-/// See the module. Equal only to its own copies: whoever makes one anew has a reason.
+/// See the module. Equal only to its own copies: a new compilation always counts as a change.
 #[derive(Clone)]
 pub(crate) struct Tokens(Arc<Compiled>);
 
 enum Compiled {
     Rules(Box<Rules>),
-    /// Rules cannot be read, and were never good: nobody's request passes.
+    /// Rules cannot be read, and were never good: no request passes.
     Shut,
 }
 

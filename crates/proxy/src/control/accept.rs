@@ -89,7 +89,7 @@ impl Dispatcher {
     fn full(&self) -> Option<&'static str> {
         let most = self.ledger.max_connections();
         if self.ledger.ceiling.arrived() == Some(Level::Closed) || self.ledger.ceiling.is_closed() {
-            // No worker sees this connection, so nobody else would make room.
+            // No worker sees this connection, so only this signal makes room.
             self.short.notify_one();
             return Some("the memory limit is near");
         }
@@ -137,7 +137,7 @@ impl Dispatcher {
         });
     }
 
-    /// To the least loaded worker; what finds no room ends here.
+    /// Gives a connection to the least loaded worker; refuses it if there is no room.
     fn give(&self, accepted: ToWorker) {
         if let Some(reason) = self.full() {
             drop(accepted);
@@ -166,7 +166,7 @@ impl Dispatcher {
         let _ = workers[least].sender.send(accepted);
     }
 
-    /// The proxy has begun: what that took is let go once whoever waited for it has been told.
+    /// The proxy has started: the memory of the start is given back once waiting processes have been told.
     pub(super) fn begun(&self) {
         self.settling.begun();
     }
@@ -196,7 +196,8 @@ impl Dispatcher {
     }
 }
 
-/// Accepts until told to stop; then takes what already waits, so that closing the socket resets nobody.
+/// Accepts until told to stop; then accepts the connections that already wait, so that closing the socket
+/// resets none.
 pub(super) async fn accept(
     listener: Listener,
     id: ListenerId,

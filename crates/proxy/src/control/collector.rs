@@ -1,6 +1,6 @@
-//! The way to a service that takes telemetry: reached as the application's own calls are, mutual TLS where the endpoint
-//! has a sidecar, and whoever answers is verified before a byte goes out. With mutual TLS the bytes travel as opaque
-//! ones, whatever is spoken inside.
+//! Connections to a telemetry collector. They are made as the application's own calls are, with mutual TLS if the
+//! endpoint has a sidecar. The proxy verifies the endpoint before it sends a byte. With mutual TLS the bytes travel as
+//! opaque ones, whatever protocol is inside.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

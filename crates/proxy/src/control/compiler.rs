@@ -1,5 +1,5 @@
-//! Compiles many policies on a thread of their own, which ends when it is done: the control thread accepts connections
-//! meanwhile, and workers carry them by what held before.
+//! Compiles many policies on a thread of their own, which ends afterwards. The control thread accepts connections
+//! meanwhile, and workers serve them by the earlier policies.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ impl Compiler {
         }
         let done = self.done.clone();
         let compile = move || {
-            // When nobody listens the process is ending.
+            // Without a receiver the process is ending.
             let _ = done.send(work.done());
         };
         self.busy = thread::Builder::new()
@@ -68,7 +68,8 @@ impl Compiler {
     }
 }
 
-/// Publishes what was compiled, and lets go of what that took: several times the room of what came of it.
+/// Publishes the compiled policies and gives back the memory of compiling, which is several times the size of
+/// the result.
 pub(super) fn ended(control: &Rc<RefCell<Control>>, done: Compiled) {
     control.borrow_mut().policies_compiled(done);
     give_back_soon(control);

@@ -35,18 +35,18 @@ const LINE: &str = "http3-of-";
 struct Told {
     /// Listener of new connections, and their terms; none if no listener wants any.
     wanted: Option<(ListenerId, ServerConfig)>,
-    /// Nobody new is let in.
+    /// No new connections are accepted.
     paused: bool,
 }
 
-/// One socket and its endpoint, which live until nobody wants them and the last connection has ended.
+/// One socket and its endpoint. Both live until no listener wants them and the last connection has ended.
 struct Port {
     told: watch::Sender<Told>,
     stamp: Stamp,
     /// The endpoint's.
     socket: Weak<Socket>,
     serving: Serving,
-    /// Our end of the line from whoever was lent the socket.
+    /// Our end of the line from the process that has the socket.
     line: Option<OwnedFd>,
 }
 
@@ -116,7 +116,7 @@ impl Datagrams {
         Ok(serving)
     }
 
-    /// Nobody new is let in, while those who are finish.
+    /// Stops accepting new connections; existing ones finish.
     pub(super) fn pause(&self) {
         for port in self.ports.values() {
             port.told.send_modify(|told| told.paused = true);
@@ -178,7 +178,7 @@ fn names(plan: &GatewayPlan) -> Names {
     names
 }
 
-/// Binds a port that nobody handed over.
+/// Binds a port that was not handed over.
 pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = socket2::Socket::new(
         socket2::Domain::for_address(address),
@@ -192,7 +192,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Serves a port until nobody wants that any more and its connections have ended.
+/// Serves a port until no listener wants it and its connections have ended.
 async fn serve(endpoint: Endpoint, mut told: watch::Receiver<Told>, dispatcher: Rc<Dispatcher>) {
     let handshakes = Arc::new(AtomicUsize::new(0));
     loop {
@@ -216,7 +216,7 @@ async fn serve(endpoint: Endpoint, mut told: watch::Receiver<Told>, dispatcher: 
     }
 }
 
-/// Shows new connections these terms; gives whose they are, unless nobody new is let in, and whether the port is wanted.
+/// Sets the terms of new connections. Returns their listener, unless none are accepted, and true if the port is wanted.
 fn obey(endpoint: &Endpoint, told: &Told) -> (Option<ListenerId>, bool) {
     let terms = told.wanted.as_ref().map(|(_, terms)| terms.clone());
     endpoint.set_server_config(terms);

@@ -1,5 +1,6 @@
-//! Captured destinations that workers asked for: each is asked of the control plane by its address, answered to all
-//! workers, followed while anybody calls it, and let go when nobody has for a while.
+//! Captured destinations of workers. The control thread asks the control plane about each address, tells all
+//! workers the answer, and follows changes while connections use the destination. An unused destination is let go
+//! after a while.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,7 +150,8 @@ impl Control {
         }
     }
 
-    /// Asks who is called, unless that is asked already, and along with it for what it takes to call whoever that is.
+    /// Subscribes to the owner of the address, unless that is done already, and to the resources that calls to it
+    /// need.
     fn ask_control(&self, to: &Target, name: Arc<str>, is_new: bool) -> Result<(), SubscribeError> {
         if is_new {
             self.client
@@ -163,7 +165,7 @@ impl Control {
         Ok(())
     }
 
-    /// Asks no more by address, or by host, for what is known by its own name.
+    /// Ends subscriptions by address or host whose answers are known by their own names.
     pub(super) fn end_along(&self) {
         let targets = self.destinations.targets();
         let targets = targets.map(|target| (target, resource_name(target)));
@@ -173,7 +175,7 @@ impl Control {
         }
     }
 
-    /// The control plane says nothing: what is known must do.
+    /// The control plane does not answer: decides by the known configuration.
     pub(super) fn decide_destination(&mut self, to: Target) {
         match self.destinations.held.get(&to) {
             None => return self.ask_destination(to),
@@ -287,7 +289,8 @@ impl Control {
         self.dispatcher.ask(ToWorker::Used)
     }
 
-    /// Lets go of what no worker uses, and says how much that was. A worker that begins to use one just now asks again.
+    /// Lets go of destinations that no worker uses; returns their number. A worker that begins to use one just now asks
+    /// again.
     fn release_unused(&mut self, used: &BTreeSet<Target>, strangers: &BTreeSet<IpAddr>) -> usize {
         let (now, idle) = (Instant::now(), self.service_idle.get());
         self.destinations.looking = false;

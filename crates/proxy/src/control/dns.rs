@@ -1,5 +1,5 @@
-//! The DNS proxy: answers what the mesh knows, passes everything else on to the resolver as it came. Names are asked of the
-//! control plane when somebody first asks for them, and let go when nobody has for a while.
+//! The DNS proxy. It answers names of the mesh and passes every other question on to the resolver unchanged. The first
+//! question for a name asks the control plane; an unused name is let go after a while.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -32,8 +32,8 @@ const MAX_FORWARDED: usize = 256;
 const MAX_WAITING: usize = 1024;
 /// Longest wait for a turn: together with the resolver's time (4 s) less than a client's patience (5 s).
 const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
-/// A name that nobody asked for is let go after so many times what a service may go unused: clients remember some answers
-/// longer than we ask them to. Never before our answers expire.
+/// Factor of a service's idle time after which an unused name is let go: clients remember some answers longer than we ask
+/// them to. Never before our answers expire.
 const PATIENT: u32 = 2;
 /// Paths of `resolv.conf` and `hosts`.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -181,7 +181,7 @@ impl Dns {
         Ok(())
     }
 
-    /// Leaves new questions to whoever else holds the sockets.
+    /// Leaves new questions to the other process that holds the sockets.
     pub(super) fn stop(&self) {
         self.services
             .borrow()
@@ -252,7 +252,7 @@ impl Known {
         }
     }
 
-    /// Lets go of names nobody used; says when the next one may be due, `None` when there are no names left.
+    /// Lets go of unused names. Returns the time when the next one may be due; `None` without names.
     fn let_go_of_unused(&self, now: Instant) -> Option<Instant> {
         let unused_for = unused_for(self.idle.get());
         let (unused, next) = self.asked.borrow_mut().unused(now, unused_for);

@@ -1,5 +1,5 @@
-//! When the pages open and to whom the sockets are offered: at once for a first process, after its predecessor stopped
-//! for one that takes over.
+//! Opening of the pages, and offer of the sockets to a successor. A first process does both at once; a successor after
+//! its predecessor has stopped.
 
 use std::cell::RefCell;
 use std::io;
@@ -133,7 +133,7 @@ impl Doors {
         ))
     }
 
-    /// Nobody is taken on any more.
+    /// Stops offering the sockets.
     pub(super) fn close(&self) {
         if let Some(offering) = &self.offering {
             offering.abort();

@@ -1,4 +1,4 @@
-//! `/config_dump` and `/certs`: what this proxy holds, in JSON, for people with a question.
+//! `/config_dump` and `/certs`: the state of this proxy in JSON, for people with a question.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ fn gateway(registry: &Registry) -> Vec<Value> {
     registry.gateway.shown().map(one).collect()
 }
 
-/// Files of our own machine that are named, what is wrong with them, and what follows at which server.
+/// Named local files, their errors, and the consequences at each server.
 fn files(registry: &Registry) -> Value {
     let read = registry.files_shown();
     let read: Vec<Value> = read
@@ -264,7 +264,7 @@ fn port_policy(port: u16, policy: &PortPolicy) -> Value {
     })
 }
 
-/// The certificate chain and what it says; never the key.
+/// Certificate chain with its decoded fields; never the key.
 pub(super) fn certificates(control: &Control) -> String {
     let Some(held) = control.store.current() else {
         return pretty(&json!({"certificate": null, "reason": "none was issued yet"}));

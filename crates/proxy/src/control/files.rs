@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 impl Control {
-    /// Reads what is named and was not read before, so that what is published next has it.
+    /// Reads named files that were not read before, so that the next publication has them.
     pub(super) fn read_new_files(&mut self, now: Instant) {
         let mut shared = self.shared();
         let wanted = shared.registry.files_wanted();
@@ -54,11 +54,11 @@ impl Control {
     }
 }
 
-/// A regular file's content, or why there is none; the reason says nothing of what is in it.
+/// Content of a regular file, or an error that reveals nothing of the content.
 fn read(path: &str) -> Read {
     let because = |error: std::io::Error| Arc::<str>::from(error.to_string());
     let mut options = OpenOptions::new();
-    // A pipe that nobody writes to would keep us waiting for ever.
+    // A pipe without a writer would block the read for ever.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     options.read(true).custom_flags(flags.bits().cast_signed());
     let file = options.open(path).map_err(because)?;

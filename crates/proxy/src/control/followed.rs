@@ -49,7 +49,7 @@ impl<K: Ord + Clone> Followed<K> {
         )
     }
 
-    /// Takes in what is used, and gives what is let go: what was not used for the idle time.
+    /// Notes the used subscriptions; returns those that were unused for the idle time.
     pub(super) fn settle(&mut self, used: &BTreeSet<K>, now: Instant, idle: Duration) -> Vec<K> {
         let mut gone: Vec<K> = Vec::new();
         self.since.retain(|key, since| {
@@ -67,7 +67,7 @@ impl<K: Ord + Clone> Followed<K> {
         gone
     }
 
-    /// Lets go of so many to make room: of those that were not used for longest, and first of what is not `used`.
+    /// Removes `count` subscriptions to make room: unused ones first, then by longest disuse.
     pub(super) fn make_room(&mut self, count: usize, used: &BTreeSet<K>) -> Vec<K> {
         let mut by_age: Vec<(bool, Instant, K)> = self
             .since

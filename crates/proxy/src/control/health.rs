@@ -8,7 +8,7 @@ use voile_model::mesh::{Probe, Question};
 use voile_xds::client::{Health, XdsClient};
 use voile_xds::wire::HealthProbe;
 
-/// Answers in a row, and what they came to.
+/// Equal results in a row.
 #[derive(Debug)]
 struct Counted {
     successes: u32,
@@ -51,7 +51,7 @@ pub(super) struct Reach {
     pub(super) runs_programs: bool,
 }
 
-/// Asks as the last word on it says, until nobody says any more.
+/// Probes as the latest setting says, until its sender is gone.
 pub(super) async fn follow(
     mut wanted: watch::Receiver<Option<HealthProbe>>,
     client: XdsClient,

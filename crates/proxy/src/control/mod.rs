@@ -69,7 +69,7 @@ use state::{Control, Shared};
 pub struct Options {
     /// `namespace/name` of the workload it stands for.
     pub workload: String,
-    /// The group by which it joins the mesh; without it the mesh says who it is.
+    /// Group by which the workload joins the mesh; without it the mesh knows the workload.
     pub membership: Option<Membership>,
     /// True if programs may be run that the group's probe names.
     pub exec_probes: bool,
@@ -131,7 +131,7 @@ pub enum Outside {
     System,
     /// This one.
     Server(SocketAddr),
-    /// Nobody: names outside the mesh do not exist.
+    /// No resolver: names outside the mesh do not exist.
     Nowhere,
 }
 
@@ -189,7 +189,7 @@ impl From<HandoverError> for RunError {
 /// do.
 const SERVICE_IDLE: Duration = Duration::from_mins(5);
 
-/// Most workers anybody may ask for.
+/// Largest number of workers.
 const MAX_WORKERS: usize = 256;
 
 /// Runs a proxy until SIGTERM, SIGINT or `/quitquitquit`.
@@ -261,12 +261,13 @@ pub fn run(options: Options) -> Result<(), RunError> {
             tracing::error!("a worker ended by a panic");
         }
     }
-    // The workers are gone, and what they told last is on its way.
+    // The workers are gone, and their last records are on their way.
     local.block_on(&runtime, remains.finish());
     Ok(())
 }
 
-/// The proxy's own listening sockets, bound first: whoever starts two proxies on one address learns at once.
+/// The proxy's own listening sockets, bound first: a user who starts two proxies on one address sees the
+/// error at once.
 struct Pages {
     admin: std::net::TcpListener,
     metrics: std::net::TcpListener,
@@ -550,7 +551,7 @@ fn health_of(options: &Options, client: &XdsClient) -> AskForHealth {
 /// Waits for a first certificate, where one is needed.
 async fn once_there_is<T>(mut renewed: watch::Receiver<T>, needed: bool) {
     if needed {
-        // Nobody who renews them: the process is ending.
+        // Without a sender the process is ending.
         let _ = renewed.changed().await;
     }
 }
@@ -619,7 +620,7 @@ fn start_client(
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .apply(update);
-        // When nobody listens the process is ending.
+        // Without a receiver the process is ending.
         let _ = news.send(());
         heard.notify_waiters();
         rejections

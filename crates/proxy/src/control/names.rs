@@ -1,5 +1,5 @@
-//! Endpoints known by a DNS name: resolved when a worker uses them and what was known has expired. Nothing is asked for
-//! while nobody calls; the last good answer serves while a new one is sought, and goes on serving when none is found.
+//! Endpoints known by a DNS name. A name is resolved when a worker uses it and the earlier answer has expired; unused
+//! names are never resolved. The last good answer serves during the resolution, and after it fails.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,10 +17,10 @@ use crate::worker::Resolved;
 /// Names asked for at once; more wait their turn.
 const MAX_LOOKUPS: usize = 32;
 
-/// An answer to a lookup, and for whom it is.
+/// Answer to a lookup, with its purpose.
 pub(super) type Answer = (Asked, Arc<str>, Result<Found, LookupError>);
 
-/// For whom a name is asked for.
+/// Purpose of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     /// Endpoints are known by it.
@@ -83,7 +83,7 @@ impl Lookups {
         tokio::task::spawn_local(async move {
             let _turn = turns.acquire().await;
             let answer = resolver.lookup(&host).await;
-            // When nobody listens the process is ending.
+            // Without a receiver the process is ending.
             let _ = answers.send((asked, host, answer));
         });
     }

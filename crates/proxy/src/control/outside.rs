@@ -61,7 +61,7 @@ impl Outside {
         (known.until > now).then(|| known.found.clone())
     }
 
-    /// An answer came; what it comes to. A failure leaves what was found before.
+    /// Stores an answer and returns the resolution. A failure keeps the earlier answer.
     fn settle(
         &mut self,
         host: &Arc<str>,

@@ -16,7 +16,7 @@ use voile_telemetry::admin::{Answer, Question as Asked};
 
 /// Questions under way at once; a kubelet asks each container's three probes in turn, and each may wait for its timeout.
 const MAX_AT_ONCE: usize = 16;
-/// No question takes longer, whatever `timeoutSeconds` says: each holds a thread.
+/// Upper bound of a probe's time, above any `timeoutSeconds`: each probe holds a thread.
 const LONGEST: Duration = Duration::from_secs(300);
 /// Kubernetes' `timeoutSeconds` where it is not said.
 const TIMEOUT: Duration = Duration::from_secs(1);

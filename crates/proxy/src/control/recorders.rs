@@ -286,7 +286,7 @@ impl Recorders {
         self.files.values().for_each(FileLog::reopen);
     }
 
-    /// Lets everything go; what is left to wait for once the workers did the same.
+    /// Drops all writers; returns those that remain to be waited for after the workers have ended.
     pub(super) fn end(&mut self) -> Remains {
         self.files.clear();
         self.logs.clear();

@@ -18,7 +18,7 @@ use crate::worker::ToWorker;
 /// Interval in which a draining proxy checks if all connections have ended.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
-/// Somebody asked over the admin port to end.
+/// Request over the admin port to end the process.
 #[derive(Default)]
 pub(super) struct Ending {
     notify: Notify,

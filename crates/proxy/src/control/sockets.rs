@@ -1,5 +1,5 @@
-//! Listening sockets by what the configuration wants. They are bound as soon as the configuration arrives, so that a
-//! taken port is answered with a NACK; accepting begins when the plan is closed.
+//! Listening sockets that the configuration wants. They are bound as soon as the configuration arrives, so that the
+//! proxy answers a taken port with a NACK. Accepting begins when the plan is closed.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -104,7 +104,7 @@ impl Entry {
 /// State of a listener's socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// Bound, nobody accepts yet.
+    /// Bound, not accepting yet.
     Bound(OwnedFd),
     /// A task accepts.
     Accepting,

@@ -46,7 +46,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Takes a response in; says what is refused. A port that is taken refuses the configuration by name, yet the other
+    /// Applies a response and returns the rejections. A taken port rejects the configuration by name, yet the other
     /// listeners serve.
     pub(super) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
         let mut rejections = self.registry.apply(update);
@@ -114,7 +114,7 @@ pub(super) struct Control {
     policies: BTreeSet<Arc<str>>,
     /// Services whose routes are asked for.
     routed: BTreeSet<Arc<str>>,
-    /// When routes that wait for what they name have waited long enough.
+    /// Time when held-back routes come into force.
     held_back: Option<Instant>,
     /// When files of our own machine are looked at again.
     pub(super) files_next: Option<Instant>,
@@ -190,7 +190,8 @@ impl Control {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
+    /// After a response: subscribes to the resources that the configuration now names, and publishes if the state is
+    /// closed and new.
     pub(super) fn publish(&mut self) {
         let heard = Instant::now();
         let has_read_much = self.shared().registry.take_read_much();
@@ -256,7 +257,7 @@ impl Control {
         self.publish();
     }
 
-    /// Asks for the routes of what is called now, and forgets those of what is called no longer.
+    /// Subscribes to the routes of the services called now, and forgets the routes of others.
     fn subscribe_routes(&mut self) {
         let routed: BTreeSet<Arc<str>> = {
             let shared = self.shared();
@@ -293,7 +294,8 @@ impl Control {
             let registry = &shared.registry;
             let configuration = registry.configuration.as_ref();
             let mut wanted = registry.services_wanted();
-            // Of what is captured the address was asked for; where its routes lead is nobody's address.
+            // Captured services were asked for by address; the destinations of their routes need
+            // subscriptions by name.
             wanted.extend(registry.led_to(&self.routed));
             wanted.extend(registry.workloads_wanted());
             (
@@ -309,14 +311,14 @@ impl Control {
                 .chain(wanted.iter().cloned())
                 .collect()
         };
-        // Nobody calls them for our sake, and nothing waits for them.
+        // Callers of other zones are never called, and no plan waits for them.
         wanted.extend(self.shared().registry.callers_wanted());
         let new: Vec<_> = wanted.difference(&self.subscribed).cloned().collect();
         let gone: Vec<_> = self.subscribed.difference(&wanted).cloned().collect();
         let new_policies: Vec<_> = policies.difference(&self.policies).cloned().collect();
         let gone_policies: Vec<_> = self.policies.difference(&policies).cloned().collect();
         {
-            // That there was nothing, when somebody asked for it before, may be so no longer.
+            // An earlier answer that there is none may no longer hold.
             let registry = &mut self.shared().registry;
             for name in &new {
                 registry.forget_absent(type_url::ADDRESS, name);
@@ -435,7 +437,8 @@ impl Control {
             shared.sockets.retain(|key| keys.contains(key));
             let id = |direction, bind: SocketAddr| {
                 let entry = shared.sockets.entries.get(&(direction, bind));
-                // Every listener of a configuration has an entry; a number nobody uses is as good as none.
+                // Every listener of a configuration has an entry; the number is only a fallback that no
+                // listener uses.
                 entry.map_or(ListenerId(u32::MAX), |entry| entry.id)
             };
             let inbound: Vec<_> = plan
@@ -475,8 +478,8 @@ impl Control {
         self.published = Some(plan);
     }
 
-    /// Begins to accept where a socket is bound and the workers know what to do with it. Not while the process before us serves: it
-    /// reads from the same sockets, and whoever we took would be lost if we had no certificate yet, died, or were sent away.
+    /// Begins to accept on bound sockets that the workers have a plan for. Not while the previous process serves, which reads
+    /// from the same sockets: connections would be lost if this process had no certificate yet, died, or was sent away.
     fn accept(&mut self) {
         let Some(plan) = self.published.clone() else {
             return;
@@ -676,14 +679,15 @@ impl Control {
         self.datagrams.give_way();
     }
 
-    /// Takes on nobody any more.
+    /// Stops accepting connections and begins the drain.
     pub(super) fn begin_drain(&mut self) {
         self.stop_accepting();
         self.datagrams.pause();
         self.release();
     }
 
-    /// The process before us accepts no more: its sockets are ours. Of HTTP/3's that nobody wants it may go on reading.
+    /// The previous process accepts no more: its sockets are ours. It may go on reading HTTP/3's sockets that no
+    /// listener here wants.
     pub(super) fn relieved(&mut self) {
         {
             let mut shared = self.shared();

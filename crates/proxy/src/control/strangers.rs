@@ -1,5 +1,5 @@
-//! Addresses that called us and are nobody whose certificate was seen: who they are is asked of the control plane, for labels
-//! only, followed while they call, and let go when they have not for a while.
+//! Callers without a verified certificate, by address. The control thread asks the control plane about each, for labels only,
+//! follows it while it calls, and lets it go when it has not called for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A worker's byte buffers: lent while bytes are at hand, given back before anybody waits idly.
+//! A worker's byte buffers: lent to a connection while it has bytes, and given back before it waits idly.
 
 use std::cell::RefCell;
 use std::io;

@@ -90,7 +90,7 @@ impl Clock {
         }
     }
 
-    /// Wakes whoever is due and arms for the next.
+    /// Wakes the tasks that are due and arms the timer for the next.
     fn ring(&self, now: Instant) {
         self.armed.set(None);
         loop {

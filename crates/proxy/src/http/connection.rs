@@ -50,7 +50,7 @@ pub(crate) enum After {
     Close {
         linger: bool,
     },
-    /// Close at once: what was promised is incomplete, and its framing shows it.
+    /// Close at once: the response is incomplete, and its framing shows it.
     Cut,
     /// End rudely: the client must notice that something is missing.
     Abort,
@@ -262,7 +262,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         }
     }
 
-    /// Takes what a request needs, and what of it came already.
+    /// Takes the buffers that a request needs, with the bytes that came already.
     fn take_work(&mut self) {
         let mut work = Work::take(&self.worker.buffers);
         if !self.parked.is_empty() {
@@ -331,8 +331,8 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         self.close(true).await;
     }
 
-    /// Ends an idle connection. A sidecar is told first, so that it knows of a request that crosses this word that nobody
-    /// read it (RFC 9110 section 15.5.9 has the same use for 408).
+    /// Ends an idle connection. A sidecar is told first, so that it knows that a request which crosses this message was
+    /// not read (RFC 9110 section 15.5.9 has the same use for 408).
     async fn retire(&mut self) {
         if !self.role.serves_sidecar() {
             let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;

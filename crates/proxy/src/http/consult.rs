@@ -1,5 +1,5 @@
-//! A request that waits for somebody else's word: its body is held as far as the question shows it, and a client that
-//! leaves takes its question with it.
+//! A request that waits for an external service's answer. The proxy holds as much of its body as the question needs,
+//! and drops the question of a client that leaves.
 //!
 //! ```text
 //! head ─► role.route ─► pending ─► hold (body, 413 │ 408 │ gone) ─► role.ask ─► role.answered ─► as if decided at once
@@ -27,7 +27,7 @@ use super::upload::{Upload, UploadError};
 /// a proxy hold six times what they carry.
 const MAX_HELD_FRAMING: usize = 64 * 1024;
 
-/// Why nobody was asked, or nobody waits for the answer.
+/// Reason for dropping a question, or its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupted {
     /// The client went away.
@@ -93,7 +93,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         (after, refusal.ticket)
     }
 
-    /// Nobody was asked, or nobody waits for the answer.
+    /// Ends a request whose question, or its answer, was dropped.
     async fn interrupted(
         &mut self,
         facts: Facts,

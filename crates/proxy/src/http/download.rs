@@ -113,7 +113,7 @@ pub(crate) struct Download {
     pub(crate) upstream_patience: Option<Duration>,
     /// Nothing is held back any more.
     accepted: bool,
-    /// The final head came, and nobody was told yet.
+    /// The final head came, and the role was not told yet.
     news: Option<Answer>,
     pub(crate) head_bytes: u64,
     pub(crate) body_bytes: u64,
@@ -147,7 +147,7 @@ impl Download {
         }
     }
 
-    /// Takes whatever comes from now on, the head that was held back included.
+    /// Accepts all further bytes, the held-back head included.
     pub(crate) fn accept(&mut self) {
         self.accepted = true;
     }
@@ -162,7 +162,7 @@ impl Download {
         self.phase == Phase::Tunnel
     }
 
-    /// Takes the buffer; what is filled came after the message.
+    /// Takes the buffer; its filled part came after the message.
     pub(crate) fn take_buffer(&mut self) -> Option<Buffer> {
         self.buffer.take()
     }

@@ -201,7 +201,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 upgrade: head.wants_upgrade(),
                 connect: head.is_connect(),
             },
-            // A refused CONNECT is the last: what its client sent early is no request (RFC 9110 section 9.3.6).
+            // A refused CONNECT is the last: early bytes of its client are no request (RFC 9110 section 9.3.6).
             keep_alive: head.keep_alive() && !head.is_connect(),
             idempotent: head.is_idempotent(),
             websocket: websocket::is_handshake(&head),
@@ -391,7 +391,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         }
     }
 
-    /// Refuses trailers of names that are not the client's to write; what it is told where they came already.
+    /// Refuses trailers that the client may not write; returns the reply if they came already.
     fn forbid_trailers(&self, route: &Route<R>, upload: &mut Upload) -> Option<Local<'static>> {
         let (observer, work) = (route.observer.as_ref()?, self.work.as_ref()?);
         let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
@@ -525,7 +525,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         .await
     }
 
-    /// No attempt reached anybody.
+    /// No attempt reached an endpoint.
     async fn unreachable(
         &mut self,
         facts: Facts,
@@ -571,7 +571,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         .await
     }
 
-    /// The time for an answer was over before anybody was reached.
+    /// The request timed out before any attempt reached an endpoint.
     async fn expired(&mut self, facts: Facts, upload: &mut Upload, tally: &mut Tally) -> After {
         tally.request_body = upload.body_bytes;
         let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
@@ -649,7 +649,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         After::Cut
     }
 
-    /// Turns how the flight ended into what the client gets and what is recorded.
+    /// Turns the end of a flight into the client's response and the record.
     async fn land(
         &mut self,
         landing: Landing,
@@ -719,7 +719,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 After::Cut
             };
         }
-        // Nobody waits once more for a client that sends too slowly.
+        // A client that sends too slowly is not waited for again.
         let rest = (landing != Landing::Idle).then_some(upload);
         self.answer(facts, local, rest, tally).await
     }

@@ -72,7 +72,7 @@ pub(crate) struct Flight<'a, U> {
     pub(crate) idle_since: Option<(Instant, u64)>,
     /// When the request's head was complete.
     pub(crate) started: Instant,
-    /// When the whole request was sent, if anybody asks.
+    /// Time when the whole request was sent, if a timeout needs it.
     pub(crate) waiting_since: Option<Instant>,
 }
 
@@ -140,7 +140,7 @@ impl<U: Io> Flight<'_, U> {
                     }
                 }
             }
-            // The upstream may have answered before it closed: what it said decides.
+            // The upstream may have answered before it closed: its answer decides.
             Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
             Poll::Ready(Err(UploadError::Client)) => return Some(Landing::ClientGone),
             Poll::Ready(Err(UploadError::Body(error))) => return Some(Landing::RequestBody(error)),
@@ -148,8 +148,8 @@ impl<U: Io> Flight<'_, U> {
         None
     }
 
-    /// Waiting for the client is bounded, and waiting for the server where somebody wishes it; the clock is read when a
-    /// wait begins, not per read.
+    /// Reports a timeout. Waiting for the client is bounded, and waiting for the server if a route sets a timeout; the
+    /// clock is read when a wait begins, not per read.
     fn overdue(
         &mut self,
         cx: &mut Context<'_>,

@@ -38,7 +38,7 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         None
     }
 
-    /// Requests that it carried, the one that just ended included: who counts is told of each once.
+    /// Number of requests that it carried, the one that just ended included. Each is reported once.
     fn carried(&mut self) -> u32 {
         1
     }

@@ -37,7 +37,7 @@ pub const STREAM_IDLE: Duration = Duration::from_secs(300);
 pub const BODY_GRACE: Duration = Duration::from_secs(300);
 
 /// Bytes a second, on average, of a request body that takes longer than [`BODY_GRACE`], until its answer begins: a tenth of
-/// what the slowest modem brought, and a hundred times less than what Apache asks for.
+/// the rate of the slowest modem, and a hundred times less than Apache's minimum.
 pub const MIN_BODY_RATE: u32 = 16;
 
 /// Longest time a tunnel may be silent in both directions. Envoy's default for TCP.

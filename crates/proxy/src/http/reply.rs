@@ -12,7 +12,7 @@ use crate::http2::grpc;
 pub(crate) struct Reply<'a> {
     pub(crate) status: u16,
     pub(crate) reason: &'a str,
-    /// Somebody else's words instead.
+    /// Response of another service instead.
     pub(crate) told: Option<&'a Told>,
     pub(crate) persist: bool,
     pub(crate) client: Version,
@@ -88,7 +88,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Writes the whole reply, with what is added to all of ours; gives the length of its head.
+    /// Writes the whole reply, with the fields that all local replies have; returns the length of its head.
     pub(crate) fn write(&self, out: &mut Vec<u8>, added: &[Amendment]) -> usize {
         out.clear();
         let (body, kind) = self.content();

@@ -1,6 +1,6 @@
-//! The seam between the HTTP engines and whoever decides: inbound, outbound, later waypoint and gateway.
+//! The interface between the HTTP engines and the proxy roles: inbound, outbound, gateway and waypoint.
 //!
-//! An engine moves bytes; a role says where a request goes, opens connections, and learns what became of each exchange.
+//! An engine moves bytes. A role routes requests, opens connections, and learns the end of each exchange.
 //!
 //! ```text
 //! head read → role.route ─┬─ Refusal → local reply ───────────────┐
@@ -62,7 +62,7 @@ pub trait HttpRole: Sized {
         std::future::ready(())
     }
 
-    /// Decides by what was answered. The head is the one that [`Self::route`] saw.
+    /// Decides by the external service's answer. The head is the one that [`Self::route`] saw.
     fn answered(
         &self,
         head: &Head<'_>,
@@ -224,7 +224,7 @@ pub struct Besides {
     pub path: Option<Box<str>>,
     /// Timeout of the answer, to its end and over all attempts, from when all of the request was received.
     pub timeout: Option<Duration>,
-    /// When that was, once somebody asked.
+    /// Time when all of the request was received, once asked for.
     received: Cell<Option<Instant>>,
 }
 
@@ -377,7 +377,7 @@ pub struct Refusal<R: HttpRole> {
     pub flag: ResponseFlag,
     /// Given back in [`Exchange::ticket`].
     pub ticket: Option<R::Ticket>,
-    /// It is none before somebody was asked; an engine that does not know how to ask refuses.
+    /// Set if an external service must be asked first; an engine that cannot ask refuses.
     pub pending: Option<Box<Pending<R::Question>>>,
     /// Response for the client, in place of the reason.
     pub told: Option<Box<Told>>,
@@ -405,7 +405,8 @@ impl<R: HttpRole> Refusal<R> {
 pub struct ConnectFailure {
     /// HTTP status for the client: 503, or 501 if the upstream is there and cannot do what the request needs.
     pub status: u16,
-    /// For logs and the local reply: what was tried and what went wrong; no addresses the client should not learn.
+    /// For logs and the local reply: the attempted action and its failure; no addresses that the client should not
+    /// learn.
     pub reason: Cow<'static, str>,
     /// For logs and metrics.
     pub flag: ResponseFlag,
@@ -499,7 +500,7 @@ impl ConnectFailure {
         }
     }
 
-    /// There was nobody to connect to.
+    /// The service has no endpoint.
     pub fn nobody(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status: 503,
@@ -519,7 +520,7 @@ pub enum ResponseFlag {
     None,
     /// `NR`: no route.
     NoRoute,
-    /// `NC`: a route leads to what is not there.
+    /// `NC`: the route's destination does not exist.
     NoCluster,
     /// `UH`: no healthy upstream.
     NoHealthyUpstream,
@@ -547,7 +548,7 @@ pub enum ResponseFlag {
     Unauthorized,
     /// `RL`: rate limited.
     RateLimited,
-    /// `RLSE`: who counts for all could not be asked.
+    /// `RLSE`: the rate limit service could not be asked.
     RateLimitService,
     /// `OM`: refused because memory is short.
     OverloadManager,

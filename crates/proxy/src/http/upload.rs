@@ -46,8 +46,8 @@ pub(crate) struct Upload {
     pub(crate) started: bool,
     pub(crate) finished: bool,
     pub(crate) broken: bool,
-    /// The client may leave the body out, since it asked first (`Expect`), or is no connection of its own. Then nobody waits
-    /// for the remainder after an answer.
+    /// The client may leave the body out: it asked first (`Expect`), or it is no connection of its own. Then the engine does
+    /// not wait for the remainder after an answer.
     may_be_left_out: bool,
 }
 

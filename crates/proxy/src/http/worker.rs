@@ -82,8 +82,8 @@ pub enum ConnectionEnd {
     Tunnel,
 }
 
-/// Serves one downstream connection until it ends. `early` is what was read from it already. No `async fn`: the future of one
-/// holds what it is given twice.
+/// Serves one downstream connection until it ends. `early` holds bytes that were read from it already. No `async fn`: its
+/// future would hold its arguments twice.
 pub fn serve_connection<'a, S: Io, R: HttpRole>(
     worker: &'a Rc<HttpWorker<R>>,
     role: &'a R,

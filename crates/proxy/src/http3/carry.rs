@@ -114,7 +114,7 @@ struct Carrier {
     seen: Seen,
     /// Stream of our settings.
     control: Option<SendStream>,
-    /// The first stream that nobody has looked at.
+    /// ID of the first stream that was not accepted yet.
     next: u64,
     /// Requests that were given up before they were any, or right afterwards.
     unseen: u64,
@@ -208,7 +208,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Says that requests that nobody has looked at never will be.
+    /// Tells the client that streams which were not accepted yet never will be.
     async fn leave(&mut self) {
         self.leaving = true;
         /// A client's requests are every fourth stream.
@@ -227,7 +227,7 @@ impl Carrier {
 async fn stopped(control: Option<&SendStream>) {
     match control {
         Some(control) => {
-            // One that is gone with its connection is nobody's.
+            // A control stream that ended with its connection is no error.
             if !matches!(control.stopped().await, Ok(Some(_))) {
                 std::future::pending::<()>().await;
             }

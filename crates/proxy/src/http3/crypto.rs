@@ -1,5 +1,5 @@
-//! TLS inside QUIC, by rustls: quinn brings no cryptography of its own. As over TCP the name that a client asks for chooses whose
-//! certificate is shown and what the client has to prove, so nothing is begun before its ClientHello is there.
+//! TLS inside QUIC, by rustls: quinn brings no cryptography of its own. As over TCP, the name that a client asks for selects the
+//! certificate and the verification of the client. Nothing begins before the ClientHello is there.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Offer {
     pub(crate) fn new(of: &Arc<ServerConfig>) -> Option<Self> {
         let mut shown = ServerConfig::clone(of);
         shown.alpn_protocols = vec![super::ALPN.to_vec()];
-        // A request that may be played again by whoever heard it is not taken.
+        // Early data is refused: an observer could replay such a request.
         shown.max_early_data_size = 0;
         let shown = Arc::new(shown);
         // Of a configuration without TLS 1.3 there is no connection.
@@ -80,7 +80,7 @@ pub(crate) struct Shown {
 /// See the module.
 pub(super) struct Choice {
     names: Arc<Names>,
-    /// Of first packets, whose keys everybody knows.
+    /// Suite of first packets, whose keys are public.
     initial: Suite,
 }
 
@@ -182,7 +182,7 @@ fn refused(alert: AlertDescription, reason: impl Into<String>) -> TransportError
 }
 
 impl Handshake {
-    /// Begins TLS as whoever was asked for wants it, once that is known.
+    /// Begins TLS with the terms of the named server, once the ClientHello is there.
     fn begin(&mut self, bytes: &[u8]) -> Result<Option<&mut Begun>, TransportError> {
         if self.begun.is_none() {
             self.heard.extend_from_slice(bytes);

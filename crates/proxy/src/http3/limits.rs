@@ -12,10 +12,10 @@ use crate::http2::limits::{
     CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADER_LIST, STREAM_WINDOW,
 };
 
-/// QUIC as RFC 9000 has it; drafts are answered with what is spoken.
+/// QUIC of RFC 9000; a client with a draft version gets the supported versions.
 const VERSION_1: u32 = 1;
 
-/// Unidirectional streams of a client at a time: one for settings, two of QPACK's, and a few that nobody knows.
+/// Unidirectional streams of a client at a time: one for settings, two of QPACK's, and a few of unknown types.
 const MAX_UNIDIRECTIONAL: u32 = 8;
 
 /// Time that a connection may be without a packet: then its client is gone, or has nothing to ask. Envoy's value. Clients that
@@ -32,14 +32,14 @@ const MAX_WAITING: usize = 256;
 const MAX_WAITING_BYTES: u64 = 16 * 1024;
 const MAX_ALL_WAITING_BYTES: u64 = 1024 * 1024;
 
-/// Handshakes under way on a port from which on whoever comes has to show first that he is where he says (Retry): a round trip more
-/// for honest clients, and a forged address costs us one small packet and nothing to remember.
+/// Handshakes under way on a port from which on a client must first prove its address (Retry): a round trip more for honest
+/// clients. A forged address costs us one small packet and no memory.
 pub(crate) const RETRY_FROM: usize = 64;
 
 /// Handshakes under way on a port; others are refused, and may come over TCP.
 pub(crate) const MAX_HANDSHAKES: usize = 1024;
 
-/// Bytes of a block of fields that are read: what the largest head may take, and its beginning is enough to say 431.
+/// Bytes of a field block that are read: the size of the largest head; its beginning is enough to answer 431.
 pub(crate) const MAX_BLOCK: usize = MAX_HEADER_LIST as usize;
 
 /// Bytes that are taken of a stream at once.

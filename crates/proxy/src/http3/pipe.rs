@@ -1,5 +1,5 @@
-//! Bytes from one task of a worker to another, both ways: what stands in the place of a socket between HTTP/3 and the HTTP/2 engine.
-//! As much lies between them as would in a socket's buffer, and whoever writes more waits.
+//! Bytes between two tasks of a worker, both ways: it replaces a socket between HTTP/3 and the HTTP/2 engine. It holds as much as
+//! a socket's buffer would; a task that writes more waits.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,7 +21,7 @@ struct Way {
     taken: usize,
     /// Nothing more comes.
     ended: bool,
-    /// Nobody reads, or it ended rudely.
+    /// The reader is gone, or the stream ended with an error.
     broken: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,

@@ -1,5 +1,5 @@
-//! One request: a stream of QUIC on one side, a stream of the HTTP/2 connection in memory on the other. Bodies go both ways at once,
-//! piece by piece, each taken when the last one went on, so that a slow reader slows its writer and nobody else.
+//! One request: a stream of QUIC on one side, a stream of the HTTP/2 connection in memory on the other. Bodies go both ways at
+//! once, piece by piece. The next piece is read after the last one went on, so that a slow reader slows only its own writer.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -25,7 +25,7 @@ enum Over {
     Connection(Code),
     /// The client wants no answer any more.
     GivenUp,
-    /// There is nobody to be told.
+    /// The client is gone.
     Gone,
 }
 
@@ -37,7 +37,8 @@ struct Asked {
     seen: Seen,
 }
 
-/// Makes a head that is too large for the engine to say so: it looks at no more of it than who asked for what.
+/// Field that makes a truncated head too large, so that the engine refuses it. The engine reads no more of
+/// such a head than it needs for the reply and the log.
 const FILLER: &str = "x-voile-too-large";
 
 /// Extent of a received request.
@@ -230,7 +231,7 @@ async fn upload(asked: &mut Asked, mut sink: Sink) -> Result<(), Over> {
         }
     }
     if !ended {
-        // A stream that failed says so to whoever waits for the answer.
+        // A failed stream tells the waiting reader so.
         let _ = sink.send_data(Bytes::new(), true);
     }
     Ok(())

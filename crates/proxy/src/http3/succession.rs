@@ -46,8 +46,8 @@ impl Stamp {
         Self(bytes)
     }
 
-    /// Of a datagram, if its first packet's head is long enough to say so. Clients choose the number of their first packet: it bears
-    /// nobody's.
+    /// Stamp of a datagram, if its first packet's head is long enough. Clients choose the connection ID of their first packet,
+    /// which bears no stamp.
     fn of(datagram: &[u8]) -> Option<Self> {
         /// Of a packet whose head says more than a number: kind, version, the number's length.
         const LONG: u8 = 0x80;
@@ -107,7 +107,8 @@ impl ConnectionIdGenerator for Numbers {
     }
 }
 
-/// A line for datagrams from whoever takes over (first) to us: each is whole, and its end is heard.
+/// Line for datagrams from the successor (first) to us: each arrives whole, and the end of the line is
+/// noticed.
 pub(crate) fn line() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -175,9 +176,9 @@ pub(crate) struct Before {
 #[derive(Debug)]
 pub(crate) struct Socket {
     own: Arc<dyn AsyncUdpSocket>,
-    /// The same, for whoever follows.
+    /// Copy of the socket, for the successor.
     copy: UdpSocket,
-    /// Only the endpoint's thread reads, so that nobody waits for this.
+    /// Only the endpoint's thread reads, so that the lock is never contended.
     state: Mutex<State>,
 }
 
@@ -214,7 +215,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Nobody does: we read again.
+    /// No other process reads: this one reads again.
     pub(crate) fn read_again(&self) {
         self.turn(None);
     }
@@ -227,7 +228,7 @@ impl Socket {
         }
     }
 
-    /// The socket, and the lines to older processes that are still there, for whoever follows.
+    /// Socket, and lines to older processes that still exist, for the successor.
     pub(crate) fn lend(&self) -> io::Result<(OwnedFd, Vec<Before>)> {
         let mut state = self.state();
         state.before.retain(|before| is_heard(&before.line));

@@ -1,5 +1,5 @@
-//! Limits as a configuration says them: who shares a bucket, what stays counted when something else is changed, and how much
-//! room a hostile sender of keys can make them take.
+//! Rate limits as a configuration states them: shared buckets, counts that survive other edits, and the memory that a
+//! hostile sender of keys can take.
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;

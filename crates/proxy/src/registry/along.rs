@@ -19,14 +19,14 @@ pub(crate) const ALONG: [&str; 2] = [type_url::SERVICE_ROUTES, type_url::SERVICE
 /// Names, and the version of the mesh that they were said of.
 type Said = (Arc<str>, BTreeSet<Arc<str>>);
 
-/// One question, and what was said of it.
+/// One question, and its answers.
 #[derive(Debug, Default)]
 pub(super) struct Along {
     /// The types of which it is asked still.
     asked: BTreeSet<&'static str>,
     /// Names of the services or workloads found.
     meant: Option<Said>,
-    /// Of whom there is nothing, by type.
+    /// Names without a resource, by type.
     lacking: BTreeMap<&'static str, Said>,
 }
 
@@ -122,7 +122,7 @@ impl Registry {
         self.is_told(target) && self.policies_wanted(target).iter().all(is_told)
     }
 
-    /// Learns from a response what questions stand for, and what they do not bring.
+    /// Learns from a response which names the questions stand for, and which resources do not exist.
     pub(super) fn hear_along(&mut self, kind: &'static str, update: &Update) {
         for (question, along) in &mut self.along {
             along.hear(question, kind, update);

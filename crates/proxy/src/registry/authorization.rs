@@ -1,6 +1,6 @@
-//! The AuthorizationPolicies that the control plane sent, and what they are compiled to: once for all workers, and only
-//! when one of them, or what they are read by, has changed. They are kept as they came, which takes a fraction of the room
-//! that they take when read; compiling many takes a moment that is not spent where connections wait ([`Work`]).
+//! AuthorizationPolicies of the control plane, compiled once for all workers and again only when a policy or its inputs
+//! change. Policies are kept in their wire form, which takes a fraction of the memory. Compiling many takes a moment,
+//! which is spent on another thread ([`Work`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +20,7 @@ pub(crate) struct Policies {
     held: BTreeMap<Arc<str>, Held<Said>>,
     /// Last compiled policies, and their inputs.
     compiled: RefCell<Option<(Inputs, Authorization)>>,
-    /// The same of what holds at single destinations of a waypoint, the one that was asked for last first.
+    /// The same for single destinations of a waypoint, most recently used first.
     apart: RefCell<VecDeque<(Inputs, Authorization)>>,
 }
 
@@ -115,9 +115,8 @@ impl Work {
 pub(crate) struct Compiled(Inputs, Authorization);
 
 impl Policies {
-    /// Takes a policy in. One that cannot be read leaves what was good before, and where nothing was it denies everything:
-    /// a proxy that waited for a good one would serve nothing at all, and one that did without would let in what somebody
-    /// wanted shut.
+    /// Stores a policy. An unreadable one leaves the last good one; without any, it denies everything. A proxy that waited
+    /// for a good one would serve nothing at all, and one without it would let in requests that the user wants denied.
     pub(super) fn add(
         &mut self,
         name: &Arc<str>,

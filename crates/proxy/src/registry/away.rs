@@ -1,6 +1,6 @@
-//! Workloads on other networks: called through a gateway of theirs, by a tunnel to it and another inside that one, so that whoever
-//! answers proves who it is and nothing rests on the gateway. Which of a service's workloads answers is the gateway's choice, so those of
-//! one network are one endpoint; it is asked when nobody on our own network is well.
+//! Workloads on other networks. The proxy calls them through a gateway of theirs, by a tunnel to it and another inside that one:
+//! the workload proves its identity, and nothing rests on the gateway. The gateway selects the workload, so the workloads of one
+//! network are one endpoint. It is used when no endpoint on our own network is healthy.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ const FAR: Rank = Rank {
 };
 
 impl Registry {
-    /// The ways to a service's workloads on other networks. None where a DestinationRule wants plaintext or TLS of the world's: a gateway
-    /// leads to nobody who speaks those.
+    /// Endpoints for a service's workloads on other networks. None if a DestinationRule wants plaintext or TLS outside the mesh:
+    /// no workload behind a gateway speaks those.
     pub(super) fn far_endpoints(
         &self,
         wanted: &OutboundService,
@@ -85,7 +85,7 @@ impl Registry {
     }
 }
 
-/// The network of a workload that serves this, if it is known where that is entered and who is there.
+/// Network of a workload that serves this service, if its gateway and the workload's identity are known.
 fn entered<'a>(workload: &'a Workload, wanted: &OutboundService) -> Option<&'a str> {
     let away = workload.away.as_ref()?;
     let serves = workload

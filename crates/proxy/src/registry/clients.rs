@@ -1,4 +1,4 @@
-//! Of what is said of calls to a service, what is for clients with our labels.
+//! Parts of a service's policy that hold for clients with our labels.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Registry {
         self.zoned.remove(name);
     }
 
-    /// Forgets a policy nobody asks for any more.
+    /// Forgets a policy without a subscription.
     pub(crate) fn forget_policy(&mut self, name: &Arc<str>) {
         self.remove_policy(name);
         self.forget_lacking(type_url::SERVICE_POLICY, name);

@@ -25,7 +25,7 @@ use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
 
 /// Ports of sidecars themselves (metrics, readiness, Envoy's metrics): plaintext, and left alone by capture everywhere.
 pub(super) const NEVER_CAPTURED: [u16; 3] = [15020, 15021, 15090];
-/// Istio's name for traffic to where nobody of the mesh is.
+/// Istio's name for traffic to addresses outside the mesh.
 const PASSTHROUGH: &str = "PassthroughCluster";
 
 impl Registry {
@@ -113,10 +113,11 @@ impl Registry {
         Some((wanted, service))
     }
 
-    /// At an address of nobody's, to the service that was named; what else comes on the connection goes where it was going.
+    /// For an address without a service: the named service takes its requests; other traffic of the connection goes to the
+    /// address.
     fn to_name(&self, to: SocketAddr, wanted: &OutboundService, service: &Service) -> OutboundPlan {
         let mut named = self.routed(wanted);
-        // The client resolved the name itself, and that is all anybody knows of where it is.
+        // The client resolved the name itself; no other address of it is known.
         let unresolved = named.endpoints.is_empty() && self.is_unresolved(service);
         if (service.passthrough || unresolved) && !self.is_past_waypoint(service) {
             put_called(&mut named, &self.endpoint_called(to, None));
@@ -158,7 +159,8 @@ impl Registry {
             || self.is_lacking(type_url::SERVICE_POLICY, name)
     }
 
-    /// Services that have this address and this port; where nobody has it alone, those with the narrowest range around it.
+    /// Services that have this address and this port; if no service has the address itself, those with the narrowest range
+    /// around it.
     fn services_at(&self, to: SocketAddr) -> Vec<(OutboundService, &Service)> {
         let Some(port) = Port::new(to.port()) else {
             return Vec::new();
@@ -268,8 +270,8 @@ impl Registry {
         }
     }
 
-    /// A workload called by its own address: nobody chooses for the caller, and who answers must be one of those that
-    /// are known to be there.
+    /// Plan of a workload called by its own address: the caller selected the endpoint, and it must prove an identity
+    /// that is known there.
     pub(super) fn to_workload(&self, to: SocketAddr, workloads: &[&Workload]) -> OutboundPlan {
         let serves = |workload: &&&Workload| services_served(workload, to.port()).next().is_some();
         let workload = workloads.iter().find(serves).unwrap_or(&workloads[0]);
@@ -336,7 +338,7 @@ impl Registry {
     }
 
     fn passthrough(&self, to: SocketAddr) -> ServicePlan {
-        // There is one address and no other: who does not answer there is not asked again, as in Istio.
+        // There is only one address: a failed call is not repeated there, as in Istio.
         let retry = RetryPolicy {
             on: Conditions::REFUSED.and(Conditions::RESET_BEFORE_REQUEST),
             ..RetryPolicy::default()
@@ -383,7 +385,7 @@ impl Registry {
             || workloads.any(|one| self.is_untold(one.waypoint.as_ref()))
     }
 
-    /// The endpoint that is the address called itself. If anybody there must be spoken to in mutual TLS, everybody is.
+    /// Endpoint of the called address itself. If any workload there needs mutual TLS, all calls use it.
     fn endpoint_called(
         &self,
         to: SocketAddr,
@@ -394,7 +396,7 @@ impl Registry {
         let encrypted = |workload: &&&Workload| match workload.tunnel {
             Tunnel::None => false,
             Tunnel::Mtls => !self.spared(workload, to.port()),
-            // A node proxy takes tunnels whatever PeerAuthentication says.
+            // A node proxy takes tunnels in every mode of PeerAuthentication.
             Tunnel::Hbone => !NEVER_CAPTURED.contains(&to.port()),
         };
         let mut tunnels: Vec<Tunnel> = Vec::new();
@@ -409,7 +411,7 @@ impl Registry {
             }
         }
         let tunnelled = tunnels.contains(&Tunnel::Hbone);
-        // Nobody can say who of them would answer, and in what.
+        // The answering workload, and so its protocol, cannot be known.
         reachable &= !(tunnelled && tunnels.contains(&Tunnel::Mtls));
         EndpointPlan {
             address: to,
@@ -452,7 +454,7 @@ pub(crate) fn is_service(name: &str) -> bool {
     parse_service_key(name).is_some()
 }
 
-/// The address that was called is what the service comes to, and what routes come to that lead to the same port of it.
+/// Makes the called address the endpoint of the service, and of routes to the same port of it.
 fn put_called(plan: &mut ServicePlan, called: &EndpointPlan) {
     let (service, port) = (plan.service.clone(), plan.port);
     put(plan, called);

@@ -40,7 +40,7 @@ impl Files {
     }
 }
 
-/// The files of TLS that we make, in the order certificate, key, authorities, lists of what is revoked.
+/// Files of TLS origination, in the order certificate, key, authorities, revocation lists.
 pub(super) fn of_origin(origin: &TlsOrigin) -> [Option<&Arc<str>>; 4] {
     let pair = origin.certificate.as_ref().filter(|_| origin.mutual);
     let authorities = match &origin.authorities {
@@ -56,7 +56,7 @@ pub(super) fn of_origin(origin: &TlsOrigin) -> [Option<&Arc<str>>; 4] {
 }
 
 impl Registry {
-    /// The files that are named by what holds for us and for those whom we call.
+    /// Files that the settings of this proxy and of its destinations name.
     pub(crate) fn files_wanted(&self) -> BTreeSet<Arc<str>> {
         let policies = self.policies.values().map(|held| &held.value);
         let traffic = policies.flat_map(|policy| {

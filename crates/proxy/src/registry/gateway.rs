@@ -49,13 +49,13 @@ struct Listener {
 
 #[derive(Debug)]
 struct Server {
-    /// Unique in its listener: what makes it the same one over edits.
+    /// Key of the server over edits, unique in its listener.
     key: Arc<str>,
     names: Vec<Arc<str>>,
     tls: Option<Tls>,
     kind: ServerKind,
     hosts: Vec<Host>,
-    /// Of the kinds that are no HTTP: what stands for all of its connections.
+    /// Routes of all connections, for server kinds that are not HTTP.
     connections: Option<Host>,
 }
 
@@ -224,7 +224,7 @@ impl Held {
         all.map(|listener| (listener.bind, listener.name.clone()))
     }
 
-    /// Takes the place of what was there. Tables of routes that say the same stay, unless our own workload is called otherwise.
+    /// Replaces the listeners. Unchanged route tables stay, unless our own workload's labels changed.
     pub(super) fn turn_into(&mut self, mut new: Self, relabelled: bool) {
         let before = self.hosts().filter(|_| !relabelled);
         let before: HashMap<_, _> = before
@@ -283,7 +283,7 @@ impl Registry {
             (None, false) => Ok(Held::default()),
             (Some(gateway), true) => {
                 let listeners = gateway.listeners.iter();
-                // Nobody can say in UDP for whom he calls.
+                // Clients over UDP cannot send a PROXY header.
                 let over_udp = !configuration.proxy_protocol;
                 let listeners = listeners.map(|one| Listener::new(version, one, over_udp));
                 let credentials = gateway.credentials.iter().cloned().map(Arc::new);

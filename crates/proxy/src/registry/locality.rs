@@ -40,7 +40,7 @@ enum Way<'a> {
     Labels(&'a [String]),
     /// By shares of localities.
     Distribute(&'a Distribute),
-    /// By labels, then by region; and in our own by what its zones can take.
+    /// By labels, then by region; within our own region by the capacity of its zones.
     Zones(&'a Words, Option<u32>),
 }
 
@@ -68,8 +68,8 @@ impl Words {
 }
 
 impl<'a> Ranking<'a> {
-    /// For a workload that is here. As in Istio nothing fails over where nobody is put out, or found unwell by being asked, unless the
-    /// service itself prefers who is near.
+    /// Ranking for a workload at this location. As in Istio, there is no failover without outlier detection or health checks,
+    /// unless the service itself prefers near endpoints.
     pub(super) fn new(
         at: Whereabouts<'a>,
         (said, asked): (Option<&'a PortTraffic>, bool),
@@ -150,7 +150,8 @@ impl<'a> Ranking<'a> {
         )
     }
 
-    /// Gives localities their weights, now that all endpoints are known; says who calls, where that decides.
+    /// Gives localities their weights, now that all endpoints are known; returns the callers by zone, if they
+    /// decide.
     pub(super) fn settle<'c>(
         &self,
         endpoints: &mut [EndpointPlan],

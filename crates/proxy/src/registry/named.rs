@@ -1,4 +1,4 @@
-//! Endpoints known by a DNS name: what was resolved, put in the place of the name.
+//! Endpoints known by a DNS name: resolved addresses replace the name.
 //!
 //! ```text
 //! never resolved → one endpoint without an address: whoever connects asks and waits
@@ -23,7 +23,7 @@ use crate::plan::{EndpointPlan, NamePlan};
 const WEIGHT_SCALE: u32 = 1000;
 
 impl Registry {
-    /// The endpoints of a workload called `host`, each like `one` but for what the name decides.
+    /// Endpoints of a workload called `host`. Each is like `one`, except for the address and name.
     pub(super) fn named_endpoints(
         &self,
         wanted: &OutboundService,
@@ -77,8 +77,8 @@ impl Registry {
     }
 }
 
-/// Shares a weight among endpoints. Scaling changes nothing between them, and what has an address of its own is scaled too
-/// (see [`scale`]).
+/// Shares a weight among endpoints. Scaling changes nothing between them; endpoints with an address of their own are
+/// scaled, too (see [`scale`]).
 fn split(weight: u32, endpoints: &mut [EndpointPlan]) {
     let count = u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
     for endpoint in endpoints {

@@ -33,7 +33,7 @@ pub(super) fn known_type(url: &str) -> Option<&'static str> {
 pub(crate) enum Asker {
     /// Applications that look a name up.
     Dns = 1,
-    /// Clients that name somebody on a captured connection.
+    /// Clients that name a host on a captured connection.
     Destinations = 2,
 }
 
@@ -52,7 +52,7 @@ fn embedded(address: IpAddr) -> IpAddr {
 }
 
 impl Registry {
-    /// Somebody wants to know what a name means from now on. `true`: nobody did before, so the control plane is to be asked.
+    /// Adds a user of a name. Returns `true` if it is the first, so that the control plane must be asked.
     #[must_use]
     pub(crate) fn hold_name(&mut self, name: &Arc<str>, asker: Asker) -> bool {
         let holders = self.askers.entry(name.clone()).or_default();
@@ -65,7 +65,8 @@ impl Registry {
         first
     }
 
-    /// One of them does no more. `true`: nobody does, what it meant is forgotten, and the control plane is to be told.
+    /// Removes a user of a name. Returns `true` if it was the last: the meaning is forgotten, and the caller must
+    /// unsubscribe.
     #[must_use]
     pub(crate) fn release_name(&mut self, name: &Arc<str>, asker: Asker) -> bool {
         let Some(holders) = self.askers.get_mut(name) else {

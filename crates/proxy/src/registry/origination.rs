@@ -1,5 +1,5 @@
-//! TLS that we make towards a destination, because a DestinationRule says so: what it is made of, made once for all that want the
-//! same. Nothing is sent in plaintext instead of what cannot be made.
+//! TLS origination by DestinationRules. Equal settings share one TLS configuration. If TLS cannot be made, nothing is sent in
+//! plaintext instead.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ struct Made {
     made: Weak<Origination>,
     /// When it was last wanted: the higher, the later.
     turn: u64,
-    /// Nothing could be made of them; it is what was there before, or nothing.
+    /// True if TLS could not be made: then the last good one is used, or none.
     failed: bool,
 }
 
@@ -48,13 +48,13 @@ type Told = (Arc<str>, Vec<Keeper>);
 #[derive(Debug, Default)]
 pub(crate) struct Originations {
     made: RefCell<HashMap<Terms, Made>>,
-    /// Tunnels with waypoints, by what those are told, and through other networks' gateways.
+    /// Tunnels to waypoints, by their targets, and through other networks' gateways.
     told: RefCell<HashMap<Told, Weak<Origination>>>,
     /// Number of times that TLS was wanted.
     turn: Cell<u64>,
 }
 
-/// Entries from which on those that nobody holds are looked for.
+/// Number of entries from which on unused ones are removed.
 const MANY: usize = 64;
 
 impl Originations {
@@ -182,8 +182,8 @@ fn unmade(why: Arc<str>, terms: &Terms, all: &HashMap<Terms, Made>) -> Arc<Origi
     }
 }
 
-/// A credential that is there and cannot be used leaves what was made of the one before, on the same terms, and so do files whatever
-/// is wrong with them. A credential that is gone leaves nothing.
+/// Last good TLS of the same terms. An unusable credential leaves it in force, and so does any problem with files. A removed
+/// credential leaves nothing.
 fn last_good(terms: &Terms, all: &HashMap<Terms, Made>) -> Option<Arc<Origination>> {
     let held = |terms: &Terms| {
         let files = terms.files.iter().any(Option::is_some);
@@ -216,8 +216,8 @@ pub(super) fn tunnel() -> Same<Origination> {
     Same(Arc::clone(&TUNNEL))
 }
 
-/// A destination of the mesh's own TLS that clients made and whose end is behind us: its endpoints as far as a sidecar takes it there.
-/// Others are called by nobody; what was sealed for the mesh is never theirs.
+/// Destination of TLS passthrough of the mesh's own TLS. Only endpoints whose sidecar takes that TLS are available; bytes that
+/// were encrypted for the mesh never reach others.
 pub(super) fn unread(plan: &mut ServicePlan) {
     static UNREAD: LazyLock<Arc<Origination>> = LazyLock::new(|| Arc::new(Origination::Unread));
     for endpoint in &mut plan.endpoints {

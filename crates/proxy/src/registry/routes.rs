@@ -1,5 +1,5 @@
-//! Routes of the services that are called: when they are obeyed, and what they become for one port. A set is closed before it
-//! counts: whatever a route names was asked for and answered, and until then everything goes on as it was.
+//! Routes of called services: when they come into force, and their compiled form for one port. A set of routes is closed
+//! before it counts: every resource that a route names was asked for and answered. Until then the earlier routes stay.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -38,7 +38,7 @@ const HELD_BACK: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct HeldBack {
     routes: HeldRoutes,
-    /// Until when, once somebody looked.
+    /// Time until which they are held back, once looked at.
     until: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct HeldBack {
 #[derive(Debug)]
 pub(crate) struct HeldRoutes {
     pub(crate) version: Arc<str>,
-    /// As they travel: a tenth of what they are once they are read, which is done anew when a port of theirs is called first.
+    /// Wire form, a tenth of the parsed size. It is parsed again when a port of the service is called first.
     body: PackedRoutes,
     /// Everything that they lead to, each once.
     targets: Box<[RouteTarget]>,
@@ -243,7 +243,7 @@ impl HeldRoutes {
         Self::new(version, PackedRoutes::from(&said)).expect("invariant: they are ours")
     }
 
-    /// Goes on with what was made of the same words before.
+    /// Keeps the compiled form of the same routes.
     pub(super) fn follow(&mut self, before: &Self) {
         if self.body == before.body {
             self.compiled.clone_from(&before.compiled);
@@ -337,7 +337,7 @@ fn compile(said: &OpenedRoutes, port: Port, own: &Labels) -> CompiledRoutes {
         Some(matches)
     }));
     let connections = connect(said, port, own, &mut numbers);
-    // A virtual host that nobody routes leads nowhere; a service of whose connections alone something is said takes its requests.
+    // A virtual host without routes leads nowhere. A service with routes for connections only takes its requests itself.
     let has_table = said_of_requests || said.connections().next().is_none();
     CompiledRoutes {
         table: has_table.then_some(table),
@@ -463,7 +463,7 @@ fn regex(text: &str) -> Result<Regex, String> {
 }
 
 impl Registry {
-    /// Takes routes in. Those that cannot be read leave what was good before, and where nothing was, nobody is called.
+    /// Stores routes. Unreadable ones leave the last good ones; without any, requests are refused.
     pub(super) fn add_routes(
         &mut self,
         name: &Arc<str>,
@@ -541,7 +541,7 @@ impl Registry {
         self.routes.remove(name);
     }
 
-    /// Forgets routes nobody asks for any more.
+    /// Forgets routes without a subscription.
     pub(crate) fn forget_routes(&mut self, name: &Arc<str>) {
         self.remove_routes(name);
         self.forget_lacking(type_url::SERVICE_ROUTES, name);

@@ -1,5 +1,5 @@
-//! The RequestAuthentications and key sets that the control plane sent, and what they are compiled to: once for all workers,
-//! and only when one of them has changed.
+//! RequestAuthentications and key sets of the control plane, compiled once for all workers and again only when one of them
+//! changes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ pub(crate) struct Rules {
     key_sets: BTreeMap<Arc<str>, Arc<str>>,
     /// Last compiled rules, and their inputs.
     compiled: RefCell<Option<(Inputs, Tokens)>>,
-    /// The same of what holds at single destinations of a waypoint, the one that was asked for last first.
+    /// The same for single destinations of a waypoint, most recently used first.
     apart: RefCell<VecDeque<(Inputs, Tokens)>>,
 }
 
@@ -35,7 +35,7 @@ enum Received {
     Unreadable,
 }
 
-/// All that a compiled answer depends on: what has a key set's name never changes.
+/// All inputs of a compiled result: the content behind a key set's name never changes.
 #[derive(Debug, Clone, PartialEq)]
 struct Inputs {
     references: Vec<PolicyReference>,

@@ -39,7 +39,7 @@ struct Asked {
     said: Arc<HealthCheck>,
     tally: Arc<Tally>,
     records: BTreeMap<Whereabouts, Weak<CheckRecord>>,
-    /// The same, of before the last change of how they are asked, if that was not of what they are asked.
+    /// Records from before the last change of the check's terms, unless its target changed.
     before: BTreeMap<Whereabouts, Weak<CheckRecord>>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Findings {
     pub(crate) cluster: String,
     /// The HealthCheck.
     pub(crate) by: Arc<str>,
-    /// Address, how it stands, and what was wrong the last time.
+    /// Address, health, and last failure of each endpoint.
     pub(crate) endpoints: Vec<(SocketAddr, Standing, Option<Box<str>>)>,
     pub(crate) good: u64,
     pub(crate) bad: u64,
@@ -66,7 +66,7 @@ impl Asked {
     }
 }
 
-/// Entries from which on those that nobody holds are looked for.
+/// Number of entries from which on unused ones are removed.
 const MANY: usize = 64;
 
 impl SharedHealth {
@@ -199,7 +199,7 @@ fn insert<T>(all: &mut BTreeMap<Destination, Weak<T>>, of: &Destination, fresh: 
 const IDLE_ALONE: Duration = Duration::from_secs(5);
 
 impl Registry {
-    /// A destination with what a DestinationRule says of calls to it.
+    /// Destination with the traffic settings of its DestinationRule.
     pub(super) fn treated(
         &self,
         plan: ServicePlan,

@@ -67,7 +67,7 @@ impl Registry {
         self.is_past_waypoint(service).then_some(waypoint)
     }
 
-    /// The services that waypoints are, before whatever is known here.
+    /// Services that are waypoints of known services and workloads.
     pub(super) fn waypoints_wanted(&self) -> BTreeSet<Arc<str>> {
         let services = self.services.values();
         let services = services.filter_map(|held| held.value.waypoint.as_ref());
@@ -94,8 +94,8 @@ impl Registry {
         name.is_some_and(|name| !self.service_answered(&name))
     }
 
-    /// A service behind a waypoint, for whoever is none: what is said of how it is called is obeyed there, and nothing of it here
-    /// besides.
+    /// Plan of a service behind a waypoint, for other proxies. The waypoint applies the service's settings; this proxy applies
+    /// none of them.
     pub(super) fn through_waypoint(&self, wanted: &OutboundService) -> Option<ServicePlan> {
         let waypoint = self.waypoint_before(&wanted.key)?;
         let held = self.services.get(wanted.key.to_string().as_str())?;

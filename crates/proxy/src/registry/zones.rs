@@ -89,7 +89,7 @@ impl Registry {
         }
     }
 
-    /// Somebody came or went, or we are somebody else: callers are counted anew when they are asked for.
+    /// A workload or our own configuration changed: callers are counted again at the next use.
     pub(super) fn forget_callers(&mut self, kind: &str) {
         if kind == type_url::ADDRESS || kind == type_url::PROXY_CONFIGURATION {
             self.callers.take();

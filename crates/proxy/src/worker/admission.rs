@@ -15,7 +15,8 @@ use voile_xds::wire::MutualTls;
 pub(crate) enum Arrival {
     /// In mutual TLS, verified.
     MutualTls(Rc<Verified>),
-    /// The same, through a tunnel of HBONE. Those are taken whatever mode holds, as node proxies do: who called was proven.
+    /// The same, through a tunnel of HBONE. Tunnels are accepted in every mode, as by node proxies: the caller's identity
+    /// is verified.
     Tunnel(Rc<Verified>),
     /// In plaintext, or in TLS that is the application's own.
     Plaintext,

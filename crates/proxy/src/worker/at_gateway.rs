@@ -18,7 +18,7 @@ use crate::http::Head;
 pub(super) struct AtGateway {
     pub(super) edge: Edge,
     pub(super) slot: Rc<GatewaySlot>,
-    /// At a waypoint: who calls, between whom and the endpoint it stands.
+    /// At a waypoint: metrics state with the caller.
     pub(super) through: Option<Through>,
 }
 
@@ -49,14 +49,14 @@ impl AtGateway {
 #[derive(Clone, Copy)]
 pub(super) struct Edge {
     pub(super) normalization: Normalization,
-    /// `http` or `https`: what the connection is.
+    /// Scheme of the connection, `http` or `https`.
     pub(super) scheme: &'static str,
     /// None in plaintext.
     pub(super) suite: Option<CipherSuite>,
 }
 
 impl Edge {
-    /// The path and query that count, where they are not what came; an error where nobody can tell.
+    /// Normalized path and query, if they differ from the received ones; an error for an ambiguous path.
     pub(super) fn path(self, head: &Head<'_>) -> Result<Option<Box<str>>, PathError> {
         let came = head.path_and_query();
         Ok(match self.normalization.normalize(came.as_bytes())? {

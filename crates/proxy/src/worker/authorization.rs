@@ -49,7 +49,7 @@ pub(crate) struct Aside {
     said: Option<Box<Said>>,
 }
 
-/// A request as whoever was asked about it wants it to go on.
+/// Request with the changes of the external service.
 #[derive(Debug, Default)]
 pub(crate) struct Amended {
     changes: Changes,
@@ -58,8 +58,8 @@ pub(crate) struct Amended {
 }
 
 impl Amended {
-    /// A denial by whoever judges after a yes: what that one wants of the answer's head holds of this answer, too, since it may
-    /// be a session's new cookie. A gRPC caller's answer stays one.
+    /// Adds the external service's amendments to a later judge's denial: they may hold a session's new cookie. A gRPC caller's
+    /// answer stays one.
     fn told(&self, mut denied: Denied, head: &Head<'_>) -> Denied {
         let kind = head.header("content-type");
         let grpc = kind.is_some_and(is_grpc);
@@ -127,7 +127,7 @@ pub(crate) struct Counters {
     allowed: Cell<u64>,
     denied: Cell<u64>,
     revoked: Cell<u64>,
-    /// Microseconds from the arrival of a change to the end of what it cut, at most.
+    /// Longest time in microseconds from the arrival of a change to the end of the connections that it cut.
     longest_cut: Cell<u64>,
     pub(super) audited: Cell<u64>,
     pub(super) would_allow: Cell<u64>,
@@ -262,7 +262,7 @@ impl Leave {
                     Verdict::Allowed(_) | Verdict::Denied(_) => false,
                 }
             }
-            // Somebody else decides now.
+            // Another external service decides now.
             Ok(Word::Asks(asking)) => match asking.settled(worker, slot, caller).await {
                 Ok((by, _)) => {
                     self.aside.get_or_init(Box::default).by.set(by);
@@ -289,7 +289,7 @@ impl Leave {
             Some(aside) => Came::Answered(aside.by.get(), &aside.amended),
         };
         let seen = Seen::new(head, came);
-        // A request is in the middle of something and cannot wait: who was not asked has not said yes.
+        // A request in flight cannot wait: without an earlier approval of the present service it ends.
         let judged = request::said(worker, slot, caller, &seen, self.began.into());
         let holds = judged.is_ok_and(|said| said.asks.is_none());
         if holds {
@@ -299,8 +299,8 @@ impl Leave {
     }
 }
 
-/// Judges an opaque connection that was admitted, and asks whoever must be: the permit is used up here, for connections are
-/// many and long.
+/// Judges an opaque connection that was admitted, and asks the external service if needed. The permit ends here, since
+/// connections are many and long.
 pub(crate) async fn connection(
     worker: &Worker,
     slot: &InboundSlot,
@@ -314,14 +314,14 @@ pub(crate) async fn connection(
             // Boxed: it is rare, and every connection would pay for its size.
             Word::Asks(asking) => Box::pin(asking.settled(worker, slot, caller)).await?,
         };
-        // Otherwise everything changed while somebody was asked.
+        // If the policies changed while the question was open, all is judged again.
         if leave.stands(worker) {
             return Ok(leave.with(by, Amended::default(), said));
         }
     }
 }
 
-/// Leave for an opaque connection that may turn out to be something else; nothing is counted, and nobody asked.
+/// Leave for an opaque connection whose protocol may still change; counts nothing and asks no external service.
 pub(crate) fn rehearse(
     worker: &Worker,
     slot: &InboundSlot,
@@ -342,9 +342,9 @@ pub(crate) fn rehearse(
 
 /// Verdict of the policies on a connection.
 enum Word {
-    /// It may go on; what logs tell besides.
+    /// The connection may go on; audit and dry-run results for logs.
     Said(Option<Box<Said>>),
-    /// Somebody must be asked first.
+    /// An external service must be asked first.
     Asks(AskingOfConnection),
 }
 
@@ -358,7 +358,7 @@ struct AskingOfConnection {
 }
 
 impl AskingOfConnection {
-    /// Asks, and gives the number of whoever said yes.
+    /// Asks, and returns the number of the approving external service.
     async fn settled(
         mut self,
         worker: &Worker,
@@ -459,7 +459,7 @@ fn believed(worker: &Worker, authorizer: &Authorizer, answer: Answer) -> Result<
     }
 }
 
-/// Envoy's details of what an external service denied, and of what it could not be asked about.
+/// Envoy's details of a denial by an external service, and of a question that failed.
 const ASKED_DENIED: &str = "ext_authz_denied";
 const ASKED_ERROR: &str = "ext_authz_error";
 
@@ -507,7 +507,7 @@ fn facts<'a>(
     http: Option<Http<'a>>,
 ) -> Facts<'a> {
     Facts {
-        // Nothing but the certificate that was verified says who somebody is; headers that claim it are not asked.
+        // Only the verified certificate states the source's identity; headers that claim one are not read.
         source: caller.arrival.peer().map(|peer| &peer.identity),
         source_ip: caller.remote.ip(),
         remote_ip,

@@ -1,5 +1,5 @@
-//! Which endpoint of a service takes a request: what a worker makes of the endpoints' list when it obeys a plan, and the choice
-//! by it, which touches nothing that other workers write.
+//! Selection of a service's endpoint for a request. A worker prepares the list of endpoints when it follows a plan. The
+//! selection writes no state that other workers use.
 //!
 //! ```text
 //! endpoints ─▶ parts (a priority, or a locality of one) ─▶ each its Balancer      made when a plan is obeyed
@@ -24,7 +24,8 @@ use crate::plan::{BalancePlan, Measure, Rank};
 pub(crate) struct Balance {
     plan: BalancePlan,
     parts: RefCell<Parts>,
-    /// When shares were last reckoned, what was known of outliers then, and whether anybody was out.
+    /// Time of the last computation of the shares, the outliers' number of changes then, and true if an
+    /// endpoint was ejected.
     reckoned: Cell<(Duration, u64, bool)>,
 }
 
@@ -50,13 +51,13 @@ pub(crate) struct Wish<'a> {
     pub(crate) key: Option<u64>,
     /// By the keys of their pools: endpoints that failed it before.
     pub(crate) tried: &'a [u32],
-    /// It is a connection whose bytes nobody understands.
+    /// True for an opaque connection.
     pub(crate) opaque: bool,
     /// The host that the client named, where that decides.
     pub(crate) host: Option<&'a str>,
 }
 
-/// The endpoints of a service, and who of them answers badly.
+/// Endpoints of a service, and the ejected ones among them.
 #[derive(Clone, Copy)]
 pub(crate) struct Among<'a> {
     pub(crate) endpoints: &'a [Rc<Endpoint>],
@@ -112,7 +113,7 @@ impl Cost for View<'_> {
 /// Interval for which the shares hold while an endpoint is ejected; it may return within that time.
 const RECKON_EVERY: Duration = Duration::from_millis(500);
 
-/// The same while nobody is left who could be asked.
+/// The same while no endpoint is available.
 const RECKON_IN_NEED: Duration = Duration::from_millis(10);
 
 impl Balance {
@@ -160,7 +161,8 @@ impl Balance {
         }
         let now = moment::now();
         let place = self.place(worker, of, wish, now).or_else(|| {
-            // Somebody may be back since the shares were reckoned; while nobody is, not every request counts all anew.
+            // An endpoint may be back since the last computation. While none is, not every request computes the shares
+            // again.
             let reckoned = self.reckon(of, now, RECKON_IN_NEED);
             reckoned.then(|| self.place(worker, of, wish, now))?
         })?;
@@ -202,7 +204,7 @@ impl Balance {
         })
     }
 
-    /// Reckons the shares anew where somebody was put out, or may be back. Not on a request's way.
+    /// Computes the shares again if an endpoint was ejected, or may be back. Not on a request's path.
     pub(crate) fn refresh(&self, of: Among<'_>) {
         self.reckon(of, moment::now(), RECKON_EVERY);
     }
@@ -255,7 +257,8 @@ fn balancer(
     Balancer::new(algorithm, &placed, || worker.random())
 }
 
-/// The shares of the parts, by how many of each are well; which part each group of them is, and whether anybody is out.
+/// Shares of the parts, by their numbers of healthy endpoints; the part of each group; and true if an endpoint is
+/// ejected.
 fn tiers(
     plan: &BalancePlan,
     parts: &[Part],

@@ -1,6 +1,6 @@
-//! Connections that the kernel redirected: each is served by what holds for its original destination. An inbound one by
-//! its port's plan; an outbound one by what the control thread says of the address, which is asked once and then kept,
-//! while the connection is parked.
+//! Redirected connections. Each is served by the plan of its original destination: an inbound one by its port's plan,
+//! an outbound one by the control thread's plan for the address. A worker asks once about an address and keeps the
+//! answer; the connection is parked meanwhile.
 //!
 //! ```text
 //! accept ─► original destination ─┬─ inbound:  own address? ─► slot of its port ────────────► inbound::serve
@@ -121,7 +121,7 @@ impl Captured {
         slots.for_each(|slot| slot.http.judge_again());
     }
 
-    /// The same for what our application called.
+    /// The same for the outbound destinations.
     pub(crate) fn doubt_servers(&self) {
         for destination in self.outbound.borrow().values() {
             if let Destination::Known { slot, .. } = destination {
@@ -152,7 +152,7 @@ impl Captured {
         };
         match all.get_mut(&to) {
             Some(Destination::Known { slot, .. }) => slot.follow(worker, plan, false),
-            // Another worker asked; whoever calls from here asks too and is answered at once.
+            // Another worker asked; a connection here asks too and is answered at once.
             None => {}
             Some(Destination::Asked(waiting)) => {
                 let slot = Rc::new(OutboundSlot::new(worker, plan));
@@ -230,7 +230,7 @@ impl Captured {
         if let Some(slot) = all.get(&to).and_then(Held::slot) {
             return Some(slot);
         }
-        // A neighbour may send us packets for any address; forwarding those would make us everybody's relay.
+        // A neighbour may send us packets for any address; forwarding those would make us an open relay.
         if !transport::is_local(to.ip()) {
             return None;
         }
@@ -250,8 +250,8 @@ impl Captured {
         plan.as_ref()?.named.get(host)?.get(&port).copied()
     }
 
-    /// The slot for calls to an address, asking and waiting if nothing is known; an error when too many wait already, or
-    /// nobody says in time.
+    /// Slot of an address; asks and waits if it is unknown. An error if too many connections wait already, or no answer
+    /// comes in time.
     pub(crate) async fn destination(
         &self,
         worker: &Worker,

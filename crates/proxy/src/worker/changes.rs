@@ -32,7 +32,7 @@ impl Changes {
         }
     }
 
-    /// It goes on with one more. The name is a token and the value has no control characters: whoever calls made sure.
+    /// Adds a field. The caller guarantees that the name is a token and the value has no control characters.
     pub(crate) fn add(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             self.lines.extend_from_slice(part);
@@ -89,7 +89,7 @@ impl Changes {
         self.before(notes.map(|notes| notes as Rc<dyn Observe>))
     }
 
-    /// The same for somebody who changes the request after us: his word goes for fields that both write.
+    /// Puts these changes before a later observer, which wins for fields that both write.
     pub(crate) fn before(self, notes: Option<Rc<dyn Observe>>) -> Option<Rc<dyn Observe>> {
         if self.is_empty() {
             return notes;
@@ -125,7 +125,7 @@ impl Changes {
 
 struct Changed {
     changes: Changes,
-    /// So many of the names that are left out are for whoever judged to write, and for nobody else.
+    /// Number of removed names that only the judge may write.
     kept: usize,
     notes: Option<Rc<dyn Observe>>,
 }

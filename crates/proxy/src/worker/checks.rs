@@ -28,7 +28,7 @@ use crate::plan::{Same, ServicePlan};
 /// for a place.
 const MAX_UNDER_WAY: usize = 128;
 
-/// A worker looks for what is due at most so often in an interval, and asks what became due meanwhile together: looking costs
+/// Largest number of looks for due checks in an interval. Checks that became due meanwhile start together, since a look costs
 /// something for each endpoint.
 const LOOKS: u32 = 64;
 
@@ -167,7 +167,8 @@ impl Checker {
         Some(checker)
     }
 
-    /// Puts what is due and nobody else puts; says how long nothing will be.
+    /// Starts the checks that are due and that no other worker has claimed; returns the time until the next
+    /// one.
     fn put(self: &Rc<Self>, worker: &Rc<Worker>) -> Duration {
         let Some(checks) = &self.watch.checks else {
             return Duration::MAX;
@@ -253,7 +254,7 @@ async fn ask(
     if checks.said.terms.question == CheckQuestion::Tcp {
         let connecting = endpoint.connect(worker, Inside::Bytes, way.manner);
         let mut stream = connecting.await.map_err(|why| Box::from(why.detail))?;
-        // A farewell, so that nobody takes the end for an attack; whether it arrives does not matter.
+        // A clean shutdown, so that the endpoint does not log an attack; it may get lost.
         let _ = stream.shutdown().await;
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Counting a finished request in a worker's series, with what only gRPC has.
+//! Counting a finished request in a worker's metric series, gRPC's own metrics included.
 
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 

@@ -188,7 +188,7 @@ mod tests {
                 ],
             ),
             (
-                // One proxy fewer in front than is believed: whoever connected is all that is known.
+                // One proxy fewer in front than is trusted: only the connecting peer is known.
                 &[("x-forwarded-for", "198.51.100.7")],
                 2,
                 "https",

@@ -44,7 +44,7 @@ pub(crate) struct Endpoint {
     tcp: CachedSeries,
 }
 
-/// A series' number, valid while our own labels are what they were.
+/// Number of a series, valid until our own labels change.
 #[derive(Default)]
 pub(crate) struct CachedSeries(Cell<Option<(u32, SeriesId)>>);
 
@@ -84,7 +84,7 @@ impl Manner {
         }
     }
 
-    /// The same for a client that called this, where it is said for whom connections are made.
+    /// The same with the PROXY header of a client that called this address, if a header is wanted.
     pub(super) fn on_behalf(self, client: SocketAddr, called: impl FnOnce() -> SocketAddr) -> Self {
         let of_client = |one: Introduction| one.on_behalf(client, called());
         Self {
@@ -99,7 +99,7 @@ pub(crate) struct InFlight {
     pub(crate) endpoint: Rc<Endpoint>,
     /// Its place among the service's endpoints.
     pub(crate) place: u32,
-    /// Nanoseconds since when; none where nobody is compared with anybody. So small since every connection keeps room for it.
+    /// Start time in nanoseconds; none if endpoints are not compared. Small, since every connection keeps room for it.
     since: Option<NonZeroU64>,
 }
 
@@ -155,7 +155,7 @@ pub(crate) struct Unreachable {
     pub(crate) public: &'static str,
     /// For the log.
     pub(crate) detail: String,
-    /// There was nobody to connect to: no address at all.
+    /// True if there was no address to connect to.
     pub(crate) nobody: bool,
     /// For access logs of HTTP.
     pub(crate) details: &'static str,
@@ -358,7 +358,7 @@ impl Endpoint {
         &self.vitals
     }
 
-    /// The series of requests to this endpoint, by what Istio calls their protocol.
+    /// Series of requests to this endpoint, by Istio's protocol label.
     pub(crate) fn http_series(
         &self,
         worker: &Worker,

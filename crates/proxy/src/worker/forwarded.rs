@@ -33,7 +33,7 @@ pub(super) fn note(worker: &Worker, stream: &Stream, caller: &mut Caller) {
     note_shown(worker, || stream.peer_certificates(), caller);
 }
 
-/// The same of what a client showed otherwise.
+/// The same for certificates that were shown in another way.
 pub(super) fn note_shown<'c>(
     worker: &Worker,
     shown: impl FnOnce() -> &'c [CertificateDer<'static>],
@@ -111,8 +111,8 @@ impl Forwarded {
         }
     }
 
-    /// Writes into what a request is changed by what goes on as things stand now: what is to be told no longer is not, and what was not
-    /// noted when the connection opened is nobody's to guess.
+    /// Adds the field's present value to a request's changes. Values that are no longer wanted are not sent, and facts that the
+    /// connection did not note are never guessed.
     pub(super) fn write(&self, worker: &Worker, head: &Head<'_>, changes: &mut Changes) {
         let (came, own) = {
             let settings = worker.settings.borrow();
@@ -147,7 +147,8 @@ mod tests {
             own: own.map(Into::into),
             details: ClientCertificateDetails::OF_SIDECARS,
         };
-        // Of nobody, of whom nothing was to be told then, and of who is known.
+        // Notes of a client without certificate, of one whose facts were not wanted then, and of one with
+        // facts.
         let notes = [note(false, None), note(true, None), note(true, Some("a"))];
         let a = Some(&b"a"[..]);
         let nothing = (false, None);

@@ -85,7 +85,8 @@ impl Door {
         }
     }
 
-    /// Its connections finish, and what is idle or no HTTP ends: whoever opens another is led where it stands now.
+    /// Its requests finish; idle and opaque connections end, so that their clients connect again to the present
+    /// destination.
     fn leave(&self) {
         self.http.leave();
         self.gone.give();
@@ -342,7 +343,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Hears who is there and what is spoken; gives what remains to be done.
+/// Reads the client's first bytes; returns the future of the rest.
 async fn open(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
@@ -372,7 +373,7 @@ async fn open(
     Some(http(worker, slot, server, stream, caller, detected))
 }
 
-/// Hears whom a client of TLS asks for, and ends TLS as that server wants it, or leaves that to who is behind us.
+/// Reads the server name of a TLS client, then ends TLS with that server's terms, or passes it on.
 async fn in_tls(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
@@ -424,7 +425,7 @@ async fn in_tls(
     Some(http(worker, slot, server, stream, caller, detected))
 }
 
-/// Ends TLS. In the mesh's own, whoever calls proves who it is.
+/// Ends TLS. In the mesh's own TLS the client proves its identity.
 pub(super) async fn ended(
     worker: &Worker,
     slot: &GatewaySlot,
@@ -518,7 +519,7 @@ pub(super) fn http(
     }
 }
 
-/// Hears the balancer in front first, where there is one that says for whom it connects.
+/// Reads the PROXY header of the balancer in front, if one is expected.
 async fn introduced(worker: &Worker, tcp: &mut TcpStream, remote: SocketAddr) -> Option<Caller> {
     let (expected, limit) = {
         let settings = worker.settings.borrow();

@@ -1,5 +1,4 @@
-//! A gateway's part of HTTP: what comes from outside asks the policies as at a sidecar's inbound side, and goes on as from a
-//! sidecar's outbound side.
+//! HTTP of a gateway. Requests from outside are judged as at a sidecar's inbound side, and routed as at its outbound side.
 //!
 //! ```text
 //! head → policies, tokens ─ no ─► refusal
@@ -67,13 +66,13 @@ pub(crate) enum GatewayTicket {
 pub(crate) enum Question {
     /// For an external service's word: it counts as admitted already.
     Leave(Box<Asking>, Admitted),
-    /// For whoever counts for several proxies; it has leave.
+    /// For the rate limit service; the request has leave.
     Count(Box<Counting>, Granted, Admitted),
     /// As its route says; it has leave.
     Delayed(Delayed, Granted),
 }
 
-/// The scheme of what comes in plaintext.
+/// Scheme of plaintext requests.
 const PLAIN: &str = "http";
 /// The same in TLS.
 const ENCRYPTED: &str = "https";
@@ -85,7 +84,7 @@ const MISDIRECTED: u16 = 421;
 const UNDECIDED: &str = "ext_authz_undecided";
 /// Why a request is refused that names no host.
 const NO_HOST: &str = "a gateway serves hosts, and the request names none";
-/// The same for a path that may mean another to whoever reads it next.
+/// The same for an ambiguous path, which a later reader may understand differently.
 const UNREADABLE_PATH: &str = "path_normalization_failed";
 
 impl GatewayRole {
@@ -189,7 +188,7 @@ impl GatewayRole {
         }
     }
 
-    /// A request that waits for somebody's word.
+    /// A request that waits for an external service.
     fn undecided(
         &self,
         head: &Head<'_>,
@@ -277,7 +276,7 @@ impl GatewayRole {
     /// Fields about the client that the mesh receives.
     fn told(&self, head: &Head<'_>) -> Changes {
         if self.door.is_some() {
-            // Inside the mesh what came is what its proxies said; the engine takes off what says who somebody is.
+            // Inside the mesh, proxies wrote the received fields; the engine removes the identity fields.
             return Changes::default();
         }
         let arrived = Arrived {
@@ -312,7 +311,7 @@ impl GatewayRole {
         let table = self.server.table.borrow();
         let host = choose(&table, head)?;
         redirects.get(host.plan.service.host.as_str())?;
-        // Not to the port of plaintext, where nobody speaks TLS.
+        // Not to the plaintext port, which does not speak TLS.
         let authority = head.authority()?;
         let end = authority.rfind(':').filter(|colon| {
             let port = &authority[colon + 1..];

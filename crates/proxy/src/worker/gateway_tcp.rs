@@ -94,7 +94,7 @@ pub(super) fn bytes(
     })
 }
 
-/// Asks the policies; who may not is reset, and there is a line about it.
+/// Judges the connection by the policies; resets and logs a denied one.
 async fn let_in(
     worker: &Worker,
     inbound: &InboundSlot,

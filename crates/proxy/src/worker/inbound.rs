@@ -87,7 +87,7 @@ impl Caller {
         self.told.as_ref()?.server_name.as_deref()
     }
 
-    /// The address of the client: the peer's, or that of whom it connects for.
+    /// Address of the client: the peer's, or the one that the balancer states.
     pub(crate) fn client(&self) -> SocketAddr {
         let said = self.told.as_ref().and_then(|told| told.client);
         said.unwrap_or(self.remote)
@@ -98,7 +98,7 @@ impl Caller {
         if let Detected::Tls(hello) = detected
             && let Some(mut name) = hello.server_name
         {
-            // As rustls and Envoy tell it, so that nobody passes an authorizer by its spelling.
+            // In lower case, as rustls and Envoy have it, so that spelling cannot bypass an authorizer.
             name.make_ascii_lowercase();
             self.tell(|told| told.server_name = Some(name.into()));
         }
@@ -138,7 +138,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// The same for what came through a tunnel, whose caller is known already.
+/// Serves a connection from a tunnel, whose caller is verified already.
 pub(super) async fn serve_tunnel(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
@@ -282,7 +282,7 @@ async fn introduced(
     Some(identified)
 }
 
-/// The line of a connection whose balancer did not say for whom it is.
+/// Logs a connection whose balancer sent no PROXY header.
 fn unintroduced(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {
     if logged::is_on(worker, Side::Server) {
         let record = TcpRecord {
@@ -366,13 +366,13 @@ async fn identify(
 /// Selects the protocol by the first bytes outside the mesh's TLS; `None` closes the connection.
 fn kind(detected: &Detected, protocol: Protocol, prefix: &[u8]) -> Option<Kind> {
     Some(match detected {
-        // Nobody could look into it, so what holds for HTTP would be passed by.
+        // The proxy cannot read inside, so rules about HTTP would be bypassed.
         Detected::Tls(_) if protocol.is_http() => return None,
         // TLS that is not ours belongs to the application.
         Detected::Tls(_) => Kind::Opaque,
         Detected::Http1 if protocol == Protocol::Auto => Kind::Http,
         Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => Kind::Http2,
-        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
+        // RFC 9113 section 3.4: bytes that are no preface end the connection, unless they are a request of HTTP/1.1.
         Detected::Opaque if protocol.is_http2() && !transport::begins_connect(prefix) => {
             return None;
         }
@@ -396,7 +396,7 @@ struct Inspected {
     ahead: Option<Ahead>,
 }
 
-/// Looks at the first bytes of what travels inside, as at plaintext. `None` when there is nobody left to serve.
+/// Looks at the first bytes inside, as at plaintext. `None` if the client is gone.
 async fn inspect(
     worker: &Worker,
     slot: &InboundSlot,
@@ -488,7 +488,7 @@ async fn strict(
     terminate(worker, slot, TcpIo::new(tcp, prefix), (remote, None)).await
 }
 
-/// Counts and logs TLS that is not the mesh's where HTTP is declared. A preface that is none is told by nobody.
+/// Counts and logs foreign TLS on a declared HTTP port. A wrong preface is not logged.
 fn not_spoken(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, detected: &Detected) {
     if matches!(detected, Detected::Tls(_)) {
         count(&worker.counters.refused);
@@ -499,7 +499,7 @@ fn not_spoken(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, detected:
 
 const FOREIGN_TLS: &str = "TLS that is not the mesh's refused: the port is declared HTTP";
 
-/// Envoy's words for what no filter chain takes.
+/// Logs, in Envoy's terms, a connection that no filter chain takes.
 fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {
     if logged::is_on(worker, Side::Server) {
         let record = TcpRecord {
@@ -524,13 +524,13 @@ fn patience(worker: &Worker, protocol: Protocol, place: Place) -> Duration {
     let settings = worker.settings.borrow();
     match protocol {
         protocol if protocol.is_http() => settings.header_timeout,
-        // Nothing is decided yet all the same: the application is connected, and whoever speaks first decides.
+        // The protocol is still open: the application is connected, and the side that speaks first decides.
         _ if worker.servers_first.knows(place) => Duration::ZERO,
         _ => settings.detection_timeout,
     }
 }
 
-/// Somebody in plaintext.
+/// Caller in plaintext.
 fn stranger(remote: SocketAddr) -> Caller {
     Caller {
         arrival: Arrival::Plaintext,
@@ -541,7 +541,7 @@ fn stranger(remote: SocketAddr) -> Caller {
     }
 }
 
-/// Somebody in plaintext, for whom a balancer connects.
+/// Caller in plaintext, for which a balancer connects.
 pub(super) fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> Caller {
     let mut caller = stranger(remote);
     if client.is_some() {
@@ -559,7 +559,7 @@ fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
     }
 }
 
-/// Answers the mesh's handshake. ALPN may name a version of HTTP; whoever names none has the first bytes looked at.
+/// Ends the mesh's TLS. ALPN may name a version of HTTP; without one the first bytes decide.
 async fn terminate(
     worker: &Worker,
     slot: &InboundSlot,
@@ -653,7 +653,7 @@ async fn spoken(
     })
 }
 
-/// Relays to the application. Asks for leave, so that nobody gets here without.
+/// Relays to the application. Demands a leave, so that no connection gets here without one.
 fn relay(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,

@@ -89,7 +89,7 @@ impl InboundTicket {
     }
 }
 
-/// A request that waits for somebody's word: it counts as admitted already.
+/// A request that waits for an external service: it counts as admitted already.
 pub(crate) struct Question {
     about: Waits,
     admitted: Admitted,
@@ -100,7 +100,7 @@ pub(crate) struct Question {
 enum Waits {
     /// An external service's word.
     Leave(Box<Asking>),
-    /// It has leave; who counts for several proxies is asked whether it comes too often.
+    /// It has leave; the rate limit service must be asked.
     Count(Box<Counting>, Granted),
 }
 

@@ -1,5 +1,5 @@
-//! For whom a connection to a server is made, where a DestinationRule has that said first (`proxyProtocol`). The header comes once, so
-//! a connection that begins with a client's is that client's alone: requests find only those that began with the same words.
+//! PROXY protocol headers of upstream connections, if a DestinationRule wants them (`proxyProtocol`). The header comes once, so a
+//! connection that begins with a client's addresses serves that client alone. Requests use only connections with an equal header.
 //!
 //! ```text
 //! endpoint, version, client's address, address called → pool key
@@ -163,7 +163,7 @@ mod tests {
             });
         }
         assert_eq!(introduced.known.borrow().len(), 1);
-        // A key is nobody's twice.
+        // No key is used twice.
         assert_eq!(next.get() as usize, MAX_CLIENTS + 1);
     }
 }

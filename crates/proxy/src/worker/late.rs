@@ -30,8 +30,8 @@ use super::slots::InboundSlot;
 /// The application's connection, opened before it was known what for; or why there is none.
 pub(crate) type Ahead = Result<TcpStream, ConnectError>;
 
-/// Decides what the deadline did not. `None` when there is nobody left to serve. Asks for leave, since the application
-/// notices that somebody came; without it the application is left alone until it is known who it is.
+/// Detects the protocol after the deadline. `None` if the client is gone. Demands a leave, since the application
+/// notices the connection. Without one the application is not connected until the caller is known.
 pub(crate) async fn detect(
     worker: &Worker,
     slot: &InboundSlot,
@@ -56,7 +56,7 @@ pub(crate) async fn detect(
         }
     };
     if prefix.is_empty() && leave.is_none() {
-        // The application is not to know of it; whoever speaks first, it is not the server.
+        // The application must not notice the connection, so only the client can speak first.
         let no_plaintext = slot.no_plaintext.borrow().clone();
         let client_spoke = tokio::select! {
             biased;

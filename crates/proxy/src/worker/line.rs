@@ -1,5 +1,5 @@
-//! A connection to an endpoint, with what it takes up: a place among those that the destination may have, and its endpoint's
-//! count. Dropping it gives both back.
+//! A connection to an endpoint, with its place within the destination's limit and its endpoint's count. Dropping it gives
+//! both back.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -122,8 +122,8 @@ impl Io for Line {
     }
 }
 
-/// A place for a connection to an endpoint, where those have a limit. As with Envoy the first that a worker has to an endpoint is
-/// always allowed, since it may be that all others are idle and somebody else's.
+/// Place for a connection to an endpoint, if connections are limited. As with Envoy, a worker's first connection to an endpoint
+/// is always allowed: all others may be idle ones of other workers.
 pub(super) async fn seat(
     traffic: &TrafficPlan,
     endpoint: &Endpoint,

@@ -18,7 +18,7 @@ use super::vantage::Vantage;
 use super::{Worker, tokens};
 use crate::http::{Exchange, Head, HttpRole, UNREACHED};
 
-/// Istio's name of the route that nobody configured.
+/// Istio's name of the default route, without configuration.
 const DEFAULT_ROUTE: &str = "default";
 
 /// The caller's side of a connection.
@@ -265,7 +265,7 @@ pub(crate) fn http<'a, R: HttpRole>(
     }
 }
 
-/// Sends the span of a request, where somebody takes it.
+/// Sends the span of a request, if a collector takes it.
 fn span(
     worker: &Worker,
     from: Vantage<'_>,

@@ -1,6 +1,6 @@
-//! Copies of requests: sent to where a route mirrors them, their answers thrown away. Nobody waits for a copy, and what becomes of it
-//! becomes of nobody else. It is sent when all of the request was received, by the HTTP/1.1 engine, to which it is a client that
-//! asks once.
+//! Mirrored copies of requests; their answers are thrown away. No request waits for its copy, and no result of a copy affects a
+//! request. A copy is sent when all of the request was received, by the HTTP/1.1 engine, to which it is a client with one
+//! request.
 //!
 //! ```text
 //! request ─► engine ─► endpoint

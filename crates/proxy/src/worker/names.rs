@@ -3,7 +3,7 @@
 /// Longest DNS name in presentation form.
 const MAX_NAME: usize = 253;
 
-/// The host that an authority names, whatever its port.
+/// Host of an authority, without its port.
 pub(crate) fn host_of(authority: &str) -> Option<String> {
     let host = match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => host,

@@ -1,5 +1,5 @@
-//! Notes on one request while it is served, taken only where a log or a tracer wants them: its place in its trace, what
-//! its head says instead of what came, and what only the engine sees.
+//! Notes on one request while it is served, only if a log or a tracer wants them: its trace context, the header lines
+//! that replace received ones, and facts that only the engine sees.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -47,7 +47,7 @@ pub(crate) struct Seen {
 }
 
 impl Notes {
-    /// Notes on a request, if anybody wants them.
+    /// Begins notes on a request, if a log or tracer wants them.
     pub(crate) fn begin<'a>(
         worker: &'a Worker,
         from: impl Into<Vantage<'a>>,

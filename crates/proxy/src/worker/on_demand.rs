@@ -49,7 +49,8 @@ impl OnDemand {
         }))
     }
 
-    /// The host that was named, unless it failed the request before; nobody where none was, or one that is not meant.
+    /// Endpoint of the named host, unless it failed the request before; `None` without a host, or for one outside the
+    /// pattern.
     pub(crate) fn choose(&self, worker: &Worker, wish: Wish<'_>) -> Option<InFlight> {
         let host = wish.host.filter(|_| self.plan.available)?;
         let endpoint = self.endpoint(worker, host)?;
@@ -144,7 +145,7 @@ mod tests {
             for host in ["dyn.test", "other.test", "*.dyn.test", "a dyn.test", ""] {
                 assert!(choose(&of, host).is_none(), "{host}");
             }
-            // There is nobody else to ask.
+            // The host has no other endpoint.
             let failed = chosen(&of, &stage.worker, "a.dyn.test", &[a.key]);
             assert!(failed.is_none());
             assert!(chosen(&of, &stage.worker, "b.dyn.test", &[a.key]).is_some());

@@ -44,7 +44,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Learns what the client speaks and to whom; gives what remains to be done.
+/// Detects the client's protocol and target; returns the future of the rest.
 async fn open(
     worker: Rc<Worker>,
     mut slot: Rc<OutboundSlot>,
@@ -81,7 +81,8 @@ async fn open(
             http2::serve_connection(&engine, role, stream).await;
         })
     } else if heard.detected == Detected::Opaque && slot.protocol().is_http2() {
-        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
+        // RFC 9113 section 3.4: bytes that are no preface end the connection, unless they are a request of
+        // HTTP/1.1.
         Box::pin(transport::linger(stream))
     } else if heard.detected == Detected::Http1 {
         let engine = slot.http.engine();
@@ -107,7 +108,8 @@ async fn open(
 struct Heard {
     detected: Detected,
     prefix: Vec<u8>,
-    /// Nobody has spoken yet, or the client no more than a word: who does next is worth remembering, of this place.
+    /// Set if neither side has spoken, or the client sent no more than a word: the next speaker is remembered for
+    /// this place.
     watched: Option<Place>,
 }
 
@@ -122,8 +124,8 @@ impl Heard {
     }
 }
 
-/// Listens to the client as long as its port's protocol asks for. A silent client of an undeclared port is carried as
-/// opaque bytes from the deadline on, whatever it says later.
+/// Reads the client's first bytes as long as its port's protocol needs them. A silent client of an undeclared port
+/// becomes an opaque connection at the deadline, whatever it sends later.
 async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
     let protocol = slot.protocol();
     let bind = slot.plan.borrow().bind;
@@ -199,7 +201,7 @@ struct Opaque {
     watched: Option<(Place, u64)>,
 }
 
-/// By whose labels a connection is counted that an endpoint takes, or nobody.
+/// Labels by which a connection is counted, with or without an endpoint.
 pub(super) trait Counted: Copy {
     /// Where.
     fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId;
@@ -379,7 +381,7 @@ struct Reached {
     seated: Option<Box<Seated>>,
 }
 
-/// The way to an endpoint; what became of the connection where there is none.
+/// Connects to an endpoint; on failure returns the result of the connection.
 async fn reach(
     worker: &Rc<Worker>,
     service: &ServiceState,
@@ -518,7 +520,7 @@ fn carry<'a>(
     }
 }
 
-/// Nobody to relay to: the application sees a reset, not an empty answer.
+/// Ends a connection without an endpoint: the application sees a reset, not an empty answer.
 pub(super) fn refuse(
     worker: &Worker,
     service: &Service,

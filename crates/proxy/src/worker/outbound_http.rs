@@ -60,7 +60,7 @@ struct Names {
     meanings: RefCell<VecDeque<Meaning>>,
 }
 
-/// A name and the slot of what it means: none where it is nobody's, an error where nobody would say.
+/// A name and its slot: `None` if no service has the name, an error if no answer came.
 type Meaning = (Rc<str>, Result<Option<Rc<OutboundSlot>>, Overload>);
 
 /// Names that one connection remembers; a client of more has the oldest asked for again, which the worker remembers.
@@ -68,9 +68,9 @@ const MAX_MEANINGS: usize = 64;
 
 /// Destination of a request.
 pub(crate) struct OutboundTicket {
-    /// None when the request named nobody.
+    /// None if the request named no service.
     service: Option<Rc<ServiceState>>,
-    /// None when the service has nobody.
+    /// None if the service has no endpoint.
     endpoint: Option<InFlight>,
     notes: Option<Rc<Notes>>,
     _admitted: Option<Admitted>,
@@ -106,7 +106,7 @@ pub(crate) struct Delayed {
 /// Result of routing a request.
 struct Way {
     service: Rc<ServiceState>,
-    /// Of who was called, where the request names nobody.
+    /// Authority of the called service, for a request without one.
     authority: Option<Rc<str>>,
     /// The port that was called.
     port: u16,
@@ -166,7 +166,7 @@ impl OutboundRole {
         }
     }
 
-    /// The same for what a gateway takes.
+    /// The same for requests at a gateway.
     pub(super) fn of_gateway(self, at: AtGateway) -> Self {
         Self {
             edge: Some(Box::new(at)),
@@ -257,7 +257,7 @@ pub(super) fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<Ser
 }
 
 impl OutboundRole {
-    /// By what a request keeps together with others, and the change of its answer that gives its client a cookie for it.
+    /// Consistent-hash key of a request, and the amendment of its answer that sets the client's cookie for it.
     fn key(&self, traffic: &TrafficPlan, head: &Head<'_>) -> (Option<u64>, Option<Changes>) {
         let Some(source) = &traffic.key else {
             return (None, None);
@@ -510,8 +510,8 @@ impl OutboundRole {
     }
 }
 
-/// In what a gateway speaks to a port. Its clients chose their version to speak with it, and know nothing of who is behind: what was
-/// not declared to speak HTTP/2 may not, and gRPC needs it. Istio's gateways do the same, but for gRPC.
+/// HTTP version of a gateway to a port. Clients chose their version for the gateway and do not know the server: a port without a
+/// declaration of HTTP/2 gets HTTP/1.1, except for gRPC, which needs HTTP/2. Istio's gateways do the same, except for gRPC.
 fn behind_gateway(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     match declared {
         Protocol::Http | Protocol::Http2 | Protocol::Grpc => upstream(declared, head),

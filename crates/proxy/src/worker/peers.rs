@@ -19,7 +19,7 @@ pub(crate) const MAX_PEERS: usize = 4096;
 pub(crate) enum Known {
     /// Asked, not answered.
     Asked,
-    /// Answered: nobody of the mesh.
+    /// Answered: not a workload of the mesh.
     Stranger,
     /// A workload; with its identity, where it has one.
     Workload(Rc<Peer>),
@@ -66,13 +66,13 @@ impl Peers {
             return met.known.clone();
         }
         self.remember(address, Known::Asked);
-        // When nobody listens any more, nobody will scrape either.
+        // Without a receiver the process is ending, and no scrape will come.
         let _ = self.unknown.send(FromWorker::Stranger(address));
         Known::Asked
     }
 
-    /// The same of whoever calls from there and proved to be this principal; empty in plaintext. Somebody else than who is there comes
-    /// through it, as from another network: of those nothing is known but their identity.
+    /// State of a caller at this address with this principal, empty in plaintext. If the principal is not the address's own, the
+    /// caller comes through that workload, as from another network: only its identity is known.
     pub(crate) fn caller(&self, address: IpAddr, principal: &str) -> Known {
         match self.get(address) {
             Known::Workload(peer) if !may_be(&peer.principal, principal) => Known::Stranger,
@@ -96,13 +96,13 @@ impl Peers {
         used.map(|(address, _)| *address).collect()
     }
 
-    /// Nobody follows these any more; those that called just now are asked for again.
+    /// The control thread no longer follows these addresses; those that called just now are asked for again.
     pub(crate) fn forget(&self, gone: &BTreeSet<IpAddr>) {
         let mut all = self.known.borrow_mut();
         all.retain(|address, met| {
             let stays = !gone.contains(address) || met.used.get();
             if stays && gone.contains(address) {
-                // When nobody listens any more, nobody will scrape either.
+                // Without a receiver the process is ending, and no scrape will come.
                 let _ = self.unknown.send(FromWorker::Stranger(*address));
             }
             stays

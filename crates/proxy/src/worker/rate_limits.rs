@@ -155,7 +155,7 @@ impl Limiting {
     }
 }
 
-/// A request as it goes on: what an external service or a token wrote counts, and not what the client wrote in its place.
+/// Request in its forwarded form: values of an external service or a token replace the client's.
 struct GoingOn<'a> {
     asked: Asked<'a>,
     head: &'a Head<'a>,
@@ -234,7 +234,7 @@ impl Said {
         }
     }
 
-    /// Field lines of an answer to who comes too often.
+    /// Field lines of an answer to a client over the limit.
     fn lines(&self, retry_after: u64) -> Vec<u8> {
         let mut lines = String::new();
         // Writing into a String cannot fail.
@@ -266,7 +266,7 @@ fn apart(list: &mut String) {
     }
 }
 
-/// A request that comes too often, and what was said of it before.
+/// Denial of a request over the limit, with earlier amendments.
 pub(crate) struct TooMany(pub(super) Denied);
 
 impl TooMany {

@@ -99,7 +99,7 @@ pub(crate) struct Acts {
 }
 
 impl RoutesState {
-    /// Obeys a plan; what is as it was before is kept.
+    /// Follows a plan; keeps unchanged parts.
     pub(crate) fn follow(
         worker: &Worker,
         before: Option<&ServiceState>,
@@ -134,7 +134,8 @@ impl RoutesState {
             let same = known.filter(|state| state.plan == *wanted);
             Ok(same.map_or_else(
                 || {
-                    // Parts share the endpoints of the whole: their connections, and what is in flight to them.
+                    // Subsets share the endpoints of the whole service: their connections, and the load in
+                    // flight.
                     let alike = states().filter(|state| state.is_service(wanted));
                     let endpoints = Known::new(alike.flat_map(|state| &state.endpoints));
                     Rc::new(ServiceState::new(worker, &endpoints, None, wanted))
@@ -232,7 +233,7 @@ pub(crate) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// `edge` has what counts at a gateway instead of what came.
+    /// `edge` has the facts that replace the request's own at a gateway.
     pub(crate) fn new(head: &'a Head<'a>, edge: Option<&'a AtEdge<'a>>) -> Self {
         let path = edge.and_then(|edge| edge.path.as_deref());
         Self {

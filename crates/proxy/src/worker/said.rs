@@ -84,7 +84,7 @@ pub(crate) struct Lines {
     untold: Cell<u64>,
 }
 
-/// Counts what decided nothing, and now and then says what dry run would deny.
+/// Counts audit and dry-run results, and logs a dry-run denial now and then.
 pub(super) fn count_marks(
     worker: &Worker,
     policies: &Authorization,

@@ -1,7 +1,7 @@
-//! Places where waiting for a client's next byte tells nothing, so only the first connection waits for the deadline: those
-//! whose servers speak first, and those whose servers answer a bare word that might have become a request line. Only what
-//! servers do is believed, and what one worker learned all hear. The memory heals itself: where a client speaks first
-//! after all, or a word is answered in HTTP, detection begins anew with the next connection.
+//! Destinations at which waiting for the client's next byte is useless: their servers speak first, or answer a bare word
+//! that might have become a request line. Only the first connection waits for the deadline. Only servers teach, and a
+//! worker's lesson goes to all workers. A wrong lesson is undone: if a client speaks first, or a word is answered in HTTP,
+//! the next connection is detected again.
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -17,8 +17,8 @@ const MAX_PLACES: usize = 1024;
 /// Destination of connections of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// To our application, by the address that was called and the caller's: a caller that waited for the server once has no
-    /// sidecar, and what it does says nothing of those that have one, whose ClientHello may be late.
+    /// To our application, by the called address and the caller's. A caller that waited for the server once has no sidecar.
+    /// Callers with a sidecar are unaffected; their ClientHello may be late.
     Inbound(SocketAddr, IpAddr),
     /// The same inside a connection that is encrypted already. Told apart from the above: a server that speaks first inside says
     /// nothing of the ClientHello that comes before.

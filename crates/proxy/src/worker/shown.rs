@@ -10,7 +10,7 @@ use voile_identity::{CertificateKey, Revocations};
 
 use super::stop::{Heard, Stop};
 
-/// Certificates remembered of one endpoint: those of half a month of renewals, and whatever is older has expired.
+/// Certificates remembered of one endpoint: those of half a month of renewals; older ones have expired.
 const MAX_REMEMBERED: usize = 64;
 
 /// See the module.
@@ -60,7 +60,7 @@ impl AllShown {
         shown
     }
 
-    /// Ends what goes to whoever showed a certificate that is taken back.
+    /// Ends connections to peers that showed a revoked certificate.
     pub(crate) fn revoke(&self, lists: &Revocations) {
         self.cut_if(|shown| {
             let known = shown.certificates.borrow();

@@ -22,7 +22,7 @@ use crate::tokens;
 /// Scheme in the challenge for a token: requests come out of TLS here.
 const SCHEME: &str = "http";
 
-/// The rules of one worker and what it remembers.
+/// Rules of one worker, and its cache.
 #[derive(Default)]
 pub(crate) struct Tokens {
     rules: RefCell<Option<InForce>>,
@@ -120,7 +120,7 @@ impl Presented {
         &self.changes
     }
 
-    /// The path without what the token came in, and the changes; `path` is what policies made of the path that `stands`.
+    /// Path without the token's parameters, and the changes. `path` is the policies' form of the path `stands`.
     pub(super) fn applied(
         self,
         stands: &str,
@@ -140,7 +140,7 @@ impl Presented {
     }
 }
 
-/// The time, where anybody asks for it.
+/// Present time, if rules need it.
 pub(super) fn now(tokens: &Tokens) -> u64 {
     if tokens.rules.borrow().is_none() {
         return 0;
@@ -156,8 +156,8 @@ pub(super) fn unforged(tokens: &Tokens) -> Changes {
         .map_or_else(Changes::default, |held| without(&held.owned))
 }
 
-/// A path as logs and spans tell it: without the tokens in its query. Also where no rule holds, since `access_token` is one by
-/// its name (RFC 6750), and a caller's sidecar does not know the rules of whom it calls.
+/// Path for logs and spans, without the tokens in its query. Also without rules: `access_token` is a token by its name (RFC
+/// 6750), and a caller's sidecar does not know the rules of the called service.
 pub(super) fn told_path<'a>(tokens: Option<&Tokens>, head: Option<&Head<'a>>) -> Cow<'a, str> {
     let path = head.map(Head::path_and_query).unwrap_or_default();
     if !path.contains('?') {

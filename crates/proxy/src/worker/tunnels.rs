@@ -1,5 +1,5 @@
-//! Tunnels of HBONE, both ends of a sidecar: by them it calls workloads that a node proxy serves, also those of other networks, and is
-//! called by node proxies, and by whoever comes from another network and knows the service's name alone.
+//! HBONE tunnels, both ends of a sidecar. The sidecar calls workloads of node proxies and of other networks through tunnels. It
+//! takes tunnels of node proxies, and of callers on other networks that know only the service's name.
 //!
 //! ```text
 //! endpoint ─► pool ─► CONNECT ─► Stream ─► http │ relay     15008 ─► mutual TLS ─► CONNECT ─► own address, or name? ─► inbound
@@ -43,7 +43,7 @@ pub(crate) struct Key {
 /// The connections to node proxies.
 pub(crate) type Pool = voile_hbone::Pool<Key, Unreachable>;
 
-/// A connection ends when whoever answered is believed no more, and with the worker.
+/// Ends a connection when its peer is no longer trusted, and with the worker.
 struct Of(Rc<Shown>);
 
 impl Owner for Of {
@@ -79,7 +79,7 @@ pub(crate) async fn connect(
     Ok(Stream::Tunnel(Box::new(tunnel)))
 }
 
-/// A tunnel to what is called, on a connection to whoever must be there.
+/// Tunnel to a target, on a connection to the expected peer.
 async fn open(
     worker: &Worker,
     key: &Key,
@@ -101,9 +101,9 @@ async fn open(
     }
 }
 
-/// A tunnel inside another: the outer one is a gateway's of another network, which leads on without reading. The inner one has a
-/// connection of its own, since each may lead to another workload, and whoever answers there must be one of those that are expected;
-/// the gateway's word counts for nothing.
+/// Tunnel inside another. The outer one goes to another network's gateway, which passes bytes on unread. The inner one has a
+/// connection of its own, since each may reach another workload. That workload must prove one of the expected identities; the
+/// gateway's word counts for nothing.
 async fn connect_far(
     worker: &Worker,
     far: &FarPlan,
@@ -176,7 +176,7 @@ fn unopened(to: &dyn Display, error: Unopened) -> Unreachable {
     Unreachable::new(public, format!("{to}: {error}"))
 }
 
-/// Asks for a tunnel to what is called.
+/// Asks for a tunnel to a target.
 async fn ask(
     worker: &Worker,
     lease: &Lease,
@@ -230,7 +230,7 @@ fn refused(
     Unreachable::new(public, format!("{at}: {error}"))
 }
 
-/// Notes the certificates of whoever answered, if that is one of those expected, and none was taken back while hands were shaken.
+/// Notes the peer's certificates, if its identity is one of the expected and no certificate was revoked during the handshake.
 fn admit(
     worker: &Worker,
     (protocol, chain): (Option<&[u8]>, &[CertificateDer<'_>]),

@@ -50,7 +50,7 @@ impl<'a> Vantage<'a> {
         }
     }
 
-    /// By which rules tokens are found in what is told of; nobody's where a caller's sidecar tells of its calls.
+    /// Rules by which logs find tokens; none for a caller's sidecar on its own calls.
     pub(super) fn tokens(self, worker: &'a Worker) -> Option<&'a Tokens> {
         match (self.place, self.side) {
             (Some(place), _) => Some(place.tokens(worker)),

@@ -30,7 +30,7 @@ use crate::plan::TlsPlan;
 const BAD_REQUEST: u16 = 400;
 /// A destination that is not behind this waypoint.
 const NOT_FOUND: u16 = 404;
-/// Somebody who may not be here at all.
+/// A caller that may not use this waypoint at all.
 const UNAUTHORIZED: u16 = 401;
 
 /// Ends TLS, and hears who calls; gives what remains to be done.
@@ -184,7 +184,7 @@ async fn inside(
     })
 }
 
-/// Reads until it is known what is spoken; none where nobody says in time, or nothing at all.
+/// Reads until the protocol is known; `None` if the client sends nothing in time, or closes.
 async fn hear(tunnel: &mut Tunnel, heard: &mut Vec<u8>, patience: Duration) -> Option<Detected> {
     let hearing = async {
         loop {

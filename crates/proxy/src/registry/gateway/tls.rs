@@ -81,7 +81,7 @@ impl Tls {
         self.said.files.is_some()
     }
 
-    /// Why it is not as it was told, and what that means.
+    /// Problem with the wanted settings, and its consequence.
     pub(super) fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.as_ref()?;
         Some(match &self.config {
@@ -127,8 +127,8 @@ impl Tls {
         terms(&self.said) == terms(&before.said)
     }
 
-    /// Goes on with what was made of the same words. A certificate that cannot be used leaves the last good one of the same terms;
-    /// one that is taken away leaves nothing.
+    /// Keeps the result of the same settings. An unusable certificate leaves the last good one of the same terms; a removed one
+    /// leaves nothing.
     pub(super) fn follow(&mut self, before: &Self) {
         if self.said == before.said {
             self.config.clone_from(&before.config);
@@ -174,7 +174,7 @@ impl Tls {
         true
     }
 
-    /// Makes what can be made of what the files hold and of what was good before.
+    /// Makes TLS from the usable files and the last good parts.
     fn try_parts(&mut self, now: &Held, paths: &GatewayFiles) -> Result<(), String> {
         let first = match now.parts() {
             Ok(parts) => match self.make(parts) {
@@ -183,8 +183,8 @@ impl Tls {
             },
             Err(why) => why.to_string(),
         };
-        // Not all of it can be used. Of the certificate, the authorities and what they took back each that can be is; why the others are
-        // not was said.
+        // Some files are unusable. Each usable part of certificate, authorities and revocation lists is used; `first` states the
+        // problem.
         let pair = now.certificate.clone().ok().zip(now.key.clone().ok());
         if let (Some(pair), Some(good)) = (pair, self.good.as_deref().cloned()) {
             self.make(Parts { pair, ..good }).ok();

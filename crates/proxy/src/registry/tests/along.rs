@@ -11,7 +11,7 @@ const QUESTION: &str = "/10.96.0.1";
 const WEB_NAME: &str = "shop/web.test";
 const BOTH: [&str; 2] = [type_url::SERVICE_ROUTES, type_url::SERVICE_POLICY];
 
-/// A proxy that has called the address of a service, and both ends of what it is told.
+/// A proxy that has called the address of a service: its registry and subscriptions.
 struct Caller {
     registry: Registry,
     subscriptions: Subscriptions,
@@ -44,7 +44,7 @@ impl Caller {
         self.subscriptions.change(kind, [name.into()], []);
     }
 
-    /// A response of this version: what the service is told to be, if anything, and what is not there.
+    /// Applies a response of this version: the service's resource, if any, and the removed names.
     fn hear(&mut self, kind: &str, version: &str, body: Option<Vec<u8>>, removed: &[&str]) {
         let told = body.map(|value| Resource {
             name: WEB_NAME.to_owned(),
@@ -137,7 +137,7 @@ fn what_was_not_said_of_the_service_at_that_moment_is_waited_for_by_name() {
         // Another had the address when that was said.
         ("one", "two", &[QUESTION, WEB_NAME]),
         ("one", "one", &[QUESTION, "shop/other.test"]),
-        // Nobody can say whether it was one moment.
+        // Without a version the answers may be of different moments.
         ("", "", &[QUESTION, WEB_NAME]),
     ];
     for (who, routes, removed) in cases {
@@ -161,7 +161,7 @@ fn what_was_said_along_counts_no_more_when_its_name_is_let_go() {
     assert!(caller.is_known());
     caller.registry.forget_routes(&WEB_NAME.into());
     assert!(!caller.is_known());
-    // Nobody calls there any more.
+    // No target uses the address any more.
     assert_eq!(caller.registry.told_along(std::iter::empty()).len(), 2);
 }
 

@@ -303,7 +303,7 @@ impl Play {
         }
     }
 
-    /// All is said: each call leads to whom it is to.
+    /// All answers have come: each call leads to the right service.
     fn settle(&mut self, seed: u64) {
         for _ in 0..100 {
             self.turn();

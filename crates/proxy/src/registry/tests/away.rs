@@ -69,7 +69,7 @@ fn endpoints(registry: &Registry) -> Vec<EndpointPlan> {
     std::mem::take(&mut plan.services[0].endpoints)
 }
 
-/// Those of them that are elsewhere: by whom, at which gateways, for what.
+/// Endpoints on other networks: expected identities, gateways, targets.
 fn led(registry: &Registry) -> Vec<String> {
     let all = endpoints(registry);
     let shown = all.iter().filter(|one| one.available).filter_map(|one| {
@@ -111,7 +111,7 @@ fn those_of_another_network_are_one_endpoint_through_its_gateways_after_everybod
     );
     // An unchanged endpoint stays the same, so that its connections stay.
     assert_eq!(endpoints(&registry), all);
-    // A gateway knows nothing of subsets, and may lead to anybody.
+    // A gateway does not know subsets, and may lead to any workload.
     let wanted = OutboundService {
         key: parse_service_key(&format!("{SHOP}/web.test")).expect("a name"),
         port: voile_model::Port::new(80).expect("a port"),
@@ -129,7 +129,7 @@ fn those_of_another_network_are_one_endpoint_through_its_gateways_after_everybod
     assert_eq!(led(&registry), [format!("far-1+far-2 {BY_BOTH}")]);
     far(&mut registry, "far-1", |one| one.status = ill);
     assert!(led(&registry).is_empty());
-    // The address there is nobody's here.
+    // On our own network the address belongs to no workload.
     nobody(&mut registry, THERE);
     let direct = registry.destination(&at(format!("{THERE}:8080").parse().expect("an address")));
     assert_eq!(

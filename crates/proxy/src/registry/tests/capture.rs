@@ -1,4 +1,4 @@
-//! Which port of ours is meant by whoever knows the service's name alone.
+//! Selection of our own port for a caller that knows only the service's name.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn a_services_name_and_port_mean_the_port_that_we_serve_it_at() {
         None,
         "nothing is known of us"
     );
-    // A host that two namespaces have is that of our own, whatever the other's is called.
+    // A host in two namespaces means the one of our own namespace, whatever the other's name.
     own_behind(
         &mut registry,
         &[

@@ -1,4 +1,4 @@
-//! HealthChecks as a plan has them: which holds for a destination, and what is known of endpoints carried on.
+//! HealthChecks in plans: the check of a destination, and health records that survive edits.
 
 use std::sync::Arc;
 

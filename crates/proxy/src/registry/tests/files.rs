@@ -1,4 +1,4 @@
-//! Files of our own machine: what is in force while they change.
+//! Local files: the settings in force while files change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -154,7 +154,7 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
     );
 }
 
-/// The address itself, whatever the client names.
+/// The address itself, without a named host.
 fn at(to: SocketAddr) -> Target {
     Target { to, host: None }
 }
@@ -231,10 +231,10 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
 /// The service itself: endpoints in order of their names.
 const WEB: &str = "Http web 10.0.0.1:8080=one 10.0.0.6:8080=open 10.0.0.3:8080=~ 10.0.0.2:8080=~ 10.0.0.4:8080=waypointed by tunnel";
 
-/// Called; what it leads to where strangers may be called; and where not.
+/// Called address; plan with ALLOW_ANY; plan with REGISTRY_ONLY.
 const DESTINATIONS: &[(&str, &str, &str)] = &[
     ("10.96.0.1:80", WEB, WEB),
-    // A port that no service has there is nobody's.
+    // No service has this port.
     (
         "10.96.0.1:81",
         "Auto PassthroughCluster 10.96.0.1:81=~",
@@ -281,7 +281,7 @@ const DESTINATIONS: &[(&str, &str, &str)] = &[
         "Auto PassthroughCluster 10.0.0.3:7000=spared",
         "Auto PassthroughCluster 10.0.0.3:7000=spared",
     ),
-    // The sidecar's own pages, which nobody captures.
+    // The sidecar's own pages, which are never redirected.
     (
         "10.0.0.3:15020",
         "Auto PassthroughCluster 10.0.0.3:15020=~",

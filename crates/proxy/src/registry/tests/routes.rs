@@ -1,4 +1,5 @@
-//! Routes are obeyed as a closed set: table of what arrives, in which order, and where requests go then.
+//! Routes come into force as a closed set: table of arriving resources, in order, and the destinations
+//! afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -241,7 +242,7 @@ fn of_a_policy_that_tells_clients_apart_the_first_for_our_labels_is_obeyed() {
     assert_eq!(led(&registry), "!shop/web.test has no subset two");
     labelled(&mut registry, "web");
     assert_eq!(led(&registry), "10.1.0.1");
-    // Nobody is told apart any more: neither is what was told before.
+    // Policies without client labels also end the earlier distinction.
     subsets(&mut registry, "web", &[("two", "v2")]);
     labelled(&mut registry, "job");
     assert_eq!(led(&registry), "10.1.0.2+10.1.0.3");
@@ -276,7 +277,7 @@ fn routes_that_name_what_is_not_there_wait_for_it_where_others_serve_and_not_for
     assert_eq!(registry.look_at_held_back(later), Some(until));
     assert_eq!(registry.look_at_held_back(until), None);
     assert_eq!(led(&registry), "!it");
-    // Nothing is served whole any more: what comes now is obeyed at once.
+    // No service has all its destinations: new routes come into force at once.
     routes(&mut registry, &[("", "", 1), ("web", "v2", 1)]);
     assert_eq!(registry.look_at_held_back(until), None);
     assert_eq!(led(&registry), "!it 10.1.0.2+10.1.0.3");
@@ -348,8 +349,7 @@ fn to_web() -> proxy::RouteDestination {
 /// Bytes that a proxy may hold for a route, of which most hosts with many have many alike: a prefix, a destination. Nothing of it
 /// is held once for each worker but a rule.
 const BYTES_A_ROUTE: i64 = 1_000;
-/// Bytes for a route that reading may take beyond them, for a moment: the heap grows by that, and what lies between pieces in use
-/// hardly goes back.
+/// Further bytes for a route during a read: the heap grows by that, and memory between used pieces hardly goes back.
 const BYTES_A_ROUTE_WHILE_READ: i64 = 400;
 
 #[test]

@@ -146,7 +146,7 @@ fn a_service_that_prefers_who_is_near_does_so_though_nobody_is_put_out() {
         workload("eu/a/1", "n1", "east"),
         workload("", "n1", ""),
     ];
-    // Our own network's name is on our label alone, and makes nobody far.
+    // Our own network's name is on our label only, and makes no endpoint far.
     let labels: Labels = [(NETWORK, "west")].into_iter().collect();
     let own = Whereabouts {
         locality: "eu/a/1",

@@ -1,4 +1,4 @@
-//! Nobody but a waypoint itself calls what stands behind it.
+//! Only a waypoint itself calls the destinations behind it directly.
 
 use std::sync::Arc;
 
@@ -171,7 +171,7 @@ fn what_comes_from_other_networks_goes_on_to_near_pods_that_take_tunnels_or_to_t
     };
     let both = ["10.0.0.1:15008 true", "10.0.0.5:15008 true"];
     assert_eq!(led(&registry), both, "as it came");
-    // Behind a waypoint its pods are led to, and nobody past it.
+    // Behind a waypoint only the waypoint's pods are endpoints; no call bypasses it.
     let stand_behind = |registry: &mut Registry, waypoint| {
         let web = registry.services.get_mut(&*format!("{SHOP}/web.test"));
         web.expect("there").value.waypoint = Some(waypoint);

@@ -1,4 +1,4 @@
-//! Zones that share calls: who comes first, who calls besides us, and what of both makes a share.
+//! Balancing by zone: order of the endpoints, other callers, and the shares of both.
 
 use prost::Message;
 use voile_model::Labels;
@@ -65,7 +65,7 @@ fn our_region_comes_first_whatever_its_zones_and_labels_come_before_regions() {
         ("eu/a/1", said(version(), false), [3, 3, 0, 1, 4]),
         ("eu/a/1", said(both, false), [3, 3, 0, 1, 5]),
         ("eu/a/1", said(off, true), [0; 5]),
-        // Nobody knows where we are.
+        // Our own locality is unknown.
         ("", said(failover(), false), [0; 5]),
         ("", said(version(), false), [1, 1, 0, 0, 1]),
     ] {
@@ -128,7 +128,7 @@ fn zones_are_told_apart_where_that_makes_a_difference() {
     type Row<'r> = (PortTraffic, &'r [&'r str], Vec<u32>, Option<Box<Zones>>);
     let table: [Row<'_>; 6] = [
         (sharing(3), &both, vec![0, 1, 0, 9], zones(&[3, 1], 2, 3)),
-        // Our own zone is the first, though nobody is there.
+        // Our own zone is the first, even without endpoints.
         (
             sharing(1),
             &["eu/d", "eu/b", "eu/c"],
@@ -316,7 +316,7 @@ fn those_who_call_are_our_replicas_in_our_region_that_are_well() {
     let shown = registry.callers_shown().map(Callers::by_zone);
     let shown: Vec<_> = shown.into_iter().flatten().collect();
     assert_eq!(shown, [("a", 2), ("b", 1)]);
-    // Of what nobody owns the canonical names say who is alike.
+    // Workloads without an owner are alike by their canonical names.
     for (uid, place) in [("own", "eu/a"), ("c2", "eu/b"), ("far", "us/b")] {
         placed(&mut registry, uid, &["client"], place, |one| {
             one.workload_type = workload::WorkloadType::Pod.into();
@@ -349,7 +349,7 @@ fn who_comes_or_goes_changes_the_shares_of_what_is_zone_aware_and_nothing_else()
     let plain = web(&registry);
     placed(&mut registry, "c4", &["client"], "eu/b", |_| {});
     assert_eq!(web(&registry), plain);
-    // Without our service nobody knows who calls.
+    // Without our service the callers are unknown.
     obey(&mut registry, zone_aware(1));
     assert_eq!(callers_of(&web(&registry)), Some(vec![1, 3]));
     registry.forget_service(&format!("{SHOP}/client.test").into());

@@ -27,13 +27,13 @@ use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown};
 /// Progress of a request with the external service.
 #[derive(Clone, Copy)]
 pub(super) enum Came<'a> {
-    /// Nobody was asked about it yet.
+    /// No external service was asked yet.
     Fresh,
     /// This external service said yes, and made this of it.
     Answered(u32, &'a Amended),
 }
 
-/// A request as it stands: as it came, or as whoever was asked about it wants it to go on.
+/// Request in its present form: as it came, or with the changes of the external service.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) head: &'a Head<'a>,
@@ -112,7 +112,7 @@ impl Headers for Lines<'_> {
 pub(crate) enum Judged {
     /// It may go on, like this.
     Let(Granted),
-    /// Somebody must be asked first.
+    /// An external service must be asked first.
     Ask(Box<Asking>),
 }
 
@@ -277,7 +277,7 @@ pub(super) fn said(
         tokens::tally(worker, &examined);
         return Ok(passed(seen, None, examined?, None));
     };
-    // A bad token is no reason not to ask: whoever is asked sees it, and may bring another.
+    // A bad token does not prevent the question: the external service sees it, and may replace it.
     let may_ask = policies.provider().is_some() && matches!(seen.came, Came::Fresh);
     if !may_ask {
         tokens::tally(worker, &examined);
@@ -383,7 +383,7 @@ fn look(
         facts(caller, bind, remote, Some(http))
     };
     let now = http(&goes_on, presented.and_then(Presented::claims));
-    // Only whoever may be asked looks at what came, and only where that is something else.
+    // The received form matters only if an external service may be asked, and only if it differs.
     let before = goes_on.changes.map(|_| http(&came, None));
     let outcome = policies.decide(&now, before.as_ref());
     let path = match path {

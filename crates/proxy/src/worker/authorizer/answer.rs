@@ -11,14 +11,14 @@ use super::super::changes::Changes;
 use crate::http::{Amendment, Head, Manner, Told};
 use crate::http2::travels;
 
-/// Most bytes of fields that one yes may add to a request, and to its answer: what is left of the head that servers
-/// usually take.
+/// Most bytes of fields that one approval may add to a request, and to its answer: the rest of the head that
+/// servers usually accept.
 const MAX_CHANGED_BYTES: usize = 32 * 1024;
 
 /// Statuses that a no may have.
 const STATUSES: std::ops::RangeInclusive<i32> = 200..=599;
 
-/// Fields of HTTP's own that nobody but the engines writes, besides those that belong to a connection.
+/// Fields of HTTP that only the engines write, besides the fields of a connection.
 const RESERVED: [&str; 8] = [
     "host",
     "content-length",
@@ -40,9 +40,9 @@ pub(crate) enum Answer {
     Allowed(Box<Allowed>),
     /// No, in these words.
     Denied { status: u16, told: Box<Told> },
-    /// Nobody could be asked, or nobody answered.
+    /// No service could be asked, or none answered.
     Failed(Box<str>),
-    /// Somebody answered what cannot be done. It never lets anything pass.
+    /// The answer cannot be applied. It never lets a request pass.
     Unusable(Box<str>),
 }
 
@@ -142,7 +142,7 @@ fn denied(no: &wire::DeniedHttpResponse) -> Answer {
         body: Some(no.body.clone().into_bytes()),
         ..Told::default()
     };
-    // A no stays one, whatever else it says.
+    // A denial stays one, whatever its further content.
     for (name, value) in no.headers.iter().filter_map(field) {
         write(&mut told, &name, &value);
     }

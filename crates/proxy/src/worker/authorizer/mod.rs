@@ -1,9 +1,9 @@
-//! External services that decide about requests and connections, as one worker asks them.
+//! External authorization services, as one worker calls them.
 //!
 //! ```text
 //! CUSTOM rule matches ─► question (gRPC │ HTTP) ─► callee ─► answer, checked ─► allowed │ denied │ failed
 //! ```
-//! An answer says only what may be said, and what cannot be asked fails as its provider is configured to.
+//! Only permitted parts of an answer are applied; a failed question counts as the provider's settings say.
 
 mod answer;
 mod question;

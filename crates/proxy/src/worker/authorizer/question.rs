@@ -40,7 +40,7 @@ pub(crate) enum Question {
     Http(OverHttp),
 }
 
-/// A request to whoever is asked.
+/// Request to an HTTP authorization service.
 pub(crate) struct OverHttp {
     pub(super) bytes: Vec<u8>,
     /// It is answered without a body.
@@ -110,7 +110,7 @@ fn show(http: &mut wire::HttpRequest, body: Shown, packed: bool) {
     }
 }
 
-/// Bytes as text: what is no UTF-8 is `!`, as Envoy has it.
+/// Bytes as text: bytes that are no UTF-8 become `!`, as with Envoy.
 fn text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -121,7 +121,7 @@ fn text(bytes: &[u8]) -> String {
 fn attributes(worker: &Worker, about: &About<'_>) -> wire::AttributeContext {
     let caller = about.caller;
     let own = match caller.principal.is_empty() {
-        // In plaintext nobody saw who we are.
+        // In plaintext the caller has not seen our identity.
         true => String::new(),
         false => worker.principal.borrow().clone(),
     };

@@ -27,7 +27,7 @@ impl Callee {
 }
 
 impl Lines {
-    /// The same, at whatever endpoint the route leads to.
+    /// The same, at the endpoint of the route.
     pub(in super::super) async fn call<'w, A: prost::Message + Default>(
         &self,
         (dialer, route): (&Dialer<'w>, &Route<Dialer<'w>>),
@@ -74,7 +74,8 @@ fn message(question: &impl prost::Message) -> Bytes {
     out.freeze()
 }
 
-/// Nobody has decided on a question whose connection broke; what an endpoint resets it has seen.
+/// Describes a failed call. If the connection broke, the endpoint has decided nothing, and the question may be put again. If the
+/// endpoint reset the stream, it has seen the question.
 fn failed(failure: Failure, when: &str) -> Unanswered {
     match failure {
         Failure::Connection | Failure::Unprocessed => {

@@ -82,7 +82,7 @@ impl Lines {
 
 /// An answer as far as it came.
 pub(in super::super) struct Received {
-    /// Its head, and what of the body there is.
+    /// Head and received part of the body.
     bytes: Vec<u8>,
     index: ResponseIndex,
 }

@@ -38,7 +38,7 @@ const MAX_QUESTIONS: usize = 8 * 1024;
 /// engines.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
 
-/// Times one question is put, where nobody has answered it: deciding twice about one request does no harm.
+/// Most attempts of one question: deciding twice about one request does no harm.
 const MAX_ATTEMPTS: usize = 3;
 
 /// See the module.
@@ -51,7 +51,7 @@ pub(crate) struct Callee {
     asking: Rc<Cell<usize>>,
 }
 
-/// Connections of a worker's own, for what it asks on its own account; by the keys of endpoints.
+/// Connections of a worker for its own calls, by the keys of endpoints.
 #[derive(Clone)]
 pub(super) struct Lines {
     http1: Rc<Pool<u32, Stream>>,
@@ -123,8 +123,8 @@ impl Callee {
         self.lines.clear();
     }
 
-    /// Puts a question to one endpoint after another, while nobody has answered it, for as long as an answer may take. `once`
-    /// puts it to one; what it is spoken to in is `upstream`.
+    /// Puts a question to one endpoint after another until one answers or the timeout passes. `once` asks one endpoint;
+    /// `upstream` is the HTTP version.
     pub(super) async fn ask<'w, T>(
         &self,
         worker: &'w Worker,

@@ -1,5 +1,5 @@
-//! Limits that somebody counts for several proxies together, by Envoy's rate limit service: what a request is told as, what is
-//! believed of the answer, and what becomes of requests while there is none.
+//! Limits that Envoy's rate limit service counts for several proxies together: descriptors of a request, checks of the answer,
+//! and the treatment of requests while there is none.
 //!
 //! ```text
 //! limits of our own let it pass ─► descriptors ─► callee ─► OK ─► goes on, with fields │ OVER_LIMIT ─► 429
@@ -27,8 +27,8 @@ use crate::rate_limits::{Resource, Rule, Sender};
 /// Envoy's method.
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Most bytes of fields that one answer may add to a request and to its answer: what is left of the head that servers usually
-/// take.
+/// Most bytes of fields that one answer may add to a request and to its answer: the rest of the head that servers usually
+/// accept.
 const MAX_ADDED_BYTES: usize = 32 * 1024;
 
 /// Most bytes of a value that is told: a header may be as long as a head.
@@ -38,10 +38,10 @@ const MAX_VALUE_BYTES: usize = 1024;
 const LIMITED: &str = "request_rate_limited";
 const UNANSWERED: &str = "rate_limiter_error";
 
-/// A request about which somebody who counts for all must be asked.
+/// A request that waits for the rate limit service.
 pub(crate) struct Counting {
     limiting: Rc<Limiting>,
-    /// Numbers of the resource and its rule, and what is asked by them; in order.
+    /// Numbers of the resource and its rule, and their question; in order.
     questions: Vec<(usize, usize, wire::RateLimitRequest)>,
     said: Said,
     /// Fields added to the request and its response.
@@ -242,7 +242,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Reads an answer. One that neither says yes nor no, or would write what nobody may, is none.
+    /// Reads an answer. An answer without a decision, or with forbidden fields, counts as none.
     fn of(said: &wire::RateLimitResponse) -> Result<Self, Box<str>> {
         let over = match said.overall_code() {
             Code::Ok => false,

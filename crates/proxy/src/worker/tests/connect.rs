@@ -96,7 +96,7 @@ async fn new_tunnel(request: Request<RecvStream>, mut respond: SendResponse<Byte
     send.send_data(last, true).expect("sent");
 }
 
-/// Every way between two versions: what the service is declared as, its server, and whether sidecars speak HTTP/2 by policy.
+/// Listeners for all pairs of versions: the declared protocol, its server, and HTTP/2 between sidecars by policy.
 async fn ways(stage: &Stage) -> [SocketAddr; 3] {
     let plain = two_sidecars(stage, Protocol::Http, old_proxy().await).await;
     let new = two_sidecars(stage, Protocol::Http2, new_proxy().await).await;
@@ -196,7 +196,7 @@ fn what_an_http2_client_may_not_ask_goes_nowhere() {
         let mut client = client_with_settings(address).await;
         let length = Request::builder().method(Method::CONNECT).uri(TARGET);
         let length = length.header("content-length", "0").body(());
-        // A protocol that HTTP/1.1 would need an upgrade for which nobody here knows.
+        // HTTP/1.1 would need an upgrade to this protocol, which it does not have here.
         let other = Request::builder()
             .method(Method::CONNECT)
             .uri("http://server/x")

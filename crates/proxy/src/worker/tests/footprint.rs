@@ -85,7 +85,7 @@ const COUNTED: u64 = 1000;
 /// Connections that wait.
 const IDLE: usize = 100;
 
-/// Connections before those, so that what is made once is not counted.
+/// Connections before those, so that allocations made once are not counted.
 const FIRST: usize = 10;
 
 /// Allocations of rustls per request through two sidecars, whose two records are each encrypted once and decrypted once:
@@ -94,7 +94,7 @@ const FIRST: usize = 10;
 const TLS_ALLOCATIONS: u64 = 5;
 
 /// Allocations of a unary call in one role: the pump of its answer, a buffer for the data of each direction, and
-/// what shares the request's between its way and a repetition.
+/// the request's state that its route and a retry share.
 const STREAM_ALLOCATIONS: u64 = 4;
 
 /// As [`TLS_ALLOCATIONS`], where the output is one piece.

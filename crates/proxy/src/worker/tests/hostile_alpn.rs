@@ -123,7 +123,7 @@ async fn verdict(
                 false => break,
             }
         }
-        // Of TLS the header of the record: what follows is random.
+        // For TLS only the record's header is compared: the rest is random.
         let start = got.len().min(5);
         let forged = got.windows(6).any(|six| six == b"forged");
         match forged || (said != Said::Http1 && got[..start] == sent[..start]) {
@@ -199,7 +199,8 @@ fn alpn_chooses_a_version_of_http_and_nothing_else() {
         for declared in DECLARED {
             wrong.extend(every_client_of(declared, MutualTls::Strict, false).await);
         }
-        // Rules about tokens select an undeclared port: what is no HTTP is denied there, and a declared port is as before.
+        // Rules about tokens select an undeclared port: bytes that are not HTTP are denied there, and a declared port is
+        // as before.
         for declared in [Protocol::Auto, Protocol::Tcp] {
             wrong.extend(every_client_of(declared, MutualTls::Strict, true).await);
         }
@@ -238,7 +239,7 @@ fn plaintext_and_foreign_tls_are_treated_by_the_declaration_too() {
     });
 }
 
-/// A client of mutual TLS that is silent beyond the deadline, and only then speaks, is treated by what it says.
+/// A client of mutual TLS that is silent beyond the deadline is treated by its later bytes.
 #[test]
 fn silence_does_not_lead_past_the_engine() {
     play_for(Duration::from_secs(30), || async {

@@ -1,4 +1,5 @@
-//! HTTP/2 clients that break the rules, by hand: what each gets, and that the next stream or connection is served.
+//! HTTP/2 clients that break the rules, by hand: the treatment of each, and proof that the next stream or
+//! connection is served.
 
 use std::net::SocketAddr;
 

@@ -91,7 +91,7 @@ fn never_reaches(name: &str, fields: &[Field]) {
 #[test]
 fn fields_that_frame_or_inject_are_refused() {
     for field in [
-        // H2.TE, and what belongs to a connection.
+        // H2.TE, and fields of a connection.
         ("transfer-encoding", "chunked"),
         ("connection", "close"),
         ("connection", "content-length"),

@@ -131,7 +131,7 @@ fn closed(count: u32) -> Vec<u8> {
     }
 }
 
-/// Bodies that nobody takes, on every stream there is, as far as the windows allow.
+/// Bodies that the server never reads, on every stream, as far as the windows allow.
 fn upload(count: u32) -> Vec<u8> {
     let post = [&[(":method", "POST")], &GET[1..]].concat();
     let id = count * 2 + 1;
@@ -179,7 +179,7 @@ fn most(answer: Answer, pieces: fn(u32) -> Vec<u8>) -> i64 {
             stream
         });
         let _ = is_sent.await;
-        // Until nothing more comes of what was sent.
+        // Until the worker's memory no longer changes.
         let mut quiet = 0;
         while quiet < 200 {
             let before = held();

@@ -20,7 +20,8 @@ use super::Stage;
 use super::frames::{self, ACK, DATA, END_STREAM, PREFACE, SETTINGS};
 use crate::plan::{EndpointPlan, Settings};
 
-/// Tells the process under valgrind what to carry, where the application is and whom to tell its own address.
+/// Orders for the process under valgrind: the traffic to carry, the application's address, and the address
+/// that receives its own.
 const ORDERS: &str = "VOILE_TEST_INSTRUCTIONS";
 const SUBJECT: &str = "worker::tests::instructions::subject";
 

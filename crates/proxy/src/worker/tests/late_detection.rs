@@ -23,7 +23,8 @@ fn hasty() -> Settings {
     }
 }
 
-/// A client that has said nothing until the deadline, and the application's end of what was opened for it.
+/// A client that has sent nothing until the deadline, and the application's end of the connection that was
+/// opened for it.
 async fn silent_client(stage: &Stage, protocol: Protocol) -> (TcpStream, TcpStream, TcpListener) {
     let application = listen().await;
     let endpoint = application.local_addr().expect("an address");

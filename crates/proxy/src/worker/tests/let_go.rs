@@ -24,7 +24,8 @@ use crate::worker::peers::{Known, Peers};
 /// Services used once.
 const SERVICES: u32 = 10_000;
 
-/// One part in so many of what they took may be left: what runtimes and tables keep for the next time.
+/// Share of the memory that may remain, as one part in so many: runtimes and tables keep some for the next
+/// time.
 const LEFT: i64 = 50;
 
 /// Least memory in bytes that a proxy held for each destination in use; otherwise the test would not show that
@@ -360,7 +361,7 @@ fn whoever_proves_to_be_somebody_else_than_who_is_at_its_address_is_a_stranger()
     for (known, shown, is_it) in [
         (gate, gate, true),
         (gate, "spiffe://old.domain/ns/edge/sa/gate", true),
-        // In plaintext nobody proves anything; and of some workloads nobody says who they are.
+        // In plaintext no caller proves an identity; some workloads have no known identity.
         (gate, "", true),
         ("", gate, true),
         (gate, "spiffe://cluster.local/ns/edge/sa/client", false),

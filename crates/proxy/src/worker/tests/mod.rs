@@ -159,7 +159,7 @@ impl Stage {
         bind
     }
 
-    /// An outbound listener that leads to one workload, whoever is expected there.
+    /// An outbound listener that leads to one workload, with any expected identity.
     pub(super) async fn outbound(&self, protocol: Protocol, to: EndpointPlan) -> SocketAddr {
         let mut plan = self.plan();
         let listener = listen().await;
@@ -246,7 +246,7 @@ pub(super) async fn listen() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("a port")
 }
 
-/// Reads exactly what is expected, or fails with what came.
+/// Reads exactly the expected bytes, or fails with the received ones.
 pub(super) async fn hear(stream: &mut (impl AsyncReadExt + Unpin), expected: &[u8]) {
     let mut got = vec![0; expected.len()];
     let read = stream.read_exact(&mut got).await;

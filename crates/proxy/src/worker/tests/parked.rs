@@ -1,4 +1,4 @@
-//! Captured connections and requests that wait to learn where they lead: so many and no more, and nobody is left behind.
+//! Captured connections and requests that wait for their destination: their number is limited, and none is left behind.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ fn so_many_wait_for_word_and_no_more_and_their_places_are_free_again() {
         for _ in 0..2 {
             let before = refused();
             let waiting: Vec<_> = (0..MAX_PARKED).map(wait).collect();
-            // Tasks begin in order, so whoever is asked last finds all the others waiting.
+            // Tasks begin in order, so the last one finds all the others waiting.
             let surplus = wait(MAX_PARKED).await.expect("it is refused at once");
             assert_eq!(surplus, Err(Overload::Waiting));
             assert_eq!(refused(), before + 1);

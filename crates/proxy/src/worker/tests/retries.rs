@@ -19,7 +19,7 @@ const POST: &[u8] =
 /// Behaviour of an endpoint on a connection.
 #[derive(Debug, Clone, Copy)]
 enum Endpoint {
-    /// Nobody listens.
+    /// No socket listens.
     Absent,
     /// Reads the request and answers with this status.
     Answers(u16),
@@ -50,7 +50,7 @@ async fn endpoint(kind: Endpoint) -> SocketAddr {
             }
         }
     });
-    // An absent one's listener is dropped by its task before anybody can connect.
+    // The listener of an absent endpoint is dropped by its task before a client can connect.
     tokio::task::yield_now().await;
     address
 }

@@ -1,5 +1,5 @@
-//! Servers that speak first, behind explicit listeners that declare nothing: through both roles in every mode, and what
-//! is remembered of them.
+//! Servers that speak first, behind explicit listeners without a declared protocol: through both roles in every mode,
+//! and the remembered lessons.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! TLS that passes through: which of several services is meant, by the server name in a ClientHello that may come in any
-//! pieces and carry whatever clients put there today. It is never terminated: the service gets it byte by byte.
+//! TLS passthrough: the server name selects one of several services. The ClientHello may come in any pieces and carry
+//! all extensions that clients use today. It is never terminated: the service gets it byte by byte.
 
 use std::net::SocketAddr;
 
@@ -111,7 +111,7 @@ fn the_server_name_picks_the_service_however_the_hello_is_cut() {
         (Some("ONE.test"), 0),
         (Some("a.b.wild.test"), 1),
         (Some("three.test"), 2),
-        // Named by nobody: the last one stands for the rest here. Without a name: the first.
+        // A name of no service: the last service stands for the rest here. Without a name: the first.
         (Some("wild.test"), 2),
         (Some("elsewhere.test"), 2),
         (None, 0),

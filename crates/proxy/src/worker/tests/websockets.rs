@@ -26,7 +26,7 @@ const HANDSHAKE: &str = "GET /chat?room=1 HTTP/1.1\r\nHost: server\r\nUpgrade: w
 const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nsec-websocket-protocol: chat\r\nupgrade: websocket\r\n\
                         sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nConnection: Upgrade\r\n\r\n";
 
-/// An HTTP/2 application that takes extended CONNECTs, and what it does with each.
+/// An HTTP/2 application that takes extended CONNECTs, with a handler for each.
 async fn application<F: Future<Output = ()> + 'static>(
     handler: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + 'static,
 ) -> SocketAddr {

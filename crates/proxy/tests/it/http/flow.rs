@@ -1,4 +1,4 @@
-//! Large bodies in bounded memory, draining, and what a steady request costs.
+//! Large bodies in bounded memory, draining, and the cost of a steady request.
 
 use std::rc::Rc;
 
@@ -31,7 +31,7 @@ fn a_large_upload_waits_for_a_slow_server_and_arrives_whole() {
             }
             std::future::pending::<()>().await;
         });
-        // The sender comes to a stop: nobody in between takes what the server does not.
+        // The sender comes to a stop: no proxy in between takes bytes that the server does not.
         let mut last = usize::MAX;
         while last != sent.get() {
             last = sent.get();

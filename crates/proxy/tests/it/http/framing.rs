@@ -13,7 +13,7 @@ fn responses_reach_the_client_as_their_framing_says() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nX-Sum: 5\r\n\r\n";
     let close = "Connection: close\r\n\r\n";
     let table = [
-        // (request, what the server says before it closes, what the client reads until we close)
+        // (request, the server's answer before it closes, the client's input until we close)
         (
             get,
             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",

@@ -1,6 +1,6 @@
 //! The keep-alive race: a server that closes at every position, before and after it read the request. A request that
-//! provably was not processed is never answered 503, one that may have been processed is never repeated unless it is
-//! idempotent, and what is cut never looks whole.
+//! provably was not processed is never answered 503. A request that may have been processed is never repeated unless
+//! it is idempotent, and a cut answer never looks whole.
 
 use std::rc::Rc;
 use std::time::Duration;

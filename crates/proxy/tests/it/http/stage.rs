@@ -109,7 +109,7 @@ impl AsyncWrite for Upstream {
 
 impl Io for Upstream {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The pool looks with a waker that wakes nobody.
+        // The pool looks with a waker that wakes no task.
         if self.blind && cx.waker().will_wake(Waker::noop()) {
             return Poll::Pending;
         }
@@ -289,7 +289,7 @@ impl Stage {
         stage
     }
 
-    /// Points the role at an address where nobody listens.
+    /// Points the role at an address without a listener.
     pub(crate) async fn unplug(&self) {
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.role.upstream.set(nobody.local_addr().unwrap());

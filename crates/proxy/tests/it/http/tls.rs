@@ -1,4 +1,5 @@
-//! Two engines in a row with TLS between them, as between sidecars: what a session holds back must never be forgotten.
+//! Two engines in a row with TLS between them, as between sidecars: bytes that a session holds back must never be
+//! forgotten.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
