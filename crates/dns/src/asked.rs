@@ -1,5 +1,5 @@
-//! Names that somebody who knows more is asked about for as long as applications look them up: how many at most, and when one
-//! is let go. Time is an argument.
+//! Names that are subscribed to for as long as applications look them up: their largest number, and the time at which
+//! one is dropped. Time is an argument.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -66,7 +66,8 @@ impl Asked {
         Asking { anew: true, let_go }
     }
 
-    /// Those that nobody looked up for so long, which are let go; and when the next one may be due, if there is one.
+    /// Drops the names that were not looked up for so long, and returns them; also the time at which the next one may
+    /// be due, if there is one.
     pub fn unused(
         &mut self,
         now: Instant,

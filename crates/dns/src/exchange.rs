@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, UdpSocket};
 
-/// Answers that are not ours before a socket is given up: somebody is guessing.
+/// Answers to other questions before a socket is given up: some sender is guessing.
 const MAX_STRAY_ANSWERS: u32 = 32;
 /// Smallest buffer for an answer, in bytes (RFC 1035); the client's offer may be larger.
 const MIN_UDP_BUFFER: usize = 512;
@@ -55,7 +55,7 @@ pub enum ExchangeError {
     NoQuestion,
 }
 
-/// Runs what it is given in the network where sockets are to be made; how a socket is used later has no network.
+/// Runs a function in the network where sockets are to be made; the later use of a socket has no network.
 pub type Within = Rc<dyn Fn(&mut dyn FnMut()) -> io::Result<()>>;
 
 /// Settings of the sockets by which servers are asked.
@@ -133,7 +133,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An id nobody off the path can guess. Without the kernel's randomness the port alone must do.
+/// Returns an id that a host off the path cannot guess. Without the kernel's randomness the port alone must do.
 pub(crate) fn random_id() -> [u8; 2] {
     let mut id = [0; 2];
     let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
@@ -159,7 +159,7 @@ fn socket(server: SocketAddr, kind: Type, mark: Option<u32>) -> io::Result<Socke
 
 async fn udp(server: SocketAddr, query: &[u8], outset: &Outset) -> Result<Vec<u8>, Failure> {
     let socket = outset.socket(server, Type::DGRAM)?;
-    // The kernel draws the port, and lets in what comes from this server only.
+    // The kernel draws the port, and lets in datagrams of this server only.
     socket.connect(&server.into())?;
     let socket = UdpSocket::from_std(socket.into())?;
     socket.send(query).await?;

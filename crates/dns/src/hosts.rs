@@ -1,4 +1,4 @@
-//! The hosts file: names that somebody set by hand, before any server is asked.
+//! The hosts file: names set by hand, before any server is asked.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,5 @@
-//! A client's packet, taken apart as far as needed to know whether to answer it here, and the answers made here. Every
-//! byte of a packet is the sender's; what is wrong with it becomes a refusal or silence, never more.
+//! Parses a client's packet as far as needed to decide on an answer here, and makes the answers. Every byte of a
+//! packet is the sender's: a fault in it becomes a refusal or silence, never more.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ const MAX_TCP_ANSWER: usize = 65_535;
 /// A packet, judged.
 #[derive(Debug)]
 pub enum Received<'a> {
-    /// One question of class IN that somebody may answer.
+    /// One question of class IN that may be answered.
     Query(Query<'a>),
     /// Well-formed, and for the resolver alone: another class, or a name that no host can have.
     Foreign,
@@ -69,7 +69,7 @@ pub fn receive(packet: &[u8]) -> Received<'_> {
     let Ok(question) = message.sole_question() else {
         return Received::Refuse(bare(message, Rcode::FORMERR));
     };
-    // A transfer is many messages; whoever wants one asks the resolver itself.
+    // A transfer is many messages; a client that wants one asks the resolver itself.
     if matches!(question.qtype(), Rtype::AXFR | Rtype::IXFR) {
         return Received::Refuse(bare(message, Rcode::REFUSED));
     }
@@ -91,7 +91,7 @@ pub fn receive(packet: &[u8]) -> Received<'_> {
     }
 }
 
-/// The name as text; `None` for what no host is called.
+/// Returns the name as text; `None` if it cannot be a host's name.
 fn host_name(name: &ParsedName<&[u8]>) -> Option<String> {
     let mut text = String::new();
     for label in name.iter().filter(|label| !label.is_root()) {
@@ -109,7 +109,7 @@ fn host_name(name: &ParsedName<&[u8]>) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A header and nothing else: the question may be what is wrong.
+/// Returns a header and nothing else: the question may be at fault.
 fn bare(message: &Message<[u8]>, rcode: Rcode) -> Vec<u8> {
     let mut builder = MessageBuilder::new_vec();
     let header = builder.header_mut();
@@ -121,12 +121,12 @@ fn bare(message: &Message<[u8]>, rcode: Rcode) -> Vec<u8> {
     builder.finish()
 }
 
-/// Says to whoever sent `packet` that it cannot be answered now; nothing if it is no question.
+/// Returns SERVFAIL for the sender of `packet`; nothing if it is no question.
 pub fn server_failure(packet: &[u8]) -> Option<Vec<u8>> {
     without_records(packet, Rcode::SERVFAIL)
 }
 
-/// Says that what `packet` asks for does not exist; nothing if it is no question.
+/// Returns NXDOMAIN for the sender of `packet`; nothing if it is no question.
 pub fn no_such_name(packet: &[u8]) -> Option<Vec<u8>> {
     without_records(packet, Rcode::NXDOMAIN)
 }
@@ -174,7 +174,7 @@ impl Query<'_> {
         self.make(Rcode::NXDOMAIN, MAX_TCP_ANSWER, |_| Ok(()))
     }
 
-    /// The name exists; of what was asked there is nothing. Never NXDOMAIN: a client would give up on the other family.
+    /// The name exists, without records of this type. Never NXDOMAIN: a client would give up on the other family.
     pub fn nothing_of_that_kind(&self) -> Vec<u8> {
         self.make(Rcode::NOERROR, MAX_TCP_ANSWER, |_| Ok(()))
     }
@@ -221,7 +221,7 @@ impl Query<'_> {
         })
     }
 
-    /// The name of the address that is asked for, if names are what is asked for.
+    /// Answers with the name of the address in question, if the question is for names.
     pub fn pointer(&self, name: &str, ttl_seconds: u32) -> Vec<u8> {
         self.make(Rcode::NOERROR, PLAIN_UDP_ANSWER, |answer| {
             if self.kind != QueryKind::Other(Rtype::PTR.to_int()) {

@@ -53,7 +53,7 @@ pub enum LookupError {
     /// The resolver says it failed.
     #[error("the resolver answers {0}")]
     Refused(String),
-    /// Nobody answered.
+    /// No server answered.
     #[error(transparent)]
     Unanswered(#[from] ForwardError),
     /// The answer cannot be read.

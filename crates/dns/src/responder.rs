@@ -38,7 +38,7 @@ pub enum Owner {
     Host(String),
     /// It is known, and has no name.
     Nameless,
-    /// Nobody we know.
+    /// The owner is not known.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ pub struct Figures {
     pub requests: u64,
     /// Passed on to the resolver.
     pub upstream_requests: u64,
-    /// Of those, the ones that nobody answered, and those for which there was no turn.
+    /// Of those, the unanswered ones, and those for which there was no turn.
     pub upstream_failures: u64,
     /// Time spent waiting for the resolver.
     pub upstream_time: Duration,
@@ -86,7 +86,8 @@ pub struct Responder<N> {
 }
 
 impl<N: Names> Responder<N> {
-    /// Asks `names` first; `resolver`, which knows what the names stand for that they say, and `upstreams` as `line` allows.
+    /// Creates a responder. It asks `names` first, then `resolver` for aliases that the names have, and `upstreams`
+    /// as `line` allows.
     pub fn new(names: N, (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>), line: Line) -> Self {
         Self {
             names,
@@ -152,7 +153,7 @@ impl<N: Names> Responder<N> {
         }
     }
 
-    /// Another name: it and what the resolver knows of it, since clients do not follow by themselves.
+    /// Answers with another name and the resolver's records of it, since clients do not follow by themselves.
     async fn alias(
         &self,
         query: &Query<'_>,

@@ -1,5 +1,5 @@
-//! The sockets of a DNS server: datagrams and connections in, answers out. Bounded everywhere, since whoever can reach
-//! the port may send anything; nothing runs while nobody asks.
+//! The sockets of a DNS server: datagrams and connections in, answers out. Bounded everywhere, since any client that
+//! reaches the port may send anything. Nothing runs without questions.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -98,7 +98,7 @@ impl Service {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// Lets go of the sockets in this moment; what came over UDP is not answered any more.
+    /// Closes the sockets at once; UDP questions in flight are not answered any more.
     pub fn close(&self) {
         self.stop();
         self.sockets.0.close();
@@ -111,7 +111,7 @@ impl Service {
     }
 }
 
-/// A socket that several tasks use and somebody may close whenever it is nobody's turn.
+/// A socket that several tasks use and that can be closed between their turns.
 #[derive(Debug)]
 struct Held<T>(RefCell<Option<T>>);
 
@@ -124,7 +124,7 @@ impl<T> Held<T> {
         self.0.take();
     }
 
-    /// Waits for what `poll` waits for; none once it is closed.
+    /// Waits until `poll` is ready; none once it is closed.
     async fn when<R>(
         &self,
         mut poll: impl FnMut(&T, &mut Context<'_>) -> Poll<io::Result<R>>,
@@ -145,8 +145,8 @@ fn widen(udp: &std::net::UdpSocket, bytes: usize) {
     }
 }
 
-/// On loopback the kernel lets in nobody else. On another address only this machine is answered: a sidecar is no resolver
-/// for the network.
+/// On loopback the kernel lets in local clients alone. On another address only this machine is answered: a sidecar is
+/// no resolver for the network.
 fn is_ours(peer: IpAddr, bound: SocketAddr) -> bool {
     bound.ip().is_loopback() || peer.is_loopback() || peer == bound.ip()
 }

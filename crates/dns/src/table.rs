@@ -1,5 +1,6 @@
-//! Addresses of names, as last heard. An answer is used until it expires, then asked for anew at the next use while the old
-//! one still serves; a failure leaves it. Pure: time and answers are arguments, so nothing here ever wakes anybody.
+//! Addresses of names, by their last answers. An answer is used until it expires. The next use then asks anew while
+//! the old answer still serves; a failure leaves it. Pure: time and answers are arguments, so nothing here ever wakes
+//! a task.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ const JITTER: f64 = 0.1;
 /// State of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Nobody answered yet.
+    /// No answer yet.
     Unknown,
     /// The last good answer.
     Known(Arc<[IpAddr]>),
@@ -141,7 +142,7 @@ impl Table {
         )
     }
 
-    /// Every name and what is known of it.
+    /// Every name and its state.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &State)> {
         self.names.iter().map(|(name, entry)| (name, &entry.state))
     }

@@ -1,4 +1,4 @@
-//! Waiting for the word on a name from whoever knows more.
+//! Waits for the first answer on a name.
 
 use std::time::Duration;
 

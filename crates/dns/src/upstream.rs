@@ -16,8 +16,8 @@ use crate::watched::Watched;
 pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of all servers together. Clients wait 5 s (glibc, musl), and shall hear of the failure from here.
 const ALL_TIMEOUT: Duration = Duration::from_secs(4);
-/// Questions in a row that nobody answered, after which the next ones are not kept waiting. One may be a lost datagram;
-/// a client's A and AAAA together are two.
+/// Unanswered questions in a row after which the next ones are not kept waiting. One may be a lost datagram; a
+/// client's A and AAAA together are two.
 const SILENT_AFTER: u32 = 2;
 /// Time for which they fail at once; then one question tries again.
 const SILENT_FOR: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const MAX_SERVERS: usize = 3;
 /// Port of DNS.
 const PORT: u16 = 53;
 
-/// Nobody answered.
+/// No server answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
     /// There is no one to ask.
@@ -49,9 +49,9 @@ pub struct Upstreams {
     outset: RefCell<Outset>,
     /// Index of the server that answered last.
     preferred: Cell<usize>,
-    /// Answers that came, as they count: who heard none since it asked knows nothing of whether there is somebody.
+    /// Number of answers. A question without any answer since it was sent cannot tell if a server is alive.
     answered: Cell<u64>,
-    /// Questions in a row that nobody answered, and when one may be asked again.
+    /// Unanswered questions in a row, and the time of the next attempt.
     unanswered: Cell<u32>,
     again: Cell<Option<Instant>>,
 }
@@ -64,7 +64,7 @@ enum Source {
 }
 
 impl Upstreams {
-    /// Nobody, on purpose.
+    /// No servers, on purpose.
     pub fn nobody() -> Self {
         Self::new(Source::Nobody)
     }
@@ -113,7 +113,7 @@ impl Upstreams {
 
     /// Runs `make` in the network from which servers are asked, and returns its result.
     pub(crate) fn there<T>(&self, make: impl Fn() -> T) -> std::io::Result<T> {
-        // Cloned: whoever makes may look at us.
+        // Cloned: `make` may access these settings.
         let outset = self.outset.borrow().clone();
         outset.there(make)
     }
@@ -133,11 +133,11 @@ impl Upstreams {
         servers
     }
 
-    /// Passes a question on as it is and gives the answer as it came, but for the id. A server that fails or refuses is
-    /// followed by the next; if none does better, its word is the answer.
+    /// Passes a question on as it is and returns the answer as it came, but for the id. After a server that fails or
+    /// refuses, the next is asked; if none does better, the first refusal is the answer.
     ///
     /// # Errors
-    /// When nobody answers at all.
+    /// When no server answers at all.
     pub async fn forward(&self, query: &[u8], over: Over) -> Result<Vec<u8>, ForwardError> {
         if self.is_silent(Instant::now()) {
             return Err(ForwardError::Silent);
@@ -149,7 +149,7 @@ impl Upstreams {
                 self.answered.set(self.answered.get().wrapping_add(1));
                 self.unanswered.set(0);
             }
-            // A name that nobody has an answer for says nothing about a resolver that answered others meanwhile.
+            // An unanswered name says nothing about a resolver that answered others meanwhile.
             Err(_) if self.answered.get() != answered => {}
             Err(_) => {
                 self.unanswered.set(self.unanswered.get().saturating_add(1));
@@ -205,7 +205,8 @@ impl Upstreams {
         let outset = self.outset.borrow().clone();
         let first = exchange(server, query, over, &outset, limit).await;
         match (over, first) {
-            // Some resolvers speak no TCP, or somebody else does there; what fits a datagram is better than nothing.
+            // Some resolvers speak no TCP, or another server does on that port; an answer that fits a datagram is
+            // better than none.
             (Over::Tcp, Err(ExchangeError::Io { .. } | ExchangeError::Mismatch { .. })) => {
                 exchange(server, query, Over::Udp, &outset, limit).await
             }

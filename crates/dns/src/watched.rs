@@ -1,5 +1,5 @@
-//! A small system file (resolv.conf, hosts), read again when it changed. Looked at when it is needed and at most once a
-//! second; nobody watches it meanwhile.
+//! A small system file (resolv.conf, hosts), read again when it changed. It is checked on use and at most once a
+//! second; no watcher runs meanwhile.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};

@@ -23,7 +23,7 @@ const BOUNDS: Bounds = Bounds {
     queue_bytes: 64 * 1024,
 };
 
-/// Answers what comes by datagram once it may, and what comes on a connection at once.
+/// Answers datagrams once it may, and connections at once.
 #[derive(Default)]
 struct Slow {
     may: Cell<bool>,

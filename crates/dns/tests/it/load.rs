@@ -1,5 +1,6 @@
-//! Thousands of questions at once, passed on to a resolver that answers, and to one that does not: sockets in bounded
-//! number, each question from a port and with an id of its own, and an answer for everybody while clients still wait.
+//! Thousands of questions at once, passed on to a resolver that answers, and to one that does not. The number of
+//! sockets is bounded, each question has a port and an id of its own, and every client gets an answer while it still
+//! waits.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -13,7 +14,8 @@ use voile_dns::{Answers, Bounds, Line, Over, Upstreams, message, serve};
 
 const AT_ONCE: usize = 64;
 const WAITING: usize = 1024;
-/// More than have a turn or wait for one, of one client: what its socket and ours can hold.
+/// Clients: together they send more questions than have a turn or wait for one. Each sends as many as its socket and
+/// the server's can hold.
 const CLIENTS: u16 = 25;
 const EACH: u16 = 40;
 /// A client's (glibc's, musl's).
@@ -76,7 +78,7 @@ async fn ask_all(server: SocketAddr, first: u16) -> Vec<u8> {
     codes
 }
 
-/// A resolver whose answers take a moment each; who asked it, from which port and with which id.
+/// A resolver whose answers take a moment each; it notes the port and the id of each question.
 async fn resolver(socket: UdpSocket, asked: Rc<Cell<Vec<(u16, u16)>>>) {
     let socket = Rc::new(socket);
     let mut buffer = [0; 512];

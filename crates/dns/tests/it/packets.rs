@@ -1,10 +1,10 @@
-//! Packets that no decent client sends, and some that decent ones do: what each is judged to be.
+//! Packets that no decent client sends, and some that decent ones do, with the verdict on each.
 
 use std::net::IpAddr;
 
 use voile_dns::message::{self, Received, receive};
 
-/// A header with these flags and counts, and what follows.
+/// A header with these flags and counts, and the rest of a packet.
 fn packet(flags: u16, counts: [u16; 4], rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0xab, 0xcd];
     packet.extend(flags.to_be_bytes());

@@ -28,7 +28,7 @@ async fn a_resolver_that_answers_others_is_not_taken_for_silent() {
     let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await;
     let server = server.expect("a socket");
     let upstreams = Upstreams::fixed(server.local_addr().expect("an address"));
-    // It never answers what asks for `dead`, such as names whose own servers are gone.
+    // It never answers questions for `dead`, such as names whose own servers are gone.
     let dead = QUESTION.to_vec();
     let mut good = QUESTION.to_vec();
     good[14] = b'w';
@@ -60,7 +60,7 @@ async fn a_resolver_that_answers_others_is_not_taken_for_silent() {
     }
 }
 
-/// A port for both kinds of transport: one that is free for TCP may be somebody else's for datagrams.
+/// A port for both kinds of transport: one that is free for TCP may be in use for datagrams.
 async fn both() -> (
     tokio::net::TcpListener,
     tokio::net::UdpSocket,
@@ -132,7 +132,7 @@ async fn where_somebody_else_speaks_tcp_a_datagram_is_asked() {
             udp.send_to(&buffer[..length], peer).await.expect("sent");
         }
     };
-    // An echo: what a connection that met itself hears, too.
+    // An echo: the same data as on a connection to itself.
     let by_tcp = async {
         loop {
             let (mut stream, _) = tcp.accept().await.expect("a connection");
