@@ -1,4 +1,4 @@
-//! The heads of HBONE: what a CONNECT says of who calls whom, and what is read of it. Pure.
+//! The heads of HBONE: fields of a CONNECT for the caller and the destination, and their parser. Pure.
 
 use std::fmt::Display;
 use std::net::SocketAddr;

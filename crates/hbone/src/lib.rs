@@ -1,5 +1,5 @@
-//! HBONE, both ends: a TCP connection as a CONNECT stream of HTTP/2 inside mutual TLS, as ztunnel speaks it. Node proxies,
-//! sidecars and waypoints meet here; who may open a tunnel, and to whom, is decided by whoever drives it.
+//! HBONE, both ends: a TCP connection as a CONNECT stream of HTTP/2 inside mutual TLS, as ztunnel speaks it. Node
+//! proxies, sidecars and waypoints use it. The user of the crate authorizes tunnels.
 //!
 //! ```text
 //! Pool ─ lease ─► open(CONNECT) ─► Tunnel (bytes both ways) ═ Wire: HTTP/2 on TLS ═ serve ─► Request ─► Tunnel

@@ -1,5 +1,6 @@
-//! Connections of one worker, kept for the next tunnel: by a key that says who calls, who must answer, and where. No two
-//! keys ever share one. Of each key one is dialled at a time; those who wait for it share its success and its failure.
+//! Connections of one worker, kept for the next tunnel by a key: caller, expected peer and address. No two keys ever
+//! share one. For each key one connection is dialled at a time; its waiting tunnels share its success and its
+//! failure.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,9 +26,9 @@ const MAX_IDLE: Duration = Duration::from_mins(5);
 pub trait Owner: 'static {
     /// Ready when they take no more tunnels.
     fn leaving(&self) -> impl Future<Output = ()>;
-    /// Ready when what is still open is cut.
+    /// Ready when open tunnels are cut.
     fn gone(&self) -> impl Future<Output = ()>;
-    /// In a word for whoever is cut: why, where there is more to say than that the owner is gone.
+    /// A word for cut tunnels: the reason, if it is another than that the owner is gone.
     fn why(&self) -> Option<&'static str> {
         None
     }
@@ -61,7 +62,7 @@ struct Entry<E> {
 /// See the module; `K` tells connections apart, `E` says why there is none.
 pub struct Pool<K, E> {
     entries: RefCell<HashMap<K, Entry<E>>>,
-    /// Connections that nobody shares.
+    /// Connections that are not shared.
     alone: Cell<usize>,
     blocks: voile_http2::Pool,
     patience: Patience,
@@ -110,7 +111,7 @@ impl Drop for Lease {
     }
 }
 
-/// Ends a dialling, also when whoever dialled went away meanwhile: then the next who waits dials.
+/// Ends a dialling, also when the dialling task was dropped: then the next waiting task dials.
 struct Turn<'a, K: Hash + Eq, E> {
     pool: &'a Pool<K, E>,
     key: &'a K,
@@ -153,7 +154,7 @@ where
         (open, lease)
     }
 
-    /// The only place on a connection that nobody shares, and that ends with it.
+    /// Returns the only place on a connection that is not shared, and that ends with it.
     pub fn alone(self: &Rc<Self>, owner: impl Owner, stream: Stream) -> Lease {
         let (open, lease) = self.begin();
         self.alone.set(self.alone.get() + 1);
@@ -243,7 +244,7 @@ where
 
 /// Timers of an outgoing connection: one for an idle connection, one for a silent peer.
 struct Watch {
-    /// It is nobody else's, and does not rest.
+    /// The connection is not shared, and never idles.
     alone: bool,
     idle: Option<Pin<Box<Sleep>>>,
     pulse: Pulse,
@@ -301,7 +302,8 @@ impl Watch {
     }
 }
 
-/// Moves a connection's bytes until it ends, was idle for long enough, or its owner is gone. Without a key it is nobody else's.
+/// Moves a connection's bytes until it ends, was idle for long enough, or its owner is gone. Without a key it is not
+/// shared.
 async fn drive<K, E>(
     pool: Rc<Pool<K, E>>,
     owner: impl Owner,
@@ -368,7 +370,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The types of the frames in what a client said, after its preface.
+    /// The types of the frames in a client's bytes, after its preface.
     fn frames(said: &[u8]) -> Vec<u8> {
         const PREFACE: usize = 24;
         const HEAD: usize = 9;

@@ -35,7 +35,7 @@ pub(crate) enum Beat {
     Wait(Instant),
     /// Ask, and look again then.
     Ask(Instant),
-    /// Nobody is there.
+    /// The peer is dead.
     GiveUp,
 }
 

@@ -10,8 +10,8 @@ use voile_http2::{End, Failure, Fields, Link, Reason, RecvStream, SendResponse, 
 
 use crate::wire::Wire;
 
-/// Tunnels of one connection that came to nothing, beyond which it is ended if they are most: who opens and resets, or is
-/// refused again and again, makes work without wanting its results.
+/// Fruitless tunnels of one connection, beyond which it is ended if they are most. A peer that opens and resets, or
+/// is refused again and again, makes work without wanting its results.
 const MAX_FRUITLESS: u32 = 500;
 
 /// Counters by which the tunnels of a connection inform its driver.

@@ -1,4 +1,4 @@
-//! A tunnel as a stream of bytes, for whoever reads and writes connections and need not know what this one travels in.
+//! A tunnel as a stream of bytes, for code that reads and writes connections of any kind.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -135,7 +135,7 @@ impl Carried for Tunnel {
         if !self.is_readable() {
             return News::None;
         }
-        // It is ready, so that nobody is to be woken.
+        // It is ready, so that no task is to be woken.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut ends = self.ends.borrow_mut();
         match ends.poll_fill(&mut cx) {
@@ -199,7 +199,7 @@ impl AsyncWrite for Tunnel {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection's driver writes what was said.
+        // The connection's driver writes the queued bytes.
         Poll::Ready(Ok(()))
     }
 

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection on a TLS stream: its driver moves bytes both ways, whoever holds the [`Link`] moves streams.
+//! One HTTP/2 connection on a TLS stream: its driver moves bytes both ways; holders of the [`Link`] move streams.
 
 use std::io;
 use std::pin::Pin;
@@ -31,8 +31,9 @@ pub const CONFIG: Config = Config {
     max_window_changes: 100,
 };
 
-/// Room for what goes out on one connection, in bytes: four TLS records, one write. A little less than TCP takes at a time for a
-/// device of Ethernet's size (65,160 bytes over IPv4, 64,260 over IPv6), or a few bytes would go a way of their own after each write.
+/// Room for the output of one connection, in bytes: four TLS records, one write. It is a little less than TCP takes
+/// at a time for a device of Ethernet's size (65,160 bytes over IPv4, 64,260 over IPv6). Otherwise a few bytes would
+/// be sent separately after each write.
 const ROOM_BYTES: usize = 62 * 1024;
 
 /// Returns the pool of blocks that one thread's HBONE connections share.
@@ -40,7 +41,7 @@ pub(crate) fn blocks() -> voile_http2::Pool {
     voile_http2::Pool::with_room(ROOM_BYTES)
 }
 
-/// Streams that a peer may have open on one connection: twice what our kind opens.
+/// Streams that a peer may have open on one connection: twice the number that this side opens.
 const MAX_PEER_STREAMS: u32 = 200;
 
 /// Streams of ours on one connection before another is opened: beyond that one worker at the other end has all the work.
@@ -49,7 +50,7 @@ pub const MAX_STREAMS: usize = 100;
 /// Reads in a row before others get their turn.
 const MAX_READS: usize = 16;
 
-/// Bytes waiting to be written beyond which nothing more is read: who does not listen need not talk.
+/// Unwritten bytes beyond which nothing more is read: a peer that does not read need not send.
 const MAX_UNWRITTEN: usize = 64 * 1024;
 
 /// See the module.
@@ -66,7 +67,7 @@ impl Wire {
     /// The connection of `link` on a stream whose handshake is done.
     #[must_use]
     pub fn new(mut stream: Stream, link: Link) -> Self {
-        // Windows bound what comes, not how fast it is read.
+        // Windows bound the amount of data, not the speed of reading.
         stream.read_ahead();
         Self {
             stream,
@@ -101,7 +102,7 @@ impl Wire {
         }
     }
 
-    /// Reads what there is; true when it stopped because too much waits to be written.
+    /// Reads the available bytes; true when it stopped because too much waits to be written.
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..MAX_READS {
             {
@@ -132,7 +133,7 @@ impl Wire {
         false
     }
 
-    /// Writes what waits.
+    /// Writes the waiting bytes.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut connection = self.link.borrow();
