@@ -36,8 +36,8 @@ impl BodyError {
     }
 }
 
-/// Trailers that would change what the head already decided. Refused rather than dropped: the body is relayed as it lies,
-/// and nobody sends these in good faith.
+/// Trailers that would change decisions on the head. Refused rather than dropped: the body is relayed as it is, and
+/// no client sends these in good faith.
 const FORBIDDEN_TRAILERS: [&[u8]; 16] = [
     b"content-length",
     b"transfer-encoding",
@@ -153,8 +153,8 @@ impl ChunkScanner {
         self.state == State::Done
     }
 
-    /// Refuses trailers of these names, too: what somebody else says of the request, its sender may not say behind it. Names
-    /// that came already are not looked at again.
+    /// Refuses trailers of these names, too: the sender may not override in a trailer a field that a proxy sets.
+    /// Names that came already are not checked again.
     pub fn forbid_trailers<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>) {
         self.besides = Some(names.map(name_hash).collect());
     }

@@ -44,12 +44,12 @@ pub(crate) enum Known {
     Expect,
     /// Meant for one hop, always removed.
     Hop,
-    /// Says who the peer is; believed from nobody, so always removed.
+    /// Identity of the peer; it is never trusted, so always removed.
     Identity,
 }
 
-/// One sidecar's word to another that the request got no further than itself. Of one hop: nobody else hears it, and no
-/// application can say it.
+/// Field by which one sidecar tells another that the request got no further than itself. It counts for one hop: it is
+/// not forwarded, and no application can set it.
 pub(crate) const UNPROCESSED: &[u8] = b"x-voile-unprocessed";
 
 /// Fields removed in both directions because a forged one would be believed further on.
@@ -59,7 +59,8 @@ const IDENTITY_FIELDS: [&[u8]; 3] = [
     b"x-forwarded-client-cert",
 ];
 
-/// Fields that `Connection` may not nominate: a client could otherwise make us remove what an earlier hop vouched for.
+/// Fields that `Connection` may not nominate: a client could otherwise make this proxy remove a field of an earlier
+/// hop.
 const NOT_NOMINABLE: [&[u8]; 10] = [
     b"host",
     b"content-length",
@@ -235,8 +236,8 @@ impl Fields {
         self.special & (1 << known as u16) != 0
     }
 
-    /// Reads every `Connection` line, marks what they nominate, and says what they ask for.
-    /// `strict` refuses nominations that would remove an end-to-end field.
+    /// Reads every `Connection` line, marks the nominated fields, and returns the options. `strict` refuses
+    /// nominations that would remove an end-to-end field.
     pub(crate) fn connection(
         &mut self,
         bytes: &[u8],

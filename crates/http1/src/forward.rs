@@ -1,9 +1,9 @@
-//! Writes the head that goes on to the next hop: what is the connection's own is left out, the rest is copied in runs.
+//! Writes the head for the next hop: fields of the connection are left out, the rest is copied in runs.
 //!
-//! Removed: `Connection` and what it nominates, `Keep-Alive`, `Proxy-Connection`, `TE` other than `trailers`, `Upgrade`
-//! unless it is offered on, `HTTP2-Settings`, and identity fields that only a proxy may set. Nothing is added by itself
-//! (no `Via`, no `X-Request-Id`): a role adds what its users expect. Lines with unusual blanks are written anew, so that
-//! the next hop reads what we read.
+//! Removed: `Connection` and the fields it nominates, `Keep-Alive`, `Proxy-Connection`, `TE` other than `trailers`,
+//! `Upgrade` unless it is offered on, `HTTP2-Settings`, and identity fields that only a proxy may set. Nothing is
+//! added by itself (no `Via`, no `X-Request-Id`): a role adds the fields that its users expect. Lines with unusual
+//! blanks are written anew, so that the next hop reads the same.
 
 use std::borrow::Cow;
 

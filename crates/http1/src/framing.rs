@@ -78,7 +78,7 @@ pub(crate) fn declared(
 }
 
 fn content_length(value: &[u8]) -> Result<u64, Reject> {
-    // 18 digits never overflow; a leading zero is octal to somebody.
+    // 18 digits never overflow; some parsers read a leading zero as octal.
     let plain = matches!(value, [b'0'] | [b'1'..=b'9', ..]) && value.len() <= 18;
     value
         .iter()

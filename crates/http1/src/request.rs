@@ -108,7 +108,7 @@ impl RequestIndex {
                     return Err(Reject::Host);
                 }
                 Known::Host => self.host = Some(field.value),
-                // There is nothing to wait with, and whoever waits holds up a tunnel.
+                // CONNECT has no body to hold back, and a client that waits holds up a tunnel.
                 Known::Expect if self.connect => return Err(Reject::Expectation),
                 Known::Expect if value.eq_ignore_ascii_case(b"100-continue") => {
                     // RFC 9110 section 10.1.1: ignored from HTTP/1.0.

@@ -61,8 +61,8 @@ impl ResponseIndex {
             200..300 => asked.connect,
             _ => false,
         };
-        // No forward proxy frames its yes (RFC 9110 section 9.3.6). A server that answers `CONNECT` as it answers any request does,
-        // and would read as requests, unseen by policy, what its client sends through the tunnel.
+        // No forward proxy frames its acceptance (RFC 9110 section 9.3.6). A server that answers `CONNECT` like any
+        // request does. It would read the client's bytes in the tunnel as requests, unseen by policy.
         let declared = match self.tunnel && self.status == 101 {
             true => None,
             false => framing::declared(&self.fields, bytes, self.version)?,

@@ -49,7 +49,8 @@ pub(crate) struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// Looks at what was added since the last call. `found` is told each line as soon as it is complete, the start line first.
+    /// Scans the bytes that were added since the last call. It passes each line to `found` as soon as it is complete,
+    /// the start line first.
     pub(crate) fn scan(
         &mut self,
         bytes: &[u8],

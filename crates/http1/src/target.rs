@@ -12,7 +12,7 @@ pub(crate) struct Target {
     /// Path and query; empty for an absolute target without a path, which means `/` (`*` for OPTIONS), and for CONNECT,
     /// which has none.
     pub(crate) path: Span,
-    /// The authority of an absolute target, or what CONNECT names.
+    /// The authority of an absolute target, or the target of CONNECT.
     pub(crate) authority: Option<Span>,
 }
 
@@ -38,8 +38,8 @@ pub(crate) fn parse(method: &[u8], target: &[u8], at: usize) -> Result<Target, R
 /// The method that asks for a tunnel.
 pub(crate) const CONNECT: &[u8] = b"CONNECT";
 
-/// Host and port, and nothing else (RFC 9112 section 3.2.3); a port that nobody can listen on is none (RFC 9110 section
-/// 9.3.6).
+/// Host and port, and nothing else (RFC 9112 section 3.2.3); a port that no server can listen on is refused (RFC 9110
+/// section 9.3.6).
 fn tunnel(target: &[u8], whole: Span) -> Result<Target, Reject> {
     if !is_tunnel_authority(target) {
         return Err(Reject::Target);
@@ -51,7 +51,7 @@ fn tunnel(target: &[u8], whole: Span) -> Result<Target, Reject> {
     })
 }
 
-/// `host ":" port`, both there, and the port one that somebody can listen on.
+/// Returns true for `host ":" port`, both present, with a port that a server can listen on.
 pub fn is_tunnel_authority(value: &[u8]) -> bool {
     let Some(colon) = memchr::memrchr(b':', value) else {
         return false;
@@ -74,7 +74,7 @@ fn absolute(target: &[u8], at: usize, whole: Span) -> Result<Target, Reject> {
         .iter()
         .position(|byte| matches!(byte, b'/' | b'?'))
         .unwrap_or(rest.len());
-    // `http://host?query` would need a slash that is not in the buffer; nobody sends it.
+    // `http://host?query` would need a slash that is not in the buffer; no client sends it.
     if !is_authority(&rest[..length]) || rest.get(length) == Some(&b'?') {
         return Err(Reject::Target);
     }

@@ -88,7 +88,7 @@ fn framing_word(framing: Framing) -> String {
     }
 }
 
-/// Feeds pieces as an engine would: the head from a growing buffer, the body from whatever is there.
+/// Feeds pieces as an engine would: the head from a growing buffer, the body from the available bytes.
 struct Receiver<H> {
     bytes: Vec<u8>,
     head: H,

@@ -213,7 +213,7 @@ fn connect_goes_on_as_an_authority_with_one_host_and_no_body() {
             "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nProxy-Authorization: Basic eA==\r\nProxy-Connection: keep-alive\r\n",
             "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nProxy-Authorization: Basic eA==\r\n",
         ),
-        // One answer to "to whom", and it is the target's.
+        // There is one destination, and it is the target's.
         (
             "CONNECT [::1]:443 HTTP/1.1\r\nHost: other\r\nContent-Length: 0\r\nUpgrade: x\r\nConnection: upgrade\r\nA: b\r\n",
             "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nA: b\r\n",

@@ -1,4 +1,4 @@
-//! A field line means here what it means to another careful parser: the same lines are refused, and the others have the
+//! A field line means the same here as in another careful parser: the same lines are refused, and the others have the
 //! same name and value.
 
 use voile_http1::{Progress, Reject, RequestIndex};

@@ -1,4 +1,4 @@
-//! The codec as tables: `tests/corpus/*.txt` holds messages and what must come of them, however their bytes are split.
+//! The codec as tables: `tests/corpus/*.txt` holds messages and the expected results, however their bytes are split.
 
 #![expect(
     clippy::unwrap_used,
