@@ -11,13 +11,13 @@ impl Code {
     pub const NO_ERROR: Self = Self(0x100);
     /// Ours.
     pub const INTERNAL_ERROR: Self = Self(0x102);
-    /// A stream that nobody may open, or not twice.
+    /// A stream that must not be opened, or not twice.
     pub const STREAM_CREATION_ERROR: Self = Self(0x103);
     /// A stream ended that may not.
     pub const CLOSED_CRITICAL_STREAM: Self = Self(0x104);
     /// A frame where it may not be.
     pub const FRAME_UNEXPECTED: Self = Self(0x105);
-    /// A frame that does not hold what it must.
+    /// A frame that lacks required content.
     pub const FRAME_ERROR: Self = Self(0x106);
     /// Work without wanting its results.
     pub const EXCESSIVE_LOAD: Self = Self(0x107);
@@ -29,7 +29,7 @@ impl Code {
     pub const MISSING_SETTINGS: Self = Self(0x10a);
     /// Nothing was done with it: it may be asked again.
     pub const REQUEST_REJECTED: Self = Self(0x10b);
-    /// Nobody wants the answer any more.
+    /// The answer is no longer wanted.
     pub const REQUEST_CANCELLED: Self = Self(0x10c);
     /// It ended before it was a request.
     pub const REQUEST_INCOMPLETE: Self = Self(0x10d);

@@ -1,5 +1,5 @@
-//! Frames of a stream, read piece by piece as the bytes come. Heads are kept up to a limit, data is passed on as it is, and what
-//! nobody knows is skipped, as it must be.
+//! Frames of a stream, read piece by piece as the bytes come. Heads are kept up to a limit, data is passed on as it
+//! is, and unknown frames are skipped, as they must be.
 
 use bytes::{Buf, Bytes};
 
@@ -29,10 +29,10 @@ const SETTINGS_OF_HTTP2: [u64; 4] = [2, 3, 4, 5];
 /// The largest head that we take.
 const MAX_FIELD_SECTION_SIZE: u64 = 6;
 
-/// What came.
+/// Content of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A block of fields; not `whole` where it is longer than the limit, and then what is here is its beginning.
+    /// A block of fields; not `whole` if it is longer than the limit, and then these are its first bytes.
     Block {
         /// Its bytes.
         bytes: Vec<u8>,
@@ -120,10 +120,10 @@ impl Frames {
         matches!(self.state, State::Begin { have: 0, .. })
     }
 
-    /// Takes from `bytes` as far as something came, or to their end.
+    /// Reads `bytes` up to the next event, or to their end.
     ///
     /// # Errors
-    /// What ends the connection.
+    /// The code that ends the connection.
     pub fn next(&mut self, bytes: &mut Bytes) -> Result<Option<Event>, Code> {
         loop {
             match &mut self.state {

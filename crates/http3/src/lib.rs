@@ -1,5 +1,5 @@
-//! HTTP/3 (RFC 9114) without I/O: what the bytes of a QUIC stream say in frames, and blocks of fields by QPACK (RFC 9204) without a
-//! dynamic table, so that no stream waits for another and no client chooses what we remember.
+//! HTTP/3 (RFC 9114) without I/O: frames of a QUIC stream, and blocks of fields by QPACK (RFC 9204). There is no
+//! dynamic table, so that no stream waits for another and no client fills this end's memory.
 //!
 //! ```text
 //! bytes of a stream ─► Frames ─► block of a head ─► decode ─► Fields
