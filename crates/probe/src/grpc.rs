@@ -92,7 +92,8 @@ fn head(length: usize, kind: u8, flags: u8, stream: u32) -> Vec<u8> {
 
 /// Preface, settings and the whole call.
 fn question(authority: &str, service: &str) -> Vec<u8> {
-    // HPACK (RFC 7541): indexed `:method POST` and `:scheme http`; then literals that nobody is to remember, without Huffman.
+    // HPACK (RFC 7541): indexed `:method POST` and `:scheme http`; then literals that stay out of the table, without
+    // Huffman.
     let mut fields = vec![0x83, 0x86];
     let literal = |fields: &mut Vec<u8>, name: &[u8], value: &str| {
         fields.extend(name);

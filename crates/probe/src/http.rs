@@ -33,7 +33,7 @@ pub(crate) fn get(
         tls,
         port: server.address.port(),
         target: path.to_owned(),
-        // Only where the application did not say itself whom it wants to be called.
+        // Only if the application did not set a `Host` itself.
         named: false,
     };
     for _ in 0..MAX_REQUESTS {
@@ -62,7 +62,7 @@ fn ask(server: &Server, place: &Place, headers: &[(String, String)]) -> io::Resu
     }
     let request = request(&address.to_string(), place, headers);
     stream.write_all(request.as_bytes())?;
-    // TLS holds back what it has encrypted.
+    // TLS buffers encrypted bytes.
     stream.flush()?;
     let (head, body) = read_head(&mut stream)?;
     read_body(&mut stream, &head, body)?;
@@ -118,7 +118,7 @@ struct Head {
     length: Option<u64>,
 }
 
-/// The head of the answer itself, and what came with it of the body.
+/// Reads the head of the answer itself, and the first bytes of the body.
 fn read_head(stream: &mut impl Read) -> io::Result<(Head, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 1024];

@@ -25,7 +25,7 @@ pub enum Question {
     /// `GET` is answered by a status from 200 to 399. Redirects to the same host are followed, at whatever port; so
     /// an answer from 300 leads elsewhere.
     Http {
-        /// Over TLS; whoever answers is believed.
+        /// Over TLS; the certificate is not verified.
         tls: bool,
         /// Path and query, fit for a request line.
         path: String,
@@ -61,7 +61,7 @@ const OK: u16 = 200;
 pub struct Failure {
     /// The status, if HTTP was asked and answered.
     pub status: Option<u16>,
-    /// Nobody listens there.
+    /// The port has no listener.
     pub refused: bool,
     /// For people.
     pub why: String,
@@ -74,7 +74,7 @@ impl fmt::Display for Failure {
 }
 
 impl Question {
-    /// Why it cannot be asked: its text would not be what it should on the wire.
+    /// Returns the reason why it cannot be asked: its text would mean something else on the wire.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

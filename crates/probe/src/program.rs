@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// Between two looks at whether it has ended. It costs a system call; nobody probes more often than once a second.
+/// Pause between two checks of its end. A check costs a system call; probes run at most once a second.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs it; one that takes longer than `timeout` is ended.

@@ -1,5 +1,5 @@
-//! TLS towards an application that is only asked how it is: whoever answers is believed, as by the kubelet, which asks a
-//! pod's own address and knows no authority for it. Nothing secret is sent, and nothing but a status is taken from it.
+//! TLS of a probe: the certificate is not verified, as in the kubelet, which asks a pod's own address and knows no
+//! authority for it. Nothing secret is sent, and only a status is taken from the answer.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -58,7 +58,7 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// One for all questions: it holds nothing of anybody's.
+/// One configuration for all questions: it holds no state of a server.
 fn config() -> io::Result<Arc<ClientConfig>> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {

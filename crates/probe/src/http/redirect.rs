@@ -82,7 +82,7 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Path and query that `reference` means where `base` was asked; what a request line cannot carry is encoded.
+/// Resolves `reference` against `base` to a path and query; bytes that a request line cannot carry are encoded.
 fn resolve(base: &str, reference: &str) -> String {
     let (base_path, _) = split_query(base);
     let (path, query) = split_query(reference);

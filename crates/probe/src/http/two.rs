@@ -99,14 +99,14 @@ fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> Fiel
     request
 }
 
-/// Moves bytes both ways until there is what is asked for.
+/// Moves bytes both ways until `poll` has a result.
 fn until<T>(
     stream: &mut (impl Read + Write),
     link: &Link,
     mut ask: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> io::Result<T> {
     let mut bytes = [0; 4096];
-    // Nobody has to be woken: this thread reads until there is something.
+    // No task has to be woken: this thread reads until there is something.
     let mut cx = Context::from_waker(Waker::noop());
     loop {
         if let Poll::Ready(found) = ask(&mut cx) {
@@ -120,14 +120,14 @@ fn until<T>(
     }
 }
 
-/// Writes what is waiting.
+/// Writes the waiting output.
 fn say(stream: &mut impl Write, link: &Link) -> io::Result<()> {
     let mut connection = link.borrow();
     let bytes = connection.output().len();
     if bytes > 0 {
         stream.write_all(connection.output())?;
         connection.wrote(bytes);
-        // TLS holds back what it has encrypted.
+        // TLS buffers encrypted bytes.
         stream.flush()?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Questions over TLS: any certificate will do, as for a kubelet; what is no TLS is said to be none.
+//! Questions over TLS: any certificate will do, as for a kubelet; an answer without TLS is reported as that.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -14,7 +14,7 @@ use voile_probe::{Question, ask};
 
 use super::{LONG, server};
 
-/// Self-signed, for another name, and expired long ago: what an application may have that nobody looked at for years.
+/// Self-signed, for another name, and expired long ago: the worst certificate of a neglected application.
 fn worst_certificate() -> (
     rustls::pki_types::CertificateDer<'static>,
     PrivateKeyDer<'static>,
@@ -41,7 +41,7 @@ fn config(version: &'static SupportedProtocolVersion, alpn: &[&str]) -> Arc<Serv
     Arc::new(config)
 }
 
-/// A server of that version only; gives back what it was asked, and whether the asker said farewell.
+/// A server of that version only; returns the request, and if the client closed properly.
 fn https(
     version: &'static SupportedProtocolVersion,
     answers: Vec<String>,
@@ -176,7 +176,7 @@ fn by_http2(
     (asked.expect("a request"), goaway)
 }
 
-/// Answers one question by whatever was agreed on; what it was asked, and nothing where nothing was agreed on.
+/// Answers one question by the agreed protocol; returns the request, or nothing without agreement.
 fn answer_either(config: Arc<ServerConfig>, listener: &TcpListener) -> Option<String> {
     let (mut socket, _) = listener.accept().expect("a connection");
     let mut connection = ServerConnection::new(config).expect("a connection");
@@ -215,7 +215,7 @@ fn answer_either(config: Arc<ServerConfig>, listener: &TcpListener) -> Option<St
 #[test]
 fn the_server_chooses_between_http2_and_http1_as_a_kubelet_lets_it() {
     let (one, two) = ("GET /up?x=1 HTTP/1.1", "GET https://shop.test/up?x=1");
-    // (what the server speaks) -> what it is asked; nothing where nothing is in common
+    // (the server's protocols) -> the request; nothing where none is in common
     let table: [(&[&str], Option<&str>); 6] = [
         (&[], Some(one)),
         (&["http/1.1"], Some(one)),
