@@ -53,7 +53,7 @@ fn is_trusted(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Refuses a folder in which others may replace what is ours.
+/// Refuses a folder in which other users may replace this user's files.
 fn folder_is_ours(path: &Path) -> io::Result<()> {
     let parent = path
         .parent()
@@ -71,7 +71,7 @@ fn folder_is_ours(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a socket that nobody listens at any more; anything else stays.
+/// Removes a socket without a listener; anything else stays.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let there = lstat(path)?;
     let taken = |reason| io::Error::new(io::ErrorKind::AddrInUse, reason);
@@ -105,7 +105,7 @@ impl Agents {
             }
             bound => bound?,
         }
-        // Nobody can connect before it listens, so there is no moment at which anybody may.
+        // No client can connect before it listens, so there is no moment at which all users may.
         chmod(path, Mode::RUSR | Mode::WUSR)?;
         listen(&socket, BACKLOG)?;
         Ok(Self(UnixListener::from_std(socket.into())?))
@@ -140,10 +140,10 @@ fn gone() -> io::Error {
 pub struct Channel(UnixStream);
 
 impl Channel {
-    /// Calls an agent and says hello.
+    /// Connects to an agent and says hello.
     ///
     /// # Errors
-    /// Nobody listens there, or not now.
+    /// There is no listener, or not now.
     pub async fn connect(path: &Path) -> io::Result<Self> {
         let socket = new_socket()?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;

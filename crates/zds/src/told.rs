@@ -62,10 +62,10 @@ impl Told {
         (wire::WorkloadRequest { payload }.encode_to_vec(), inside)
     }
 
-    /// Checks what came.
+    /// Checks a message.
     ///
     /// # Errors
-    /// In few words, why it is no message of an agent's.
+    /// In few words, the reason why it is no message of an agent.
     pub fn decode(bytes: &[u8], inside: Option<OwnedFd>) -> Result<Self, String> {
         let request = wire::WorkloadRequest::decode(bytes);
         let request = request.map_err(|error| format!("not a message of the protocol: {error}"))?;

@@ -170,7 +170,7 @@ fn another_user_is_refused_by_both_ends() {
             std::io::ErrorKind::PermissionDenied,
             "{error}"
         );
-        // Root's agent is one that anybody may believe.
+        // All users trust root's agent.
         stranger.join().expect("no panic").expect("root is trusted");
     });
 }
