@@ -1,5 +1,5 @@
-//! The type URLs under which resources travel in discovery requests and responses.
-//! See docs/decisions/0001-wire.md for what each is for.
+//! The type URLs under which resources travel in discovery requests and responses. docs/decisions/0001-wire.md lists
+//! their purposes.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,4 @@
-//! Regenerates into a temporary folder and compares with what is committed.
+//! Regenerates into a temporary folder and compares with the committed code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn generate(here: &Path, source: &Source, service: bool) -> String {
         .emit_rerun_if_changed(false)
         // Ordered maps, so that equal messages have equal bytes: versions are hashes of them.
         .btree_map(".")
-        // Slices of what they came in, which are read one at a time.
+        // Slices of the received buffer; buffers are read one at a time.
         .bytes(".voile.proxy.v1.PackedRoutes")
         .out_dir(out.path());
     let mut config = Config::new();
