@@ -1,5 +1,5 @@
-//! Memory between the allocator and the kernel. Work comes in storms: what a reading, an analysis or two thousand handshakes needed
-//! for a moment would otherwise stay with the process for good.
+//! Memory between the allocator and the kernel. Work comes in storms. Memory that a reading, an analysis or two
+//! thousand handshakes needed for a moment would otherwise stay with the process for good.
 
 /// Allocations of at least so many bytes are the kernel's own, and go back to it when they are freed: texts of the whole mesh are.
 /// Said once, or the allocator would raise it to the largest that it has seen.
@@ -23,7 +23,7 @@ pub fn frugal() {
 #[cfg(not(target_env = "gnu"))]
 pub fn frugal() {}
 
-/// Gives the kernel what was freed.
+/// Gives freed memory back to the kernel.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "malloc_trim has no safe wrapper")]
 pub fn give_back() {

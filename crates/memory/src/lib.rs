@@ -1,4 +1,5 @@
-//! Memory between a process and the kernel: how much there may be, what the allocator keeps, what of the program itself is resident.
+//! Memory between a process and the kernel: the limit, the allocator's reserves, and resident pages of the program
+//! itself.
 
 mod heap;
 mod limit;

@@ -56,7 +56,7 @@ impl Settling {
         }
     }
 
-    /// Much of the heap is, or is about to be, free: what needed it is over at the next letting go.
+    /// Notes that much of the heap is free, or will be by the next letting go.
     pub fn freed(&self) {
         self.0.freed.set(true);
         self.arrived();
@@ -119,14 +119,15 @@ pub fn release_cold_pages() -> usize {
 fn release(range: &Range<usize>) -> bool {
     let start = std::ptr::without_provenance_mut(range.start);
     // SAFETY: the range is part of a mapping of a file that cannot be written and has no private copy of any page, so
-    // whatever is touched again is read from the file as it was.
+    // that a page that is touched again is read from the file as it was.
     unsafe { madvise(start, range.len(), Advice::LinuxDontNeed) }.is_ok()
 }
 
 type Visit<'a> = &'a mut dyn FnMut(Range<usize>);
 
-/// Every part of the program and its libraries that is what its file says. The loader is asked and not the kernel: it knows
-/// by heart what `smaps` finds out by a look at every page, which took longer than a minute of idling may.
+/// Visits every part of the program and its libraries that is equal to its file. It asks the loader and not the
+/// kernel: the loader knows at once what `smaps` finds by a look at every page, which took longer than a minute of
+/// idling may.
 #[expect(unsafe_code, reason = "the loader calls back with pointers")]
 fn for_each_constant(mut visit: Visit<'_>) {
     // SAFETY: the callback gets the pointer that it takes for a visitor. The loader holds its lock meanwhile, so that no
@@ -171,8 +172,8 @@ fn is_file(object: &libc::dl_phdr_info) -> bool {
     name.is_empty() || name.starts_with(b"/")
 }
 
-/// The pages that lie wholly in a segment. One that is not writable has no page of its own: what relocations change, and
-/// what is made read-only after that, lies in writable ones (64-bit linkers refuse relocations in text).
+/// Returns the pages that lie wholly in a segment. A segment that is not writable has no private page. Relocations,
+/// and data made read-only after them, lie in writable segments (64-bit linkers refuse relocations in text).
 fn whole_pages(start: usize, bytes: usize, page: usize) -> Option<Range<usize>> {
     let end = start.checked_add(bytes)? / page * page;
     let start = start.checked_next_multiple_of(page)?;
@@ -198,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The kernel's word on a mapping: where it lies, and whether its every page is what its file says.
+    /// Returns the kernel's view of the mappings: range, and if every page is equal to its file.
     fn mappings() -> Vec<(Range<usize>, bool)> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
         let mut found: Vec<(Range<usize>, bool)> = Vec::new();
@@ -243,7 +244,7 @@ mod tests {
         assert!(!was_late(Some(now), now + LATE));
     }
 
-    /// Of this process, in kilobytes: what it asked for itself.
+    /// Returns the process's own allocations, in kilobytes.
     fn anonymous() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("a status");
         let mut lines = status.lines();
