@@ -25,7 +25,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Of a field that nobody has looked at.
+    /// Origin of a field that was not checked.
     pub(crate) fn new(number: u8) -> Self {
         Self {
             number,
@@ -35,7 +35,7 @@ impl Origin {
     }
 }
 
-/// One field, with what is known of it.
+/// One field, with its attributes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field<'a> {
     pub(crate) name: &'a [u8],
@@ -163,8 +163,9 @@ impl Fields {
         self.cut
     }
 
-    /// Keeps in `out` what a refusal needs: a request's pseudo-header fields that are not long, and `content-type`, by which
-    /// gRPC is told. Nobody has looked at this head as a whole, so that only what a good one may hold is taken, and once.
+    /// Keeps in `out` the fields that a refusal needs: a request's short pseudo-header fields, and `content-type`,
+    /// which identifies gRPC. This head was not checked as a whole, so that only fields of a valid head are taken,
+    /// and each once.
     pub(crate) fn excerpt(&self, out: &mut Self) {
         out.cut = true;
         let mut seen = 0;
@@ -181,7 +182,7 @@ impl Fields {
         self.lines.is_empty()
     }
 
-    /// Bytes of text and room for it; what a pool may want to know.
+    /// Bytes of text and room for it, for the pool's decision.
     pub fn capacity(&self) -> usize {
         self.text.capacity()
     }
@@ -217,7 +218,7 @@ impl Fields {
         self.retain(|known, _| known != name);
     }
 
-    /// Takes out what is not wanted.
+    /// Removes unwanted fields.
     pub fn retain(&mut self, mut wanted: impl FnMut(&str, &[u8]) -> bool) {
         let text_bytes = &self.text;
         self.lines.retain(|line| {
@@ -255,7 +256,7 @@ impl Fields {
             .sum()
     }
 
-    /// Everything with what an encoder must know.
+    /// All fields, with the attributes for an encoder.
     pub(crate) fn all(&self) -> impl Iterator<Item = Field<'_>> {
         self.lines.iter().map(|line| {
             let (name, value) = self.parts(line);

@@ -11,7 +11,7 @@ pub(crate) const HEAD_BYTES: usize = 9;
 /// The largest window there is.
 pub(crate) const MAX_WINDOW: i64 = 0x7fff_ffff;
 
-/// A window before anybody changes it.
+/// The default window.
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 
 /// The least and the usual limit of a frame's payload.

@@ -12,7 +12,7 @@ use crate::fields::Fields;
 use crate::frame::Reason;
 use crate::pool::Pool;
 
-/// A connection, for its driver and for those who begin streams. Clones share it.
+/// A connection, for its driver and for tasks that begin streams. Clones share it.
 #[derive(Clone)]
 pub struct Link(Rc<RefCell<Connection>>);
 
@@ -128,7 +128,7 @@ impl SendStream {
             .with(|connection, key| connection.send_data(key, data, end))
     }
 
-    /// The same of bytes that are somebody else's.
+    /// The same for borrowed bytes.
     pub fn send_copy(&mut self, data: &[u8], end: bool) -> Result<(), Failure> {
         self.0
             .with(|connection, key| connection.send_copy(key, data, end))

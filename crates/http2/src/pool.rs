@@ -86,7 +86,7 @@ impl Pool {
     pub(crate) fn give_room(&self, mut room: Vec<u8>) {
         let mut rooms = self.0.rooms.borrow_mut();
         let kept = rooms.len() * self.0.room_bytes;
-        // It may have grown to twice of what it had, and so a little beyond; what grew further is not kept.
+        // It may have grown to twice its size, and so a little beyond; a larger room is not kept.
         let usual = 1..=2 * self.0.room_bytes;
         if usual.contains(&room.capacity()) && kept < MAX_ROOM_BYTES {
             room.clear();

@@ -1,11 +1,11 @@
-//! Bodies that come, and the windows that bound them. A window is given back when a task took what came through it, in
+//! Received bodies, and the windows that limit them. A window is given back when a task has taken the data, in
 //! halves, so that small messages cost no frames.
 
 use super::receive::Passing;
 use super::{Connection, Gone, Half, Side};
 use crate::frame::{DEFAULT_MAX_FRAME, FrameHead, Reason, flag, kind};
 
-/// Room made for what is expected, at most: held, it may be, for a single byte, by each of a connection's streams.
+/// Largest room made for expected data: each of a connection's streams may hold it for a single byte.
 const MAX_EXPECTED_BYTES: usize = 64 * 1024;
 
 impl Connection {
@@ -35,7 +35,7 @@ impl Connection {
         };
         match wanted {
             Ok(()) => {}
-            // Nobody will take it.
+            // No task will take it.
             Err(reason) => {
                 self.released += length as u32;
                 self.update_connection_window();

@@ -1,4 +1,4 @@
-//! Header blocks that come: collected, decoded in order whoever they are for, checked, and given to their stream.
+//! Received header blocks: collected, decoded in order for all streams, checked, and given to their stream.
 
 use super::receive::Block;
 use super::{Connection, Gone, Half, Leaving, Side, Stream};
@@ -57,7 +57,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A whole block. It is decoded whatever it is for, because the table that both ends share depends on it.
+    /// Takes a whole block. It is always decoded, because the table that both ends share depends on it.
     fn block(&mut self, id: u32, end: bool, own_parent: bool, text: &[u8]) -> Result<(), Reason> {
         let mut fields = self.pool.block();
         let limit = self.config.max_header_list as usize;
@@ -91,8 +91,8 @@ impl Connection {
         }
     }
 
-    /// A client's new stream. `checked` is nothing of a head that is too large, and of another whether it is good. Of one that
-    /// is too large only an excerpt is given to whoever serves it, to be refused.
+    /// Opens a client's new stream. `checked` is None for a head that is too large, otherwise the result of the
+    /// check. For a head that is too large, the server gets only an excerpt, to be refused.
     fn open(
         &mut self,
         id: u32,

@@ -28,7 +28,7 @@ impl Hasher for ByNumber {
 pub(super) enum Gone {
     /// By both ends having said all, or by the peer's reset: nothing may follow.
     Over,
-    /// By our reset: what the peer sent before it knew is ignored.
+    /// By this end's reset: frames that the peer sent before it knew are ignored.
     ResetByUs,
 }
 

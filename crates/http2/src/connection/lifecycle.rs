@@ -62,8 +62,8 @@ impl Connection {
         }
     }
 
-    /// A stream ends well. Errors are forgotten by what goes well, not by time: there is no clock here, and whoever makes
-    /// errors only is forgiven none.
+    /// Counts a stream that ended well. Good streams, not time, make errors forgotten: there is no clock here, and a
+    /// peer that only makes errors is never forgiven.
     fn forgive(&mut self) {
         self.well += 1;
         if self.well >= self.config.forgiving_streams {
@@ -72,7 +72,7 @@ impl Connection {
         }
     }
 
-    /// Nobody holds the stream any more.
+    /// Drops a stream that has no handle left.
     pub(super) fn forget(&mut self, key: usize) {
         let Some(mut stream) = self.streams.try_remove(key) else {
             return;
@@ -134,7 +134,7 @@ impl Connection {
             return;
         }
         if stream.id == 0 {
-            // Nobody heard of it.
+            // The peer has not heard of the stream.
             stream.failed = Some(Failure::Reset(reason));
             stream.queue.clear();
             return;
@@ -145,7 +145,7 @@ impl Connection {
         self.nudge();
     }
 
-    /// Answers what RFC 9113 calls a stream error.
+    /// Handles a stream error of RFC 9113.
     pub(super) fn stream_error(&mut self, id: u32, reason: Reason) {
         self.write(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes());
         match self.ids.get(id) {

@@ -1,5 +1,5 @@
-//! One connection: what both ends agreed on, its streams, what is to be written. Bytes come in by `receive.rs`, heads by
-//! `heads.rs`, bodies by `data.rs`; what tasks say goes out by `send.rs`.
+//! One connection: agreed settings, streams, and output. `receive.rs` takes bytes, `heads.rs` heads, `data.rs`
+//! bodies; `send.rs` writes the output of tasks.
 
 mod data;
 mod heads;
@@ -26,7 +26,7 @@ use ids::{Gone, Ids};
 use receive::Input;
 use stream::{Half, Stream};
 
-/// The limits of a connection, each named and explained by whoever sets it.
+/// The limits of a connection; each user names and explains its own.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Bytes a peer may send on one stream before some are released.
@@ -47,7 +47,8 @@ pub struct Config {
     pub max_unseen_resets: usize,
     /// Streams that we had to reset for the peer's errors.
     pub max_provoked_resets: usize,
-    /// Streams that end well for each of these that is forgotten: who keeps a connection for weeks errs now and then.
+    /// Streams that must end well before one of these is forgotten: a peer that keeps a connection for weeks errs now
+    /// and then.
     pub forgiving_streams: u32,
     /// Bytes waiting to be written beyond which no head is added: a peer that reads nothing loses its answers.
     pub max_unsent: usize,
@@ -68,7 +69,7 @@ pub enum Failure {
     Reset(Reason),
     /// The peer did nothing with it: REFUSED_STREAM, or behind the last stream that a GOAWAY names.
     Unprocessed,
-    /// By us, for what the peer said: RFC 9113 calls it an error.
+    /// By this end, after a violation: RFC 9113 calls it an error.
     Violation(Reason),
     /// With its connection.
     Connection,
@@ -144,7 +145,7 @@ pub struct Connection {
     opening: VecDeque<usize>,
     /// Those that wait for room.
     waiting: VecDeque<usize>,
-    /// The peer's that nobody accepted yet.
+    /// The peer's streams that are not accepted yet.
     accepting: VecDeque<usize>,
     leaving: Leaving,
     /// The peer said GOAWAY.
@@ -409,7 +410,7 @@ impl Connection {
         }
     }
 
-    /// Asks whether the peer is there; whatever comes next says yes.
+    /// Asks by a PING if the peer is alive; any next frame is an answer.
     pub fn ask(&mut self) {
         self.write(kind::PING, 0, 0, &ALIVE);
     }
@@ -451,7 +452,7 @@ impl Connection {
             && self.next_local < 0x7fff_ffff
     }
 
-    /// Streams that the peer opened and reset before anybody looked, since the last question.
+    /// Returns the number of streams that the peer opened and reset before they were accepted, since the last call.
     pub fn take_unseen(&mut self) -> u32 {
         u32::try_from(std::mem::take(&mut self.unseen)).unwrap_or(u32::MAX)
     }

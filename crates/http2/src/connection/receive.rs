@@ -1,5 +1,5 @@
-//! Bytes to frames. Bodies pass in whatever pieces they come; other frames are taken from where they lie when they are
-//! whole, and collected when they are not, so that a connection that waits holds no buffer of anybody's.
+//! Bytes to frames. Bodies pass in the pieces in which they come. Other frames are read in place when they are whole,
+//! and collected when they are not, so that an idle connection holds no buffer.
 
 use super::{Connection, Failure, GOODBYE, Gone, Leaving, Side};
 use crate::frame::{
@@ -154,7 +154,7 @@ impl Connection {
             kind::PING if !on_stream => self.ping(head, payload),
             kind::GOAWAY if !on_stream => self.peer_leaves(payload),
             kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
-            // Nobody may push to us, and what is for a stream is for a stream.
+            // The peer may not push, and frames of a stream need a stream.
             kind::DATA..=kind::CONTINUATION => Err(Reason::PROTOCOL_ERROR),
             // An unknown frame means nothing (RFC 9113 section 5.5).
             _ => Ok(()),
@@ -167,7 +167,7 @@ impl Connection {
         match (self.side, by_client) {
             (Side::Server, true) => id > self.last_peer,
             (Side::Client, true) => id >= self.next_local,
-            // Nobody pushes.
+            // Push is not used.
             (_, false) => true,
         }
     }
@@ -236,7 +236,7 @@ impl Connection {
         while let Some(key) = self.opening.pop_front() {
             self.fail(key, Failure::Unprocessed, Gone::Over);
         }
-        // Nobody can begin a stream any more; the last one ends the connection.
+        // No end can begin a stream any more; the last one ends the connection.
         self.leaving = Leaving::Announced;
         Ok(())
     }

@@ -28,7 +28,7 @@ fn data_in(room: usize) -> usize {
 }
 
 impl Connection {
-    /// Bytes of data that the connection takes now, whatever the stream.
+    /// Returns the bytes of data that the connection takes now, on any stream.
     pub(super) fn free(&self) -> usize {
         let room = data_in(self.pool.room_bytes().saturating_sub(self.out.len()));
         if self.over.is_some() || room < MIN_DATA_BYTES {
@@ -196,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// Sends data; what does not fit waits.
+    /// Sends data; the part that does not fit waits.
     pub(crate) fn send_data(&mut self, key: usize, data: Bytes, end: bool) -> Result<(), Failure> {
         if !self.send_now(key, &data, end)? {
             self.send_later(key, data, end);
@@ -204,7 +204,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The same; only what waits is copied to a place of its own.
+    /// The same; only the part that waits is copied.
     pub(crate) fn send_copy(&mut self, key: usize, data: &[u8], end: bool) -> Result<(), Failure> {
         if !self.send_now(key, data, end)? {
             self.send_later(key, Bytes::copy_from_slice(data), end);
@@ -264,8 +264,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Bodies wait for room; heads cannot, since nobody says when they may come. A peer that has so much to read already gets
-    /// no more.
+    /// Bodies wait for room; heads cannot, since their sender gets no notice of room. A peer that has so much to read
+    /// already gets no more.
     fn is_not_read(&mut self, key: usize) -> Failure {
         self.reset(key, Reason::ENHANCE_YOUR_CALM);
         Failure::Reset(Reason::ENHANCE_YOUR_CALM)
@@ -280,7 +280,7 @@ impl Connection {
         }
     }
 
-    /// Writes what waits, as far as it goes now.
+    /// Writes the waiting parts, as far as possible now.
     pub(super) fn flush_queue(&mut self, key: usize) {
         while let Some(next) = self.streams[key].queue.pop_front() {
             match next {

@@ -1,4 +1,4 @@
-//! One stream: how far each direction is, what waits to be read, what waits to be written.
+//! One stream: the state of each direction, data to read, data to write.
 
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
@@ -94,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// The task is woken by whatever happens next.
+    /// Wakes the task at the next event.
     pub(super) fn watch(&mut self, cx: &Context<'_>) {
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),

@@ -12,7 +12,7 @@ pub(crate) struct BadBlock;
 /// Continuation bytes of an integer: enough for every length there is.
 const MAX_INTEGER_BYTES: usize = 4;
 
-/// Longest `content-type` that is kept beyond the limit: whoever refuses a head must know in which protocol.
+/// Longest `content-type` that is kept beyond the limit: the refusal of a head depends on its protocol.
 const MAX_LATE_TYPE: usize = 128;
 
 #[derive(Debug)]

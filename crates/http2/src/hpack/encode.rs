@@ -1,5 +1,5 @@
-//! Writes header blocks. A field goes into the table when it was seen before, so that what never comes again (the ids of
-//! a trace, a path with a number in it) pushes nothing out; secrets never go there, nor what has a question mark in it.
+//! Writes header blocks. A field goes into the table when it was seen before, so that one-time fields (the ids of a
+//! trace, a path with a number in it) push nothing out. Secrets never go there, nor fields with a question mark.
 
 use std::collections::VecDeque;
 
@@ -20,14 +20,14 @@ enum Way {
     Indexed,
     /// As it is.
     Plain,
-    /// As it is, also through whoever forwards it.
+    /// As it is, also through every forwarding hop.
     Never,
 }
 
 #[derive(Debug)]
 pub(crate) struct Encoder {
     table: Table,
-    /// Hashes of the table's entries, newest first: what is searched.
+    /// Hashes of the table's entries, newest first, for the search.
     hashes: VecDeque<u32>,
     /// Half a hash of each, since there is one of these for every idle connection: a field that is taken for another was
     /// only indexed at its first time.
@@ -57,7 +57,7 @@ impl Encoder {
         self.hashes.truncate(self.table.len());
     }
 
-    /// Says what must be said before the first field of a block.
+    /// Writes table size updates, which come before the first field of a block.
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some((least, last)) = self.resized.take() {
             if least < last {

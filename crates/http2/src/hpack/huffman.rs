@@ -1,5 +1,5 @@
-//! HPACK's Huffman code (RFC 7541, appendix B), read only: what we send is plain, which costs bytes and saves time. The
-//! code is canonical, so the lengths of the symbols say everything.
+//! HPACK's Huffman code (RFC 7541, appendix B), read only: the encoder sends plain text, which costs bytes and saves
+//! time. The code is canonical, so the lengths of the symbols define it.
 
 /// Bits of each symbol's code; the last is the end of string, which may not appear.
 const LENGTHS: [u8; 257] = [

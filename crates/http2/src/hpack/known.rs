@@ -1,5 +1,5 @@
-//! HPACK's static table (RFC 7541, appendix A): what both ends know from the beginning. A name that is known here or is
-//! usual in calls has a number, so that whoever looks for it compares no text.
+//! HPACK's static table (RFC 7541, appendix A), which both ends know from the beginning. A name that is known here or
+//! is usual in calls has a number, so that a search for it compares no text.
 
 /// `:authority`.
 pub(crate) const AUTHORITY: u8 = 1;
@@ -198,7 +198,7 @@ pub(super) fn index(number: u8) -> usize {
     if index <= ENTRIES.len() { index } else { 0 }
 }
 
-/// The index of both, 0 for none; `name` is what [`number`] said.
+/// The index of both, 0 for none; `name` is the result of [`number`].
 pub(super) fn field(name: u8, value: &[u8]) -> u8 {
     match (name, value) {
         (2, b"GET") | (4, b"/") | (6, b"http") | (8, b"200") => name,

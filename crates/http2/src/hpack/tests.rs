@@ -1,4 +1,4 @@
-//! The examples of RFC 7541, what may not be said, and that what one end writes is what the other reads.
+//! The examples of RFC 7541, forbidden blocks, and a check that one end reads the blocks of the other.
 
 use super::{Decoder, Encoder, TABLE_BYTES};
 use crate::fields::{Field, Fields};

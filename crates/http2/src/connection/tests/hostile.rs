@@ -1,5 +1,5 @@
-//! Peers that break no single rule and do too much of something: each is stopped, or costs no more than it sends, and
-//! what a connection holds for it stays within the limits that it was made with.
+//! Peers that break no single rule and do too much of something. Each is stopped, or costs no more than it sends. The
+//! connection's memory for it stays within the limits.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Frames in, frames out: what a peer gets for what it says. The other end is written by hand.
+//! Frames in, frames out: the answers to a peer's frames. The other end is written by hand.
 
 mod hostile;
 mod rules;

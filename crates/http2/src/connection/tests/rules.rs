@@ -1,4 +1,4 @@
-//! Tables of what breaks a rule, and what is told to whom.
+//! Tables of rule violations, and the errors that each end gets.
 
 use super::*;
 
