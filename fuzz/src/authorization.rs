@@ -1,5 +1,5 @@
-//! Authorization: a path has one spelling, values of policies read as they are written, and for any values and any request
-//! the index says what the naive evaluator says.
+//! Authorization: a path has one spelling, values of policies read as they are written, and for any values and any
+//! request the index agrees with the naive evaluator.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -74,8 +74,8 @@ fn rules_of(rules: &str) -> Vec<Rule> {
     all
 }
 
-/// Lines: `KEY VALUE` with `!` before an excluded one, `-` between rules; what follows an empty line is a request's method,
-/// path and headers.
+/// Lines: `KEY VALUE` with `!` before an excluded one, `-` between rules; the text after an empty line is a request's
+/// method, path and headers.
 pub(crate) fn decision(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (rules, asked) = text.split_once("\n\n").unwrap_or((&text, ""));

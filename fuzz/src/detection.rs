@@ -1,4 +1,5 @@
-//! Detection: a decision once made stands whatever follows, and what we read in a ClientHello is what a TLS stack reads.
+//! Detection: a decision once made stands for any further bytes, and a ClientHello reads the same here as in a TLS
+//! stack.
 
 use rustls::server::Acceptor;
 use voile_transport::{ClientHello, Detected, MAX_DETECTION_BYTES, detect};
@@ -43,7 +44,7 @@ pub(crate) fn client_hello(data: &[u8]) {
 }
 
 fn agree(ours: &ClientHello, name: Option<&str>, alpn: &[&[u8]]) {
-    // rustls drops names that are no DNS names; what it gives must be what we give.
+    // rustls drops names that are no DNS names; any other name must be the same here.
     if let Some(name) = name {
         let same = ours.server_name.as_deref().map(str::to_ascii_lowercase);
         assert_eq!(same.as_deref(), Some(name.to_ascii_lowercase().as_str()));

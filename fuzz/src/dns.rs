@@ -1,5 +1,5 @@
-//! DNS: whatever is asked, the answer is one to that question and fits where it goes; whatever a server answers, what is
-//! read from it is an address of the family asked for, or a refusal.
+//! DNS: an answer belongs to its question and fits its transport. From any answer of a server, the reader takes
+//! addresses of the requested family, or refuses.
 
 use std::net::IpAddr;
 

@@ -1,12 +1,12 @@
-//! Heads of HBONE: a CONNECT leads to the workload's own address or nowhere, a name is read in one way, and what we write ourselves is
-//! read as it was meant.
+//! Heads of HBONE: a CONNECT leads to the workload's own address or nowhere, a name is read in one way, and a written
+//! head reads as it was meant.
 
 use std::net::SocketAddr;
 
 use voile_hbone::{CONFIG, Caller, connect, named, target};
 use voile_http2::{Connection, Fields, Link, PREFACE, Pool};
 
-/// SETTINGS with nothing in it: what a peer says first.
+/// Empty SETTINGS, the first frame of a peer.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 /// Addresses at which a workload is called, which the first byte chooses from.

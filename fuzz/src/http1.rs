@@ -1,4 +1,4 @@
-//! Heads: read in pieces they mean what they mean whole, and what is forwarded reads as what was received.
+//! Heads: read in pieces they mean the same as whole, and a forwarded head reads as the received one.
 
 use voile_http1::{
     Asked, Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestHead,
@@ -105,7 +105,7 @@ pub(crate) fn request(data: &[u8]) {
     assert_strict(&out);
     let mut again = RequestIndex::default();
     let read = again.parse(&out);
-    // HTTP/1.0 may leave out what HTTP/1.1 must have; the engine always knows an authority then.
+    // HTTP/1.0 may leave out an authority that HTTP/1.1 requires; the engine always knows one then.
     if head.authority().is_none() || at_the_limit(&read, head.headers().count(), whole.head_len()) {
         return;
     }
@@ -134,7 +134,7 @@ pub(crate) fn request(data: &[u8]) {
     }
 }
 
-/// A role's edits hold: what is left out is gone, what is added is there, an authority is never missing.
+/// A role's edits hold: removed fields are gone, added ones are there, an authority is never missing.
 fn edited_request(head: &RequestHead<'_>, length: usize) {
     let edit = RequestEdit {
         default_authority: Some("a"),
@@ -164,7 +164,7 @@ fn edited_request(head: &RequestHead<'_>, length: usize) {
     assert_eq!(forwarded.is_idempotent(), head.is_idempotent());
 }
 
-/// A response head; the second byte says what was asked.
+/// A response head; the second byte describes the request.
 pub(crate) fn response(data: &[u8]) {
     let (step, rest) = pace(data);
     let Some((asked, bytes)) = rest.split_first() else {
@@ -188,7 +188,7 @@ pub(crate) fn response(data: &[u8]) {
         return;
     }
     let head = whole.head(bytes);
-    // Only that they end: what they mean is the engine's tests' business.
+    // Only checks that they end: the engine's tests check their meaning.
     let _ = (head.is_unprocessed(), head.keep_alive_timeout());
     for (client, persist) in [
         (Version::Http10, true),

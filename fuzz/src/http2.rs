@@ -1,5 +1,5 @@
-//! HTTP/2: bytes of a connection mean the same however they are cut, nobody makes us hold or say more than the limits
-//! allow, and what HPACK reads and writes again is read as the same.
+//! HTTP/2: bytes of a connection mean the same however they are cut, no peer makes this end hold or send more than
+//! the limits allow, and HPACK blocks that are read and written again read as the same.
 
 use std::task::{Context, Poll, Waker};
 
@@ -23,7 +23,7 @@ const CONFIG: Config = Config {
     max_window_changes: 16,
 };
 
-/// SETTINGS with nothing in it: what a peer says first.
+/// Empty SETTINGS, the first frame of a peer.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 /// Requests that our client has under way.
@@ -215,8 +215,8 @@ fn request(id: u32, block: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Blocks, each behind its length: what is read of each, written by us and read again is the same. Tables go on from one
-/// to the next in both.
+/// Blocks, each behind its length: the fields of each, written and read again, are the same. Tables go on from one to
+/// the next in both.
 pub(crate) fn hpack(data: &[u8]) {
     let first = Link::new(Connection::server(&CONFIG, Pool::new()));
     let second = Link::new(Connection::server(&CONFIG, Pool::new()));

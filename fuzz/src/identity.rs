@@ -1,4 +1,4 @@
-//! Credentials: no certificate, token or request makes anybody somebody they are not.
+//! Credentials: no certificate, token or request gives a caller another's identity.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
@@ -124,8 +124,8 @@ fn accepted(subject: &TokenSubject) {
     own_words(&identity);
 }
 
-/// The inside of a certificate request, signed by the key that stands for the placeholder in it; or, after a zero byte,
-/// whatever a PEM block may hold.
+/// The inside of a certificate request, signed by the key that replaces the placeholder in it; or, after a zero byte,
+/// any content of a PEM block.
 pub(crate) fn request(data: &[u8]) {
     let world = &*WORLD;
     let (der, is_own) = match data {

@@ -1,4 +1,4 @@
-//! Access logs: a format or filter that is taken means the same when it is read again, and whatever a stranger sends, a
+//! Access logs: an accepted format or filter means the same when it is read again. For any bytes of a stranger, a
 //! text line stays one line and a JSON line stays JSON.
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A balancer's header: read in pieces it is what the whole is, and nothing beyond it is ever taken.
+//! A balancer's header: read in pieces it is the same as whole, and nothing beyond it is ever taken.
 
 use voile_transport::proxy_protocol::{MAX_PROXY_HEADER_BYTES, ProxyHeaderError, parse};
 

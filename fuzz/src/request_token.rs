@@ -1,5 +1,5 @@
-//! Tokens of requests: nobody is believed without a signature by the issuer's key, what is remembered says what was said first, and
-//! what the request becomes holds nothing that was to go.
+//! Tokens of requests: no caller is trusted without a signature by the issuer's key, a cached result is the same as
+//! the first one, and the changed request holds no field that was to be removed.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -74,8 +74,8 @@ fn elsewhere(keys: &str) -> TokenRule {
     }
 }
 
-/// A path, then header lines. `<SIGNED>` and what follows it in a line are replaced by a token signed over that: header and payload
-/// set apart by a tab.
+/// A path, then header lines. `<SIGNED>` and the text after it in a line are replaced by a token signed over that
+/// text: header and payload set apart by a tab.
 pub(crate) fn request(data: &[u8]) {
     let world = &*WORLD;
     let text = String::from_utf8_lossy(data);

@@ -1,4 +1,4 @@
-//! Resources: any text gives a mesh and complaints that say where; what is good beside it stays in force.
+//! Resources: any text gives a mesh and complaints with their places; good resources beside it stay in force.
 
 use voile_model::{Diagnostic, SourceFile, check};
 

@@ -1,5 +1,5 @@
-//! Lists of revoked certificates: any bytes are a list or an error in few words; nobody but the authority revokes anything,
-//! and what a list names is revoked.
+//! Lists of revoked certificates: any bytes are a list or an error in few words; only the authority revokes a
+//! certificate, and each listed certificate is revoked.
 
 use voile_identity::revocation::lists_of;
 use voile_identity::{RevocationError, Revocations};

@@ -1,4 +1,4 @@
-//! Trace context: whatever a request says, what goes on is one strict context that reads as the trace it came from.
+//! Trace context: for any fields of a request, the outgoing context is one strict context of the same trace.
 
 use voile_telemetry::trace::{Context, Decision, Incoming, context_lines, request_id};
 
