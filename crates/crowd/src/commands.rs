@@ -1,6 +1,6 @@
-//! The line protocol of whoever changes the configuration: `changed MARK NANOSECONDS NAME` (no answer), `report`, `clear`,
-//! `synced NANOSECONDS`, `hold NUMBER`, `certify CONNECTIONS MILLISECONDS`, `rotate MILLISECONDS` (a line of JSON each). Times are
-//! `CLOCK_MONOTONIC`'s. The crowd ends with the connection.
+//! Line protocol for a program that changes the configuration: `changed MARK NANOSECONDS NAME` (no answer), `report`, `clear`,
+//! `synced NANOSECONDS`, `hold NUMBER`, `certify CONNECTIONS MILLISECONDS`, `rotate MILLISECONDS` (a line of JSON each). Times
+//! are `CLOCK_MONOTONIC`'s. The crowd ends with the connection.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ pub(crate) const MARK: &[u8; 6] = b"mark-r";
 pub(crate) const EVERYBODY: &str = "*";
 /// Its number, and that every proxy holds it from the first.
 const EVERYBODY_ID: u32 = 0;
-/// Times are kept with this many digits, in nanoseconds, up to the longest that anybody waits.
+/// Digits of stored times, in nanoseconds, up to the longest wait.
 const DIGITS: u8 = 3;
 const LONGEST_NS: u64 = 3_600_000_000_000;
 

@@ -42,7 +42,7 @@ const LIMITS: Config = Config {
     connection_window: 1024 * 1024,
     max_header_list: 16 * 1024,
     max_continuations: 4,
-    // Nobody asks us.
+    // The control plane opens no streams to us.
     max_peer_streams: 0,
     initial_streams: 1,
     max_remembered_resets: 1,
@@ -214,7 +214,7 @@ impl Wire {
         }
     }
 
-    /// Hears what has come. Nobody need be woken by the stream: whatever comes comes by `read`.
+    /// Processes received frames. The stream needs no wake-up: data arrives by `read`.
     fn hear(
         &mut self,
         take: &mut impl FnMut(&[u8]) -> Result<Vec<DeltaDiscoveryRequest>, String>,

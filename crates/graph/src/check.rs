@@ -154,8 +154,8 @@ fn unreached(
     }
 }
 
-/// One machine runs one mesh: clusters are told apart by the time that calls between them take, and by nothing else. Said once,
-/// since what has no effect at one service has none at any.
+/// Warns of settings without effect. One machine runs one mesh: only the latency of calls tells clusters apart. The warning
+/// comes once, since a setting without effect at one service has none at any.
 fn without_effect(graph: &Graph) -> Vec<Diagnostic> {
     let all = 0..graph.services.len();
     let mut calls = all.flat_map(|from| {

@@ -16,7 +16,7 @@ codes! {
     CIRCLE = "V0702";
     /// A call to a service that the graph does not have.
     UNKNOWN_SERVICE = "V0703";
-    /// No service is marked as an entry point; those that nobody calls are taken.
+    /// No service is marked as an entry point; the services without callers are taken.
     NO_ENTRY = "V0704";
     /// Nothing leads to this service.
     UNREACHED = "V0705";

@@ -1,5 +1,5 @@
-//! Service graphs: which service calls which, how often, with what payloads and work. Isotope's YAML in, and from it checks,
-//! expected counts, pictures, and the folder of a mesh that runs it. Pure: no files, no sockets, no clock.
+//! Service graphs: the calls between services, with their frequency, payloads and work. Reads isotope's YAML; makes checks,
+//! expected counts, pictures, and the folder of a mesh that runs the graph. Pure: no files, no sockets, no clock.
 //!
 //! ```text
 //! text ──read──▶ Graph ──check──▶ diagnostics

@@ -1,6 +1,6 @@
-//! A graph as a folder of Kubernetes and Istio resources that `voile up` runs in both isolations: per service a
-//! ServiceAccount, a ConfigMap with its piece of the graph, Service, Deployment, and the Sidecar that says where the process
-//! listens and whom it calls.
+//! A graph as a folder of Kubernetes and Istio resources that `voile up` runs in both isolations. Each service gets a
+//! ServiceAccount, a ConfigMap with its piece of the graph, a Service, a Deployment, and a Sidecar with the process's
+//! listener and callees.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -324,7 +324,7 @@ impl Folder<'_> {
     }
 }
 
-/// So many policies, as isotope made them: each for a caller whom nobody is, but the last, which lets all in.
+/// So many policies, as isotope made them. Each allows a caller that does not exist, but the last allows all.
 fn policies(service: &Service) -> impl Iterator<Item = (String, String)> {
     let selector = format!(
         "spec:\n  selector:\n    matchLabels:\n      app: {}\n  action: ALLOW\n  rules:\n",

@@ -35,7 +35,7 @@ pub struct Service {
     pub response_size: u64,
     /// Work before the answer.
     pub script: Vec<Step>,
-    /// Labels of what Kubernetes makes of it.
+    /// Labels of its Kubernetes resources.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
     /// The share of one CPU that it burns all the time, requests or not.
     pub compute: Share,
@@ -116,7 +116,7 @@ impl Share {
     /// As a percentage with as many digits as it needs: `0.01%`.
     #[must_use]
     pub fn percent(self) -> String {
-        // Ten digits are more than anybody writes, and hide the noise of binary fractions.
+        // Ten digits are more than a file has, and hide the noise of binary fractions.
         let text = format!("{:.10}", self.0 * 100.0);
         format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
     }
@@ -127,7 +127,7 @@ impl Share {
 pub enum Memory {
     /// So many bytes; 0 is none.
     Bytes(u64),
-    /// A share of what its cgroup may have.
+    /// A share of its cgroup's limit.
     OfLimit(Share),
 }
 

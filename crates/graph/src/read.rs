@@ -233,7 +233,7 @@ fn place(report: &Report, at: &At) -> Place {
     }
 }
 
-/// A call to nobody, with the nearest name.
+/// Error for a call to an unknown service, with the nearest name.
 fn unknown(report: &Report, name: &Spanned<Arc<str>>, names: &Names) {
     let help = voile_model::reading::suggest(&name.value, names.keys().map(|name| &**name));
     report.error(

@@ -1,5 +1,5 @@
-//! Sizes of payloads as isotope reads them (docker's `RAMInBytes`): a unit is a power of 1024 whatever its spelling, so that
-//! `1 KB`, `1k` and `1KiB` are all 1024 bytes.
+//! Sizes of payloads as isotope reads them (docker's `RAMInBytes`). A unit is a power of 1024 in every spelling, so that `1
+//! KB`, `1k` and `1KiB` are all 1024 bytes.
 
 /// Largest payload, in bytes: nothing real is larger, and a mistyped unit must not fill a disk or a day.
 pub const MAX_SIZE: u64 = 1 << 30;

@@ -89,7 +89,7 @@ pub fn weigh(graph: &Graph, entry: usize) -> Weights {
     }
 }
 
-/// The longest way from `entry`, each circle counted as one step more than what leads to it.
+/// The longest path from `entry`. A circle counts as one step more than its predecessors.
 fn depth(calls: &[Vec<(usize, f64)>], entry: usize) -> usize {
     let groups = circles(calls);
     let mut group_of = vec![0; calls.len()];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::model::{Call, Command, Graph, Memory, Protocol, Service, Share, Step};
 use crate::size;
 
-/// The graph as isotope would read it (but for what isotope does not have).
+/// Writes the graph in isotope's format, with Voile's own additions.
 #[must_use]
 pub fn to_yaml(graph: &Graph) -> String {
     let request_size = usual(

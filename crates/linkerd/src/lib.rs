@@ -1,7 +1,7 @@
-//! The part of Linkerd's control plane that its proxy cannot start without, for the laboratory: certificates
-//! (`identity.Identity`), who may call a port (`inbound.InboundServerPolicies`), what is done with calls of an address
-//! (`outbound.OutboundPolicies`) and who answers there (`destination.Destination`), from one file. No product: nothing changes
-//! while it runs, and whoever has the file knows the keys.
+//! The part of Linkerd's control plane that its proxy cannot start without, for the laboratory. One file gives certificates
+//! (`identity.Identity`), policies of ports (`inbound.InboundServerPolicies`), policies of outbound calls
+//! (`outbound.OutboundPolicies`) and endpoints (`destination.Destination`). This is no product: nothing changes while it runs,
+//! and every reader of the file knows the keys.
 //!
 //! ```text
 //! proxy ── TLS, no certificate yet ──▶ Certify(name, token, CSR) ──▶ authority

@@ -1,5 +1,5 @@
-//! The mesh as the file has it, and what follows from it for each question. No sockets: answers are values, so that they can be
-//! tested as such. They are what Linkerd says of a service without routes of its own and of meshed endpoints by default.
+//! The mesh of the file, and its answer to each question. No sockets: answers are values, so that tests can compare them. They
+//! are Linkerd's answers for a service without routes of its own and for meshed endpoints by default.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -109,8 +109,9 @@ impl Services {
         })
     }
 
-    /// A watch, answered by `answer`, which also says in words what it was about. Proxies open theirs before they are certified
-    /// and keep that connection, so who asks is not known; what is told is no secret but the names of a laboratory.
+    /// A watch, answered by `answer`, which also returns a text for the log. Proxies open their watches before they have
+    /// certificates and keep that connection, so the caller is not known. The answers are no secrets, only names of a
+    /// laboratory.
     fn watch<M, R>(
         self,
         request: Request<Body>,

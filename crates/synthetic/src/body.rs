@@ -62,7 +62,7 @@ impl Payload {
         }
         let mut head = BytesMut::new();
         head.put_u8(0); // not compressed
-        // Sizes are at most `voile_graph::size::MAX_SIZE`, a quarter of what 32 bits hold.
+        // Sizes are at most `voile_graph::size::MAX_SIZE`, a quarter of the range of 32 bits.
         head.put_u32(u32::try_from(field.len() as u64 + size).unwrap_or(u32::MAX));
         head.extend_from_slice(&field);
         let mut left = size;

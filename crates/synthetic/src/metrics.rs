@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Number of duration buckets.
 const STEPS: usize = 60;
-/// Upper bounds in microseconds. Below isotope's first, 7 ms, each is at most a quarter above the last, so that what is read
+/// Upper bounds in microseconds. Below isotope's first, 7 ms, each is at most a quarter above the last, so that a value
 /// between two of them is not far from the truth.
 const DURATIONS: [u64; STEPS] = [
     50, 60, 75, 90, 100, 120, 150, 180, 220, 250, 300, 370, 450, 500, 600, 750, 900, 1_000, 1_200,

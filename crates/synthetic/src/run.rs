@@ -53,7 +53,7 @@ pub enum RunError {
     /// A process does not become ready.
     #[error(transparent)]
     NotReady(#[from] NotReady),
-    /// A process ended that nobody asked to.
+    /// A process ended by itself.
     #[error("{0} {1}; all others are stopped")]
     Ended(String, Exit),
 }

@@ -193,7 +193,7 @@ impl Script {
         let (headers, payload) = &self.ready[call as usize];
         self.metrics.called(planned.destination, planned.size);
         let began = Instant::now();
-        // The way there and back, in one: nobody sees in which half a call is.
+        // One pause for both directions: a client cannot tell in which half a call is.
         if !planned.away.is_zero() {
             work::sleep(planned.away).await;
         }

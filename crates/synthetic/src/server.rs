@@ -72,7 +72,7 @@ pub enum ServeError {
     /// The runtime or a thread cannot be had.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
-    /// The graph asks for what cannot be done here.
+    /// The graph asks for work that is impossible here.
     #[error("{0}")]
     Graph(String),
 }
@@ -132,7 +132,7 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce(SocketAddr)) -> Result<()
     let mut threads = Vec::new();
     for _ in 0..shared.options.threads.max(1) {
         let listener = listener.try_clone()?;
-        // Made here, so that what is wrong is said before anybody hears that we are ready.
+        // Built here, so that errors are reported before the service is reported as ready.
         Script::new(
             &shared.plan,
             shared.dice,
@@ -151,7 +151,7 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce(SocketAddr)) -> Result<()
         signals.recv().await;
         Ok(())
     });
-    // Nobody listens any more only when the threads have ended by themselves.
+    // The send fails only if all threads have ended by themselves.
     let _ = stop.send(true);
     let mut outcome = ended;
     for thread in threads {

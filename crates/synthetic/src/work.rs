@@ -22,7 +22,7 @@ const PAGE_BYTES: usize = 4096;
 /// Period of steady CPU use.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// Waits; to some 50 µs, whatever the length.
+/// Waits, with a precision of some 50 µs for all lengths.
 pub(crate) async fn sleep(time: Duration) {
     if time >= COARSE || precise(time).await.is_err() {
         tokio::time::sleep(time).await;

@@ -36,11 +36,11 @@ pub struct FolderWatch {
     folders: Vec<Folder>,
     watcher: RecommendedWatcher,
     shared: Arc<Shared>,
-    /// When what was told last was taken: whoever took it is at work until it asks again.
+    /// Time at which the last events were taken: the caller works on them until its next call.
     taken: Option<Instant>,
     /// Until then we rest.
     resting: Option<Instant>,
-    /// When the first happened of what was taken.
+    /// Time of the first of the events that were taken.
     happened: Option<Instant>,
     /// Folder that could not be read the last time, because it is missing or not readable.
     away: Option<PathBuf>,
@@ -173,7 +173,7 @@ impl FolderWatch {
         }
     }
 
-    /// Watches what is at the folder's path now, if that is not what is watched already.
+    /// Watches the folder now at the path, if it is not watched already.
     fn watch(&mut self, index: usize) -> Result<(), WatchError> {
         let folder = &mut self.folders[index];
         let metadata = std::fs::metadata(&folder.path).map_err(|error| WatchError {
@@ -204,7 +204,7 @@ fn cannot_watch(folder: &Path, error: &notify::Error) -> WatchError {
     }
 }
 
-/// On notify's thread: is it about us, and is it more than somebody reading?
+/// Handles an event on notify's thread: does it concern the folders, and is it more than a read?
 fn tell(shared: &Shared, event: notify::Result<Event>) {
     let now = Instant::now();
     let roots = shared.roots();
@@ -290,7 +290,7 @@ fn happening(kind: EventKind, index: usize) -> Option<Happening> {
 }
 
 impl Folder {
-    /// Brings what is in force up to date with what was told; whether some of it is a link.
+    /// Updates the files in force by the events; returns true if some of them are links.
     fn refresh(&mut self, reading: &mut Reading<'_>) -> Result<bool, WatchError> {
         let mut paths: BTreeSet<PathBuf> = self.waits.paths().cloned().collect();
         paths.extend(reading.paths.iter().cloned());
@@ -520,7 +520,7 @@ impl FolderWatch {
         Ok(found)
     }
 
-    /// By folder, a digest of the files that are in force: whoever reads the same files has the same.
+    /// Digest of the files in force, by folder. Readers of the same files have the same digest.
     #[must_use]
     pub fn digests(&self) -> BTreeMap<PathBuf, String> {
         let of = |folder: &Folder| {
@@ -535,7 +535,7 @@ impl FolderWatch {
         std::mem::take(&mut self.notes)
     }
 
-    /// When the first of what `load` is about to bring was told; none when nothing was.
+    /// Time of the first event that `load` will handle; None if there was none.
     #[must_use]
     pub fn changed_at(&self) -> Option<Instant> {
         self.happened
@@ -653,7 +653,7 @@ mod tests {
         let mut source = FolderWatch::new(std::slice::from_ref(&path)).expect("waits for it");
         let refused = source.load().expect_err("nothing is there");
         assert!(refused.to_string().contains("volume/of/mesh"), "{refused}");
-        // Twice: it may go again, and what is above it too.
+        // Twice: the folder may go again, and its parent too.
         for _ in 0..2 {
             std::fs::create_dir_all(&path).expect("made");
             source.changed().await;

@@ -1,5 +1,5 @@
-//! Watches folders of configuration files for `voile control` and `voile up`, and reads what has changed. A file that
-//! shrinks while somebody writes it keeps its last text until the writer is done.
+//! Watches folders of configuration files for `voile control` and `voile up`, and reads changed files. A file that
+//! shrinks while another process writes it keeps its last text until the writer is done.
 
 mod folders;
 mod settle;

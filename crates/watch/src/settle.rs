@@ -1,5 +1,5 @@
-//! When to read after events: at once when a file came whole, not while somebody is in the middle of writing, a little later when
-//! something is gone (it may be about to come back), and in a storm no more often than reading it takes. Pure; time is an argument.
+//! Time of the next reading after events: at once when a file came whole, not during a write, a little later after a removal (the
+//! file may come back). In a storm of events, reading takes a bounded share of the time. Pure; time is an argument.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) const WRITER: Duration = Duration::from_secs(1);
 pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 /// Least and longest rest between two readings.
 const REST: (Duration, Duration) = (Duration::from_millis(15), Duration::from_secs(1));
-/// Rest, in multiples of what the last reading took: edits without end cost a quarter of a core at most.
+/// Rest, in multiples of the last reading's time: edits without end cost a quarter of a core at most.
 const REST_SHARE: u32 = 3;
 
 /// Meaning of an event for a file.

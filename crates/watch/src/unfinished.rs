@@ -1,6 +1,6 @@
 //! Files that are being written in place. `: > f; cat new > f`, `helm template > f` and a slow writer leave a file empty,
-//! short or open for a while; obeying that state would remove resources that nobody removed. The text in force stays
-//! until the file is whole or quiet. Pure; time is an argument.
+//! short or open for a while. Obeying that state would remove resources by mistake. The text in force stays until the
+//! file is whole or quiet. Pure; time is an argument.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

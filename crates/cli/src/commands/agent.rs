@@ -200,7 +200,8 @@ async fn serve(args: Args) -> Result<u8, String> {
             changed = renewed.changed() => match changed {
                 Ok(()) => {
                     let certificate = renewed.borrow_and_update().clone();
-                    // The disk may have room again by the next time, and what is there is good for as long as it was.
+                    // The disk may have room again by the next time, and the old certificate is good for its whole
+                    // life.
                     if let Err(error) = files.write(&certificate) {
                         tracing::error!(error, "the new certificate cannot be written; the old one stays");
                     }

@@ -131,7 +131,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     ExitCode::from(u8::from(told.iter().any(|one| args.fail_on.takes(one))))
 }
 
-/// The files below a folder, or the one file that is named, whatever its name ends with.
+/// The files below a folder, or one named file, with any ending.
 fn read(path: &Path) -> io::Result<Vec<SourceFile>> {
     if !path.metadata()?.is_dir() {
         return Ok(vec![files::read_file(path)]);

@@ -242,7 +242,7 @@ struct Choices {
 
 /// Wrong usage, as opposed to a run that failed.
 const USAGE: u8 = 2;
-/// Ended by Ctrl-C or SIGTERM with what was measured kept: 128 + SIGINT, as shells have it.
+/// Exit code after Ctrl-C or SIGTERM, with the measured part kept: 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -365,8 +365,8 @@ fn keeping(run: &Choices) -> Keeping {
     }
 }
 
-/// Runs one experiment and writes its record. `goes_on` is what --resume is to be given after an interruption, where that is not
-/// the record's own folder.
+/// Runs one experiment and writes its record. `goes_on` is the value for --resume after an interruption, if that is not the
+/// record's own folder.
 fn experiment(
     definition: Definition,
     run: &Choices,
@@ -432,7 +432,7 @@ fn experiment(
     Ok(Ran::Measured(Box::new(outcome.record)))
 }
 
-/// The program to measure: that one, or this one.
+/// Program to measure: the given one, or this one.
 fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
     match given {
         Some(path) => Ok(path.to_owned()),

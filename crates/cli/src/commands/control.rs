@@ -281,7 +281,7 @@ async fn serve(options: Options) -> Result<(), String> {
 fn reporter() -> Reporter {
     let mut last: Vec<String> = Vec::new();
     Box::new(move |report: &Report| {
-        // Notes are for who asks (`voile analyze`), not for logs.
+        // Notes are for `voile analyze`, not for logs.
         let told = report
             .diagnostics
             .iter()

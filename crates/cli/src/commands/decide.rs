@@ -40,7 +40,7 @@ const MAX_RULES: usize = 99_000;
 /// Decisions of a turn: batches, and how many in each. The median batch tells.
 const BATCHES: usize = 9;
 const BATCH: usize = 1_000;
-/// Decisions before each turn, so that what it needs is where it is needed.
+/// Decisions before each turn, to warm the caches.
 const WARMUP: usize = 300;
 /// Different requests of a turn that hits any rule.
 const ANY: usize = 1_000;

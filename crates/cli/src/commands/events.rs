@@ -134,7 +134,7 @@ fn first_words(told: &Receiver<Answer>, all: usize) -> Vec<Answer> {
     answers
 }
 
-/// Asks one for ever, until nobody wants to know.
+/// Asks one control plane for ever, until the receiver is gone.
 fn listen(of: usize, at: &Monitoring, past: bool, tell: &SyncSender<Answer>) {
     let mut place = Place {
         after: past.then_some(0),
@@ -180,7 +180,8 @@ impl Place {
         }
     }
 
-    /// Takes a page. One of a new life has nothing of what was asked for, and everything else is still to be told.
+    /// Takes a page. After a restart of the control plane the page has none of the requested events; then all of
+    /// its events are still to come.
     fn heard(&mut self, page: &Value) -> Result<Heard, String> {
         let number = |key: &str| page[key].as_u64();
         let last = number("last")

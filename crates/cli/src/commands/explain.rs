@@ -234,7 +234,7 @@ fn text(one: &Explanation) -> String {
         |asked: &Decided| (&asked.policy, asked.rule) == (&one.decided.policy, one.decided.rule);
     let verdict = match one.allowed {
         true => "ALLOWED",
-        // Nobody here knows what the service will say.
+        // The external service's decision is not known here.
         false if one.asked.as_ref().is_some_and(decides) => "ASKED ABOUT",
         false => "DENIED",
     };

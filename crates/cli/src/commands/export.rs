@@ -1,4 +1,4 @@
-//! `voile export`: resources in the words of another proxy, for experiments beside it and for who moves from one to the other.
+//! `voile export`: resources in another proxy's configuration, for experiments beside it and for migrations.
 
 mod envoy;
 

@@ -237,7 +237,7 @@ impl Policies {
         };
         let issuer = match (self.kind, hit) {
             (Kind::Jwt, Some(hit)) => Issuer::new(self.seed, hit)?,
-            // Somebody whom no rule knows.
+            // An issuer that no rule knows.
             (Kind::Jwt, None) => Issuer::new(self.seed, self.rules)?,
             _ => Issuer::new(self.seed, 0)?,
         };
@@ -288,7 +288,7 @@ impl Policies {
         let principal = format!("cluster.local/ns/generated-{word}/sa/account-{number}");
         let body = match self.kind {
             Kind::Paths => path(&value("/", format!("/generated/{word}/{number}"))),
-            // RFC 2544's addresses, which nobody has.
+            // RFC 2544's addresses, which no host has.
             Kind::SourceIps => {
                 let address = std::net::Ipv4Addr::from(0xC612_0000 | (random.u32(..) & 0x1_FFFF));
                 from("ipBlocks", &value("127.0.0.0/8", address.to_string()))

@@ -133,7 +133,7 @@ fn check(args: &Check) -> Outcome {
     say(&text)
 }
 
-/// The calls that lead to another cluster, each once, and what they take longer.
+/// The calls that lead to another cluster, each once, with their added latency.
 fn away(graph: &Graph) -> impl Iterator<Item = String> {
     let all = graph.services.iter().enumerate();
     let calls = all.flat_map(|(from, service)| service.calls().map(move |call| (from, call)));

@@ -1,7 +1,7 @@
 //! The commands, one file each: `Args` (what the user may say) and `run` (what happens, and the exit code).
 
-/// In the place of the standard one, which panics where nobody reads to the end: `voile … | head` is no failure, and what a run has
-/// measured must still be kept.
+/// Replaces the standard macro, which panics after the reader has closed the pipe. `voile … | head` is no failure, and a run's
+/// result must still be kept.
 macro_rules! print {
     ($($said:tt)*) => {
         $crate::commands::told(&mut std::io::stdout(), format_args!($($said)*))
@@ -153,12 +153,12 @@ impl Voile {
     }
 }
 
-/// Says it, if anybody listens.
+/// Writes the text; ignores a closed pipe.
 fn told(to: &mut dyn std::io::Write, words: std::fmt::Arguments<'_>) {
     let _ = to.write_fmt(words).and_then(|()| to.flush());
 }
 
-/// Writes what was asked for; that nobody reads it to its end is no failure.
+/// Writes the requested output; a closed pipe is no failure.
 fn print(text: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     match std::io::stdout().write_all(text) {

@@ -393,7 +393,7 @@ fn dns_address(text: &str) -> Result<DnsAddress, String> {
     Ok(DnsAddress(Some(address)))
 }
 
-/// An address with or without a port, 53 without; or nobody.
+/// An address with or without a port, 53 without; or `none`.
 fn resolver(text: &str) -> Result<voile_proxy::Outside, String> {
     const PORT: u16 = 53;
     if text == "none" {

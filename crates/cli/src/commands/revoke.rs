@@ -1,5 +1,5 @@
 //! `voile revoke`: puts certificates on the list of the authority in a control plane's state directory. A running control
-//! plane sees the list at once; proxies refuse who shows such a certificate and cut who is connected by it.
+//! plane sees the list at once; proxies refuse a peer with a revoked certificate and close its connections.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -173,7 +173,7 @@ fn refusals(pages: &[Page]) -> String {
     text
 }
 
-/// Endpoints that HealthChecks found unwell, by who found them.
+/// Endpoints that HealthChecks found unhealthy, by proxy.
 fn unhealthy(pages: &[Page]) -> String {
     let (mut rows, mut more) = (Vec::new(), 0);
     for proxy in pages.iter().flat_map(|(_, page)| proxies(page)) {
@@ -288,7 +288,7 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// WorkloadGroups with those who joined, if there are any.
+/// WorkloadGroups with their members, if there are any.
 fn groups(page: &Value) -> String {
     let mut rows = Vec::new();
     for group in list(&page["workload_groups"]) {

@@ -166,7 +166,7 @@ fn spots(
     }
 }
 
-/// Orders each level by the middle of what its spots are joined with, forth and back, and keeps the order with fewest crossings.
+/// Orders each level by the middle of its spots' neighbours, forth and back, and keeps the order with fewest crossings.
 fn order(layout: &mut Layout) {
     let mut by_level: Vec<Vec<usize>> = vec![Vec::new(); layout.levels];
     // Depth first, so that a tree is without crossings from the start.
@@ -258,7 +258,7 @@ fn crossings(layout: &Layout, by_level: &[Vec<usize>]) -> usize {
     crossings
 }
 
-/// Moves spots towards the middle of what they are joined with, keeping the order and one row between neighbours.
+/// Moves spots towards the middle of their neighbours, keeping the order and one row between them.
 fn pull(layout: &mut Layout) {
     let mut by_level: Vec<Vec<usize>> = vec![Vec::new(); layout.levels];
     for (place, spot) in layout.spots.iter().enumerate() {

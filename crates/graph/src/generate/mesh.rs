@@ -3,12 +3,12 @@
 use super::{Plan, together};
 use crate::model::{Call, Command, Graph, Service, Share, Step};
 
-/// Tiers are named by what they would do.
+/// Names of the tiers, by their task.
 const TIERS: [&str; 5] = ["web", "api", "logic", "data", "store"];
 
 /// Most services of a full mesh: its calls are their square.
 const MAX_FULL: usize = 200;
-/// Requests that one at any service but the first makes of the others.
+/// Requests to other services that a request causes at any service but the first.
 const ON_THE_WAY: f64 = 0.5;
 
 /// Every pair calls each other. Half a request more for each one ends the circles: one at the first service makes two at each
@@ -23,9 +23,9 @@ pub(super) fn full(plan: &Plan) -> Result<Graph, String> {
     let mut services: Vec<Service> = (0..count)
         .map(|place| Service::named(format!("svc-{place}")))
         .collect();
-    // The first is called by nobody.
+    // The first service has no callers.
     let seldom = ON_THE_WAY / (count as f64 - 2.0).max(1.0);
-    // As many digits as anybody wants to read: hundredths of a percent of a percent.
+    // Rounds to hundredths of a percent of a percent: more digits are hard to read.
     let seldom = Share::new((seldom * 1e6).round() / 1e6).unwrap_or(Share::ALL);
     for (place, service) in services.iter_mut().enumerate() {
         let calls = (1..count).filter(|callee| *callee != place).map(|callee| {
@@ -64,7 +64,7 @@ pub(super) fn multitier(plan: &Plan) -> Graph {
         let [callers, callees] = pair else { continue };
         let mut calls: Vec<Vec<usize>> = vec![Vec::new(); callers.len()];
         for (number, &callee) in callees.iter().enumerate() {
-            // Dealt in turn, so that nobody is left out.
+            // Deals the callees in turn, so that each gets a caller.
             calls[number % callers.len()].push(callee);
         }
         for own in &mut calls {
@@ -88,8 +88,8 @@ pub(super) fn multitier(plan: &Plan) -> Graph {
     Graph { services }
 }
 
-/// A tree by preferential attachment (who is called much is called by the next, too), at most six deep, then calls to shared
-/// leaves such as caches and stores, made in some requests only.
+/// A tree by preferential attachment (a service with many callers gets more), at most six deep. Then calls to shared leaves
+/// such as caches and stores, made in some requests only.
 pub(super) fn realistic(plan: &Plan) -> Graph {
     /// Levels of calls: traces of large systems seldom go deeper.
     const DEPTH: usize = 6;

@@ -46,7 +46,7 @@ pub fn parse_share(text: &str) -> Option<Share> {
     Share::new(number.parse::<f64>().ok()? / hundred)
 }
 
-/// A size, or a percentage of what the process's cgroup allows.
+/// A size, or a percentage of the process's cgroup limit.
 pub(super) fn memory(cursor: &Cursor<'_>) -> Option<Memory> {
     let text = cursor.raw()?;
     if text.value.contains('%') {

@@ -1,4 +1,4 @@
-//! The folder of a mesh is one that the model takes without a complaint, whatever the graph says.
+//! The model accepts the folder of a mesh without a complaint, for every graph.
 
 use voile_graph::generate::{Plan, Shape, generate};
 use voile_graph::mesh::{Mtls, Options, mesh};

@@ -120,7 +120,7 @@ fn service(line: &str) -> String {
     format!("services:\n- name: b\n- name: a\n  {line}\n  isEntrypoint: true\n")
 }
 
-/// A line of a service, and what is said of it.
+/// A wrong line of a service, and its error.
 const WRONG: &[(&str, &str)] = &[
     (
         "errorrate: 1%",

@@ -1,4 +1,4 @@
-//! `io.linkerd.proxy.destination`: who answers at a name, and what a name or address is.
+//! `io.linkerd.proxy.destination`: endpoints of a name, and profiles of names and addresses.
 
 use super::net::TcpAddress;
 
@@ -21,13 +21,13 @@ pub struct Update {
     pub update: Option<Change>,
 }
 
-/// The changes that are said here: nobody leaves.
+/// The changes that this control plane sends: no endpoint is ever removed.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Change {
-    /// These answer, too.
+    /// Further endpoints.
     #[prost(message, tag = "1")]
     Add(WeightedAddrSet),
-    /// Nobody does.
+    /// No endpoints.
     #[prost(message, tag = "3")]
     NoEndpoints(NoEndpoints),
 }
@@ -117,12 +117,12 @@ pub enum Hint {
     /// All HTTP as HTTP/2.
     #[prost(message, tag = "1")]
     H2(H2),
-    /// Bytes that nobody looks at.
+    /// Opaque bytes, without protocol detection.
     #[prost(message, tag = "3")]
     Opaque(Opaque),
 }
 
-/// Bytes that nobody looks at.
+/// Opaque bytes, without protocol detection.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Opaque {}
 

@@ -49,7 +49,7 @@ pub enum Protocol {
     Opaque(Opaque),
 }
 
-/// Bytes that nobody looks at.
+/// Opaque bytes, without protocol detection.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Opaque {}
 
@@ -83,7 +83,7 @@ pub struct Network {
     pub net: Option<IpNetwork>,
 }
 
-/// As whom one may call.
+/// Identities that an authorization accepts.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Authn {
     /// Which.

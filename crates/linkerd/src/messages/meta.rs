@@ -40,7 +40,7 @@ pub struct Resource {
 }
 
 impl Metadata {
-    /// Of what nobody wrote.
+    /// Metadata of a default, without a resource.
     #[must_use]
     pub fn default_named(name: &str) -> Self {
         Self {

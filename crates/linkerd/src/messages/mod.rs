@@ -1,5 +1,6 @@
-//! The messages of Linkerd's public proxy API, as far as they are needed: written by hand from its schema's names and
-//! numbers, so that what this control plane never says is not there. Unknown fields are skipped, as protobuf demands.
+//! The messages of Linkerd's public proxy API, as far as the lab needs them. They are written by hand from the
+//! schema's names and numbers; fields that this control plane never sends are left out. Unknown fields are skipped,
+//! as protobuf demands.
 
 pub mod destination;
 pub mod identity;

@@ -96,7 +96,7 @@ impl Control {
         self.lines.lock().expect("not poisoned").join("\n")
     }
 
-    /// A connection, as somebody or nobody.
+    /// A connection, with a client certificate or without.
     pub(crate) async fn connect(&self, own: Option<Identity>) -> Result<Proxy, String> {
         let mut tls = ClientTlsConfig::new()
             .domain_name(CONTROL)

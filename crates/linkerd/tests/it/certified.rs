@@ -1,4 +1,4 @@
-//! Certificates: who gets one, who does not, and what is told without one.
+//! Certificates: issued, refused, and the answers that a client without a certificate gets.
 
 use tonic::Code;
 use voile_linkerd::messages::identity::CertifyRequest;

@@ -1,4 +1,4 @@
-//! The watch on a real folder: what writers leave in between is not obeyed, and what people do on purpose is.
+//! The watch on a real folder: intermediate states of writers are not obeyed, and deliberate changes are.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;

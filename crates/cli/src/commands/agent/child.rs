@@ -1,5 +1,5 @@
-//! The program that the agent was given to start: it gets our signals, and its end is ours. Should we be killed, it is told to end
-//! too: a program whose certificates nobody renews would stop working some hours later, and nobody would know why.
+//! The program that the agent starts. It gets the agent's signals, and the agent ends when it ends. If the agent is killed, the
+//! program gets a signal to end, too. Otherwise its certificates would expire some hours later, without a visible cause.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
@@ -17,7 +17,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// To be called on the thread that lives as long as we do: its end is what the kernel takes for ours.
+    /// Must be called on a thread that lives as long as the agent: the kernel takes that thread's end for
+    /// the agent's.
     pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
         #[expect(
             unsafe_code,
@@ -42,7 +43,7 @@ impl Program {
     }
 }
 
-/// Waits for its end; for ever where there is none. The exit code is what a shell would say.
+/// Waits for the program's end; for ever if there is none. The exit code is as in a shell.
 pub(super) async fn ended(program: &mut Option<Program>) -> u8 {
     let Some(program) = program else {
         return std::future::pending().await;

@@ -12,7 +12,7 @@ const VERSION: &str = "2.1.0";
 /// Name of the fingerprint that tells a finding apart when lines above it come and go.
 const FINGERPRINT: &str = "voile/v1";
 
-/// One run with what was found, and what was found and is hidden by its author's word.
+/// One run with the problems found, and the problems hidden by an annotation.
 pub(super) fn sarif(found: &[Diagnostic], hidden: &[Diagnostic]) -> String {
     let all = found.iter().chain(hidden);
     let codes: BTreeSet<&'static str> = all.map(|diagnostic| diagnostic.code).collect();

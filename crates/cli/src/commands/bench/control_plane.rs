@@ -1,4 +1,4 @@
-//! `voile bench control-plane`: how soon the proxies of a large mesh are told of a change, and what that costs.
+//! `voile bench control-plane`: time for a change to reach the proxies of a large mesh, and its cost.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -193,7 +193,7 @@ pub(super) fn folder(out: Option<&Path>, name: &str, record: &ControlPlaneRecord
     }
 }
 
-/// Prints the record; what broke it off is told last.
+/// Prints the record; the reason for an early end comes last.
 pub(super) fn tell(
     record: &ControlPlaneRecord,
     folder: &Path,

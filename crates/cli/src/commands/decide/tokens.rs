@@ -195,7 +195,7 @@ fn issuer(at: usize) -> String {
     format!("https://issuer-{at:05}.example")
 }
 
-/// The key set of another issuer: a key that nobody signs with.
+/// Key set of another issuer: a key that signs no token.
 fn strangers(at: usize) -> String {
     let mut secret = [0; 32];
     fastrand::Rng::with_seed(at as u64).fill(&mut secret);

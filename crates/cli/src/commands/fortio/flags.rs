@@ -1,5 +1,5 @@
-//! Every flag that `fortio load -h` names, and how each is taken: as an option of ours, as one that changes nothing, or not at all, with
-//! what to do instead. A test asks Fortio itself, where it is found.
+//! Every flag that `fortio load -h` names, and its treatment: as an option of ours, as a flag without effect, or refused with an
+//! alternative. A test asks Fortio itself, if it is installed.
 
 /// Treatment of a Fortio flag.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,8 @@ pub(super) enum Taken {
 const SERVER: &str = "belongs to Fortio's server; `voile echo` is ours";
 const CURL: &str = "belongs to `fortio curl`; curl does the same";
 
-/// Fortio's flags, all that `fortio load -h` of version 1.66 names, and what 1.75.2 has besides; a flag that is not here is refused, too.
+/// Fortio's flags: all that `fortio load -h` of version 1.66 names, and the further ones of 1.75.2. Any other flag is refused,
+/// too.
 pub(super) const FLAGS: &[(&str, Taken)] = &[
     ("qps", Taken::Value),
     ("t", Taken::Value),
@@ -71,7 +72,8 @@ pub(super) const FLAGS: &[(&str, Taken)] = &[
     ("calc-qps", Taken::Switch),
     ("a", Taken::Switch),
     ("quiet", Taken::NoSwitch),
-    // Buffers grow with what comes; `Connection: close` is always looked for; a name is resolved once; nothing is logged by request.
+    // Buffers grow with their contents; `Connection: close` is always looked for; a name is resolved once; nothing is logged by
+    // request.
     ("httpbufferkb", Taken::Nothing),
     ("maxpayloadsizekb", Taken::Nothing),
     ("httpccch", Taken::NoSwitch),

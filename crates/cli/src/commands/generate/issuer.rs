@@ -1,6 +1,6 @@
 //! Issuers of tokens for experiments: each has one key made from the seed, and signs with it. Ed25519, because its keys and
-//! its signatures follow from the seed alone, so that the same command gives the same bytes. A seed is no secret: nobody
-//! is to believe these keys.
+//! signatures follow from the seed alone, so that the same command gives the same bytes. A seed is no secret: no real mesh
+//! may trust these keys.
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;

@@ -1,4 +1,4 @@
-//! `voile proxy --role node`: what of the command line means something for the proxy of a node, and what does not.
+//! `voile proxy --role node`: options of the command line that apply to a node proxy, and options that do not.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ pub(super) fn run(args: Args, log: Level) -> ExitCode {
     }
 }
 
-/// The first option that was given and means nothing here: it is refused, since whoever gave it expects something of it.
+/// First given option that has no meaning here. It is refused, since the user expects an effect.
 fn meaningless(args: &Args) -> Option<&'static str> {
     let given = [
         ("--workload-group", args.workload_group.is_some()),
