@@ -16,7 +16,7 @@ use crate::stop::Stop;
 
 /// Connections the kernel queues for us while we are busy.
 const BACKLOG: i32 = 4096;
-/// How long accepting rests when the process is out of descriptors, instead of spinning.
+/// Pause before the server accepts again after it ran out of descriptors. The pause keeps the thread from spinning.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 /// The token of the stop descriptor; listeners count from zero.
 const STOP: u64 = u64::MAX;
@@ -55,7 +55,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// An accepted connection and the listener (by index) that it came through.
 pub(crate) type Accepted = (TcpStream, usize);
 
-/// Where one worker finds its new connections.
+/// Queue of the new connections of one worker.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: Mutex<Vec<Accepted>>,

@@ -1,5 +1,5 @@
-//! Where an HTTP/1.1 message ends: framing from its header fields, and a body decoder fed bytes as they come. Strict:
-//! what two readers could understand in two ways is refused.
+//! Framing of HTTP/1.1 messages from their header fields, and a decoder that takes the body in pieces. Client and echo server use
+//! both. Strict: the reader refuses a message that two readers could understand in two ways.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// What the header fields say about where a message ends.
+/// Framing of a message's body, as the header fields declare it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Framing {
     pub(crate) length: Option<u64>,

@@ -45,38 +45,38 @@ pub struct Probe {
     pub p999_us: u64,
     /// Failed requests as a fraction of all.
     pub errors: f64,
-    /// Whether all bounds held and the rate was kept.
+    /// True if all bounds held and the generator kept the rate.
     pub holds: bool,
-    /// Why not.
+    /// Reason of the failure.
     pub why: String,
-    /// It failed because the generator itself could not keep up.
+    /// The probe failed because the generator itself could not keep up.
     pub generator_late: bool,
 }
 
-/// What was found.
+/// Result of a capacity search.
 #[derive(Debug, Clone, Serialize)]
 pub struct Capacity {
     /// Version of this format: 1.
     pub version: u32,
-    /// Where.
+    /// URL of the target.
     pub url: String,
     /// Connections.
     pub connections: usize,
     /// The bounds.
     pub bounds: Vec<String>,
-    /// How near the answer is, as a fraction.
+    /// Precision of the answer, as a fraction.
     pub precision: f64,
-    /// The highest rate at which they held; 0 if at none.
+    /// Highest rate at which all bounds held; 0 if no rate passed.
     pub capacity_rps: f64,
-    /// What failed just above it.
+    /// The bound that failed just above `capacity_rps`.
     pub limited_by: String,
     /// The generator failed first: the server can more.
     pub generator_limited: bool,
-    /// Where latency begins to rise faster than load.
+    /// Rate at which latency begins to rise faster than load.
     pub knee_rps: Option<f64>,
     /// Every probe, by rate.
     pub curve: Vec<Probe>,
-    /// It was ended before its time.
+    /// The search was ended before its time.
     pub interrupted: bool,
 }
 
@@ -196,7 +196,7 @@ impl Search<'_> {
         Some(holds)
     }
 
-    /// Whether bounds hold at a rate: one bad probe may be the machine's, so a failure must repeat.
+    /// Reports if the bounds hold at a rate. A failure must repeat, because the machine may cause one bad probe.
     fn holds(&mut self, rate: f64, times: u32) -> Option<bool> {
         let (mut good, mut bad) = (0, 0);
         while good * 2 <= BEST_OF && bad * 2 <= BEST_OF {
@@ -205,7 +205,7 @@ impl Search<'_> {
             } else {
                 bad += 1;
             }
-            // What held at once is believed: noise makes things slower, not faster.
+            // One pass at the first attempt is enough: noise makes things slower, not faster.
             if good == 1 && bad == 0 {
                 return Some(true);
             }
@@ -305,8 +305,9 @@ impl Search<'_> {
     }
 }
 
-/// Where a curve of (rate, latency), by rate, bends most: the point furthest below the straight line between its ends, with
-/// rate and the logarithm of latency both scaled to 1. None of fewer than four rates, or of a curve that does not rise.
+/// Finds the knee of a curve of (rate, latency), sorted by rate. The knee is the point furthest below the straight line between
+/// the ends, with rate and the logarithm of latency both scaled to 1. Returns None for fewer than four rates, and for a curve
+/// that does not rise.
 pub(crate) fn knee(curve: &[(f64, f64)]) -> Option<f64> {
     // The median of what was measured at one rate.
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -390,7 +391,7 @@ impl Capacity {
     }
 }
 
-/// How long a probe lasts unless told: some hundred samples beyond the 99th percentile at rates that matter.
+/// Default length of a probe: some hundred samples lie beyond the 99th percentile at rates that matter.
 pub const PROBE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

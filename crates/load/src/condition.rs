@@ -6,7 +6,7 @@ use std::fmt;
 use crate::duration::parse_duration;
 use crate::samples::Samples;
 
-/// What a bound is on.
+/// Figure that a bound limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Metric {
     /// A quantile of latency, 0…1.
@@ -74,7 +74,7 @@ impl Condition {
         })
     }
 
-    /// Whether it is true of these latencies, of which so many requests failed; and in words what was found.
+    /// Tests the bound on these latencies, of which `errors` requests failed. Returns the result, and the figure found, in words.
     #[must_use]
     pub fn of(&self, latency: &Samples, errors: u64) -> (bool, String) {
         let count = latency.count().max(1) as f64;

@@ -19,7 +19,7 @@ const MAX_FILES: usize = 2_000;
 /// gRPC's status of a method that is not there.
 const UNIMPLEMENTED: u16 = 12;
 
-/// What a method takes and gives.
+/// Description of a gRPC method: its request and response messages.
 #[derive(Debug, Clone)]
 pub struct Method(MethodDescriptor);
 
@@ -48,7 +48,7 @@ impl Method {
                 DescriptorPool::decode(bytes.as_slice())
                     .map_err(|error| told(&format!("no FileDescriptorSet with all its imports (protoc --include_imports): {error}")))?
             }
-            // What everybody's is alike need not be asked for: many servers have no reflection.
+            // Well-known services need no request: many servers have no reflection.
             None => known(service).map_or_else(|| ask(target, tls, service), Ok).map_err(|why| {
                 format!(
                     "{}: asking what {service} is: {why}; a file of descriptors would do as well",
@@ -72,7 +72,7 @@ impl Method {
         })
     }
 
-    /// Whether calls carry many messages, and answers.
+    /// Reports if a call carries many messages, and if its answer does.
     #[must_use]
     pub fn streaming(&self) -> (bool, bool) {
         (self.0.is_client_streaming(), self.0.is_server_streaming())

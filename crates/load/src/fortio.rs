@@ -38,7 +38,7 @@ pub fn edges() -> Vec<u64> {
     edges
 }
 
-/// What Fortio's flags say of its file.
+/// Fields of Fortio's file that come from its flags.
 #[derive(Debug, Clone)]
 pub struct Form {
     /// `-labels`.
@@ -117,7 +117,8 @@ impl LoadResult {
         serde_json::to_string_pretty(&value).expect("invariant: a JSON value serialises")
     }
 
-    /// How requests ended, in Fortio's words: statuses of HTTP, and -1 without one; SERVING or ERROR of gRPC; OK or why not of bytes.
+    /// Counts of the requests by outcome, under Fortio's names. HTTP: the status, and -1 without one. gRPC: SERVING or ERROR.
+    /// Bytes: OK or the error.
     fn codes(&self) -> Map<String, Value> {
         let mut codes = Map::new();
         let mut count = |name: &str, more: u64| {

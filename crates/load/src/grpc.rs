@@ -1,5 +1,5 @@
-//! What gRPC adds to HTTP/2: length-prefixed messages, a status in the trailers, and the few protobuf fields that the
-//! methods we call and serve need. Messages are otherwise opaque.
+//! gRPC on top of HTTP/2: length-prefixed messages, the status in the trailers, and the few protobuf fields of the methods that
+//! we call and serve. Other parts of messages stay opaque.
 
 /// As many messages as come.
 pub const ANY_MESSAGES: u32 = u32::MAX;
@@ -11,7 +11,7 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 /// The same as a stream, which says so again whenever it changes.
 pub(crate) const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
-/// How clients ask for descriptions of what is served, by its two names.
+/// Methods by which clients ask for descriptions of the served methods, under both names.
 pub(crate) const REFLECTION: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -27,20 +27,20 @@ pub const ECHO_REPEAT: &str = "/voile.echo.v1.Echo/Repeat";
 /// Fortio's echo service.
 pub const FORTIO_PING: &str = "/fgrpc.PingServer/Ping";
 
-/// What collectors serve: access logs as one long stream, spans a message a call. Taken, forgotten and answered by an
-/// empty message, so that a proxy that tells records can be measured without a collector's cost.
+/// Methods of collectors: access logs come as one long stream, spans one message a call. The server drops the messages and
+/// answers with an empty one. A proxy's reports can so be measured without the cost of a collector.
 pub(crate) const COLLECTORS: [&str; 2] = [
     "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs",
     "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
 ];
 
-/// Whether a path is one of [`COLLECTORS`].
+/// Reports if the path is one of [`COLLECTORS`].
 pub(crate) fn collects(path: &[u8]) -> bool {
     COLLECTORS.iter().any(|method| method.as_bytes() == path)
 }
 
-/// What external authorizers serve: whether a request may pass. Everything may but what `deny=` of the query names, so that a
-/// proxy that asks can be measured without the cost of a decision.
+/// Method of external authorizers: it decides if a request may pass. Only paths in the query's `deny=` are denied, so that the
+/// check of a proxy can be measured without the cost of a decision.
 pub(crate) const AUTHORIZE: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 /// `CheckResponse { status: { code: 7 } }`: PERMISSION_DENIED.
@@ -88,7 +88,7 @@ impl Messages {
         self.exactly(1)
     }
 
-    /// Whether a part of one more has come.
+    /// Reports if part of a further message has come.
     pub(crate) fn torn(&self) -> bool {
         self.head != 0
     }
@@ -106,7 +106,7 @@ pub(crate) fn put_message(out: &mut Vec<u8>, message: &[u8]) {
     out.extend_from_slice(message);
 }
 
-/// How many bytes of a body are whole messages.
+/// Returns the number of bytes of a body that are whole messages.
 pub(crate) fn whole_messages(body: &[u8]) -> usize {
     let mut at = 0;
     while let Some(message) = message_at(body, at) {
@@ -125,7 +125,7 @@ pub(crate) fn messages(body: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether any of a body's whole messages is compressed.
+/// Reports if any whole message of a body is compressed.
 pub(crate) fn compressed(body: &[u8]) -> bool {
     let mut at = 0;
     while let Some(message) = message_at(body, at) {
@@ -143,7 +143,7 @@ fn message_at(body: &[u8], at: usize) -> Option<&[u8]> {
     body.get(at + PREFIX_BYTES..at + PREFIX_BYTES + length)
 }
 
-/// Where the last message begins in a body of whole ones.
+/// Returns the offset of the last message in a body of whole messages.
 pub(crate) fn last_message(body: &[u8]) -> usize {
     let (mut last, mut at) = (0, 0);
     while let Some(head) = body.get(at..at + PREFIX_BYTES) {

@@ -1,4 +1,4 @@
-//! What the user asked for, checked, and the request bytes that follow from it.
+//! Options of a load run, checked, and the request bytes that follow from them.
 
 mod each;
 pub(crate) mod fresh;
@@ -95,10 +95,10 @@ pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
     Ok(sizes)
 }
 
-/// Where connections go.
+/// Destination of connections.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The address, what is spoken there, and over TLS with whom.
+    /// The address, the protocol, and the server name over TLS.
     pub(crate) key: (SocketAddr, Protocol, Option<String>),
     pub(crate) weight: f64,
     /// The first target there.
@@ -117,9 +117,9 @@ pub struct Replayed {
 /// A load run.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Where requests go.
+    /// Target of the requests.
     pub target: Target,
-    /// Others beside it, each with how often it is sent where `target` is sent once.
+    /// Further targets, each with its weight relative to `target`.
     pub more: Vec<(f64, Target)>,
     /// TLS of each of `more`, where it is not that of `target`.
     pub more_tls: Vec<Option<Tls>>,
@@ -133,7 +133,7 @@ pub struct LoadOptions {
     pub ready: Vec<Vec<Vec<u8>>>,
     /// gRPC: each lane keeps a call open, and a request is a message of it that is answered by one; a call ends after so many (0: never).
     pub interleave: Option<u32>,
-    /// What is spoken.
+    /// Protocol of the requests.
     pub protocol: Protocol,
     /// TLS, which URLs such as `https://` need.
     pub tls: Option<Tls>,
@@ -149,13 +149,13 @@ pub struct LoadOptions {
     pub warmup: Duration,
     /// Generator threads.
     pub threads: usize,
-    /// How the rate goes over the measured time; empty is always `rate`, which else is the mean.
+    /// Profile of the rate over the measured time. If empty, the rate is always `rate`; otherwise `rate` is the mean.
     pub parts: Vec<Part>,
     /// Requests due at once.
     pub burst: u64,
     /// Recorded instants to send at, in nanoseconds from the start, instead of a rate.
     pub replay: Option<Arc<[u64]>>,
-    /// What is sent at these instants, instead of always the same.
+    /// Requests to send at these instants, instead of always the same request.
     pub recorded: Option<Replayed>,
     /// The arrival pattern.
     pub arrival: Arrival,
@@ -443,7 +443,7 @@ impl LoadOptions {
         Ok(())
     }
 
-    /// What is nothing but bytes has no path, and a payload that fits.
+    /// Checks protocols of bare bytes: the URL has no path, and the payload fits.
     fn check_bytes(&self) -> Result<(), String> {
         let (name, scheme) = (self.protocol.name(), self.target.scheme);
         if scheme.bare() && self.target.path != "/" {
@@ -501,7 +501,7 @@ impl LoadOptions {
         std::iter::once((1.0, &self.target)).chain(more)
     }
 
-    /// What is spoken at a target: what the options say with the first and with those that begin like it, else what its scheme says.
+    /// Returns the protocol of a target: that of the options if the scheme equals the first target's, else that of its scheme.
     #[must_use]
     pub fn spoken_at(&self, target: &Target) -> Protocol {
         if target.scheme == self.target.scheme {
@@ -511,7 +511,7 @@ impl LoadOptions {
         }
     }
 
-    /// Where connections go: the targets' addresses and what is spoken there, each once, with the weight of what goes there.
+    /// Destinations of connections: each address and protocol of the targets once, with the sum of their weights.
     pub(crate) fn places(&self) -> Vec<Place> {
         let mut places: Vec<Place> = Vec::new();
         for (number, (weight, target)) in self.targets().enumerate() {
@@ -683,7 +683,7 @@ impl LoadOptions {
         Ok(())
     }
 
-    /// What every request looks like in HTTP/2.
+    /// The HTTP/2 form of every request.
     pub(crate) fn shape(&self) -> Shape {
         let grpc = self.protocol == Protocol::Grpc;
         let path = match self.target.path.strip_prefix('/') {

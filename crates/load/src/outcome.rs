@@ -14,7 +14,7 @@ use crate::tally::{Outcome, Tally};
 
 /// The generator's own lateness at p99, in µs, beyond which a run is not valid: latencies would be its own.
 pub const MAX_LATENESS_P99_US: u64 = 1_000;
-/// How far the achieved rate may be from the scheduled one, as a fraction.
+/// Largest difference between the achieved and the scheduled rate, as a fraction.
 pub const MAX_RATE_MISS: f64 = 0.01;
 /// The fraction of requests that may fail before the latencies say nothing about the service.
 pub const MAX_ERROR_FRACTION: f64 = 0.01;
@@ -26,7 +26,7 @@ const TAIL_NS: u64 = 100 * MILLISECOND;
 pub struct LoadResult {
     /// Version of this format.
     pub version: u32,
-    /// What was asked for.
+    /// Options of the run.
     pub options: EchoedOptions,
     /// Unix time at which the measured part began, in nanoseconds.
     pub start_unix_ns: u64,
@@ -60,7 +60,7 @@ pub struct LoadResult {
     pub connect_us: Summary,
     /// Its TLS handshake.
     pub tls_us: Summary,
-    /// What TLS agreed on: version, suite, key exchange, ALPN.
+    /// Parameters that TLS agreed on: version, suite, key exchange, ALPN.
     pub tls: Option<String>,
     /// As `latency_us`, of failed requests only.
     pub error_latency_us: Summary,
@@ -90,9 +90,9 @@ pub struct LoadResult {
     pub unsolicited: u64,
     /// CPU time of the generator's threads per request sent.
     pub cpu_us_per_request: f64,
-    /// Whether the figures may be believed.
+    /// True if the figures may be believed.
     pub valid: bool,
-    /// Why not.
+    /// Reasons why the figures are invalid.
     pub invalid_reasons: Vec<String>,
     /// The run was ended before its time.
     pub interrupted: bool,
@@ -105,14 +105,14 @@ pub struct LoadResult {
     pub(crate) error_latency: Samples,
 }
 
-/// What came of one target's requests.
+/// Result of one target's requests.
 #[derive(Debug, Clone, Serialize)]
 pub struct TargetResult {
-    /// Where.
+    /// URL of the target.
     pub url: String,
-    /// What is spoken there.
+    /// Protocol of the target.
     pub protocol: &'static str,
-    /// How often, beside the others.
+    /// Weight relative to the other targets.
     pub weight: f64,
     /// Answered as expected.
     pub ok: u64,

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 /// Events taken from the kernel at once: enough to drain a burst, few enough that a due send is not kept waiting.
 const BATCH: usize = 64;
 
-/// What a descriptor is ready for.
+/// Readiness of a descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) token: u64,

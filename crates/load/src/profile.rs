@@ -1,5 +1,5 @@
-//! How the rate goes over time: constant, ramps, steps. Written as text, kept as stretches, and turned round: at what
-//! instant is request number n due? Arrivals are spread over any profile alike.
+//! Profile of the rate over time: constant, ramps, steps. It is written as text and kept as stretches. The schedule asks the
+//! inverse: at what instant is request number n due? All kinds of arrivals use the same profile.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Part {
     pub from: f64,
     /// And at its end.
     pub to: f64,
-    /// How long; none shares the run's duration evenly with the other parts.
+    /// Length of the part. Parts without one share the rest of the run's duration evenly.
     pub length: Option<Duration>,
 }
 
@@ -136,7 +136,7 @@ impl Profile {
 }
 
 impl Stretch {
-    /// How long it takes to come to `n` requests.
+    /// Returns the time until `n` requests are due.
     fn after(&self, n: f64) -> f64 {
         let Self {
             from, to, length, ..

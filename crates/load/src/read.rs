@@ -23,9 +23,9 @@ const BAR_CELLS: f64 = 40.0;
 pub struct Past {
     /// The file's name, or what else it is called.
     pub name: String,
-    /// Who wrote it.
+    /// Program that wrote the file.
     pub by: String,
-    /// Where requests went.
+    /// URL of the requests.
     pub url: String,
     /// Answers per second.
     pub rate: f64,

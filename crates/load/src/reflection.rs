@@ -16,7 +16,7 @@ pub(crate) struct Question {
     pub(crate) asked: Option<Asked>,
 }
 
-/// What is asked for.
+/// Question of a reflection request.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(crate) enum Asked {
     /// The file of that name.
@@ -54,7 +54,7 @@ pub(crate) struct Answer {
     pub(crate) told: Option<Told>,
 }
 
-/// What is answered.
+/// Answer of a reflection response.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(crate) enum Told {
     #[prost(message, tag = "4")]

@@ -24,12 +24,12 @@ use crate::stop::Stop;
 const INBOX: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// What to relay.
+/// Options of a relay.
 #[derive(Debug, Clone)]
 pub struct RelayOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free port.
     pub listen: SocketAddr,
-    /// Where each accepted connection is carried to.
+    /// Address to which the relay carries each accepted connection.
     pub to: SocketAddr,
     /// Worker threads.
     pub workers: usize,

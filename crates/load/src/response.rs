@@ -77,7 +77,7 @@ impl Reader {
         self.begun = false;
     }
 
-    /// Whether a part of a response has been seen.
+    /// Reports if a part of a response has come.
     #[must_use]
     pub fn begun(&self) -> bool {
         self.begun

@@ -50,7 +50,7 @@ impl Samples {
             .expect("invariant: an auto-resizing histogram takes any value");
     }
 
-    /// How many durations are in the set.
+    /// Number of durations in the set.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
@@ -74,7 +74,7 @@ impl Samples {
         }
     }
 
-    /// How many are at most `us` microseconds long, at histogram precision.
+    /// Number of durations of at most `us` microseconds, at histogram precision.
     #[must_use]
     pub fn count_up_to(&self, us: u64) -> u64 {
         self.histogram.count_between(0, us)

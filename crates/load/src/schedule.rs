@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::profile::Profile;
 
-/// How requests are spread over time.
+/// Arrival pattern: the distribution of requests over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// One global even schedule: request k leaves at k / rate.
@@ -29,7 +29,7 @@ impl Arrival {
     }
 }
 
-/// How the requests of a profile are spread.
+/// Distribution of a profile's requests over threads and time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Spread {
     /// Every `stride`-th request of the profile, beginning with number `offset`: the share of one of `stride` threads.
@@ -68,7 +68,7 @@ enum Gaps {
         burst: u64,
         /// Number of this one: of the whole profile where even, of its own where random.
         index: u64,
-        /// Where random: requests of the profile before this one, not a whole number.
+        /// For random arrivals: requests of the profile before this one, not a whole number.
         at: f64,
         random: fastrand::Rng,
     },

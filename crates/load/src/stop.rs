@@ -1,5 +1,5 @@
-//! How a run is ended early: a flag that every thread can also sleep on. SIGINT and SIGTERM raise it when the
-//! program asks for that; a test or the lab raises it by hand.
+//! Flag that ends a run early; every thread can also sleep on it. SIGINT and SIGTERM raise it when the program asks for that. A
+//! test or the lab raises it by hand.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -41,7 +41,7 @@ impl Stop {
         self.shared.waker.wake();
     }
 
-    /// Whether somebody asked, by hand or by signal.
+    /// Reports if the flag was raised, by hand or by signal.
     #[must_use]
     pub fn raised(&self) -> bool {
         self.shared.raised.load(Ordering::Acquire)

@@ -108,7 +108,8 @@ impl LoadResult {
     }
 }
 
-/// What a status of gRPC is called; those of HTTP, which begin at 100, have their number alone. Targets of one run may be of both.
+/// Returns the name of a gRPC status. An HTTP status, from 100 on, has its number alone. Targets of one run may be of both
+/// protocols.
 fn named(status: &str) -> String {
     const NAMES: [&str; 17] = [
         "OK",

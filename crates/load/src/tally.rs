@@ -1,11 +1,11 @@
-//! What one generator thread counts. Tallies of several threads add up.
+//! Counts of one generator thread. Tallies of several threads add up.
 
 use std::collections::BTreeMap;
 
 use crate::clock::SECOND;
 use crate::samples::Samples;
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     /// Answered as expected.
@@ -74,7 +74,7 @@ pub(crate) struct Finished {
     pub(crate) target: usize,
 }
 
-/// What came of one target's requests.
+/// Result of one target's requests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OfTarget {
     pub(crate) ok: u64,
@@ -82,7 +82,7 @@ pub(crate) struct OfTarget {
     pub(crate) latency: Samples,
 }
 
-/// What happened to the requests of one second, by the second in which they were due.
+/// Counts of the requests that were due in one second.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Second {
     pub(crate) sent: u64,
@@ -119,7 +119,7 @@ pub(crate) struct Tally {
     /// Of all connections of the run: making them, and the TLS handshake.
     pub(crate) connecting: Samples,
     pub(crate) handshake: Samples,
-    /// What TLS agreed on.
+    /// Parameters that TLS agreed on.
     pub(crate) agreed: Option<String>,
     pub(crate) error_latency: Samples,
     pub(crate) lateness: Samples,
@@ -127,7 +127,7 @@ pub(crate) struct Tally {
     /// Length of shorter intervals that are counted as well, in nanoseconds; 0: none.
     pub(crate) interval: u64,
     pub(crate) intervals: Vec<Second>,
-    /// How many failed in each of these, whenever they were due.
+    /// Failures in each of these intervals, by the time of the failure and not the due time.
     pub(crate) failures: Vec<u64>,
     pub(crate) last_done: u64,
     /// Responses, or other bytes, that no request asked for.

@@ -1,8 +1,8 @@
-//! Where a run goes and what is spoken there: URLs, schemes and protocols.
+//! Targets of a run: URLs, schemes and protocols.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// How a URL begins: what is spoken there.
+/// Scheme of a URL. It selects the default protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// `http://`: HTTP/1.1, or HTTP/2 if told so.
@@ -29,7 +29,7 @@ pub enum Scheme {
     Wss,
 }
 
-/// What a run speaks.
+/// Protocol of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -83,13 +83,13 @@ impl Protocol {
         }
     }
 
-    /// Whether requests and answers are nothing but bytes, with no head around them.
+    /// Reports if requests and answers are bare bytes, with no head around them.
     #[must_use]
     pub fn bare(self) -> bool {
         matches!(self, Self::TcpRr | Self::TcpBulk | Self::Udp)
     }
 
-    /// Whether one connection carries several requests at once.
+    /// Reports if one connection carries several requests at once.
     #[must_use]
     pub fn multiplexed(self) -> bool {
         matches!(self, Self::Http2 | Self::Grpc)
@@ -115,7 +115,7 @@ impl Protocol {
 }
 
 impl Scheme {
-    /// What is spoken unless told otherwise.
+    /// Default protocol of the scheme.
     #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
@@ -128,13 +128,13 @@ impl Scheme {
         }
     }
 
-    /// Whether there is nothing but bytes: a port must be named, and there is no path.
+    /// Reports if the scheme carries bare bytes: the URL must name a port and has no path.
     #[must_use]
     pub fn bare(self) -> bool {
         matches!(self, Self::Tcp | Self::Udp | Self::Tls)
     }
 
-    /// Whether it goes over TLS.
+    /// Reports if the scheme uses TLS.
     #[must_use]
     pub fn secure(self) -> bool {
         matches!(
@@ -220,11 +220,11 @@ impl Resolve {
 pub struct Target {
     /// As written.
     pub url: String,
-    /// How it begins; `http` where it does not say.
+    /// Scheme of the URL; `http` if it names none.
     pub scheme: Scheme,
     /// `host[:port]` as it goes into the Host header.
     pub authority: String,
-    /// Where to connect.
+    /// Address to connect to.
     pub address: SocketAddr,
     /// Path and query, never empty.
     pub path: String,

@@ -15,15 +15,15 @@ use crate::worker::Timeline;
 
 /// From "all connected" to the first request: time for every thread to wake and arm its timer.
 const START_LEAD_NS: u64 = 10 * MILLISECOND;
-/// How often the live line is printed.
+/// Interval of the live line.
 const LIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// The start of a run that does not begin because a thread could not: nobody sends alone.
 const NEVER: u64 = u64::MAX;
 
-/// What one thread does.
+/// Work of one thread.
 pub(crate) trait Generator: Sized {
-    /// What it brings back.
+    /// Result of the thread.
     type Count: Send + 'static;
 
     /// Connects.
@@ -33,7 +33,7 @@ pub(crate) trait Generator: Sized {
     fn run(self, timeline: Timeline, stop: &Stop) -> io::Result<Self::Count>;
 }
 
-/// What all threads brought back.
+/// Results of all threads.
 pub(crate) struct Ran<T> {
     pub(crate) counts: Vec<T>,
     pub(crate) timeline: Timeline,

@@ -17,7 +17,7 @@ use rustls::{
 
 use crate::options::{Protocol, Target};
 
-/// Where systems keep the authorities that they trust.
+/// Files in which systems keep the authorities that they trust.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -25,7 +25,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What the user says of TLS.
+/// TLS options of the user.
 #[derive(Debug, Clone, Default)]
 pub struct TlsOptions {
     /// PEM file of the authorities to trust; the system's otherwise.
@@ -42,7 +42,7 @@ pub struct TlsOptions {
     pub resume: bool,
 }
 
-/// What every connection of a run offers.
+/// TLS configuration that every connection of a run offers.
 #[derive(Debug, Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,

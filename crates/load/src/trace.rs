@@ -11,12 +11,12 @@ const MAX_TRACE: usize = 50_000_000;
 pub const MAX_RECORDED: usize = 10_000;
 /// Times beyond this many seconds (the year 2262) are no times.
 const MAX_SECONDS: f64 = 9.2e9;
-/// Where JSON says when, in the order in which it is looked for.
+/// JSON fields of the time, in the order of the search.
 const TIME_FIELDS: [&str; 6] = ["start_time", "@timestamp", "timestamp", "time", "ts", "t"];
-/// Where JSON says what was asked for.
+/// JSON fields of the requested path.
 const PATH_FIELDS: [&str; 5] = ["path", "request_uri", "uri", "url", "target"];
 
-/// What a recorded request asked for.
+/// A recorded request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Recorded {
     /// Method.
@@ -30,11 +30,11 @@ pub struct Recorded {
 pub struct Trace {
     /// When requests are due, in nanoseconds from the first, ascending.
     pub instants: Vec<u64>,
-    /// What they ask for, each once.
+    /// The distinct requests.
     pub requests: Vec<Recorded>,
-    /// Which of these each request is. Empty where not all lines say what they asked for.
+    /// Index in `requests` for each instant. Empty if some lines name no request.
     pub which: Vec<u32>,
-    /// The first line that does not.
+    /// First line that names no request.
     pub nameless: Option<usize>,
 }
 
@@ -176,7 +176,7 @@ fn json(text: &str) -> Result<Line, String> {
     Ok(Line { at, coarse, asked })
 }
 
-/// What stands between the first quotes.
+/// Returns the text between the first quotes.
 fn quoted(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('"')?;
     rest.split_once('"').map(|(inside, _)| inside)

@@ -1,5 +1,5 @@
-//! What is seen while a run goes on: a line a second, or on a terminal a picture that is drawn over itself. One write a second, lines
-//! cleared as they are written, so that nothing flickers. Pure: widths and times are arguments.
+//! Live view of a run: a line a second, or on a terminal a picture that redraws itself. The view writes once a second and clears
+//! lines as it writes them, so that nothing flickers. Pure: widths and times are arguments.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use crate::options::UNTIL_STOPPED;
 use crate::samples::Samples;
 use crate::worker::Live;
 
-/// What a run shows of itself on stderr.
+/// Form of the live view on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing.
@@ -78,7 +78,7 @@ impl View {
             self.rate_line(width),
         ];
         lines.extend(histogram(&self.all, width));
-        // What has scrolled away cannot be drawn over.
+        // The view cannot redraw lines that have scrolled away.
         lines.truncate(height.saturating_sub(1).max(1));
         let mut text = String::from(BEGIN);
         if self.drawn > 0 {

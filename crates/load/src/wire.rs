@@ -1,5 +1,5 @@
-//! What a protocol is to the generator: requests in, bytes out; bytes in, events out. A wire knows no socket, no clock and no
-//! schedule; a new protocol is one file beside these.
+//! A wire is a protocol as the generator sees it: requests in, bytes out; bytes in, events out. A wire knows no socket, no clock
+//! and no schedule. A new protocol is one file in this folder.
 //!
 //! ```text
 //! lanes ─ send ─▶ wire ─ unsent ─▶ (TLS) ─▶ socket ─▶ (TLS) ─ feed ─▶ wire ─ events ─▶ lanes
@@ -24,15 +24,15 @@ use crate::tally::Outcome;
 pub(crate) struct Request {
     /// Its bytes, where they are always the same.
     pub(crate) bytes: Vec<u8>,
-    /// Where in them UUIDs stand that are others each time.
+    /// Offsets in `bytes` of UUIDs that differ each time.
     pub(crate) uuids: Vec<usize>,
-    /// What it looks like in HTTP/2.
+    /// HTTP/2 form of the request.
     pub(crate) shape: Shape,
     /// Over TCP and UDP: bytes of its answer.
     pub(crate) answer_bytes: u64,
     /// Its answer has no body, whatever it says.
     pub(crate) head: bool,
-    /// How often it is sent, beside others.
+    /// Weight relative to the other requests.
     pub(crate) weight: f64,
     /// The target it belongs to, and where connections for it go.
     pub(crate) target: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Answer {
     pub(crate) surplus: bool,
 }
 
-/// What bytes meant.
+/// Event that received bytes cause.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Requests may be sent.
@@ -71,7 +71,7 @@ pub(crate) trait Wire: Debug + Send {
     /// For a new connection.
     fn reset(&mut self);
 
-    /// Whether it says [`Event::Ready`] itself, instead of being ready once connected.
+    /// Reports if the wire sends [`Event::Ready`] itself, instead of being ready once connected.
     fn greets(&self) -> bool {
         false
     }
@@ -79,7 +79,7 @@ pub(crate) trait Wire: Debug + Send {
     /// Sends a request on a free lane.
     fn send(&mut self, lane: usize, which: usize);
 
-    /// What is to be written.
+    /// Bytes waiting to be written.
     fn unsent(&self) -> &[u8];
 
     /// So many bytes of it have been written.
@@ -101,7 +101,7 @@ pub(crate) trait Wire: Debug + Send {
         false
     }
 
-    /// Whether any request has gone out.
+    /// Reports if any request has been sent.
     fn used(&self) -> bool {
         true
     }

@@ -51,7 +51,7 @@ pub(crate) struct Timeline {
     pub(crate) end: u64,
 }
 
-/// What the live line shows: all since it was last taken.
+/// Figures of the live line: everything since the previous line.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pub(crate) ok: u64,
@@ -99,7 +99,7 @@ struct Connection {
     /// When connecting began, and then when the handshake did.
     since: u64,
     hangup: bool,
-    /// Where it goes, and the group of its lanes.
+    /// Index of the destination, which is also the group of the connection's lanes.
     place: usize,
     to: SocketAddr,
     /// Answers until it is closed.
@@ -140,7 +140,7 @@ pub(crate) struct Worker {
     dirty: Vec<usize>,
     /// Connections that had more to be read than one turn allows.
     unread: Vec<usize>,
-    /// What came of a read, until it is dealt with; kept for its memory.
+    /// Events of a read, until the worker has handled them. The vector is kept for its memory.
     events: Vec<Event>,
     in_flight: usize,
     paused: usize,
@@ -155,7 +155,7 @@ pub(crate) struct Worker {
     cpu_from: Option<u64>,
     live: Option<Arc<Mutex<Live>>>,
     buffer: Box<[u8]>,
-    /// What TLS makes of it; empty without TLS.
+    /// Decrypted form of `buffer`; empty without TLS.
     plain: Box<[u8]>,
     /// Of all connections, those before the start too.
     connecting: Samples,
@@ -343,8 +343,8 @@ impl Generator for Worker {
                         self.pump(now());
                     }
                     STOP => stop.seen(),
-                    // What has come is read, and its time taken, before anything is sent: a send costs ten times a read, and the
-                    // answers behind it would look that much slower. The server, too, sleeps and is woken less often.
+                    // The worker reads and timestamps received bytes before it sends anything. A send costs ten times a read, so
+                    // answers behind a send would look that much slower. The server also sleeps, and is woken less often.
                     _ => self.on_ready(ready),
                 }
             }
@@ -617,7 +617,7 @@ impl Worker {
         end.min(scan).min(due.unwrap_or(u64::MAX))
     }
 
-    /// Whatever has no answer now is an error, and its age a sample.
+    /// Counts each request without an answer as an error, and its age as a sample.
     fn close_books(&mut self, at: u64) {
         for lane in &mut self.lanes {
             if let Some(request) = lane.request.take() {

@@ -17,7 +17,7 @@ use crate::worker::Timeline;
 pub struct BulkResult {
     /// Version of this format.
     pub version: u32,
-    /// What was asked for.
+    /// Options of the run.
     pub options: BulkOptions,
     /// Unix time at which the measured part began, in nanoseconds.
     pub start_unix_ns: u64,
@@ -29,7 +29,8 @@ pub struct BulkResult {
     pub bytes: u64,
     /// The same as a rate.
     pub gbit_per_s: f64,
-    /// Who says that they arrived: `sink` (ours, at the far end), `kernel` (at the next hop), or `reader` (we read them).
+    /// Source of the count: `sink` (our server at the far end), `kernel` (acknowledged at the next hop), or `reader` (we read the
+    /// bytes).
     pub counted_by: &'static str,
     /// By second.
     pub per_second: Vec<BulkSecond>,
@@ -41,9 +42,9 @@ pub struct BulkResult {
     pub errors_total: u64,
     /// CPU time of the generator's threads per megabyte (10^6) that arrived.
     pub cpu_us_per_megabyte: f64,
-    /// Whether the figures may be believed.
+    /// True if the figures may be believed.
     pub valid: bool,
-    /// Why not.
+    /// Reasons why the figures are invalid.
     pub invalid_reasons: Vec<String>,
     /// The run was ended before its time.
     pub interrupted: bool,

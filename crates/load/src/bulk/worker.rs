@@ -19,13 +19,13 @@ use crate::tally::Outcome;
 use crate::threads::Generator;
 use crate::worker::Timeline;
 
-/// What is written at once: few system calls, and still in the second-level cache.
+/// Bytes of one write: large enough for few system calls, small enough for the second-level cache.
 const WRITE_BYTES: usize = 128 * 1024;
-/// What one read may take; nothing is copied.
+/// Most bytes of one read. The read copies nothing.
 const READ_BYTES: usize = 1024 * 1024;
 /// System calls for one connection in a row, before others and the clock have their turn.
 const CALLS_PER_TURN: usize = 8;
-/// How often the books are brought up to date while bytes flow.
+/// Interval at which a worker updates its books while bytes flow.
 const TICK_NS: u64 = 10 * MILLISECOND;
 /// After the end, how long the sink's last acknowledgement is waited for.
 const DRAIN_NS: u64 = SECOND;
@@ -33,7 +33,7 @@ const DRAIN_NS: u64 = SECOND;
 const TIMER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// What one thread, or all, counted.
+/// Counts of one thread, or the sum of all threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Count {
     /// In the measured part: bytes that arrived, by the sink's word, the kernel's, or our own reading.
@@ -343,7 +343,7 @@ impl Worker {
 
     /// Counts what has arrived since the last time, in the second in which that became known.
     fn keep_books(&mut self, at: u64) {
-        // What is found at the beginning of the measured part came before it.
+        // Bytes found at the beginning of the measured part arrived before it.
         let measuring = self.cpu_from.is_some();
         if !measuring && at >= self.timeline.measure {
             self.cpu_from = Some(thread_cpu());

@@ -40,7 +40,7 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
 }
 
-/// Where a worker finds the outcome of its calls.
+/// Queue of the outcomes of a worker's calls.
 #[derive(Debug)]
 pub(crate) struct Replies {
     queue: Mutex<Vec<Reply>>,

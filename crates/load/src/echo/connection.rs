@@ -23,7 +23,7 @@ pub(crate) const KEPT_BYTES: usize = 64 * 1024;
 /// The longest head that is remembered.
 const MAX_KNOWN_BYTES: usize = 4 * 1024;
 
-/// What a connection is doing.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Waiting for a request, or in its head.
@@ -36,7 +36,7 @@ pub(crate) enum Phase {
     Calling,
 }
 
-/// What must be remembered of a request until it is answered.
+/// Facts about a request that the server keeps until the answer is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) head_only: bool,

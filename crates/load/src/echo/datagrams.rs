@@ -52,7 +52,7 @@ fn turn(socket: &UdpSocket, buffer: &mut [u8]) {
             // A client whose queue is full, or who is gone, loses its answer, as UDP does.
             Ok((count, from)) => drop(socket.send_to(&buffer[..count], from)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            // What an earlier answer met on its way.
+            // The socket reports an error that an earlier answer met on its way.
             Err(_) => {}
         }
     }

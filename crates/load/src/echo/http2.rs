@@ -173,7 +173,7 @@ impl Worker {
         }
     }
 
-    /// What was called for a stream has answered.
+    /// The services called for a stream have answered.
     pub(super) fn answer_calls(connection: &mut Connection, id: u32, body: Vec<u8>, failed: bool) {
         let Some(server) = &mut connection.http2 else {
             return;
@@ -355,7 +355,7 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
     server.answer(lane, &reply);
 }
 
-/// Whether an external authorizer that denies these paths denies what it is asked about.
+/// Reports if an external authorizer that denies these paths denies the request in question.
 fn denies(paths: &[String], body: &[u8]) -> bool {
     let message = body.get(grpc::PREFIX_BYTES..).unwrap_or_default();
     let asked = grpc::path_in_question(message);

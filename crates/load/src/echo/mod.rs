@@ -39,24 +39,24 @@ pub use tls::{ServerTls, ServerTlsOptions};
 /// The largest gRPC message made on demand: what clients accept unless told otherwise.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024 - 16;
 
-/// How to serve.
+/// Options of the echo server.
 #[derive(Debug, Clone, Default)]
 pub struct EchoOptions {
-    /// Where to serve HTTP; port 0, here and below, takes a free one.
+    /// Addresses that serve HTTP. Here and below, port 0 takes a free port.
     pub listen: Vec<SocketAddr>,
-    /// Where to serve it over TLS, which `tls` is for.
+    /// Addresses that serve HTTP over TLS, with the certificate of `tls`.
     pub listen_tls: Vec<SocketAddr>,
-    /// Who the server is there.
+    /// The server's certificate and client authorities for TLS.
     pub tls: Option<ServerTls>,
-    /// Where to send bytes back as they come.
+    /// Addresses that send TCP bytes back as they come.
     pub tcp: Vec<SocketAddr>,
-    /// The same over TLS, which `tls` is for.
+    /// Addresses that send bytes back over TLS, with the certificate of `tls`.
     pub tcp_tls: Vec<SocketAddr>,
-    /// Where to send datagrams back.
+    /// Addresses that send UDP datagrams back.
     pub udp: Vec<SocketAddr>,
-    /// Where to take bytes and acknowledge them.
+    /// Addresses of sinks: they take bytes and acknowledge them.
     pub sink: Vec<SocketAddr>,
-    /// Where to send bytes without end.
+    /// Addresses of sources: they send bytes without end.
     pub source: Vec<SocketAddr>,
     /// Worker threads.
     pub threads: usize,
@@ -72,7 +72,7 @@ pub struct EchoOptions {
     pub name: Option<String>,
     /// Services to call, in order, before answering.
     pub calls: Vec<Target>,
-    /// Where each answer over HTTP/1.1 leaves when its request had come and when it went out, for those who check a generator.
+    /// Log of HTTP/1.1 answers: when each request had come and when its answer went out. Tests of a generator read it.
     pub log: Option<Log>,
 }
 
@@ -84,7 +84,7 @@ pub type Log = Arc<std::sync::Mutex<Vec<(u64, u64)>>>;
 pub struct Stall {
     /// From one stall's beginning to the next.
     pub every: Duration,
-    /// How long each lasts; shorter than `every`.
+    /// Length of a stall; shorter than `every`.
     pub length: Duration,
 }
 

@@ -32,7 +32,7 @@ impl Pipe {
         &self.socket
     }
 
-    /// Whether a read of `count` bytes into a buffer of `room` says that nothing more has come.
+    /// Reports if a read of `count` bytes into a buffer of `room` bytes proves that the socket is empty.
     pub(crate) fn drained(&self, count: usize, room: usize) -> bool {
         self.tls.is_none() && count < room
     }

@@ -1,5 +1,5 @@
-//! What a target asks of the server: `?size=1024&delay=2ms:10,5ms:5&status=503:1&close=true&header=Name:Value`,
-//! read once per target and kept. Values may be lists with percentages, as Fortio's are.
+//! Parses the query of a request's target: `?size=1024&delay=2ms:10,5ms:5&status=503:1&close=true&header=Name:Value`. The server
+//! parses each target once and keeps the plan. Values may be lists with percentages, as Fortio's are.
 
 use crate::duration::parse_duration;
 use crate::options::MAX_MESSAGES;
@@ -71,10 +71,10 @@ impl<T: Copy> Choice<T> {
     }
 }
 
-/// How to answer requests for one target.
+/// Answer to the requests of one target.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The target it was made for.
+    /// The target of the plan.
     pub target: Vec<u8>,
     /// Nanoseconds to wait.
     pub delay: Choice<u64>,
@@ -104,7 +104,7 @@ pub struct Plan {
     pub fixed: Option<Vec<u8>>,
 }
 
-/// What a server answers when the target does not say.
+/// Answer of the server where the target sets nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Defaults {
     pub(crate) size: Option<usize>,
@@ -159,7 +159,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether a request's body may be wanted for its answer.
+    /// Reports if the answer may need the request's body.
     #[must_use]
     pub fn echoes(&self) -> bool {
         !self.debug

@@ -17,20 +17,20 @@ use crate::stop::Stop;
 const INBOX: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// What one read of a sink may take: nothing is copied, so only the length matters.
+/// Most bytes of one read of a sink. The read copies nothing, so only the length matters.
 const SINK_READ_BYTES: usize = 1024 * 1024;
-/// How often a sink acknowledges: after so many bytes, and when all have come.
+/// A sink acknowledges after so many bytes, and once all have come.
 pub(crate) const ACK_EVERY_BYTES: u64 = 256 * 1024;
 /// An acknowledgement: all bytes taken so far, as eight bytes, the highest first.
 pub(crate) const ACK_BYTES: usize = 8;
 /// Acknowledgements that a client does not read, beyond which the sink takes nothing more from it.
 const MAX_UNREAD_ACK_BYTES: usize = 64 * 1024;
-/// What a source writes at once.
+/// Bytes of one write of a source.
 static PATTERN: [u8; 128 * 1024] = [b'v'; 128 * 1024];
 /// System calls for one connection in a row, before others have their turn.
 const CALLS_PER_TURN: usize = 16;
 
-/// What is served at an address.
+/// Service at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Echo,
@@ -67,7 +67,7 @@ struct Sink {
     ended: bool,
 }
 
-/// What a turn came to.
+/// Result of a turn.
 enum Turn {
     /// Nothing can be done until the socket says so.
     Wait,

@@ -1,4 +1,5 @@
-//! Who the echo server is over TLS: a certificate from files, or one made on the spot; and whom it wants to see one from.
+//! TLS of the echo server: a certificate from files, or a self-signed one made at start, and the authorities of client
+//! certificates.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,14 +14,14 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::tls::certificates;
 
-/// What the user says of the server's TLS.
+/// TLS options of the server, from the user.
 #[derive(Debug, Clone, Default)]
 pub struct ServerTlsOptions {
     /// PEM files of the certificate with its chain, and of its key; without them a certificate is made that signs itself.
     pub files: Option<(PathBuf, PathBuf)>,
     /// Names and addresses of a made certificate.
     pub names: Vec<String>,
-    /// Where to write a made certificate, for clients that shall trust it.
+    /// File to which the server writes a made certificate, for clients that shall trust it.
     pub write: Option<PathBuf>,
     /// PEM file of authorities; clients must show a certificate of theirs.
     pub clients: Option<PathBuf>,

@@ -4,7 +4,7 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What the key of an upgrade is answered with, after hashing (RFC 6455, section 1.3).
+/// String that the server appends to the key of an upgrade before it hashes both for the answer (RFC 6455, section 1.3).
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The longest message that is sent back.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
@@ -31,7 +31,7 @@ pub(crate) fn welcome(key: &str, headers: &str) -> String {
     )
 }
 
-/// What a frame meant.
+/// Result of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// Nothing to do: a piece of a message, a pong, or a ping that was answered.
@@ -52,7 +52,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Uses one whole frame; how many bytes that took, or 0 while it is not whole. What must be answered at once goes to `out`.
+    /// Processes one whole frame and returns its length, or 0 while the frame is incomplete. An immediate answer goes to `out`.
     pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Heard) {
         match self.frame(bytes, out) {
             Ok(None) => (0, Heard::Nothing),

@@ -68,7 +68,7 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// What has come of an answer.
+/// The answer so far.
 #[derive(Default)]
 struct Answer {
     status: u16,

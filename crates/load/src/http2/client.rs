@@ -14,7 +14,7 @@ use crate::wire::{Answer, Event, Request};
 /// The last stream a connection may have; the next request needs another connection.
 const LAST_STREAM: u32 = 0x7fff_ffff;
 
-/// What every request of a run looks like.
+/// Template of a request, the same throughout a run.
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
     /// Fields in order, names in lower case.
@@ -77,7 +77,7 @@ struct State {
     failed: Vec<usize>,
     /// The lane whose answer was only a head.
     ended: Option<usize>,
-    /// What follows the first byte of a message's answer, if all of it came with it.
+    /// Event that follows the first byte of a message's answer, if the whole answer came with that byte.
     answered: Option<(usize, Answer)>,
 }
 
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// What is to be written.
+    /// Bytes waiting to be written.
     pub(crate) fn unsent(&self) -> &[u8] {
         self.state.core.unsent()
     }
@@ -152,7 +152,7 @@ impl Client {
         self.state.closing && self.state.active == 0 && self.state.failed.is_empty()
     }
 
-    /// Whether any request has gone out.
+    /// Reports if any request has been sent.
     pub(crate) fn used(&self) -> bool {
         self.state.next > 1
     }
@@ -181,7 +181,7 @@ impl Client {
 }
 
 impl State {
-    /// What follows from earlier frames.
+    /// Returns an event that earlier frames have caused.
     fn pending(&mut self) -> Option<Event> {
         if let Some(lane) = self.ended.take() {
             return self.whole(lane);
@@ -228,7 +228,7 @@ impl State {
             if steady {
                 self.steady[which] = Some(self.core.coded().to_vec());
             } else if self.requests.len() > 1 {
-                // What one request taught the table may have pushed out what another's block names.
+                // The fields of one request may have evicted table entries that the block of another request refers to.
                 self.steady.fill(None);
             }
         }

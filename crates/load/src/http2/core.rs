@@ -1,5 +1,5 @@
-//! What both ends of an HTTP/2 connection share: settings, connection windows, pings, header blocks in pieces, and
-//! the limits that a hostile peer runs into.
+//! Logic that both ends of an HTTP/2 connection share: settings, connection windows, pings, header blocks in pieces, and the
+//! limits against hostile peers.
 
 use super::Malformed;
 use super::frame::{self, Frame};
@@ -9,9 +9,9 @@ use super::hpack::{Decoder, Encoder, MAX_LIST_BYTES};
 const DEFAULT_WINDOW: i64 = 65_535;
 /// The largest window there may be.
 const MAX_WINDOW: i64 = 0x7fff_ffff;
-/// What one stream may have on its way to us: enough for a bulk response at loopback speed.
+/// Receive window of one stream: large enough for a bulk response at loopback speed.
 pub(super) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
-/// What all streams of a connection may have on their way to us.
+/// Receive window of a connection, for all its streams.
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// The most bytes of one compressed header block.
 const MAX_BLOCK_BYTES: usize = MAX_LIST_BYTES;
@@ -37,7 +37,7 @@ pub(super) const REFUSED_STREAM: u32 = 7;
 pub(super) const CANCEL: u32 = 8;
 pub(super) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// What a frame means to the streams.
+/// Meaning of a frame for the streams.
 #[derive(Debug)]
 pub(super) enum Incoming<'a> {
     Nothing,
@@ -88,7 +88,7 @@ pub(super) struct Core {
     received: u32,
     block: Vec<u8>,
     unfinished: Option<(u32, bool)>,
-    /// What a GOAWAY says of the peer's mistake.
+    /// Error code of the GOAWAY that we send for the peer's mistake.
     pub(super) fault: u32,
     pieces: usize,
     coded: Vec<u8>,
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// What is to be written.
+    /// Bytes waiting to be written.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.out[self.sent..]
     }
@@ -375,7 +375,7 @@ impl Core {
         }
     }
 
-    /// How much of `wanted` bytes of body may be sent now.
+    /// Returns how many of `wanted` bytes of body may be sent now.
     pub(super) fn room(&self, window: i64, wanted: usize) -> usize {
         if self.unsent().len() >= MAX_READY_BYTES {
             return 0;

@@ -81,7 +81,7 @@ impl Frames {
     }
 }
 
-/// How long the frame is that begins so; at least its head.
+/// Returns the length of the frame that begins with these bytes; at least the length of a frame's head.
 fn wanted(begun: &[u8]) -> Result<usize, Malformed> {
     let Some(head) = begun.get(..HEAD_BYTES) else {
         return Ok(HEAD_BYTES);

@@ -7,7 +7,7 @@ use super::{Malformed, huffman};
 
 /// Size of the dynamic tables, in the RFC's count: the protocol's default, which we neither raise nor lower.
 const TABLE_BYTES: usize = 4096;
-/// What the RFC counts for an entry beside its text.
+/// Overhead that the RFC adds to the text of a table entry.
 const ENTRY_OVERHEAD: usize = 32;
 /// The most decoded text of one header block, overhead included; also told to the peer.
 pub(super) const MAX_LIST_BYTES: usize = 64 * 1024;

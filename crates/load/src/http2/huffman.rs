@@ -22,7 +22,7 @@ const LONGEST: usize = 30;
 /// The symbol that ends a string; its code's beginning pads the last byte.
 const END: u16 = 256;
 
-/// What decoding needs, by length of code.
+/// Decoding tables, by length of code.
 struct Canonical {
     /// The first code longer than this length, shifted to the left end of 32 bits: windows below it are decided.
     limit: [u64; LONGEST + 1],
@@ -91,7 +91,7 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     }
 }
 
-/// What is left must be fewer than eight bits, all ones.
+/// Checks the padding: the remaining bits must be fewer than eight, all ones.
 fn padding(window: u64, bits: usize) -> Result<(), Malformed> {
     let ones = bits == 0 || window >> (64 - bits) == (1 << bits) - 1;
     if bits < 8 && ones {

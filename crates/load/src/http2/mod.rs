@@ -21,5 +21,5 @@ pub(crate) use caller::{Caller, Trouble};
 pub(crate) use client::{Client, Shape};
 pub(crate) use server::{Asked, Content, Reply, Server, Stream};
 
-/// What a client sends first (RFC 9113, section 3.4).
+/// Connection preface of a client (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

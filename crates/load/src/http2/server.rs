@@ -1,5 +1,5 @@
-//! The echo server's end of an HTTP/2 connection: requests in, answers out, windows both ways. What to answer is
-//! decided elsewhere. No I/O.
+//! The echo server's end of an HTTP/2 connection: requests in, answers out, windows both ways. The echo worker decides the
+//! answers. No I/O.
 
 mod live;
 
@@ -20,7 +20,7 @@ const REUSED_BYTES: usize = 64 * 1024;
 /// Bodies made on demand are cut from this.
 static PATTERN: [u8; super::frame::MAX_PAYLOAD_BYTES] = [b'v'; super::frame::MAX_PAYLOAD_BYTES];
 
-/// What has come of a request.
+/// State of a request that the server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Its head: now is the time to decide whether its body is kept.
@@ -36,7 +36,7 @@ pub(crate) enum Asked {
 pub(crate) enum Content {
     #[default]
     None,
-    /// What is in the stream's `body`.
+    /// The bytes in the stream's `body`.
     Kept,
     /// So many bytes of nothing in particular.
     Pattern(usize),
@@ -141,7 +141,7 @@ impl Server {
         }
     }
 
-    /// What is to be written.
+    /// Bytes waiting to be written.
     pub(crate) fn unsent(&self) -> &[u8] {
         self.state.core.unsent()
     }
@@ -560,7 +560,7 @@ fn lowered(lines: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What must hold of a request's head (RFC 9113, section 8.3).
+/// Checks of a request's head (RFC 9113, section 8.3).
 #[derive(Debug, Default)]
 struct Head {
     seen: u8,

@@ -4,9 +4,9 @@
 use super::{LoadOptions, Protocol};
 use crate::wire::Request;
 
-/// What stands for one.
+/// Placeholder of a UUID in a URL or payload.
 const TOKEN: &str = "{uuid}";
-/// The place of one in a request made ready: nobody's, since it is none.
+/// Placeholder of a UUID in a prepared request. It is no UUID, so it equals no real one.
 const PLACE: &str = "{uuid}-place-of-thirty-six-octets---";
 const LENGTH: usize = PLACE.len();
 

@@ -1,5 +1,5 @@
-//! A request is a datagram, and its answer the next one that comes. What comes late, or twice, finds a closed socket: the
-//! connection is given up, and with it its port, as soon as something comes that no request waits for.
+//! UDP wire: a request is a datagram, and its answer is the next datagram that comes. The wire gives up the connection, and with
+//! it the port, when a datagram comes that no request waits for. Late and duplicate answers therefore meet a closed socket.
 
 use std::sync::Arc;
 

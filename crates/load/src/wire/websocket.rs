@@ -13,7 +13,7 @@ use crate::options::LoadOptions;
 use crate::response::MAX_HEAD_BYTES;
 use crate::tally::Outcome;
 
-/// What the server joins to our key before it hashes it (RFC 6455, section 1.3).
+/// String that the server appends to our key before it hashes both (RFC 6455, section 1.3).
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Any key would do: it only shows that the server understands.
 const KEY: &str = "dm9pbGUtbG9hZC0wMDAwMQ==";
@@ -67,7 +67,7 @@ pub(super) struct WebSocket {
     control: Vec<u8>,
     current: Option<usize>,
     written: usize,
-    /// What has come of a head, of the upgrade or of a frame, or of a control frame.
+    /// Received part of an incomplete head: of the upgrade, of a frame, or of a control frame.
     partial: Vec<u8>,
     /// Of the frame being read.
     left: u64,

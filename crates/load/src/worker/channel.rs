@@ -1,4 +1,5 @@
-//! Between a wire and its socket: nothing, or TLS. What is written and read goes through here.
+//! Layer between a wire and its socket: plain, or TLS. All reads and writes of the wire go through
+//! it.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -7,7 +8,7 @@ use crate::clock::now;
 use crate::tally::Outcome;
 use crate::tls;
 
-/// What is sealed before it is written: what a socket buffer takes at once.
+/// Bytes that are encrypted before a write: as many as a socket buffer takes at once.
 const SEALED_BYTES: usize = 256 * 1024;
 
 /// Why nothing more can be read now.

@@ -27,7 +27,7 @@ pub(super) struct Group {
     all: Choice,
     /// Among our own, where there is no common schedule.
     own: Choice,
-    /// Whether a request is ours.
+    /// By request: true if it belongs to this group.
     ours: Vec<bool>,
     /// Requests without a common schedule so far.
     count: u64,
@@ -79,7 +79,8 @@ impl Group {
         }
     }
 
-    /// What is due by `at` and has a free lane: the lane, since when it is due (none: now), and which request it is.
+    /// Returns a request that is due by `at` and has a free lane: the lane, the due time (None: now), and the index of the
+    /// request.
     pub(super) fn next(&mut self, at: u64) -> Option<(usize, Option<u64>, usize)> {
         match &mut self.pacing {
             Pacing::Shared(schedule) => {
@@ -166,7 +167,7 @@ impl Group {
         }
     }
 
-    /// Whether requests of the schedule were not sent.
+    /// Reports if requests of the schedule were not sent.
     pub(super) fn backlog(&self) -> bool {
         match &self.pacing {
             Pacing::Shared(schedule) => schedule.peek().is_some(),

@@ -11,7 +11,7 @@ use crate::poll::Ready;
 use crate::tally::Outcome;
 use crate::wire::{Answer, Event};
 
-/// How long a connection rests after it could not be made, so that a dead server is not hammered.
+/// Pause of a connection after a failed connect, so that a dead server is not hammered.
 const RECONNECT_PAUSE_NS: u64 = 5 * MILLISECOND;
 /// Full reads of one connection in a row, before others and the clock have their turn: 1 MiB.
 const READS_PER_TURN: usize = 16;
@@ -171,7 +171,7 @@ impl Worker {
         self.events = events;
     }
 
-    /// What bytes of the protocol mean.
+    /// Feeds received bytes to the protocol and handles its events.
     pub(super) fn digest(&mut self, index: usize, bytes: &[u8], at: u64) {
         let mut events = std::mem::take(&mut self.events);
         let fed = self.connections[index].wire.feed(bytes, &mut events);
@@ -235,7 +235,7 @@ impl Worker {
         self.groups[place].free.retain(|lane| !lanes.contains(lane));
     }
 
-    /// Whether an answer is what was asked for.
+    /// Compares an answer with the expected one.
     fn judge(&self, index: usize, answer: Answer) -> Outcome {
         let protocol = self.places[self.connections[index].place].protocol;
         let good = match (self.options.expect_status, answer.status) {

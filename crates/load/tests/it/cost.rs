@@ -1,5 +1,5 @@
-//! What a request costs the generator in instructions, counted by valgrind, so that the cost cannot creep up. This binary runs
-//! itself once more under it as the generator; the server stays here and is not counted.
+//! Bounds the instructions that the generator spends on a request, counted by valgrind, so that the cost cannot creep up. This
+//! binary runs itself once more under valgrind as the generator. The server stays in this process and is not counted.
 //!
 //! The counts are those of the profile under test (dev in CI: several times the release profile's).
 
@@ -16,8 +16,8 @@ const ORDERS: &str = "VOILE_TEST_LOAD_COST";
 const SUBJECT: &str = "cost::subject";
 /// Requests that are sent; enough for what is done once not to matter.
 const COUNTED: u64 = 4_000;
-/// What counts may exceed the bound by: processors differ in the vector instructions their libraries choose, and machines in how
-/// many answers come at once.
+/// Margin above the bound. Processors differ in the vector instructions that their libraries choose, and machines in how many
+/// answers come at once.
 const MARGIN_PERCENT: u64 = 10;
 
 #[inline(never)]

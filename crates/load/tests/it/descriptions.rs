@@ -1,4 +1,4 @@
-//! What the echo server says of its gRPC methods is what `proto/` says, compiled again.
+//! The echo server's descriptions of its gRPC methods equal those of `proto/`, compiled again.
 
 use std::path::Path;
 

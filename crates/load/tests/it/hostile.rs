@@ -52,7 +52,7 @@ fn head(fields: &[(&str, &str)]) -> Vec<u8> {
 /// The bytes that answer the request on a stream.
 type Answer = fn(u32) -> Vec<u8>;
 
-/// What a server says at first, and to each request by the number of its stream; then whether it closes.
+/// Script of a server: its first bytes, its answer to each stream number, and then if it closes.
 struct Script {
     opening: Vec<u8>,
     answer: Answer,

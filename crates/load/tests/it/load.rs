@@ -61,7 +61,7 @@ fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
         "{}",
         result.latency_us.max
     );
-    // What a generator that counts from the actual send would have reported.
+    // A generator that counts from the actual send would have reported this number.
     let hidden = over_50_ms(&result.service_histogram);
     assert!(hidden < seen, "{hidden} of {seen}");
 }

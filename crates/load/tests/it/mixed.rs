@@ -93,7 +93,7 @@ fn each_target_is_spoken_to_in_its_own_way() {
             target.ok
         );
     }
-    // What one of them cannot do is refused before anything is sent.
+    // Options that one of the targets cannot satisfy are refused before anything is sent.
     options.streams = 2;
     assert!(options.check().unwrap_err().contains("streams"));
     (options.streams, options.more_tls) = (1, Vec::new());

@@ -120,7 +120,7 @@ pub(crate) fn load(address: SocketAddr, path: &str) -> LoadOptions {
     options
 }
 
-/// What a scripted server does after its bytes.
+/// Action of a scripted server after its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
     /// Read the next request on the same connection.
@@ -167,7 +167,7 @@ fn play(mut stream: TcpStream, answer: &[u8], then: Then) {
     }
 }
 
-/// What a stranger does with a connection.
+/// Behaviour of a hostile server on one connection.
 pub(crate) type Play = fn(TcpStream);
 
 /// A server whose connections are played by `play`. Its threads end with the process.

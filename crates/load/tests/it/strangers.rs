@@ -181,7 +181,7 @@ impl Drop for Running {
     }
 }
 
-/// What Fortio's server and ours mean by a query: status, length of the body, and the fields that it chooses.
+/// The parts of an answer that Fortio's server and ours must share: status, length of the body, and the chosen fields.
 fn meaning(address: &str, query: &str) -> Option<(String, usize, Vec<String>)> {
     let mut stream = std::net::TcpStream::connect(address).ok()?;
     stream
@@ -207,7 +207,7 @@ fn meaning(address: &str, query: &str) -> Option<(String, usize, Vec<String>)> {
         .map(str::to_ascii_lowercase)
         .collect();
     fields.sort();
-    // How well something is compressed is not what was asked for.
+    // The query does not set the level of compression, so lengths of compressed bodies are not compared.
     let compressed = fields.iter().any(|field| field.contains("gzip"));
     Some((
         status,

@@ -22,7 +22,7 @@ fn holds(
 ) {
     let mut off = Vec::new();
     for _ in 0..ATTEMPTS {
-        // What earlier runs have left is taken away.
+        // Discards the samples that earlier runs have left.
         exact();
         let result = voile_load::run(options, &Stop::new().unwrap(), false).unwrap();
         let samples = Samples::decode(of(&result)).unwrap();

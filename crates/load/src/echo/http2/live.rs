@@ -6,7 +6,7 @@ use crate::echo::plan::Plan;
 use crate::grpc;
 use crate::http2::Server;
 
-/// Whether a method is one of these.
+/// Reports if the method is a live stream: echo stream, health watch or reflection.
 pub(super) fn speaks(path: &[u8]) -> bool {
     path == grpc::ECHO_STREAM.as_bytes() || path == grpc::HEALTH_WATCH.as_bytes() || reflects(path)
 }

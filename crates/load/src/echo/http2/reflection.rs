@@ -1,5 +1,5 @@
-//! What `voile echo` tells clients of the methods that it serves, so that grpcurl and its kind need no `.proto` files. The
-//! descriptions are compiled from `crates/load/proto` and committed; a test compiles them again.
+//! gRPC server reflection of `voile echo`: descriptions of the methods it serves, so that grpcurl and similar clients need no
+//! `.proto` files. The descriptions are compiled from `crates/load/proto` and committed; a test compiles them again.
 
 use std::sync::LazyLock;
 

@@ -19,18 +19,18 @@ impl Server {
         taken
     }
 
-    /// Whether the client has said all, and all of it was taken.
+    /// Reports if the client has ended the stream and all its messages were taken.
     pub(crate) fn listened(&mut self, lane: usize) -> bool {
         let stream = self.stream(lane);
         stream.ended && stream.body.is_empty()
     }
 
-    /// Whether the client has said all.
+    /// Reports if the client has ended the stream.
     pub(crate) fn ended(&mut self, lane: usize) -> bool {
         self.stream(lane).ended
     }
 
-    /// Whether an answer has begun.
+    /// Reports if an answer has begun.
     pub(crate) fn begun(&mut self, lane: usize) -> bool {
         self.stream(lane).begun
     }
