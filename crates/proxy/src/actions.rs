@@ -22,7 +22,7 @@ pub(crate) struct Actions {
     delay: Option<Delay>,
     abort: Option<Abort>,
     cors: Option<Arc<Cors>>,
-    /// By the number of the destination's share; of a route that answers there is one.
+    /// Header edits by the number of the destination's share; a route with a direct response has one entry.
     edits: Vec<Edits>,
     /// Destinations of mirrored copies, as numbers of targets.
     pub(crate) mirrors: Vec<(Share, usize)>,

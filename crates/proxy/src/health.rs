@@ -38,7 +38,7 @@ pub(crate) struct Watch {
 pub(crate) struct Checks {
     pub(crate) said: Arc<HealthCheck>,
     policy: CheckPolicy,
-    /// In the order of the plan. A subset's are those of the whole.
+    /// In the order of the plan. A subset shares the records of the whole service.
     pub(crate) records: Vec<Arc<CheckRecord>>,
     pub(crate) tally: Arc<Tally>,
 }
@@ -128,7 +128,7 @@ impl Checks {
 }
 
 impl Watch {
-    /// Of endpoints of which some were watched before.
+    /// Makes the state of new endpoints; endpoints that were watched before keep theirs.
     pub(crate) fn follow(
         policy: Option<OutlierPolicy>,
         endpoints: Vec<SocketAddr>,
@@ -208,7 +208,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 pub(crate) struct Seated {
     gate: Arc<Gate>,
-    // Let go of before the others are told.
+    // Dropped before waiting tasks are notified.
     held: Option<Held>,
 }
 
@@ -228,12 +228,12 @@ impl Gate {
         }
     }
 
-    /// Takes room for one; `None` when there is no more.
+    /// Takes one unit of a resource; `None` at the limit.
     pub(crate) fn take(&self, resource: Resource) -> Option<Held> {
         self.breaker.take(resource)
     }
 
-    /// Takes a connection's place, if there is one.
+    /// Takes a place for a connection, if one is free.
     pub(crate) fn seat(self: &Arc<Self>) -> Option<Seated> {
         let held = self.take(Resource::Connections)?;
         Some(Seated {
@@ -253,8 +253,8 @@ impl Gate {
         }
     }
 
-    /// Takes a connection's place as soon as there is one; an error says whether there was room to wait, and a connection that
-    /// is there may have become free meanwhile.
+    /// Takes a place for a connection as soon as one is free. An error says if there was room to wait, and if an existing
+    /// connection may have become free meanwhile.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Seated, Waited> {
         if let Some(seated) = self.seat() {
             return Ok(seated);

@@ -102,7 +102,7 @@ pub(crate) struct LimiterPlan {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct TelemetryPlan {
     pub(crate) telemetry: Telemetry,
-    /// Of a waypoint's destinations that are told of in another way.
+    /// Telemetry settings of waypoint destinations that have their own.
     pub(crate) apart: Vec<Arc<Telemetry>>,
     pub(crate) collectors: HashMap<Collector, ServicePlan>,
 }
@@ -360,7 +360,7 @@ pub(crate) struct TrafficPlan {
 }
 
 impl TrafficPlan {
-    /// Nothing is said but who else calls.
+    /// Plan without settings, except for the other callers.
     pub(crate) fn among(zones: Option<Box<Zones>>) -> Self {
         let balance = BalancePlan {
             zones,
@@ -450,7 +450,7 @@ pub(crate) enum Origination {
     Mesh(ServerName<'static>),
     /// The mesh's own, shared by many connections, each of them a tunnel of HBONE.
     Tunnel,
-    /// The same with a waypoint, which is told by address or name and port what is called.
+    /// The same with a waypoint; the tunnel names the target by address, or by name and port.
     Through(Arc<str>),
     /// The mesh's own TLS with an expected identity, inside a tunnel through a gateway of another network.
     Far(FarPlan),
@@ -510,7 +510,7 @@ impl EndpointPlan {
 }
 
 impl std::fmt::Debug for Origination {
-    /// Nothing that is secret.
+    /// Shows no secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Mesh(name) => f.debug_tuple("Mesh").field(name).finish(),

@@ -42,7 +42,7 @@ pub(crate) struct Resource {
     pub(crate) name: Arc<str>,
     /// Which rule takes a request; workers ask clones of their own.
     pub(crate) table: RouteTable,
-    /// By the numbers that the table gives.
+    /// Rules by the numbers that the table returns.
     pub(crate) rules: Vec<Rule>,
     /// Rate limit service that counts the descriptors.
     pub(crate) global: Option<GlobalLimits>,
@@ -69,7 +69,7 @@ pub(crate) struct Rule {
 struct Counters {
     /// Requests that it refused.
     refused: AtomicU64,
-    /// Those about which who counts for all gave no word.
+    /// Requests without an answer of the rate limit service.
     unanswered: AtomicU64,
 }
 
@@ -137,7 +137,7 @@ impl Resource {
 }
 
 impl RateLimits {
-    /// Of a configuration; the same as before where it says the same. None where nothing is limited.
+    /// Follows a configuration; keeps the same value if nothing changed. `None` without limits.
     pub(crate) fn follow(
         configuration: &ProxyConfiguration,
         before: Option<&Arc<Self>>,

@@ -13,7 +13,7 @@ use voile_telemetry::trace::SpanSettings;
 #[derive(Debug)]
 pub(crate) struct Recordings {
     pub(crate) own: Recording,
-    /// Of a waypoint's destinations that are told of in another way, in the order of the plan: the server's side alone.
+    /// Recordings of waypoint destinations that have their own, in the order of the plan: the server's side only.
     pub(crate) apart: Vec<Recording>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct SideRecording {
 /// Trace context, and spans if they are sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracer {
-    /// Of requests whose caller decided nothing, in millionths.
+    /// Sampling rate in millionths, for requests without a decision of their caller.
     pub(crate) sampling: u32,
     pub(crate) use_request_id: bool,
     pub(crate) spans: Option<Outbox<Span>>,

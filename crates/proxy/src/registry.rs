@@ -62,9 +62,9 @@ pub(crate) struct Registry {
     pub(crate) services: BTreeMap<Arc<str>, Held<Service>>,
     pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
-    /// Those of `policies` that tell clients apart by labels, as they came.
+    /// Policies with settings by client labels, as they came.
     policies_told: BTreeMap<Arc<str>, Held<ServicePolicy>>,
-    /// By the name of the service that is called.
+    /// Routes by the name of the called service.
     pub(crate) routes: BTreeMap<Arc<str>, HeldRoutes>,
     /// Routes that name what is not there, where others serve.
     held_back: BTreeMap<Arc<str>, HeldBack>,
@@ -89,7 +89,7 @@ pub(crate) struct Registry {
     services_by_range: Ranges<Arc<str>>,
     /// The workloads behind each service.
     members: Index<ServiceKey>,
-    /// Those of them that are reached through another network's gateway.
+    /// Members that are reached through another network's gateway.
     far_members: Index<ServiceKey>,
     /// Addresses of the names that endpoints are known by.
     pub(crate) names: voile_dns::Table,
@@ -123,7 +123,7 @@ pub(crate) struct Held<T> {
     pub(crate) value: T,
 }
 
-/// So many bytes take, while they are read and obeyed, ten times the room: more than a sidecar holds otherwise.
+/// Size of a response whose processing takes ten times as much memory: more than a sidecar holds otherwise.
 const MUCH_BYTES: usize = 256 * 1024;
 
 impl Registry {
@@ -301,7 +301,7 @@ impl Registry {
         self.absent.contains(&(kind, name.clone()))
     }
 
-    /// Forgets that it said so.
+    /// Forgets that the name does not exist.
     pub(crate) fn forget_absent(&mut self, kind: &'static str, name: &Arc<str>) {
         self.absent.remove(&(kind, name.clone()));
     }
@@ -666,7 +666,7 @@ impl Registry {
         }
     }
 
-    /// The workload's endpoint; several where a name leads to several addresses.
+    /// Endpoints of the workload; several if a name leads to several addresses.
     fn endpoints(
         &self,
         wanted: &OutboundService,

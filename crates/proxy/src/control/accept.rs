@@ -61,7 +61,7 @@ impl Dispatcher {
         }
     }
 
-    /// Asks every worker; one that is gone never answers.
+    /// Sends a question to every worker; a worker that is gone never answers.
     pub(super) fn ask<T>(
         &self,
         question: impl Fn(oneshot::Sender<T>) -> ToWorker,
@@ -124,7 +124,7 @@ impl Dispatcher {
         self.give(accepted);
     }
 
-    /// The same of a connection of HTTP/3; where there is no room it is refused.
+    /// Gives an HTTP/3 connection to a worker; refuses it if there is no room.
     pub(super) fn hand_over_http3(
         &self,
         listener: ListenerId,

@@ -28,7 +28,7 @@ use crate::http3::{self, Before, Names, Offer, Socket, Stamp};
 use crate::plan::{GatewayPlan, ListenerId};
 use crate::worker::Handshaking;
 
-/// As a successor is told of a line to the process with the stamp that follows.
+/// Role of a handed-over line, followed by the stamp of its process.
 const LINE: &str = "http3-of-";
 
 /// State of a port, for its task.
@@ -224,7 +224,7 @@ fn obey(endpoint: &Endpoint, told: &Told) -> (Option<ListenerId>, bool) {
     (id.filter(|_| !told.paused), id.is_some())
 }
 
-/// Gives a new connection to a worker, unless its client has to show first where it is, or there is no room.
+/// Gives a new connection to a worker, unless its client must first prove its address, or there is no room.
 fn judge(
     incoming: Incoming,
     id: ListenerId,
@@ -245,7 +245,7 @@ fn judge(
 /// Decision on a new connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// He is asked to show where he is.
+    /// The client must first prove its address.
     Ask,
     Refuse,
     Take,

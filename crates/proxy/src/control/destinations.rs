@@ -33,7 +33,7 @@ const MADE_ROOM: usize = MAX_DESTINATIONS / 8;
 /// Destinations that wait for room; more than workers park at once are not waited for.
 const MAX_TURNED_AWAY: usize = 1024;
 
-/// From so many on what was let go is worth the walk through the heap that gives it back to the kernel: a few hundred kilobytes.
+/// Number of released destinations from which on the heap is trimmed: a few hundred kilobytes go back to the kernel.
 const WORTH_GIVING_BACK: usize = 256;
 
 /// Plan that workers have for a destination.
@@ -53,7 +53,7 @@ pub(super) struct Destinations {
     turned_away: BTreeSet<Target>,
     /// Workers are being asked what they use.
     looking: bool,
-    /// Told when they have answered: the time of the next look is known then.
+    /// Notified when the workers have answered: the time of the next look is known then.
     looked: Rc<Notify>,
     /// Let go so far, for the metrics page.
     let_go: u64,
@@ -278,12 +278,12 @@ impl Control {
         destinations.into_iter().chain(strangers).min()
     }
 
-    /// Told when a look has ended.
+    /// Notified when a look has ended.
     pub(super) fn looked(&self) -> Rc<Notify> {
         Rc::clone(&self.destinations.looked)
     }
 
-    /// Asks the workers what they use.
+    /// Asks the workers for the destinations in use.
     pub(super) fn ask_for_used(&mut self) -> Vec<oneshot::Receiver<InUse>> {
         self.destinations.looking = true;
         self.dispatcher.ask(ToWorker::Used)

@@ -127,11 +127,11 @@ pub(super) struct Dns {
 struct Known {
     shared: Arc<Mutex<Shared>>,
     client: XdsClient,
-    /// Told after every response of the control plane.
+    /// Notified after every response of the control plane.
     heard: Arc<Notify>,
     /// Time that a service may go unused.
     idle: Rc<Cell<Duration>>,
-    /// Names asked of the control plane, as clients last asked for each.
+    /// Names subscribed to, with the time of the last question for each.
     asked: RefCell<Asked>,
     sweeping: Cell<bool>,
 }
@@ -171,7 +171,7 @@ impl Dns {
         Ok(dns)
     }
 
-    /// Takes questions on these sockets.
+    /// Begins to answer on these sockets.
     pub(super) fn listen(self: &Rc<Self>, bound: Bound) -> io::Result<()> {
         for (udp, tcp) in bound.0 {
             let responder = Rc::clone(&self.responder);

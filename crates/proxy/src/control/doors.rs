@@ -18,7 +18,7 @@ use super::state::Control;
 use super::{Pages, RunError, admin, dns};
 
 impl Pages {
-    /// Each socket by its role, as a successor is told.
+    /// Each socket with its role in a handover.
     pub(super) fn each(&self) -> [(&'static str, &TcpListener); 3] {
         [
             ("admin", &self.admin),

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Looks are at least the idle time divided by this apart, so that things that began one after the other do not cost a look
-/// each.
+/// Looks are at least the idle time divided by this apart, so that destinations which began one after the other share a
+/// look.
 const LOOKS: u32 = 4;
 
 /// See the module. An unused subscription ends after one to two and a quarter times the idle time.

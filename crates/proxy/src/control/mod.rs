@@ -115,7 +115,7 @@ pub struct Options {
     pub waypoint: bool,
 }
 
-/// Of which WorkloadGroup a workload is that joins by itself.
+/// WorkloadGroup of a workload that joins by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     /// The group's name, in the workload's namespace.
@@ -537,7 +537,7 @@ async fn control(
 /// Sender of the application's health probe.
 type AskForHealth = watch::Sender<Option<HealthProbe>>;
 
-/// Asks the application how it is, as the configuration will say.
+/// Starts the probes of the application, by the configuration to come.
 fn health_of(options: &Options, client: &XdsClient) -> AskForHealth {
     let (ask, asked) = watch::channel(None);
     let reach = health::Reach {

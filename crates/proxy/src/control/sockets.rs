@@ -21,7 +21,7 @@ pub(super) enum Direction {
     Inbound,
     Outbound,
     Gateway,
-    /// From outside, for HTTP/3: by UDP.
+    /// HTTP/3 of a gateway: UDP from outside.
     Datagrams,
     CapturedInbound,
     CapturedOutbound,
@@ -37,7 +37,7 @@ impl Direction {
         )
     }
 
-    /// As a successor is told.
+    /// Role of the socket in a handover.
     pub(super) fn role(self) -> &'static str {
         match self {
             Self::Inbound => "inbound",
@@ -82,7 +82,7 @@ pub(super) struct Entry {
     pub(super) socket: Socket,
     /// The same socket, kept for a successor while a task accepts.
     pub(super) kept: Option<OwnedFd>,
-    /// Of HTTP/3, once it is served.
+    /// For HTTP/3, once it is served.
     pub(super) serving: Option<Serving>,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Takes in a socket that was bound at the start.
+    /// Adopts a socket that was bound at the start.
     pub(super) fn adopt(&mut self, direction: Direction, address: SocketAddr, socket: TcpListener) {
         let (id, name) = match direction {
             Direction::CapturedInbound => (ListenerId::CAPTURED_INBOUND, "capture/inbound"),

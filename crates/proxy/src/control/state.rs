@@ -34,7 +34,7 @@ use crate::plan::{ListenerId, Plan};
 use crate::registry::{Compiled, Registry, is_service};
 use crate::worker::{FromWorker, ToWorker};
 
-/// Endpoints found unwell that the control plane is told of, for people: more are counted.
+/// Largest number of unhealthy endpoints that are reported to the control plane, for people; all are counted.
 const MAX_FINDINGS: usize = 100;
 
 /// State that the discovery stream's handler changes. Locked only on the control thread, and never held over a
@@ -365,7 +365,7 @@ impl Control {
         self.workload_uid = uid;
     }
 
-    /// Asks for the policies and keys that the configuration now names, and forgets those that it names no longer.
+    /// Subscribes to the policies and keys that the configuration names, and forgets the others.
     fn subscribe_named(&mut self) {
         let wanted = self.shared().registry.named_wanted();
         for (kind, wanted) in wanted {
@@ -673,7 +673,7 @@ impl Control {
         self.accepting.clear();
     }
 
-    /// The same, for a successor. Of connections that are on their way to us none is lost.
+    /// Stops accepting in favour of a successor. No connection in the sockets' queues is lost.
     pub(super) fn give_way(&mut self) {
         self.stop_accepting();
         self.datagrams.give_way();

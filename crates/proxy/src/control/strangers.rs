@@ -1,5 +1,5 @@
-//! Callers without a verified certificate, by address. The control thread asks the control plane about each, for labels only,
-//! follows it while it calls, and lets it go when it has not called for a while.
+//! Callers without a verified certificate, by address. The control thread asks the control plane about each, for labels only.
+//! It follows a caller while the caller is active, and lets it go after a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

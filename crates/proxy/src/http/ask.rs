@@ -78,7 +78,7 @@ impl Told {
 }
 
 impl Told {
-    /// Takes out every field of that name, in lower case.
+    /// Removes every field of that name, in lower case.
     pub(crate) fn remove(&mut self, unwanted: &str) {
         let mut kept = Vec::with_capacity(self.lines.len());
         for (name, value) in self.fields() {

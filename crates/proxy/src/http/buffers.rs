@@ -49,7 +49,8 @@ impl Buffers {
         }
     }
 
-    /// Gives a buffer back. One that grew is freed instead, so that an unusual request does not fatten the worker.
+    /// Takes a buffer back. A buffer that grew is freed instead, so that an unusual request does not leave the
+    /// worker larger.
     pub fn give(&self, buffer: Buffer) {
         let mut free = self.free.borrow_mut();
         if buffer.bytes.len() == BUFFER_BYTES && free.len() < MAX_FREE_BUFFERS {

@@ -1,8 +1,8 @@
 //! One alarm clock per worker thread, for long waits that nearly never end: idle connections, heads, pooled connections.
 //!
-//! A timer of the runtime's turns every wait for sockets into one with a timeout, which the kernel arms and cancels each
-//! time, and has the runtime read the time once more. All alarms share one timerfd instead, armed for the earliest: a
-//! worker that is woken by requests touches none of it, and an idle one sleeps until something is due.
+//! A timer of the runtime turns every wait for sockets into one with a timeout. The kernel arms and cancels it each
+//! time, and the runtime reads the time once more. All alarms share one timerfd instead, armed for the earliest. A
+//! worker that requests wake touches none of it, and an idle worker sleeps until an alarm is due.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ thread_local! {
 /// See the module.
 pub(super) struct Clock {
     fd: AsyncFd<OwnedFd>,
-    /// By when they ring; the number tells those of one moment apart.
+    /// Alarms by time; the number distinguishes alarms of one moment.
     alarms: RefCell<BTreeMap<(Instant, u64), Rc<Bell>>>,
     next: Cell<u64>,
     /// When the timerfd rings. It may be for an alarm that was cancelled since.

@@ -52,7 +52,7 @@ pub(crate) enum After {
     },
     /// Close at once: the response is incomplete, and its framing shows it.
     Cut,
-    /// End rudely: the client must notice that something is missing.
+    /// End with an error: the client must notice that something is missing.
     Abort,
     Tunnelled,
 }
@@ -272,7 +272,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         self.work = Some(work);
     }
 
-    /// Gives everything back.
+    /// Gives the buffers back.
     fn rest(&mut self) {
         if let Some(work) = self.work.take() {
             work.give_back(&self.worker.buffers);
@@ -331,8 +331,8 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         self.close(true).await;
     }
 
-    /// Ends an idle connection. A sidecar is told first, so that it knows that a request which crosses this message was
-    /// not read (RFC 9110 section 15.5.9 has the same use for 408).
+    /// Ends an idle connection. A sidecar gets a message first: a request that crosses the message was not read (RFC
+    /// 9110 section 15.5.9 has the same use for 408).
     async fn retire(&mut self) {
         if !self.role.serves_sidecar() {
             let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
@@ -353,7 +353,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         self.close(true).await;
     }
 
-    /// Writes a reply of our own as far as the client lets us. Gives (head, body) bytes written.
+    /// Writes a local reply as far as the client lets us. Returns the written bytes of (head, body).
     pub(crate) async fn reply(&mut self, reply: &Reply<'_>) -> (u64, u64) {
         let Some(work) = &mut self.work else {
             return (0, 0);

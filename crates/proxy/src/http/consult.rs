@@ -219,7 +219,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         }))
     }
 
-    /// A client that waits to be told that its body is welcome is told so.
+    /// Sends 100 (Continue) to a client that waits for it.
     async fn invite(&mut self, upload: &Upload) {
         const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
         let waits = self.work.as_ref().is_some_and(|work| {
@@ -270,7 +270,7 @@ fn interrupted(error: UploadError) -> Interrupted {
 
 /// A body that is being held.
 struct Holding {
-    /// Takes its framing off.
+    /// Removes the body's framing.
     body: Body,
     shown: Vec<u8>,
     /// Bytes of the buffer before this were looked at.
@@ -299,7 +299,7 @@ impl Holding {
         }
     }
 
-    /// Takes the framing off what came.
+    /// Removes the framing of the received bytes.
     fn look(&mut self, held: (usize, &[u8])) -> Result<(), BodyError> {
         let (begin, bytes) = held;
         let fresh = &bytes[self.seen - begin..];

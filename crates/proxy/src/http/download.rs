@@ -71,7 +71,7 @@ impl Terms<'_> {
     /// Why an answer is held back, if it is.
     fn hold(&self, head: &ResponseHead<'_>) -> Option<DownloadError> {
         let status = head.status();
-        // A gRPC caller is told of an error in an empty answer of success.
+        // A gRPC caller gets an error in an empty answer of success.
         if status < 400 && head.framing() != Framing::Length(0) {
             return None;
         }
@@ -111,7 +111,7 @@ pub(crate) struct Download {
     pub(crate) upstream_keeps: bool,
     /// Idle time after which the server says it closes its connection.
     pub(crate) upstream_patience: Option<Duration>,
-    /// Nothing is held back any more.
+    /// True once nothing is held back any more.
     accepted: bool,
     /// The final head came, and the role was not told yet.
     news: Option<Answer>,
@@ -355,7 +355,7 @@ impl Download {
         read
     }
 
-    /// Gives the buffer back, if there is one.
+    /// Returns the buffer to the pool, if there is one.
     pub(crate) fn give_buffer(&mut self, buffers: &Buffers) {
         if let Some(buffer) = self.buffer.take() {
             buffers.give(buffer);

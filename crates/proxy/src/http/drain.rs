@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-/// Told once or twice, heard by every connection of the worker. Clones share the signal.
+/// Drain signal, given once or twice and seen by every connection of the worker. Clones share the signal.
 #[derive(Clone, Default)]
 pub struct Drain {
     shared: Rc<Shared>,
@@ -31,8 +31,8 @@ impl Drain {
         Self::default()
     }
 
-    /// From now on each response is its connection's last. Idle connections stay: closing one crosses the request that is
-    /// perhaps on its way, while a response that says `Connection: close` ends it without a race.
+    /// Begins the drain: each response is its connection's last. Idle connections stay, since closing one could cross a
+    /// request. A response with `Connection: close` ends it without a race.
     pub fn begin(&self) {
         self.shared.draining.set(true);
         self.wake();

@@ -61,7 +61,7 @@ pub(super) struct Tally {
     head_end: usize,
     /// When the answer was over, if the clock was read then.
     pub(super) ended: Option<Instant>,
-    /// Of a gRPC call that we answered ourselves.
+    /// Set for a gRPC call with a local reply.
     grpc: Option<Grpc>,
 }
 
@@ -413,7 +413,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         }
     }
 
-    /// Gives the upstream connection back to the pool, if it can carry another request.
+    /// Returns the upstream connection to the pool, if it can carry another request.
     fn keep(
         &self,
         route: &Route<R>,
@@ -450,7 +450,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         }
     }
 
-    /// Counts the attempt; from the second on the upstream is told its number, as by Istio's proxies.
+    /// Counts the attempt; from the second on the request carries its number, as by Istio's proxies.
     fn number_attempt(&mut self, tally: &mut Tally) {
         tally.attempts += 1;
         if let Some(work) = &mut self.work
@@ -485,7 +485,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 .await
     }
 
-    /// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.
+    /// Asks the role for another attempt and waits for its pause. Also false if the client left meanwhile.
     async fn again(
         &mut self,
         route: &mut Route<R>,
@@ -604,7 +604,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             asked: facts.asked,
             client: facts.version,
             persist: facts.keep_alive,
-            // Nothing is held back where nothing is sent again.
+            // A request that is never sent again holds nothing back.
             from_sidecar: route.to_sidecar && !facts.asked.connect,
             retry: route.retry.as_deref().filter(|_| !facts.asked.connect),
             observer: route.observer.as_deref(),

@@ -25,7 +25,7 @@ pub(crate) enum Landing {
     ClientGone,
     /// The client's body was refused.
     RequestBody(BodyError),
-    /// Nothing moved for too long, or too slowly.
+    /// No bytes moved for too long, or too slowly.
     Idle,
     /// The upstream did not begin its answer in time.
     Timeout,

@@ -56,9 +56,9 @@ pub const MAX_IDLE_PER_KEY: usize = 128;
 /// Most idle upstream connections per pool, so that many keys do not eat all descriptors.
 pub const MAX_IDLE_PER_POOL: usize = 1024;
 
-/// Longest time that our last word may take to leave, and that a client that was answered early may send nothing before
-/// its connection closes (RFC 9112 section 9.6). The transport bounds the bytes, the time in all and the number of
-/// connections that linger.
+/// Longest time that our last bytes may take to leave. Also the longest time that an early answered client may be
+/// silent before its connection closes (RFC 9112 section 9.6). The transport bounds the bytes, the total time and the
+/// number of lingering connections.
 pub const LINGER: Duration = voile_transport::LINGER_QUIET;
 
 /// Bytes that a request's body may lack when its answer is written, for its connection to be kept: they are read and dropped,

@@ -1,7 +1,7 @@
 //! Idle upstream connections of one worker, by key, the most recently used first.
 //!
-//! Every idle connection has the keeper's waker, so that one that closes or speaks out of turn is dropped at once, and a
-//! checkout needs no system call. One timer runs while something is idle; none otherwise.
+//! Every idle connection has the keeper's waker: a connection that closes or speaks out of turn is dropped at once, and
+//! a checkout needs no system call. One timer runs while a connection is idle; none otherwise.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -73,8 +73,8 @@ impl<K: Ord + Clone, S: Io> Pool<K, S> {
         None
     }
 
-    /// Keeps a connection for the next request with this key, if there is room. `patience` is how long the server says it
-    /// keeps it, if it said so; we are quicker by a margin, so that the two do not cross.
+    /// Keeps a connection for the next request with this key, if there is room. `patience` is the server's stated idle
+    /// timeout, if any; ours is shorter by a margin, so that a request and the server's close do not cross.
     pub(crate) fn checkin(&self, key: &K, mut stream: S, now: Instant, patience: Option<Duration>) {
         let Some(until) = self.until(now, patience) else {
             return;

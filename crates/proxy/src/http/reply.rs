@@ -1,5 +1,5 @@
-//! Replies of our own: short, plain, without a `server` field. A gRPC caller, which only a sidecar can have put into
-//! HTTP/1.1, gets a gRPC status, so that it reads our reason and not its library's guess.
+//! Local replies: short, plain, without a `server` field. A gRPC caller, which only a sidecar can have translated to
+//! HTTP/1.1, gets a gRPC status. It then reads our reason and not its library's guess.
 
 use std::borrow::Cow;
 

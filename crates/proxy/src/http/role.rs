@@ -44,7 +44,7 @@ pub trait HttpRole: Sized {
     /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>>;
 
-    /// A name whose meaning must be learned before [`Self::route`] can decide. Nothing, as a rule.
+    /// Name whose meaning must be learned before [`Self::route`] can decide. `None` by default.
     fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
         let _ = head;
         None
@@ -56,7 +56,8 @@ pub trait HttpRole: Sized {
         std::future::ready(())
     }
 
-    /// Asks what [`Refusal::pending`] holds; the answer stays in the question. Dropping the future takes the question back.
+    /// Puts the question of [`Refusal::pending`]; the answer is stored in the question. Dropping the future withdraws the
+    /// question.
     fn ask(&self, question: &mut Self::Question, body: Option<Shown>) -> impl Future<Output = ()> {
         let _ = (question, body);
         std::future::ready(())
@@ -86,7 +87,7 @@ pub trait HttpRole: Sized {
         None
     }
 
-    /// Learns that an upstream answered, as soon as the final head is there. Nothing, as a rule.
+    /// Reports that an upstream answered, as soon as the final head is there. Does nothing by default.
     fn answers(&self, ticket: &Self::Ticket, answer: Answer) {
         let _ = (ticket, answer);
     }
@@ -144,7 +145,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of a status and a way to find a field.
+    /// Makes an answer of a status and a field lookup.
     pub(crate) fn new<'f>(
         status: u16,
         field: impl FnOnce(&'static str) -> Option<&'f [u8]>,
@@ -613,7 +614,7 @@ pub struct Exchange<'a, R: HttpRole> {
     pub response_body_bytes: u64,
     /// When the request head was complete.
     pub started: Instant,
-    /// From then to the last byte of the response.
+    /// Time from then to the last byte of the response.
     pub duration: Duration,
     /// True if the request used a pooled connection.
     pub upstream_reused: bool,

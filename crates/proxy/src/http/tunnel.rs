@@ -75,7 +75,7 @@ impl Direction {
             .poll_read(cx, source)
     }
 
-    /// Gives the buffer back, if there is one.
+    /// Returns the buffer to the pool, if there is one.
     pub(crate) fn give_back(&mut self, buffers: &Buffers) {
         if let Some(buffer) = self.buffer.take() {
             buffers.give(buffer);

@@ -210,7 +210,7 @@ impl Upload {
             }
             self.make_room(input);
             let Poll::Ready(taken) = self.poll_take(cx, input, client) else {
-                // Nothing may wait in a TLS session while we wait for the client.
+                // No bytes may wait in a TLS session while the proxy waits for the client.
                 let flushed = ready!(Pin::new(upstream).poll_flush(cx));
                 flushed.map_err(|_| UploadError::Upstream)?;
                 return Poll::Pending;

@@ -195,7 +195,7 @@ impl Carrier {
         self.unseen >= MAX_PREMATURE_RESETS.into() && self.unseen > self.next / 2
     }
 
-    /// Says our settings.
+    /// Sends our settings.
     async fn introduce(&mut self) -> Result<(), Code> {
         let lost = |_| Code::NO_ERROR;
         let mut control = self.connection.open_uni().await.map_err(lost)?;

@@ -36,7 +36,7 @@ impl Offer {
         // Early data is refused: an observer could replay such a request.
         shown.max_early_data_size = 0;
         let shown = Arc::new(shown);
-        // Of a configuration without TLS 1.3 there is no connection.
+        // A configuration without TLS 1.3 makes no connection.
         ServerConnection::new(Arc::clone(&shown), Version::V1, Vec::new()).ok()?;
         Some(Self {
             of: Arc::clone(of),
@@ -71,7 +71,7 @@ impl Names {
 pub(crate) struct Shown {
     /// The server that was asked for.
     pub(crate) of: Arc<ServerConfig>,
-    /// In lower case.
+    /// Server name in lower case.
     pub(crate) server_name: Option<String>,
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) is_http3: bool,
@@ -301,7 +301,7 @@ impl Session for Handshake {
         _label: &[u8],
         _context: &[u8],
     ) -> Result<(), ExportKeyingMaterialError> {
-        // Nothing is bound to a connection's keys.
+        // The proxy exports no keying material.
         Err(ExportKeyingMaterialError)
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP/3 at gateways. QUIC is quinn's, its cryptography rustls' as everywhere; frames and QPACK are `voile_http3`'s. A request
-//! becomes a stream of an HTTP/2 connection in memory, whose other end is the HTTP/2 engine, so that it is judged, routed, counted
-//! and bounded by the same code as one that came over TCP.
+//! becomes a stream of an HTTP/2 connection in memory. The other end is the HTTP/2 engine, so that the same code judges, routes,
+//! counts and bounds requests over TCP and UDP.
 //!
 //! ```text
 //! UDP ═ endpoint (control thread) ─ connection ─► worker: carry.rs ═╤═ request.rs ─ stream of HTTP/2 ═ pipe.rs ═ the engine

@@ -19,7 +19,7 @@ const ROOM: usize = 64 * 1024;
 struct Way {
     bytes: Vec<u8>,
     taken: usize,
-    /// Nothing more comes.
+    /// True once the writer has ended.
     ended: bool,
     /// The reader is gone, or the stream ended with an error.
     broken: bool,

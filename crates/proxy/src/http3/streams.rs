@@ -11,7 +11,7 @@ use voile_http3::{Code, Frames, purpose, take_integer};
 use super::limits::MAX_CHUNK;
 use super::quic;
 
-/// Those that a connection has, each once.
+/// Types of the connection's streams seen so far; each may come once.
 pub(super) type Seen = Rc<RefCell<BTreeSet<u64>>>;
 
 /// "The table has no room": all that an encoder may say.

@@ -49,7 +49,7 @@ impl Stamp {
     /// Stamp of a datagram, if its first packet's head is long enough. Clients choose the connection ID of their first packet,
     /// which bears no stamp.
     fn of(datagram: &[u8]) -> Option<Self> {
-        /// Of a packet whose head says more than a number: kind, version, the number's length.
+        /// Flag of a long header, which also holds version and length of the connection ID.
         const LONG: u8 = 0x80;
         const LENGTH_AT: usize = 5;
         let number = match datagram.first()? & LONG {
@@ -78,7 +78,7 @@ impl FromStr for Stamp {
     }
 }
 
-/// Gives connections their numbers.
+/// Generator of connection IDs.
 #[derive(Debug)]
 pub(super) struct Numbers(pub(super) Stamp);
 
@@ -208,7 +208,7 @@ impl Socket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on another process reads, and tells us what is ours.
+    /// Another process reads the socket from now on, and passes our packets on.
     pub(crate) fn read_by(&self, line: OwnedFd) -> io::Result<()> {
         let line = UnixDatagram::from_std(Line::from(line))?;
         self.turn(Some(line));
@@ -244,7 +244,7 @@ impl Socket {
 }
 
 impl State {
-    /// Takes out what is older processes'.
+    /// Removes the packets of older processes and passes them on.
     fn pass_on(&mut self, buffer: &mut [u8], meta: &mut RecvMeta) {
         let (mut at, mut kept) = (0, 0);
         while at < meta.len {

@@ -162,7 +162,7 @@ fn what_was_used_up_stays_so_when_something_else_is_changed() {
     assert_eq!(passing(&first, who, None, 5), 3);
     let same = limits(&one_rule(vec![limit(3)]), Some(&first));
     assert!(Arc::ptr_eq(&first, &same), "nothing is made again");
-    // Another limit beside it, and rules around it.
+    // With another limit beside it, and rules around it.
     let mut slow = limit(100);
     slow.by_identity = true;
     let rule = |name: &str, limits| wire::LimitRule {

@@ -14,7 +14,7 @@ use voile_xds::wire::{PolicyReference, ProxyConfiguration, decode_authorization}
 use super::Held;
 use crate::authorization::{Authorization, read, shut};
 
-/// By name.
+/// Policies by name.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
     held: BTreeMap<Arc<str>, Held<Said>>,
@@ -30,7 +30,7 @@ const MAX_APART: usize = 4096;
 /// A policy as it is held.
 #[derive(Debug, Clone)]
 enum Said {
-    /// In the words of the wire, which were read once.
+    /// Wire form, which was parsed once as a check.
     Good(Arc<[u8]>),
     /// It cannot be read, and nothing was good before: it denies everything.
     Shut,

@@ -32,8 +32,8 @@ impl Registry {
         })
     }
 
-    /// A workload's ports by the services that it is behind. Of several of one host that of its own namespace counts, and else the
-    /// first by name.
+    /// Ports of a workload by the services that it is behind. If several services share a host, the one in its own namespace
+    /// counts, else the first by name.
     fn named_ports(&self, uid: &str) -> HashMap<Arc<str>, HashMap<u16, u16>> {
         let Some(own) = self.workloads.get(uid).map(|held| &held.value) else {
             return HashMap::new();

@@ -9,7 +9,7 @@ use voile_xds::wire::ServicePolicy;
 use super::{Held, Registry};
 
 impl Registry {
-    /// Takes a policy in.
+    /// Stores a policy.
     pub(super) fn add_policy(
         &mut self,
         name: &Arc<str>,

@@ -252,7 +252,7 @@ impl Registry {
                 plan
             })
             .collect();
-        // Of several services none takes what names none of them.
+        // If there are several services, a request that names none of them goes to none.
         let otherwise = match (plans.len(), self.outbound_policy()) {
             (1, _) | (_, OutboundPolicy::RegistryOnly) => Otherwise::BlackHole,
             (_, OutboundPolicy::AllowAny) => {

@@ -316,7 +316,7 @@ pub(super) fn originate(plan: &mut ServicePlan) {
         let tunnelled = endpoint.origination.as_ref();
         let tunnelled = tunnelled.is_some_and(|one| one.0.is_tunnel());
         if tunnelled && matches!(*origination.0, Origination::Mesh(_)) {
-            // A name is asked for only where connections are told apart by it.
+            // A tunnel needs no server name: its connections are not distinguished by it.
             continue;
         }
         endpoint.origination = Some(origination.clone());

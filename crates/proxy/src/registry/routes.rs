@@ -64,7 +64,7 @@ pub(crate) struct CompiledRoutes {
     /// True if the table has regular expressions, which cache state: then each worker uses its own clone.
     pub(crate) remembers: bool,
     pub(crate) connections: Connections,
-    /// By the numbers that the table gives.
+    /// Rules by the numbers that the table returns.
     pub(crate) rules: Vec<Rule>,
     /// Destinations of the rules, each once; or the missing destination.
     pub(crate) targets: Vec<Result<RouteTarget, Arc<str>>>,
@@ -74,7 +74,7 @@ pub(crate) struct CompiledRoutes {
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     table: ConnectionTable,
-    /// By the numbers that the table gives.
+    /// Shares by the numbers that the table returns.
     shares: Vec<Vec<(u64, usize)>>,
 }
 
@@ -294,7 +294,7 @@ impl HeldRoutes {
         routes.chain(connections).collect()
     }
 
-    /// Everything that it leads to.
+    /// All destinations of the routes.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &RouteTarget> {
         self.targets.iter()
     }
@@ -577,7 +577,7 @@ impl Registry {
             if !self.service_answered(&name) {
                 return Some(name);
             }
-            // Of a service that is gone nothing more will come.
+            // A removed service gets no further answers.
             let policy = self.policies.get(&name)?;
             let subset = to.subset.as_ref()?;
             // A part that other clients have and we have not is known not to be there.

@@ -14,7 +14,7 @@ use voile_xds::wire::{
 use super::Held;
 use crate::tokens::Tokens;
 
-/// By name.
+/// Rules by name.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     held: BTreeMap<Arc<str>, Held<Received>>,
@@ -43,8 +43,8 @@ struct Inputs {
 }
 
 impl Rules {
-    /// Takes a RequestAuthentication in. One that cannot be read leaves what was good before, and where nothing was it
-    /// refuses every request, for the reasons of an AuthorizationPolicy.
+    /// Stores a RequestAuthentication. An unreadable one leaves the last good one; without any, it refuses every
+    /// request, for the reasons of an AuthorizationPolicy.
     pub(super) fn add(
         &mut self,
         name: &Arc<str>,
@@ -62,7 +62,7 @@ impl Rules {
         result
     }
 
-    /// Takes keys in.
+    /// Stores a key set.
     pub(super) fn add_keys(&mut self, name: &Arc<str>, body: &[u8]) -> Result<(), String> {
         let keys = decode_key_set(body).map_err(|error| error.to_string())?;
         self.key_sets.insert(name.clone(), keys);

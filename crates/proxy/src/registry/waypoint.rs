@@ -53,7 +53,7 @@ impl Registry {
         service.waypoint.is_some() && !ours()
     }
 
-    /// The same of a workload that is called by its own address.
+    /// The same for a workload that is called by its own address.
     pub(super) fn is_past_waypoint_of(&self, workload: &Workload) -> bool {
         let ours = || self.workloads_wanted().contains(&workload.uid);
         workload.waypoint.is_some() && !ours()

@@ -12,7 +12,7 @@ use voile_xds::wire::{ServicePolicy, Workload, WorkloadType};
 
 use super::Registry;
 
-/// Labels of the Pods of one template. Those of another are called more, or less, while one takes the place of the other.
+/// Labels of the Pods of one template. During a rollout, Pods of another template receive more or fewer calls.
 const TEMPLATES: [&str; 2] = ["pod-template-hash", "rollouts-pod-template-hash"];
 
 /// Number of callers in each zone of our region, ourselves included.
@@ -20,12 +20,12 @@ const TEMPLATES: [&str; 2] = ["pod-template-hash", "rollouts-pod-template-hash"]
 pub(crate) struct Callers(BTreeMap<Box<str>, u32>);
 
 impl Callers {
-    /// In one of them.
+    /// Number of callers in one zone.
     pub(super) fn of(&self, zone: &str) -> u32 {
         self.0.get(zone).copied().unwrap_or(0)
     }
 
-    /// In all of them.
+    /// Number of callers in all zones.
     pub(super) fn all(&self) -> u32 {
         self.0.values().sum()
     }

@@ -23,7 +23,7 @@ pub(super) struct AtGateway {
 }
 
 impl AtGateway {
-    /// From where its requests are told of.
+    /// Vantage of its requests in telemetry.
     pub(super) fn vantage(&self) -> Vantage<'_> {
         match &self.through {
             Some(through) => through.vantage(),

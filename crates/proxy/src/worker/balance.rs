@@ -33,7 +33,8 @@ pub(crate) struct Balance {
 struct Parts {
     parts: Vec<Part>,
     tiers: Tiers,
-    /// By the tiers' groups: which part is meant, and whether its sick are asked, too.
+    /// By the groups of `tiers`: the index of the part, and true if its ejected endpoints receive traffic,
+    /// too.
     groups: Vec<(usize, bool)>,
 }
 
@@ -49,7 +50,7 @@ struct Part {
 pub(crate) struct Wish<'a> {
     /// Requests of one key keep together, where keys decide.
     pub(crate) key: Option<u64>,
-    /// By the keys of their pools: endpoints that failed it before.
+    /// Pool keys of the endpoints that failed the request before.
     pub(crate) tried: &'a [u32],
     /// True for an opaque connection.
     pub(crate) opaque: bool,
@@ -117,7 +118,7 @@ const RECKON_EVERY: Duration = Duration::from_millis(500);
 const RECKON_IN_NEED: Duration = Duration::from_millis(10);
 
 impl Balance {
-    /// Of endpoints as a plan has them.
+    /// Creates the balancers for a plan's endpoints.
     pub(crate) fn new(worker: &Worker, plan: &BalancePlan, of: Among<'_>) -> Self {
         let mut members = BTreeMap::<Rank, Vec<u32>>::new();
         for (place, endpoint) in of.endpoints.iter().enumerate() {
@@ -209,7 +210,7 @@ impl Balance {
         self.reckon(of, moment::now(), RECKON_EVERY);
     }
 
-    /// Says whether it did.
+    /// Computes the shares if they are due; returns true if it did.
     fn reckon(&self, of: Among<'_>, now: Duration, every: Duration) -> bool {
         let Some(watch) = of.watch else {
             return false;

@@ -89,7 +89,8 @@ impl Drop for Parked<'_> {
 }
 
 impl Captured {
-    /// Obeys a plan: every live port follows it. Says whether any takes other connections than before.
+    /// Follows a plan, with every live port. Returns true if any port now accepts other connections than
+    /// before.
     pub(crate) fn apply(&self, worker: &Worker, plan: Option<&CapturePlan>, renewed: bool) -> bool {
         let mut judge = false;
         let mut inbound = self.inbound.borrow_mut();
@@ -244,7 +245,7 @@ impl Captured {
         Some(slot)
     }
 
-    /// Our own port that is meant by a port of a service of this host; none where we are behind no such service.
+    /// Our own port for a port of a service of this host; `None` if our workload is behind no such service.
     pub(super) fn named(&self, host: &str, port: u16) -> Option<u16> {
         let plan = self.plan.borrow();
         plan.as_ref()?.named.get(host)?.get(&port).copied()

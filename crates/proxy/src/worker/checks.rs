@@ -61,7 +61,7 @@ struct HealthResponse {
 /// The checkers of a worker.
 #[derive(Default)]
 pub(crate) struct Checkers {
-    /// Those in use, and some that were.
+    /// Checkers in use, and some earlier ones.
     all: RefCell<Vec<Weak<Checker>>>,
     under_way: Rc<Cell<usize>>,
 }
@@ -213,7 +213,7 @@ async fn ask_for_ever(checker: Weak<Checker>, worker: Weak<Worker>) {
     }
 }
 
-/// Asks one endpoint, and takes note.
+/// Checks one endpoint, and stores the result.
 async fn check(
     worker: Rc<Worker>,
     checker: Rc<Checker>,

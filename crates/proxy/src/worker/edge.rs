@@ -32,7 +32,7 @@ const INTERNAL: &str = "x-envoy-";
 pub(super) struct Arrived {
     /// Address of the connecting peer, or of the client for which a balancer connected.
     pub(super) peer: IpAddr,
-    /// Proxies in front whose word is believed.
+    /// Number of trusted proxies in front.
     pub(super) trusted: u32,
     /// `http` or `https`.
     pub(super) scheme: &'static str,

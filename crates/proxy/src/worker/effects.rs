@@ -18,7 +18,7 @@ use crate::http::{Amendment, Head, HttpRole, Names, Observe, Refusal};
 pub(crate) struct Effects {
     pub(crate) path: Option<Box<str>>,
     pub(crate) authority: Option<Rc<str>>,
-    /// In place of the notes' own; none where headers stay.
+    /// Observer that replaces the notes' own; `None` if headers stay.
     pub(crate) observer: Option<Rc<dyn Observe>>,
 }
 

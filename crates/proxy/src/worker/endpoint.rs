@@ -491,7 +491,7 @@ impl Endpoint {
         self.shown.borrow().is_cut()
     }
 
-    /// Notes the certificates of a new connection; they may have been taken back while hands were shaken.
+    /// Notes the certificates of a new connection; they may have been revoked during the handshake.
     fn remember(&self, worker: &Worker, stream: &Stream) -> Result<(), PeerError> {
         let keys = keys_of(stream.peer_certificates());
         let belief = worker.belief.borrow();

@@ -28,7 +28,8 @@ pub(crate) struct Forwarded {
     details: ClientCertificateDetails,
 }
 
-/// Notes of a new connection what its requests may go on with; nothing where nothing is told.
+/// Notes the certificate facts of a new connection that its requests may forward; nothing if the mode
+/// forwards none.
 pub(super) fn note(worker: &Worker, stream: &Stream, caller: &mut Caller) {
     note_shown(worker, || stream.peer_certificates(), caller);
 }
@@ -52,7 +53,7 @@ pub(super) fn note_shown<'c>(
         let principal = worker.principal.borrow();
         let by = match caller.arrival.peer() {
             Some(_) => principal.as_str(),
-            // Another certificate than the mesh's was shown to it.
+            // The client showed another certificate than the mesh's.
             None => "",
         };
         forwarded_certificate(chain, by, details).into()

@@ -47,11 +47,11 @@ pub(crate) struct GatewaySlot {
 struct Servers {
     /// In the order of the plan. Never empty.
     ways: Vec<Rc<OutboundSlot>>,
-    /// By the names that clients of TLS ask for.
+    /// Servers by the names that TLS clients ask for.
     by_name: AuthorityTable<usize>,
     /// For those that ask for another, or for none.
     any: Option<usize>,
-    /// Of a waypoint; none of others.
+    /// Set for a waypoint.
     doors: Option<Box<Doors>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Door {
     /// The service's; none of a workload's.
     pub(super) host: Option<Arc<str>>,
     http: Http<GatewayRole>,
-    /// Told when it stands behind this waypoint no longer.
+    /// Given when it is no longer behind this waypoint.
     pub(super) gone: Stop,
 }
 
@@ -99,7 +99,8 @@ impl Door {
 }
 
 impl Doors {
-    /// Takes one more in, as it was before if it was there; says whether other policies hold for it than did.
+    /// Adds a server, in its earlier state if there is one; returns true if other policies hold for it than
+    /// before.
     fn add(
         &mut self,
         worker: &Worker,
@@ -307,7 +308,7 @@ fn inbound_plan(name: &Arc<str>, bind: SocketAddr, protocol: Protocol) -> Inboun
 /// A server that takes a connection.
 pub(super) struct Taker {
     pub(super) way: Rc<OutboundSlot>,
-    /// Of a waypoint's destination, which has policies of its own.
+    /// Set for a waypoint's destination, which has policies of its own.
     pub(super) door: Option<Rc<Door>>,
     tls: Option<TlsPlan>,
     kind: ServerKind,

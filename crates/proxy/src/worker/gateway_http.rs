@@ -42,7 +42,7 @@ pub(crate) struct GatewayRole {
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
     server: Rc<OutboundSlot>,
-    /// Of a waypoint's destination, which has policies of its own.
+    /// Set for a waypoint's destination, which has policies of its own.
     door: Option<Rc<Door>>,
     caller: Caller,
     admission: Admission,
@@ -127,7 +127,7 @@ impl GatewayRole {
         }
     }
 
-    /// The same of a connection of HTTP/3.
+    /// The same for an HTTP/3 connection.
     pub(super) fn over_udp(self) -> Self {
         Self {
             over_udp: true,
@@ -141,7 +141,7 @@ impl GatewayRole {
         own.unwrap_or(&self.slot.inbound)
     }
 
-    /// From where its requests are told of.
+    /// Vantage of its requests in telemetry.
     fn vantage(&self) -> Vantage<'_> {
         Vantage::at(self.inbound())
     }
@@ -245,7 +245,7 @@ impl GatewayRole {
                 .is_some_and(|host| self.slot.is_of_another(host, &self.server))
     }
 
-    /// To the endpoint that its route leads to.
+    /// Sends the request to the endpoint of its route.
     fn sent(&self, head: &Head<'_>, route: Route<OutboundRole>, granted: Granted) -> Route<Self> {
         let Granted {
             leave,

@@ -1,5 +1,5 @@
-//! A gateway's connection of HTTP/3 on its worker: the handshake, whose server it is, and its requests, which are told from others'
-//! by their version alone.
+//! An HTTP/3 connection of a gateway on its worker: the handshake, the selection of the server, and its requests. Only their
+//! version distinguishes these requests from others.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -250,7 +250,7 @@ fn refused(worker: &Worker, slot: &InboundSlot, denied: &Denied, downstream: Dow
     }
 }
 
-/// Hears the balancer in front first, where there is one.
+/// Reads the PROXY header of the balancer in front, if one is expected.
 async fn introduced(
     worker: &Worker,
     slot: &InboundSlot,
@@ -462,7 +462,7 @@ async fn tunnelled(
     })
 }
 
-/// Takes nothing but TLS. Plaintext is closed in good order, without an alert that its client could not read.
+/// Accepts TLS only. Plaintext is closed in good order, without an alert that its client could not read.
 async fn strict(
     worker: &Worker,
     slot: &InboundSlot,
@@ -742,7 +742,7 @@ pub(crate) fn flags(end: &RelayEnd) -> &'static str {
     }
 }
 
-/// Ready when either word is given.
+/// Ready when either signal is given.
 pub(crate) async fn either(one: &Stop, other: &Stop) {
     tokio::select! {
         () = one.heard() => {}
@@ -750,8 +750,8 @@ pub(crate) async fn either(one: &Stop, other: &Stop) {
     }
 }
 
-/// The server's side of a series. While the caller's workload is being asked for, a provisional one that takes its
-/// labels when the answer comes, so that nothing is counted under `unknown` that is known a moment later.
+/// Server-side series of a caller. While the caller's workload is unknown, a provisional series stands in and takes its labels
+/// with the answer. Nothing is counted under `unknown` that is known a moment later.
 pub(crate) fn inbound_series(
     worker: &Worker,
     slot: &InboundSlot,

@@ -79,7 +79,7 @@ enum Word {
 }
 
 impl InboundTicket {
-    /// Of a request that goes nowhere.
+    /// Ticket of a request that is refused.
     fn unadmitted(notes: Option<Rc<Notes>>) -> Self {
         Self {
             word: Word::Crowded,

@@ -43,8 +43,8 @@ impl Introduction {
         }
     }
 
-    /// Says it on a connection between these ends, as the first that goes over it. As with Envoy what we ask for ourselves is our own in
-    /// the second version, and in the first from us.
+    /// Sends the header on a connection between these ends, as its first bytes. As with Envoy, the proxy's own requests are LOCAL
+    /// in the second version, and come from its own address in the first.
     pub(super) async fn make(
         self,
         stream: &mut (impl AsyncWrite + Unpin),

@@ -1,5 +1,4 @@
-//! Logs and spans of one worker: told after the response was written. Nothing is put together unless a log or a span
-//! wants it.
+//! Logs and spans of one worker, written after the response. No record is built unless a log or a span wants it.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

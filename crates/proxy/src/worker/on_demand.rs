@@ -33,7 +33,7 @@ struct Hosts {
 }
 
 impl OnDemand {
-    /// Of a service whose endpoint is a pattern: the same as before, if that is the same.
+    /// Follows a plan whose endpoint is a pattern; keeps the state of an unchanged pattern.
     pub(crate) fn follow(before: Option<&Rc<Self>>, plan: &ServicePlan) -> Option<Rc<Self>> {
         let [only] = &plan.endpoints[..] else {
             return None;
@@ -171,7 +171,7 @@ mod tests {
                 choose(&format!("more{more}.dyn.test"));
                 assert_eq!(of.hosts.borrow().known.len(), MAX_HOSTS);
             }
-            // Those after the first went, which was named once more.
+            // The hosts after the first were removed; the first was named once more.
             assert!(Rc::ptr_eq(&choose(&host(0)), &first[0]));
             assert!(Rc::ptr_eq(&choose(&host(4)), &first[4]));
             for (gone, was) in first.iter().enumerate().take(4).skip(1) {

@@ -135,7 +135,7 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
             return which_http(worker, slot, tcp).await;
         }
         Protocol::Tcp => return Some(Heard::declared(Detected::Opaque)),
-        // Nothing to choose by its server name.
+        // The server name selects nothing here.
         Protocol::Tls if !slot.asks_for_names() => {
             return Some(Heard::declared(Detected::Opaque));
         }
@@ -197,7 +197,7 @@ struct Opaque {
     remote: SocketAddr,
     /// The name that a client of TLS asks for, empty for none; `None` where it was not heard, or speaks something else.
     asked: Option<String>,
-    /// Of which place something can be learned, and how much its client has said.
+    /// Place that can learn from the connection, and the number of bytes that its client has sent.
     watched: Option<(Place, u64)>,
 }
 
@@ -206,7 +206,7 @@ pub(super) trait Counted: Copy {
     /// Where.
     fn series(&self, worker: &Worker, service: &Service, to: Option<&Rc<Endpoint>>) -> SeriesId;
 
-    /// From where it is told of.
+    /// Vantage of the connection in telemetry.
     fn vantage(&self) -> Vantage<'_>;
 }
 
@@ -453,7 +453,7 @@ async fn reach(
     }
 }
 
-/// Carries what comes to an endpoint and back. No `async fn`: the future of one holds each argument twice.
+/// Relays bytes to an endpoint and back. No `async fn`: its future would hold each argument twice.
 fn carry<'a>(
     worker: &'a Rc<Worker>,
     service: &'a ServiceState,
@@ -486,7 +486,7 @@ fn carry<'a>(
     let cut = shown.cut();
     drop(shown);
     let stop = async {
-        // In order: chance is drawn at each look, and whichever comes is the end.
+        // In order, since random order costs at each poll; the first ready branch ends the connection.
         tokio::select! {
             biased;
             () = cut => {}

@@ -56,7 +56,7 @@ pub(crate) struct OutboundRole {
 /// Destinations of the host names in the requests of a connection.
 struct Names {
     captured: Rc<Captured>,
-    /// By names as they were written, the oldest first.
+    /// By names as clients wrote them, the oldest first.
     meanings: RefCell<VecDeque<Meaning>>,
 }
 
@@ -174,7 +174,7 @@ impl OutboundRole {
         }
     }
 
-    /// From where its requests are told of.
+    /// Vantage of its requests in telemetry.
     fn vantage(&self) -> Vantage<'_> {
         let edge = self.edge.as_deref();
         edge.map_or(Side::Client.into(), AtGateway::vantage)
@@ -729,7 +729,7 @@ impl HttpRole for OutboundRole {
         let ticket = exchange.ticket;
         let delayed = ticket.is_some_and(|ticket| ticket.delayed);
         let exchange = match exchange.flag {
-            // Nothing went wrong but what was meant to.
+            // The only fault is the injected delay.
             ResponseFlag::None if delayed => Exchange {
                 flag: ResponseFlag::DelayInjected,
                 ..exchange

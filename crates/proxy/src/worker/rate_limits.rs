@@ -199,7 +199,7 @@ impl Request for GoingOn<'_> {
 struct Said {
     policy: String,
     left: String,
-    /// Of the last limit that was asked.
+    /// Retry-After of the last limit.
     retry_after: u64,
 }
 

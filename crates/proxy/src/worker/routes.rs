@@ -45,19 +45,19 @@ pub(crate) enum Chosen {
     Missing(Arc<str>, u16),
     /// To this service, or part of one.
     To(Rc<ServiceState>, Terms),
-    /// By a route that answers it.
+    /// By a route with a direct response.
     Here(Terms),
-    /// Nothing is said of requests: to the service itself.
+    /// No routes for requests: to the service itself.
     Straight,
 }
 
 /// Destination of one connection that is not HTTP.
 pub(crate) enum Way {
-    /// Nothing is said of it: to the service itself.
+    /// No routes for connections: to the service itself.
     Straight,
     /// No route is for it.
     Nowhere,
-    /// By a route whose destination is not there.
+    /// A route whose destination does not exist.
     Missing(Arc<str>),
     /// To this service, or part of one.
     To(Rc<ServiceState>),

@@ -71,7 +71,7 @@ impl Said {
     }
 }
 
-/// A rule as people know it; empty where none is meant.
+/// Name of a rule, for people; empty without a rule.
 fn name(policies: &Authorization, rule: Option<RuleRef>) -> String {
     let named = rule.and_then(|rule| policies.named(rule));
     named.map_or_else(String::new, |rule| rule.to_string())

@@ -20,12 +20,12 @@ pub(crate) enum Place {
     /// To our application, by the called address and the caller's. A caller that waited for the server once has no sidecar.
     /// Callers with a sidecar are unaffected; their ClientHello may be late.
     Inbound(SocketAddr, IpAddr),
-    /// The same inside a connection that is encrypted already. Told apart from the above: a server that speaks first inside says
-    /// nothing of the ClientHello that comes before.
+    /// The same inside a connection that is encrypted already. Kept apart from the above: a server that speaks first inside
+    /// teaches nothing about the ClientHello before.
     Inside(SocketAddr, IpAddr),
     /// From our application, by the address that was called.
     Outbound(SocketAddr),
-    /// The same, of clients that begin with a word and without a line's end.
+    /// The same for clients that begin with a word and without a line's end.
     Word(SocketAddr),
 }
 
@@ -41,7 +41,7 @@ impl ServersFirst {
         self.places.borrow().contains(&place)
     }
 
-    /// Takes in what a worker learned.
+    /// Stores a worker's lesson.
     pub(crate) fn learn(&self, place: Place, server_first: bool) {
         let (mut places, mut order) = (self.places.borrow_mut(), self.order.borrow_mut());
         if !server_first {

@@ -1,6 +1,6 @@
-//! The certificates that a workload showed us as a server, and the word that ends what goes to it: given when one of them is
-//! taken back, and when the worker stops. Kept by endpoint, not by connection, so that a connection holds nothing for it: a
-//! workload whose keys are lost is called anew on all its connections.
+//! Certificates that a workload showed us as a server, and the signal that ends its connections: given when one of them is
+//! revoked, and when the worker stops. Kept by endpoint, so that a connection holds nothing for it. A workload whose keys
+//! are lost loses all its connections.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-/// Clones share the word.
+/// Clones share the signal.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Rc<Shared>);
 
@@ -30,7 +30,7 @@ impl Stop {
         self.0.given.get()
     }
 
-    /// Ready once the word is given.
+    /// Ready once the signal is given.
     pub(crate) fn heard(&self) -> Heard {
         Heard {
             stop: self.clone(),
@@ -65,7 +65,7 @@ impl Future for Heard {
 impl Drop for Heard {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // Giving the word empties the list.
+            // Giving the signal empties the list.
             self.stop.0.waiting.borrow_mut().try_remove(place);
         }
     }

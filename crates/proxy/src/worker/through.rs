@@ -34,7 +34,7 @@ pub(super) struct Through {
     caller: Caller,
     /// Destination that the tunnel asks for.
     door: Rc<Door>,
-    /// By our own labels' epoch, endpoint and protocol.
+    /// Series by our own labels' epoch, endpoint and protocol.
     known: RefCell<Vec<(Mark, SeriesId)>>,
 }
 

@@ -221,7 +221,7 @@ pub(super) fn tally(worker: &Worker, examined: &Examined) {
     }
 }
 
-/// Takes off what only tokens may write.
+/// Removes the fields that only tokens may write.
 fn without(owned: &[Cow<'static, str>]) -> Changes {
     let mut changes = Changes::default();
     for name in owned {

@@ -323,7 +323,7 @@ pub(crate) async fn serve(
     link.borrow().closed();
 }
 
-/// One tunnel. Says whether it came to anything.
+/// Serves one tunnel. Returns true if it was accepted.
 async fn tunnel(calling: Rc<Calling>, request: Request) -> bool {
     const BAD: u16 = 400;
     const DENIED: u16 = 401;

@@ -1,5 +1,5 @@
-//! From where traffic is told of: a side of the proxy, by the proxy's Telemetry; or a place that requests come in by, a waypoint's
-//! destination among them, which may have a Telemetry of its own and is told of as a server is, as in Istio.
+//! Point of view of telemetry: a side of the proxy, with the proxy's Telemetry, or a listener for requests. A waypoint's
+//! destination is a listener that may have a Telemetry of its own; it reports as a server, as in Istio.
 
 use std::cell::Ref;
 use std::rc::Rc;

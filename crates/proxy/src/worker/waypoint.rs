@@ -77,7 +77,7 @@ async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: Stream, caller
     link.borrow().closed();
 }
 
-/// One tunnel. Says whether it carried anything.
+/// Serves one tunnel. Returns true if it carried anything.
 async fn tunnel(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
@@ -130,7 +130,7 @@ fn meant(slot: &GatewaySlot, head: &Fields) -> Result<Taker, (u16, &'static str)
     found.ok_or((NOT_FOUND, "a tunnel for what is not behind this waypoint"))
 }
 
-/// Hears what is spoken in a tunnel, and serves that.
+/// Detects the protocol in a tunnel, and serves it.
 async fn inside(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,

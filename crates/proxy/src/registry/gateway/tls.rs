@@ -23,7 +23,7 @@ pub(super) struct Tls {
     trouble: Option<String>,
     /// Content of the files at the last attempt, if TLS is made of files.
     tried: Option<Box<Held>>,
-    /// The same, of which `config` is made.
+    /// Last good parts, of which `config` is made.
     good: Option<Box<Parts>>,
 }
 

@@ -106,7 +106,7 @@ fn that_nothing_is_routed_is_known_with_who_is_called_and_asked_by_name_from_the
     assert_eq!(caller.over(), [type_url::SERVICE_ROUTES]);
     assert_eq!(caller.over(), [""; 0]);
     assert!(caller.is_known());
-    // Of the question itself nothing is left.
+    // No trace of the question itself remains.
     let left = &caller.registry.absent;
     let kept = (type_url::SERVICE_ROUTES, WEB_NAME.into());
     assert_eq!(left.iter().collect::<Vec<_>>(), [&kept]);
@@ -134,7 +134,7 @@ fn what_was_not_said_of_the_service_at_that_moment_is_waited_for_by_name() {
         ("one", "one", &[QUESTION]),
         // A subscription that ended removes its resource.
         ("one", "one", &[WEB_NAME]),
-        // Another had the address when that was said.
+        // The address belonged to another service at that version.
         ("one", "two", &[QUESTION, WEB_NAME]),
         ("one", "one", &[QUESTION, "shop/other.test"]),
         // Without a version the answers may be of different moments.

@@ -177,7 +177,7 @@ fn a_part_of_a_service_is_not_asked_for_itself() {
     assert_ne!(part.traffic.watch, whole.traffic.watch);
     hears(&whole, "10.0.0.1:8080", false);
     assert_eq!(stands(&part, "10.0.0.1:8080"), Standing::Unwell);
-    // Both are told anew, one after the other, and nothing is forgotten in between.
+    // Both terms change, one after the other, and no record is lost in between.
     let slower = proxy::HealthCheck {
         interval_ms: 9_000,
         ..check("a", "/")

@@ -114,7 +114,7 @@ fn gateway(authorities: &str) -> Vec<u8> {
     configuration.encode_to_vec()
 }
 
-/// Takes a configuration in and looks at these files; gives what the server is then called, and how TLS ends there.
+/// Applies a configuration and reads these files; returns the server's key and its TLS.
 fn server(registry: &mut Registry, said: &[u8], files: &[(&str, &str)]) -> (Arc<str>, TlsPlan) {
     put(registry, type_url::PROXY_CONFIGURATION, "shop/own", said);
     let wanted = registry.files_wanted();

@@ -164,8 +164,8 @@ fn nobody(registry: &mut Registry, address: &str) {
     registry.absent.insert((type_url::ADDRESS, name.into()));
 }
 
-/// A mesh with a service of two pods, a pod without sidecar, one that speaks HBONE, two services that share an address,
-/// and one that passes through.
+/// A mesh with a service of two pods, a pod without sidecar, an HBONE workload, two services with one address, and a
+/// passthrough service.
 fn mesh(policy_said: proxy::OutboundPolicy) -> Registry {
     use workload::TunnelProtocol::{Hbone, LegacyIstioMtls as Mtls, None as Plain};
     let mut registry = Registry::default();

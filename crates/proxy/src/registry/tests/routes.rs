@@ -271,7 +271,7 @@ fn routes_that_name_what_is_not_there_wait_for_it_where_others_serve_and_not_for
     subsets(&mut registry, "web", &[("v2", "v2")]);
     assert_eq!(registry.look_at_held_back(now), Some(until));
     assert_eq!(led(&registry), "10.1.0.1");
-    // Another edit does not begin the time anew.
+    // Another edit does not restart the time.
     routes(&mut registry, &[("", "", 2)]);
     let later = now + Duration::from_secs(1);
     assert_eq!(registry.look_at_held_back(later), Some(until));
@@ -346,8 +346,8 @@ fn to_web() -> proxy::RouteDestination {
     }
 }
 
-/// Bytes that a proxy may hold for a route, of which most hosts with many have many alike: a prefix, a destination. Nothing of it
-/// is held once for each worker but a rule.
+/// Bytes that a proxy may hold for a route. Hosts with many routes have many alike: a prefix, a destination. Each worker holds
+/// only a rule of its own.
 const BYTES_A_ROUTE: i64 = 1_000;
 /// Further bytes for a route during a read: the heap grows by that, and memory between used pieces hardly goes back.
 const BYTES_A_ROUTE_WHILE_READ: i64 = 400;

@@ -306,7 +306,7 @@ fn what_workers_share_is_one_thing_and_carries_on_when_endpoints_go() {
         registry.health.out(now),
         [("outbound|80||web.test".to_owned(), 1)]
     );
-    // Another limit is another breaker.
+    // A changed limit makes another breaker.
     obey(&mut registry, policy(6, 100));
     let third = web(&registry);
     assert_ne!(third.traffic.breaker, first.traffic.breaker);

@@ -87,7 +87,7 @@ fn what_stands_behind_a_waypoint_is_called_through_its_pods_once_they_are_known_
     }
 }
 
-/// A gateway between networks that is told of one service, and so spoilt.
+/// A gateway between networks with one service, spoilt by the closure.
 fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<u8> {
     let mut web = proxy::WaypointDestination {
         name: "web".to_owned(),
@@ -114,7 +114,7 @@ fn between_networks(spoil: impl FnOnce(&mut proxy::WaypointDestination)) -> Vec<
     configuration.encode_to_vec()
 }
 
-/// That its sidecar takes tunnels says a label, which means nothing where there is no sidecar.
+/// A label says that the sidecar takes tunnels; it means nothing without a sidecar.
 fn take_tunnels_by_label(registry: &mut Registry, uids: &[&str]) {
     for uid in uids {
         let (name, value) = TUNNEL;

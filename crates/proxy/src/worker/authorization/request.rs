@@ -145,7 +145,7 @@ impl Asking {
         self.authorizer.body()
     }
 
-    /// Asks.
+    /// Puts the question.
     pub(crate) async fn ask(&mut self, worker: &Worker, body: Option<Shown>) {
         if let Some(mut question) = self.question.take() {
             question.show(body);
@@ -192,7 +192,7 @@ impl Asking {
     }
 }
 
-/// Judges a request on an admitted connection. Nothing is done where there are neither rules about tokens nor policies.
+/// Judges a request on an admitted connection. Does nothing without rules about tokens and policies.
 pub(crate) fn request(
     worker: &Worker,
     slot: &InboundSlot,
@@ -244,7 +244,7 @@ pub(super) struct Said {
     token: Option<Verified>,
     /// Audit and dry-run results, for logs.
     beside: Option<Box<said::Said>>,
-    /// Nothing of the above counts before these were asked.
+    /// Question to put first: the fields above do not count before its answer.
     pub(super) asks: Option<Asks>,
 }
 

@@ -86,7 +86,7 @@ impl Authorizer {
         self.callee.relieve();
     }
 
-    /// Asks, for as long as an answer may take.
+    /// Puts a question, within the provider's timeout.
     pub(crate) async fn ask(&self, worker: &Worker, question: Question) -> Answer {
         let limit = self.plan.settings.timeout.unwrap_or(ANSWER_TIMEOUT);
         let over_http2 = self.plan.service.protocol.is_http2();

@@ -17,7 +17,7 @@ use crate::http::{BodyWanted, Head, HttpVersion, Shown};
 use crate::http2::travels;
 use crate::worker::changes::Changes;
 
-/// Says whether the body that is shown is cut; Envoy's name.
+/// Field that says if the shown body is cut; Envoy's name.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 
 /// The authority of a request that names none.
@@ -34,7 +34,7 @@ pub(crate) struct About<'a> {
     pub(crate) changes: &'a Changes,
 }
 
-/// Something to ask. It is complete once [`Question::show`] was called.
+/// A question. It is complete after [`Question::show`].
 pub(crate) enum Question {
     Grpc(Box<wire::CheckRequest>, bool),
     Http(OverHttp),

@@ -19,7 +19,7 @@ const READ_BYTES: usize = 4 * 1024;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 impl Lines {
-    /// Asks once; the connection is kept where it can be.
+    /// Sends one request; keeps the connection if possible.
     pub(in super::super) async fn exchange<'w>(
         &self,
         (dialer, route): (&Dialer<'w>, &Route<Dialer<'w>>),

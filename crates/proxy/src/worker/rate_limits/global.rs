@@ -31,7 +31,7 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 /// accept.
 const MAX_ADDED_BYTES: usize = 32 * 1024;
 
-/// Most bytes of a value that is told: a header may be as long as a head.
+/// Most bytes of a descriptor's value: a header may be as long as a head.
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// Response code details, in Envoy's terms.
@@ -95,7 +95,7 @@ pub(super) fn question(
     })
 }
 
-/// A value as it is told: text, and not without end.
+/// Value of a descriptor: text of limited length.
 fn text(value: &[u8]) -> String {
     let value = &value[..value.len().min(MAX_VALUE_BYTES)];
     match String::from_utf8_lossy(value) {
@@ -119,7 +119,7 @@ impl Counting {
         }
     }
 
-    /// Asks, up to the first that says no.
+    /// Puts the questions, up to the first denial.
     pub(crate) async fn ask(&mut self, worker: &Worker) {
         let limiting = Rc::clone(&self.limiting);
         for (number, rule, question) in std::mem::take(&mut self.questions) {

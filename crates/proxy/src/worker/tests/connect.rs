@@ -54,7 +54,7 @@ async fn old_tunnel(mut stream: TcpStream) {
     to.shutdown().await.expect("closed");
 }
 
-/// The same of HTTP/2.
+/// The same for HTTP/2.
 async fn new_proxy() -> SocketAddr {
     let listener = listen().await;
     let address = listener.local_addr().expect("an address");

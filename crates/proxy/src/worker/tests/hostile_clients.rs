@@ -220,7 +220,7 @@ fn a_body_that_is_not_as_long_as_it_said_is_refused() {
     }
 }
 
-/// Says `pieces` until the proxy has had enough; gives what ended the connection.
+/// Sends `pieces` until the proxy has had enough; returns the end of the connection.
 async fn flood(address: SocketAddr, mut pieces: impl FnMut(u32) -> Vec<u8>) -> Outcome {
     let mut stream = connect(address).await;
     for count in 0..20_000 {

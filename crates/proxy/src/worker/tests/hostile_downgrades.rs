@@ -49,7 +49,8 @@ async fn listener(heard: &Rc<RefCell<Vec<u8>>>) -> SocketAddr {
     address
 }
 
-/// Sends `bytes` as one stream's frames to an `http` port. Gives what its server heard, and whether the stream was served.
+/// Sends `bytes` as one stream's frames to an `http` port. Returns the bytes that its server received, and true if the
+/// stream was served.
 async fn attempt(bytes: &[u8]) -> (Vec<u8>, bool) {
     let heard = Rc::default();
     let application = listener(&heard).await;

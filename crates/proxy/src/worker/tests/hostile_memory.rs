@@ -21,7 +21,7 @@ use crate::http2::limits::{
 };
 use crate::plan::Settings;
 
-/// Of a stream through one role, beside its heads and its body: its task, its places, its blocks.
+/// Memory of a stream through one role, beside its heads and its body: its task, its places, its blocks.
 const STREAM: i64 = 4 * 1024;
 
 /// Further memory of a connection: buffers, tables, a head that is being collected.

@@ -134,7 +134,7 @@ impl Traffic {
 pub(super) struct Asking {
     traffic: Traffic,
     stream: TcpStream,
-    /// Of HTTP/2's next stream.
+    /// ID of HTTP/2's next stream.
     number: u32,
 }
 
@@ -243,7 +243,7 @@ fn total(out: &Path) -> u64 {
     totals.trim().parse().expect("a number")
 }
 
-/// Checks what one request costs both roles of a sidecar together. Gives nothing where valgrind is missing.
+/// Checks the cost of one request for both roles of a sidecar together. Does nothing without valgrind.
 fn check(traffic: Traffic, mode: MutualTls, connections: u64, bound: u64) {
     let found = Command::new("valgrind").arg("--version").output();
     if !found.is_ok_and(|output| output.status.success()) {
@@ -349,7 +349,7 @@ async fn carry(protocol: Protocol, mode: MutualTls, application: SocketAddr, des
         .await
         .expect("connected");
     super::say(&mut desk, format!("{entry}\n").as_bytes()).await;
-    // Told when the counted requests begin and when they have ended.
+    // Signals the begin and the end of the counted requests.
     for mark in [begin_counting, end_counting] {
         super::hear(&mut desk, b".").await;
         mark();

@@ -69,7 +69,7 @@ fn only_the_first_connection_to_a_server_that_speaks_first_waits() {
             let is_known = |place| stage.worker.servers_first.knows(place);
             greeted(outbound, &application).await;
             assert!(is_known(Place::Outbound(outbound)), "{mode:?}");
-            // In mutual TLS the server's side has nothing to find out.
+            // In mutual TLS the server's side learns nothing.
             assert_eq!(is_known(near(inbound)), mode == MutualTls::Disable);
             if mode == MutualTls::Permissive {
                 greeted(inbound, &application).await;

@@ -133,7 +133,7 @@ fn what_is_no_plain_connect_reaches_nobody() {
     }
 }
 
-/// A role that wishes another attempt after 503 and a sidecar's word, and a neighbour whose word is believed.
+/// A role that wants another attempt after 503 and a sidecar's refusal, and a neighbour that is trusted.
 fn eager() -> Manner {
     Manner {
         retry: Some(Rc::new(RetryPolicy::default())),

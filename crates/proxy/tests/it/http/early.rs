@@ -1,5 +1,5 @@
-//! Answers before the end of a request's body: which connections are kept, and that nothing behind such an answer is taken
-//! for a request where the client may have meant a body, nor the other way round.
+//! Answers before the end of a request's body. The tests check which connections are kept. Bytes behind an early answer
+//! are never taken for a request if the client may have meant a body, nor the other way round.
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ pub(crate) struct Manner {
     pub(crate) serves_sidecar: bool,
     /// The pool's connections do not show their end before they are written to, as if it came a moment later.
     pub(crate) blind: bool,
-    /// Another attempt, without a pause, whenever it wishes one.
+    /// Retry policy; attempts follow without a pause.
     pub(crate) retry: Option<Rc<RetryPolicy>>,
 }
 
