@@ -1,5 +1,5 @@
-//! Whether our load generator tells the same as Fortio where both can, and more where only it can: the record of
-//! interleaved slices of both against the same servers, what follows from it, and how it is written.
+//! Comparison of our load generator with Fortio. Both must agree where Fortio can measure; ours must see more where only ours
+//! can. Holds the record of interleaved slices of both generators against the same servers, the findings, and their text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::statistics::{estimate, paired_ratio};
 use crate::svg::{Bar, Frame, Point, Scale, Series, bars, lines};
 use crate::words::{duration, escape, interval, ratio};
 
-/// How far from 1 the ratio of medians may be.
+/// Largest distance from 1 of the ratio of medians.
 pub const BOUND: f64 = 0.10;
 const TITLE: &str = "Does voile load agree with Fortio?";
 /// The least part of the expected p99 that shows a stall.
@@ -24,7 +24,7 @@ const SHOWN: f64 = 0.8;
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Where, when and how.
+    /// Environment, time and command of the comparison.
     #[serde(flatten)]
     pub head: Head,
     /// The servers and how both generators were called in each scene.
@@ -46,18 +46,18 @@ pub struct Scene {
     pub server: String,
     /// Command line of each generator, by its name.
     pub generators: BTreeMap<String, String>,
-    /// What is compared: `p50` or `p99`.
+    /// Compared figure: `p50` or `p99`.
     pub figure: String,
-    /// What an open loop must see as that figure, in µs, when it can be computed.
+    /// Value of the figure that an open loop must see, in µs, if it can be computed.
     pub expected_us: Option<f64>,
-    /// Whether ours is compared by Fortio's clock, which starts when a request is sent, because all requests are due at one
-    /// instant here and go out one after the other: what they wait before is ours to count and not Fortio's.
+    /// True if our latency is compared from the actual send time, as Fortio counts. In such a scene all requests are due at one
+    /// instant and go out one after the other. Our generator counts their wait before the send; Fortio does not.
     #[serde(default)]
     pub from_sent: bool,
-    /// Whether ours is held to Fortio's mean, which is exact, because its percentiles are read from wide buckets here.
+    /// True if our figure is compared with Fortio's mean. The mean is exact; Fortio's percentiles come from wide buckets here.
     #[serde(default)]
     pub against_mean: bool,
-    /// Where both differ, why.
+    /// Explanation of a difference between both.
     #[serde(default)]
     pub explained: String,
 }
@@ -73,9 +73,9 @@ pub struct Slice {
     pub round: u32,
     /// Its place in the order of all slices, from 1.
     pub sequence: u32,
-    /// Whether it counts.
+    /// True if the slice counts.
     pub valid: bool,
-    /// Why not.
+    /// Reasons why the slice does not count.
     pub invalid_reasons: Vec<String>,
     /// Answers per second.
     pub achieved_rps: f64,
@@ -88,7 +88,7 @@ pub struct Slice {
     pub service_us: Option<Latency>,
 }
 
-/// What one scene says.
+/// Finding of one scene.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// The scene.
@@ -107,9 +107,9 @@ pub struct Finding {
     /// Fortio's mean in µs, where ours is held to it.
     #[serde(default)]
     pub mean: Option<Estimate>,
-    /// What was asked for, in words.
+    /// The requirement, in words.
     pub asked: String,
-    /// Whether it holds.
+    /// True if the requirement holds.
     pub pass: bool,
 }
 
@@ -123,7 +123,7 @@ impl Agreement {
             .collect();
     }
 
-    /// Whether everything asked for holds.
+    /// Reports if all requirements hold.
     #[must_use]
     pub fn holds(&self) -> bool {
         !self.findings.is_empty() && self.findings.iter().all(|finding| finding.pass)
@@ -583,7 +583,7 @@ mod tests {
         }
     }
 
-    /// What a request waits before it is sent is not held against either, and is said; the rest is.
+    /// The report states the wait of a request before its send, but charges neither generator for it. The rest is compared.
     #[test]
     fn a_scene_is_compared_by_one_clock() {
         for (service, pass) in [(Some(2150.0), true), (Some(2400.0), false), (None, false)] {

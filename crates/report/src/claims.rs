@@ -1,6 +1,6 @@
-//! What others published about a mesh's cost, beside what was measured here. A claim holds where the whole interval lies
-//! within what it says, does not hold here where none of it does, and otherwise this record cannot tell. What needs
-//! something that is not built is named, with what it needs.
+//! Published claims about the cost of a mesh, beside our measurements. A claim holds if the whole interval lies within its
+//! bounds. It does not hold here if the whole interval lies outside; otherwise this record cannot tell. A claim about a feature
+//! that is not built names the missing feature.
 
 mod lacking;
 
@@ -21,17 +21,17 @@ use crate::words::{interval, load_title, ratio, unit};
 pub struct Claim {
     /// The preset that re-tests it.
     pub preset: String,
-    /// Who said it, where and when.
+    /// Source of the claim: author, place and date.
     pub source: String,
-    /// What was said, in our words.
+    /// The claim, in our words.
     pub claim: String,
-    /// How it is judged, in words.
+    /// Method of the judgement, in words.
     pub judged: String,
     /// The figure, as in [`Summary`].
     pub figure: String,
-    /// Whose: each of these is judged by itself.
+    /// Contestants; each is judged by itself.
     pub of: Vec<String>,
-    /// In which cells, all that fit.
+    /// Cells that are judged: all that fit.
     pub cell: Where,
     /// Judged is the ratio to the same figure there, paired within rounds.
     pub ratio_to: Option<Where>,
@@ -48,7 +48,7 @@ pub struct Claim {
     pub low: Option<f64>,
     /// No more than this.
     pub high: Option<f64>,
-    /// What it needs that is not built, or not measured by this preset.
+    /// Missing feature, or a measurement that this preset does not make.
     pub needs: String,
 }
 
@@ -68,18 +68,18 @@ pub struct Where {
     pub rate: Option<u32>,
     /// …
     pub connections: Option<u32>,
-    /// What the mesh holds by number, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
+    /// Generated objects of the mesh by number, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
     pub generated: Option<BTreeMap<String, u32>>,
-    /// What the policies do to the requests, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
+    /// Effect of the policies on requests, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
     pub verdict: Option<String>,
-    /// Which of the routes takes the requests, as in [`crate::shape::Shape`]; where it is not said, none, or as there.
+    /// The route that takes the requests, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit: Option<String>,
-    /// What token requests carry, as in [`crate::shape::Shape`]; where it is not said, none, or as there.
+    /// Tokens of the requests, as in [`crate::shape::Shape`]. If unset: none, or as in the compared cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// Whether processes are started anew for each slice (`cold`), as in [`crate::shape::Shape`]; where it is not said, they
-    /// run all the time, or as there.
+    /// `cold` if processes start anew for each slice, as in [`crate::shape::Shape`]. If unset: they run all the time, or as in
+    /// the compared cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<String>,
 }
@@ -169,7 +169,7 @@ impl fmt::Display for Where {
     }
 }
 
-/// How a claim came out.
+/// Verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval lies within it.
@@ -180,7 +180,7 @@ pub enum Verdict {
     More,
     /// An end of it lies inside the interval, or there is no interval.
     CannotTell,
-    /// What it needs was not measured.
+    /// The record lacks the required measurement.
     NotMeasured,
 }
 
@@ -205,9 +205,9 @@ pub struct Measured {
     pub contestant: String,
     /// Under which load, in words.
     pub load: String,
-    /// What was seen, in words.
+    /// The measured value, in words.
     pub seen: String,
-    /// How the claim came out.
+    /// Verdict on the claim.
     pub verdict: Verdict,
 }
 
@@ -260,7 +260,7 @@ fn over(cell: &CellKey, connections: u32) -> CellKey {
 }
 
 impl Claim {
-    /// Whether this cell is judged, and what it is judged beside is among these.
+    /// Reports if this cell is judged and `all` contains the cells that it is compared with.
     #[must_use]
     pub fn cells(&self, cell: &CellKey, all: &[CellKey]) -> bool {
         let beside = self.than_at.is_none() || self.ratio_to.is_some();
@@ -268,7 +268,8 @@ impl Claim {
         beside && self.cell.fits(cell) && self.needed(cell).iter().all(there)
     }
 
-    /// Whose figures it takes to judge that cell: its own, or of those over which it is a slope; and of those beside it.
+    /// Returns the cells whose figures the judgement of `cell` needs: the cell itself, or the cells of a slope, and the cells
+    /// compared with them.
     fn needed(&self, cell: &CellKey) -> Vec<CellKey> {
         let mut all: Vec<CellKey> = match self.steeper_over.as_slice() {
             [] => vec![cell.clone()],

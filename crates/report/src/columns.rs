@@ -14,11 +14,11 @@ pub(crate) struct Column {
     divided: Divided,
 }
 
-/// Whether a column is worth dividing by the others'.
+/// Condition for dividing a column by that of the other contestants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Divided {
     Always,
-    /// Where no baseline was measured, so that nothing tells what the proxies added.
+    /// Only without a measured baseline. With a baseline, the added latency is the better figure.
     WithoutBaseline,
     Never,
 }

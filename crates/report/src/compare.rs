@@ -18,18 +18,18 @@ use crate::words::{self, escape, interval, ratio};
 /// A figure of one cell in both records.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Compare {
-    /// Whose, on which path, under which load.
+    /// Contestant, path and load.
     pub cell: CellKey,
-    /// Which.
+    /// The compared figure.
     pub figure: Compared,
     /// First divided by second.
     pub ratio: Estimate,
-    /// Whether both were divided by their machine's speed first.
+    /// True if both figures were first divided by the speed of their machine.
     pub multiple: bool,
 }
 
 impl Compare {
-    /// What the interval says of the ratio: nothing, where it holds 1.
+    /// Returns true if the interval of the ratio excludes 1.
     #[must_use]
     pub fn differs(&self) -> bool {
         self.ratio.low.is_some_and(|low| low > 1.0)
@@ -45,10 +45,12 @@ impl Compare {
     }
 }
 
-/// What can be divided, cell by cell.
+/// Compares two records, cell by cell.
+///
 ///
 /// # Errors
-/// When they cannot be compared: another profile, another load, no cell in common.
+///
+/// If the records cannot be compared: another build profile, another load, or no cell in common.
 pub fn compare(first: &Record, second: &Record) -> Result<Vec<Compare>, String> {
     comparable(first, second)?;
     let same = same_machine(&first.environment, &second.environment);
@@ -94,7 +96,7 @@ pub fn compare(first: &Record, second: &Record) -> Result<Vec<Compare>, String> 
     .to_owned())
 }
 
-/// What must be known before any ratio is read.
+/// Terms of the comparison, which the reader must know before any ratio.
 fn terms(first: &Record, second: &Record, compared: &[Compare]) -> Vec<String> {
     let name = |record: &Record| {
         format!(

@@ -1,5 +1,5 @@
-//! What a control plane costs and how soon its proxies are told: a record of figures, each beside the bound that was asked for, of one
-//! mesh or of several sizes beside each other. What real sidecars hold together is a record of the same kind.
+//! Record of a control plane's cost and of the delay until its proxies are updated. Each figure stands beside its required bound,
+//! for one mesh or for several sizes. The memory and cost of real sidecars is a record of the same kind.
 
 mod growth;
 mod page;
@@ -15,7 +15,7 @@ use crate::head::Head;
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ControlPlaneRecord {
-    /// Where, when and how.
+    /// Environment, time and command of the measurement.
     #[serde(flatten)]
     pub head: Head,
     /// Services of the mesh.
@@ -35,7 +35,7 @@ pub struct ControlPlaneRecord {
     /// Changes a second while it churned.
     #[serde(default)]
     pub churn: f64,
-    /// What was seen, in the order in which it was measured.
+    /// Figures, in the order of measurement.
     pub figures: Vec<Figure>,
     /// The same of meshes of other sizes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -65,14 +65,14 @@ pub struct Size {
 /// One figure.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was done.
+    /// The measured action.
     pub what: String,
-    /// What was measured of it, such as `p99`.
+    /// The measure of the action, such as `p99`.
     pub measure: String,
-    /// Under which the same figure of another mesh is found; empty where nobody looks.
+    /// Key of the same figure in the records of other meshes; empty if no other record is compared.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// What was seen, in `unit`.
+    /// The measured value, in `unit`.
     pub seen: f64,
     /// `ms`, `s`, `µs`, `cores`, `MB`, or empty for a number.
     pub unit: String,
@@ -81,13 +81,13 @@ pub struct Figure {
     /// `asked` is the least, not the most.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_least: bool,
-    /// What else was counted.
+    /// Further counts.
     #[serde(default)]
     pub beside: BTreeMap<String, f64>,
 }
 
 impl Figure {
-    /// Whether it is as asked; none when nothing was.
+    /// Reports if the figure is within its bound; none if it has no bound.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         self.asked.map(|asked| match self.at_least {
@@ -102,7 +102,7 @@ impl Figure {
         self
     }
 
-    /// What is asked is the least.
+    /// Makes the bound a minimum.
     pub fn at_least(&mut self) -> &mut Self {
         self.at_least = true;
         self
@@ -130,7 +130,7 @@ impl ControlPlaneRecord {
         &mut self.figures[at]
     }
 
-    /// Whether every bound holds.
+    /// Reports if every bound holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.figures

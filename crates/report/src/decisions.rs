@@ -1,5 +1,5 @@
-//! What deciding by policies and looking at tokens costs: the record of rounds of decisions by one rule and by ten thousand, of
-//! every kind, and what follows from it.
+//! Cost of policy decisions and of token checks. Holds the record of rounds of decisions, by one rule up to ten thousand rules of
+//! every kind, and the findings.
 
 use std::fmt::Write as _;
 
@@ -18,14 +18,14 @@ use crate::words::{escape, interval, ratio};
 
 const TITLE: &str =
     "What a decision costs by the number of policies, and a token by the number of issuers";
-/// How many times the cost of the smallest set a decision may cost.
+/// Largest cost of a decision, as a multiple of the cost with the smallest set.
 pub const GROWTH: f64 = 1.2;
 /// Most nanoseconds of a decision by rules of one kind, and by mixed ones.
 const ONE_KIND_NS: f64 = 1_000.0;
 const MIXED_NS: f64 = 3_000.0;
 /// Most nanoseconds that a token takes which was seen before.
 const WARM_NS: f64 = 2_000.0;
-/// How many times the bare check of its signature a token may take that never was.
+/// Largest cost of a token that was never seen before, as a multiple of the bare check of its signature.
 const COLD: f64 = 1.2;
 /// Kinds of sets whose rules are issuers of tokens begin so.
 const TOKENS: &str = "jwt-";
@@ -36,12 +36,12 @@ const PATHS: u32 = 10_000;
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decisions {
-    /// Where, when and how.
+    /// Environment, time and command of the measurement.
     #[serde(flatten)]
     pub head: Head,
-    /// What was decided by.
+    /// The measured sets of rules.
     pub sets: Vec<Set>,
-    /// What was asked of it.
+    /// The measured decisions.
     pub cells: Vec<Cell>,
     /// What follows.
     pub findings: Vec<Finding>,
@@ -50,15 +50,15 @@ pub struct Decisions {
 /// Rules of one kind in a number of policies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Set {
-    /// What the rules ask about.
+    /// Attribute that the rules match.
     pub kind: String,
-    /// How many there are.
+    /// Number of rules.
     pub rules: u32,
-    /// How many policies they are in.
+    /// Number of policies that hold the rules.
     pub policies: u32,
-    /// What compiling them took, ns, by round.
+    /// Time of compilation, in ns, by round.
     pub compile_ns: Vec<f64>,
-    /// What they hold on the heap when compiled, bytes.
+    /// Heap memory of the compiled set, in bytes.
     pub bytes: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct Cell {
     /// Which rule matches: `first`, `last`, `miss`, or `any`: a thousand requests that each match another. Of tokens: `cold`
     /// was never seen, `warm` was, `none` is no token, and `bare` is the check of its signature alone.
     pub hit: String,
-    /// What one takes, ns, by round.
+    /// Time of one decision, in ns, by round.
     pub ns: Vec<f64>,
     /// Instructions of one, counted by valgrind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,19 +92,20 @@ pub struct Finding {
     pub few: (u32, u32),
     /// The larger one.
     pub many: (u32, u32),
-    /// What stands in the smaller set's place, where that is another `hit` of the same set.
+    /// The other `hit` of the same set that stands in the place of the smaller set; empty if the comparison is with a smaller
+    /// set.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub beside: String,
-    /// What a decision by the larger set takes, ns.
+    /// Time of a decision by the larger set, in ns.
     pub ns: Option<Estimate>,
     /// Beside the smaller, paired within rounds.
     pub ratio: Option<Estimate>,
     /// Beside the smaller, by instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<f64>,
-    /// What was asked, in words; empty when nothing was.
+    /// The requirement, in words; empty if there is none.
     pub asked: String,
-    /// How it came out.
+    /// Verdict on the requirement.
     pub outcome: Option<Reached>,
 }
 
@@ -211,7 +212,7 @@ impl Decisions {
         sets.filter(|set| set.bytes > PATHS_BYTES)
     }
 
-    /// Whether nothing that was asked is missed.
+    /// Reports if all requirements are met.
     #[must_use]
     pub fn holds(&self) -> bool {
         let missed = |finding: &Finding| finding.outcome == Some(Reached::Missed);
@@ -276,7 +277,7 @@ impl Decisions {
         rows
     }
 
-    /// What sets take to compile and to hold, as rows.
+    /// Compile time and memory of the sets, as rows.
     fn holdings(&self) -> Vec<Vec<String>> {
         let mut rows: Vec<Vec<String>> = vec![
             [
@@ -439,14 +440,14 @@ impl Decisions {
 const BARE: &str = "bare";
 const COLD_HIT: &str = "cold";
 
-/// What was asked, and how it came out.
+/// Returns the requirement in words, and the verdict.
 fn judged(
     (kind, hit, beside): (&str, &str, &str),
     ns: Option<&Estimate>,
     ratio: Option<&Estimate>,
     instructions: Option<f64>,
 ) -> (String, Option<Reached>) {
-    // Counts do not shake: where there are some, they say whether it grows.
+    // Instruction counts have no noise. If the record has counts, they decide about growth.
     let growth = match instructions {
         Some(times) if times <= GROWTH => Reached::Reached,
         Some(_) => Reached::Missed,
@@ -463,7 +464,7 @@ fn judged(
         (COLD_HIT, _) if beside == BARE => {
             (format!("{COLD} × the bare check"), Some(below(ratio, COLD)))
         }
-        // What it takes is the signature's; what it may take is said above.
+        // The signature check makes up this cost; the arm above holds the bound.
         (COLD_HIT, _) => (String::new(), None),
         (_, "mixed") => {
             let asked = format!("{} µs", MIXED_NS / 1e3);
@@ -474,7 +475,7 @@ fn judged(
     }
 }
 
-/// What belongs into one table.
+/// Group of sets that share one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Series {
     OnePolicy,

@@ -1,5 +1,5 @@
-//! What happened during a slice: a slice's time line in short intervals, and for each event that the lab made on it, how soon
-//! it took effect, what failed and what was slow, and when all was as before.
+//! Time line of a slice in short intervals, and the effect of each lab event on it: the delay until the effect, failed and slow
+//! requests, and the time until recovery.
 //!
 //! ```text
 //!   before (its median) ──┬─ event ─── effect ───────── recovered ── … next event or end
@@ -20,7 +20,7 @@ use crate::words::{self, duration, interval};
 pub struct Interval {
     /// When it began, in seconds of the measured part.
     pub at_seconds: f64,
-    /// How long it is.
+    /// Length of the interval.
     pub seconds: f64,
     /// Requests that were due in it.
     pub requests: u64,
@@ -46,9 +46,9 @@ pub struct Event {
     pub planned_seconds: f64,
     /// When it did.
     pub at_seconds: f64,
-    /// How long until it took effect; none when it did not before the next event or the end.
+    /// Time until the event took effect; none if it did not before the next event or the end.
     pub effect_seconds: Option<f64>,
-    /// How the effect was observed, in words.
+    /// Method of observing the effect, in words.
     pub observed: String,
     /// Requests that failed from the event to the next one or the end, whenever they were due.
     pub failed: u64,
@@ -58,10 +58,10 @@ pub struct Event {
     pub slow_factor: f64,
     /// The median before the first event.
     pub median_before_us: f64,
-    /// How long until a third of a second began in which nothing failed and the median was below `slow_factor` times the one
-    /// before; none when that did not come.
+    /// Time until recovery; none if recovery did not come. Recovery begins with a third of a second in which nothing failed and
+    /// the median was below `slow_factor` times the median before.
     pub recovery_seconds: Option<f64>,
-    /// Why it could not be done.
+    /// Reason why the event could not be made.
     pub failure: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl Event {
 
 const MICROSECONDS: f64 = 1e3;
 
-/// What the events of a record did, for the terminal; nothing where there were none.
+/// Table of the effects of a record's events, for the terminal; empty without events.
 pub(crate) fn table(record: &Record) -> String {
     let titles = ["", "effect after", "failed", "slow", "as before after"];
     let mut rows = vec![heading(&titles)];

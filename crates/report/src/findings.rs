@@ -1,5 +1,5 @@
-//! What an experiment found, in sentences: the same for the terminal and the page. The heaviest path comes first; what the
-//! A/A control says of the noise comes with it, because no difference may be read without it.
+//! Findings of an experiment in sentences, the same for the terminal and the page. The heaviest path comes first. The noise seen
+//! by the A/A control comes with it, because a difference means nothing without it.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ const CONTROLLED: [(&str, &str); 6] = [
     ("sidecar.rss_bytes", "RSS"),
 ];
 
-/// Whom sidecars are set beside: its name in records, and as people write it.
+/// The contestant that sidecars are compared with: its name in records, and its written name.
 const ENVOY: (&str, &str) = ("envoy", "Envoy");
 
 /// The mode with a waypoint, whose figures are told of the waypoint alone: what stands beside it is the same for all.
@@ -84,8 +84,8 @@ const BESIDE: [(&str, &str); 3] = [
     ("latency_us.p99", "p99"),
 ];
 
-/// What each feature set costs over all its loads: the range of the ratios to the same contestant without it, and where
-/// one can be told from noise.
+/// Cost of each feature set over all its loads: the range of the ratios to the same contestant without the set, and the loads
+/// where a ratio can be told from noise.
 fn features(record: &Record) -> Vec<String> {
     let mut names: Vec<&str> = Vec::new();
     for summary in &record.summary {
@@ -220,7 +220,7 @@ fn cost(summary: &Summary) -> Option<String> {
     Some(text)
 }
 
-/// What the cell that was measured twice says: the difference seen, and the smallest that could have been told from noise.
+/// The result of the A/A control: the measured difference, and the smallest difference that could be told from noise.
 fn control(control: &Control) -> Option<String> {
     let mut seen = Vec::new();
     let mut smallest = Vec::new();

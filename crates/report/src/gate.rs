@@ -12,19 +12,19 @@ use crate::statistics::{ROUNDS_FOR_INTERVAL, unpaired_ratio};
 use crate::summarise::Rounds;
 use crate::words::{interval, load_title, path_title, ratio};
 
-/// How often a gate may fail where nothing differs.
+/// Probability of a false alarm if nothing differs.
 pub const LEVEL: f64 = 0.05;
-/// How much worse a figure may be: 5 %, more than two records of one machine usually differ by.
+/// Default bound: a figure may be 5 % worse. Two records of one machine usually differ by less.
 pub const BOUND: f64 = 0.05;
 
-/// What is asked of the gate.
+/// Options of the gate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    /// How much worse any figure may be, as a share.
+    /// Default bound on the worsening of any figure, as a share.
     pub bound: f64,
     /// By figure, where it may be another.
     pub bounds: Vec<(String, f64)>,
-    /// Whose figures are judged.
+    /// Contestant whose figures are judged.
     pub contestant: String,
     /// Judged is the ratio within rounds to this contestant, so that a machine that changed between the records cancels out.
     pub beside: Option<String>,
@@ -41,7 +41,7 @@ impl Default for Asked {
     }
 }
 
-/// How the gate came out.
+/// Verdict of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// At least one figure is provably worse by more than its bound.
@@ -59,13 +59,13 @@ pub struct Judged {
     pub cell: CellKey,
     /// The figure.
     pub figure: Compared,
-    /// How much worse it may be.
+    /// Allowed worsening.
     pub bound: f64,
     /// New divided by base.
     pub ratio: Estimate,
     /// The chance of rounds as much worse, if it were worse by no more than the bound.
     pub chance: f64,
-    /// How it came out.
+    /// Verdict on the figure.
     pub outcome: Outcome,
 }
 
@@ -220,7 +220,7 @@ pub fn outcome(judged: &[Judged]) -> Outcome {
     }
 }
 
-/// What came out, for the terminal: what is worse first, then what cannot be told.
+/// Text of the result, for the terminal: regressions first, then undecided figures.
 #[must_use]
 pub fn render(judged: &[Judged], asked: &Asked) -> String {
     let mut text = String::new();

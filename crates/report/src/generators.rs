@@ -1,5 +1,5 @@
-//! What a request costs a load generator, ours beside others: the record of interleaved slices against the same server,
-//! and what follows from it.
+//! Cost of a request for a load generator, ours beside others. Holds the record of interleaved slices against the same server,
+//! and the findings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ const TITLE: &str = "What a request costs a load generator";
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generators {
-    /// Where, when and how.
+    /// Environment, time and command of the comparison.
     #[serde(flatten)]
     pub head: Head,
-    /// What was compared.
+    /// The compared loads.
     pub scenes: Vec<Scene>,
     /// Every slice in order, failed ones included.
     pub slices: Vec<Measured>,
@@ -40,7 +40,7 @@ pub struct Scene {
     pub name: String,
     /// In words.
     pub title: String,
-    /// What is compared: `requests_per_core`, `requests_per_second`, `p50_us` or `mean_us`.
+    /// Compared figure: `requests_per_core`, `requests_per_second`, `p50_us` or `mean_us`.
     pub figure: String,
     /// With whom, and what is asked.
     pub bounds: Vec<Bound>,
@@ -53,7 +53,7 @@ pub struct Bound {
     pub of: String,
     /// The least ratio of ours to its figure; without one rates are only shown, and latencies must agree.
     pub at_least: Option<f64>,
-    /// What is compared with it, where it does not tell the scene's figure.
+    /// Figure of the other generator, if it does not report the scene's figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figure: Option<String>,
 }
@@ -95,9 +95,9 @@ pub struct Measured {
 pub struct Finding {
     /// The scene.
     pub scene: String,
-    /// Whom ours is divided by.
+    /// The generator that ours is divided by.
     pub of: String,
-    /// In what.
+    /// The divided figure.
     #[serde(default)]
     pub figure: String,
     /// Ours.
@@ -106,9 +106,9 @@ pub struct Finding {
     pub other: Option<Estimate>,
     /// Paired within rounds.
     pub ratio: Option<Estimate>,
-    /// What was asked, in words; empty when nothing was.
+    /// The requirement, in words; empty if there is none.
     pub asked: String,
-    /// How it came out.
+    /// Verdict on the requirement.
     pub outcome: Option<Reached>,
 }
 
@@ -293,7 +293,7 @@ impl Generators {
         page
     }
 
-    /// What a request costs each generator, and how busy both sides were.
+    /// CPU cost of a request for each generator, and the load of both sides.
     fn costs(&self, text: &mut String) {
         for scene in &self.scenes {
             let others = scene.bounds.iter().map(|bound| bound.of.as_str());
@@ -326,7 +326,7 @@ impl Generators {
         }
     }
 
-    /// Whether nothing that was asked is missed, and ours never failed.
+    /// Reports if all requirements are met and our generator never failed.
     #[must_use]
     pub fn holds(&self) -> bool {
         let missed = |finding: &Finding| finding.outcome == Some(Reached::Missed);
@@ -350,7 +350,7 @@ impl Generators {
     }
 }
 
-/// How a figure is written, and what it is called.
+/// Formatter and name of a figure.
 fn shown(figure: &str) -> (fn(f64) -> String, &'static str) {
     match figure {
         "p50_us" => (duration, "p50"),

@@ -1,5 +1,5 @@
-//! What a mesh costs a whole graph of services: the record of interleaved slices with and without it, and what follows, per
-//! request at the entry point, per service and per call. What is extrapolated says so.
+//! Cost of a mesh for a whole graph of services. Holds the record of interleaved slices with and without the mesh, and the
+//! results per request at the entry point, per service and per call. Extrapolated figures are marked.
 
 mod page;
 mod parts;
@@ -23,14 +23,14 @@ const CLAIMED_SIDECARS: f64 = 2_000.0;
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GraphRecord {
-    /// Where, when and how.
+    /// Environment, time and command of the measurement.
     #[serde(flatten)]
     pub head: Head,
     /// The graph's file name.
     pub graph: String,
     /// The graph itself.
     pub graph_text: String,
-    /// How many services it has.
+    /// Number of services of the graph.
     pub services: u32,
     /// Requests at all services that one at the entry point makes, the entry's own counted.
     pub requests: f64,
@@ -60,7 +60,7 @@ pub struct GraphRecord {
 /// The highest rates at the entry point at which the bounds held.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Carried {
-    /// What had to hold, as `voile load --find-capacity` has it.
+    /// Bounds of the search, in the form of `voile load --find-capacity`.
     pub bounds: String,
     /// Without a mesh, requests a second.
     pub without: f64,
@@ -75,7 +75,7 @@ pub struct Carried {
 pub struct GraphSlice {
     /// From 1.
     pub round: u32,
-    /// Whether the mesh was between the services.
+    /// True if the mesh was between the services.
     pub mesh: bool,
     /// Requests answered as expected.
     pub ok: u64,
@@ -94,10 +94,10 @@ pub struct GraphSlice {
     /// Calls that sidecars took by mutual TLS, as they count them; only with the mesh.
     #[serde(default)]
     pub by_mutual_tls: Option<u64>,
-    /// What each service did and cost, by name.
+    /// Work and cost of each service, by name.
     #[serde(default)]
     pub services: BTreeMap<String, ServiceSlice>,
-    /// What each call was worth at its caller, by `caller → callee`.
+    /// Duration of each call as its caller saw it, by `caller → callee`.
     #[serde(default)]
     pub edges: BTreeMap<String, EdgeSlice>,
     /// Why it does not count; empty when it does.
@@ -134,8 +134,8 @@ pub struct EdgeSlice {
     pub took: Times,
 }
 
-/// How long something took, in µs. The mean is exact; percentiles are read between the bounds of a histogram, a quarter
-/// apart at most below 10 ms.
+/// Durations, in µs. The mean is exact. Percentiles are read between the bounds of a histogram, which are at most a quarter apart
+/// below 10 ms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     /// Sum by count.
@@ -292,7 +292,7 @@ impl GraphRecord {
         );
     }
 
-    /// Whether any round counts on both sides.
+    /// Reports if any round counts on both sides.
     #[must_use]
     pub fn holds(&self) -> bool {
         !self.pairs(&|slice| Some(slice.p50_us)).is_empty()

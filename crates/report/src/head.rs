@@ -1,5 +1,5 @@
-//! What every record of a comparison begins with, whatever is compared: where, when and how it was made, and what its reader
-//! must know first.
+//! Head of every record of a comparison: environment, time and command of the measurement, and the notes that the reader must
+//! know first.
 
 use std::fmt::Write as _;
 
@@ -14,13 +14,13 @@ pub struct Head {
     pub format: u32,
     /// RFC 3339, UTC.
     pub started_at: String,
-    /// How long all of it took.
+    /// Duration of the whole comparison.
     pub took_seconds: f64,
     /// The command that ran it.
     pub command: String,
-    /// Where.
+    /// The machine and its software.
     pub environment: Environment,
-    /// What the reader must know.
+    /// Notes that the reader must know.
     pub notes: Vec<String>,
 }
 

@@ -27,7 +27,7 @@ pub struct Line {
     pub figure: Compared,
     /// Which record, from 1, and what it says.
     pub points: Vec<(usize, Estimate)>,
-    /// Where it changed.
+    /// Records at which the figure changed.
     pub changes: Vec<Change>,
 }
 
@@ -42,16 +42,16 @@ pub struct Change {
     pub chance: f64,
 }
 
-/// What many records say together.
+/// History of a figure over many records.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
     /// When each record began and what it is, in order.
     pub records: Vec<String>,
-    /// What was left out, and why.
+    /// Records and figures that were left out, and the reasons.
     pub left_out: Vec<String>,
     /// The lines.
     pub lines: Vec<Line>,
-    /// Whether figures are multiples of each machine's speed, because there are several machines.
+    /// True if figures are multiples of each machine's speed. Records of several machines need it.
     pub multiples: bool,
 }
 

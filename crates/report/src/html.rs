@@ -96,7 +96,7 @@ fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
     }
 }
 
-/// What others published beside what was measured.
+/// Writes published claims beside the measurements.
 fn published(page: &mut String, record: &Record) {
     let judged = claims::judge(record);
     if judged.is_empty() {
@@ -141,7 +141,7 @@ fn published(page: &mut String, record: &Record) {
     page.push_str("</tbody></table></div>\n");
 }
 
-/// What was promised, and whether it was reached.
+/// Writes the targets and their verdicts.
 fn targets(page: &mut String, record: &Record) {
     if record.verdicts.is_empty() {
         return;

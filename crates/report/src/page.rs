@@ -1,5 +1,5 @@
-//! What the pages of records share that are no experiments: of a graph, of generators beside each other. Words first, then plots,
-//! then tables, then where it was measured and how to repeat it, as in an experiment's report.
+//! Shared parts of the pages of other records than experiments: graphs, and generators beside each other. The order is that of an
+//! experiment's report: words, plots, tables, environment, and the command to repeat.
 
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ pub(crate) fn begin(title: &str, head: &Head) -> String {
     page
 }
 
-/// What was found, a sentence a line.
+/// Writes the findings, a sentence a line.
 pub(crate) fn words(page: &mut String, lines: &str) {
     page.push_str("<h2>In words</h2>\n<ul class=\"lead\">\n");
     for line in lines.lines() {

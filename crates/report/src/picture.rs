@@ -46,7 +46,7 @@ const CONTESTANTS: [&str; 11] = [
     "other3", "other4",
 ];
 
-/// What plots look like, whatever the colours.
+/// CSS rules of plots for all colour schemes.
 pub(crate) const RULES: &str = "\
 svg text{font-family:system-ui,-apple-system,\"Segoe UI\",Roboto,\"DejaVu Sans\",sans-serif;font-size:13px;fill:var(--ink)}\
 svg .a{font-size:12px;fill:var(--soft)}\n\

@@ -1,5 +1,5 @@
-//! Where a request's time and CPU go: what was looked at in slices of their own, after all rounds, because looking costs. Nothing
-//! of it is in a figure; it explains figures.
+//! Profile of a request's time and CPU. The lab takes it in slices of their own, after all rounds, because profiling costs. No
+//! figure includes it; it explains figures.
 //!
 //! ```text
 //! generator ─▶ client's sidecar ─▶ server's sidecar ─▶ server
@@ -25,19 +25,19 @@ pub struct Profile {
     pub hops: Vec<HopSeen>,
     /// System calls by role.
     pub syscalls: BTreeMap<String, Syscalls>,
-    /// Where CPU time went.
+    /// CPU time by function.
     pub flames: Vec<Flame>,
-    /// What could not be looked at, and why.
+    /// Profiles that could not be taken, and the reasons.
     pub missing: Vec<String>,
 }
 
-/// What a capture saw on one hop.
+/// Capture of one hop.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HopSeen {
-    /// Who listens there.
+    /// Name of the listening process.
     pub to: String,
-    /// Whether what travels is mutual TLS.
+    /// True if the hop carries mutual TLS.
     pub tls: bool,
     /// Answers that were timed: none where several requests share a connection.
     pub answers: u64,
@@ -83,7 +83,7 @@ pub struct Flame {
 pub struct Stack {
     /// Places in [`Flame::frames`].
     pub functions: Vec<u32>,
-    /// How often it was seen.
+    /// Number of samples.
     pub samples: u64,
 }
 
@@ -119,9 +119,8 @@ pub struct Share {
 }
 
 impl Profile {
-    /// How the median latency divides: the generator's part, then one for each hop that was timed. Who stands between two
-    /// of those has its part with the one before it. Empty where the first hop could not be timed. The parts add up to
-    /// the whole.
+    /// Splits the median latency into shares: the generator's, then one for each timed hop. A process between two timed hops
+    /// shares its part with the process before it. Empty if the first hop could not be timed. The shares add up to the whole.
     #[must_use]
     pub fn shares(&self) -> Vec<Share> {
         let mut hops = self.hops.iter().peekable();

@@ -80,7 +80,7 @@ fn normal(ranks: &[usize], m: usize, seen: usize) -> f64 {
     crate::statistics::normal_below(-z)
 }
 
-/// Where a series most likely changed, and how likely a change as great is by chance.
+/// Most likely change of a series, and the chance of a change as great in a shuffled series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Change {
     /// The first value after the change.

@@ -17,9 +17,9 @@ pub const FORMAT: u32 = 1;
 pub struct Record {
     /// Version of this layout, see [`FORMAT`].
     pub format: u32,
-    /// What was asked for.
+    /// The experiment, as defined.
     pub experiment: Experiment,
-    /// Where it was measured.
+    /// Machine of the measurement.
     pub environment: Environment,
     /// The machine of the servers and their sidecars, where an agent ran them; `processes[].host` names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,38 +35,38 @@ pub struct Record {
     /// The A/A control of each repeat by itself, when there are several.
     #[serde(default)]
     pub repeats: Vec<Control>,
-    /// How its targets came out.
+    /// Verdicts on the experiment's targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<crate::targets::Verdict>,
-    /// What each cell's path was shown to be.
+    /// Proof of each cell's path.
     pub proofs: Vec<Proof>,
     /// Cells whose paths were looked at more closely, in slices of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<crate::profile::Profile>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
     pub histograms: Vec<Merged>,
-    /// What the reader must know: interruptions, missing contestants, unequal terms.
+    /// Notes that the reader must know: interruptions, missing contestants, unequal terms.
     pub notes: Vec<String>,
 }
 
-/// What was asked for.
+/// Definition of the experiment, and its progress.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Experiment {
     /// Its name.
     pub name: String,
-    /// What it asks, in words.
+    /// The experiment's question, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub title: String,
     /// When it began, RFC 3339, UTC.
     pub started_at: String,
-    /// How long all of it took.
+    /// Duration of the whole experiment.
     pub took_seconds: f64,
     /// The command that ran it, to be repeated.
     pub command: String,
     /// Rounds asked for.
     pub rounds: u32,
-    /// How often all rounds were to run, each time with processes started anew.
+    /// Number of times that all rounds were to run, each time with processes started anew.
     pub repeats: u32,
     /// Rounds in which at least one slice ran.
     pub rounds_done: u32,
@@ -86,32 +86,32 @@ pub struct Experiment {
     /// Cores by role, by the name of the CPU set.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cpus: BTreeMap<String, BTreeMap<String, Vec<usize>>>,
-    /// What each sidecar might use at most, in words.
+    /// Resource limits of each sidecar, in words.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub limits: String,
     /// Seed of the order of slices and of bootstraps.
     pub seed: u64,
     /// The bounds of the validity gate, in words.
     pub validity: Vec<String>,
-    /// What was to be reached.
+    /// Targets to be reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
-    /// What others published, to be set beside what is measured.
+    /// Published claims, to be compared with the measurements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<crate::claims::Claim>,
     /// Ended early by the user.
     pub interrupted: bool,
 }
 
-/// A figure that is to be reached, in every cell that has what is said of it.
+/// A figure to be reached, in every cell that matches the fields below.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Target {
-    /// What it is about, in words.
+    /// Subject of the target, in words.
     pub row: String,
     /// Names of figures, as in [`Summary`].
     pub figures: Vec<String>,
-    /// Whose.
+    /// Contestant of the figure.
     pub contestant: String,
     /// As in [`Run`]; any, when it is not said.
     pub mode: Option<String>,
@@ -129,16 +129,16 @@ pub struct Target {
     pub connections: Option<u32>,
     /// No more than this.
     pub at_most: Option<f64>,
-    /// What the mesh holds by number, as in [`crate::shape::Shape`]; anything, when it is not said.
+    /// Generated objects of the mesh by number, as in [`crate::shape::Shape`]; any number if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generated: Option<BTreeMap<String, u32>>,
-    /// What policies do to the requests, as there.
+    /// Effect of the policies on requests, as in [`crate::shape::Shape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
     /// Which of the routes takes the requests, as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit: Option<String>,
-    /// What token requests carry, as there.
+    /// Tokens of the requests, as in [`crate::shape::Shape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// As a ratio to the same figure in the cell that differs in this, paired within rounds.
@@ -159,7 +159,7 @@ pub struct Target {
     pub beside: Vec<String>,
 }
 
-/// Where it was measured.
+/// Machine and software of the measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
@@ -183,7 +183,7 @@ pub struct Environment {
     pub voile_sha256: String,
     /// Negotiated TLS parameters by contestant, as seen on the wire.
     pub tls: BTreeMap<String, String>,
-    /// How fast the machine did a fixed piece of work when the experiment began; none in older records.
+    /// Speed of the machine at a fixed piece of work when the experiment began; none in older records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
 }
@@ -202,7 +202,7 @@ pub struct Calibration {
     pub aes_gcm_gigabytes_per_second: Option<Estimate>,
 }
 
-/// What one of two machines spent in a slice.
+/// Use of one of two machines during a slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineUse {
@@ -224,7 +224,7 @@ pub struct Contestant {
     pub commands: Vec<String>,
     /// Why it has no runs.
     pub missing: Option<String>,
-    /// What it does more or less than the others, in words.
+    /// Differences of its work from the other contestants, in words.
     pub terms: Vec<String>,
     /// SHA-256 of its program where that is another build of Voile.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -240,7 +240,7 @@ pub struct Run {
     pub mode: String,
     /// Mutual TLS between the two sidecars.
     pub tls: bool,
-    /// What kind of measurement.
+    /// Kind of measurement.
     #[serde(default)]
     pub kind: Kind,
     /// `http1`, `grpc` or `tcp`.
@@ -251,7 +251,7 @@ pub struct Run {
     pub rate: f64,
     /// Connections of the generator.
     pub connections: u32,
-    /// What else tells it from other cells; nothing where the experiment's own values hold.
+    /// Further properties that distinguish cells; empty if the experiment's own values hold.
     #[serde(default, skip_serializing_if = "Shape::is_plain")]
     pub shape: Shape,
     /// The round, from 1.
@@ -274,9 +274,9 @@ pub struct Run {
     /// Measured seconds.
     #[serde(default)]
     pub seconds: f64,
-    /// Whether it counts.
+    /// True if the slice counts.
     pub valid: bool,
-    /// Why not.
+    /// Reasons why the slice does not count.
     pub invalid_reasons: Vec<String>,
     /// Answers per second.
     pub achieved_rps: f64,
@@ -297,13 +297,13 @@ pub struct Run {
     /// The same less what generator and server used by their own clocks: what the path cost, whoever was charged for it.
     #[serde(default)]
     pub machine_cpu_less_load_server_us_per_request: Option<f64>,
-    /// What the machine's cores did, by the kernel's own columns; none in older records.
+    /// Use of the machine's cores, by the kernel's own columns; none in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_split_sampled: Option<MachineSplit>,
     /// Payload carried per second, both ways, for bulk.
     #[serde(default)]
     pub gigabits_per_second: Option<f64>,
-    /// What an idle slice found, by role and name: `client-sidecar.bytes_per_connection`, …
+    /// Results of an idle slice, by role and name: `client-sidecar.bytes_per_connection`, …
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub idle: BTreeMap<String, f64>,
     /// Share of the machine's cores that was busy, 0…1.
@@ -317,12 +317,12 @@ pub struct Run {
     /// Its time line, where the experiment has events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<crate::events::Interval>,
-    /// What the lab did meanwhile.
+    /// Events that the lab made during the slice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<crate::events::Event>,
 }
 
-/// What the machine's cores did, from clock ticks: sampled, so that the sum is less than `machine_cpu_us_per_request` where work
+/// Use of the machine's cores, from clock ticks. The ticks are samples: the sum is less than `machine_cpu_us_per_request` if work
 /// wakes between ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -357,10 +357,10 @@ pub struct Latency {
     pub count: u64,
 }
 
-/// What one instance cost during a slice.
+/// Cost of one instance during a slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// What it is called.
+    /// Name of the instance.
     pub name: String,
     /// `client-sidecar`, `server-sidecar`, `node`, `waypoint`, `gateway`, `load`, `server` or `control`.
     pub role: String,
@@ -402,7 +402,7 @@ pub struct Process {
     /// Periods in which its CPU limit held it back, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nr_throttled: Option<u64>,
-    /// How long that was, all threads added up.
+    /// Length of the throttled periods, all threads added up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttled_seconds: Option<f64>,
 }
@@ -420,7 +420,7 @@ pub struct Estimate {
     pub rounds: u32,
 }
 
-/// What the valid runs of one cell say.
+/// Summary of the valid runs of one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// As in [`Run`].
@@ -468,7 +468,7 @@ pub struct Control {
     pub noise_floor: BTreeMap<String, f64>,
 }
 
-/// What one cell's path was shown to be.
+/// Proof of one cell's path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Proof {
     /// As in [`Run`].
@@ -480,13 +480,13 @@ pub struct Proof {
     /// As in [`Run`].
     #[serde(default = "http1")]
     pub protocol: String,
-    /// What policies do to the requests, as in [`crate::shape::Shape`].
+    /// Effect of the policies on requests, as in [`crate::shape::Shape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
     /// Which of the routes takes the requests, as there.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hit: String,
-    /// What token requests carry, as there.
+    /// Tokens of the requests, as in [`crate::shape::Shape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token: String,
     /// The things shown, or not.
@@ -496,15 +496,15 @@ pub struct Proof {
 /// One thing shown, or not.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was to be shown.
+    /// The fact to be shown.
     pub claim: String,
-    /// How it came out.
+    /// Verdict on the fact.
     pub verdict: Verdict,
-    /// What was seen.
+    /// The observed evidence.
     pub evidence: String,
 }
 
-/// How a check came out.
+/// Verdict of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -527,7 +527,7 @@ pub struct Merged {
     pub hdr: String,
 }
 
-/// What tells one cell from another: who, on which path, under which load.
+/// Key of a cell: contestant, path and load.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey {
     /// As in [`Run`].
@@ -555,16 +555,16 @@ pub struct CellKey {
     pub shape: Shape,
 }
 
-/// What kind of measurement a slice is.
+/// Kind of measurement of a slice.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Requests on a schedule: what each costs and how long it takes.
+    /// Requests on a schedule: measures cost and latency of each.
     #[default]
     Latency,
-    /// Each connection sends as soon as it is answered: how many requests go through.
+    /// Each connection sends as soon as it is answered: measures the highest rate.
     Saturation,
     /// Bytes as fast as they go.
     Bulk,
@@ -577,7 +577,7 @@ fn http1() -> String {
 }
 
 impl CellKey {
-    /// Whether no proxy is in the path.
+    /// Returns true if the path has no proxy.
     #[must_use]
     pub fn is_baseline(&self) -> bool {
         self.mode == "baseline"

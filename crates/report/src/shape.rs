@@ -1,5 +1,6 @@
-//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set, policies, routes, tokens, a cold start. A cell that says
-//! nothing of these is as the whole experiment, so that records of before there were several mean the same.
+//! Shape of a cell: sizes, workers, CPU set, policies, routes, tokens, cold start. With contestant, path and load it
+//! distinguishes cells. An unset property has the value of the whole experiment. Records from before these properties existed
+//! therefore keep their meaning.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,18 +26,18 @@ pub struct Shape {
     /// The name of a hook: commands before and after each slice. Empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hook: String,
-    /// What the mesh holds by number beside what the requests need: `services`, `policies`, `routes`.
+    /// Generated objects of the mesh by number, beside those that the requests need: `services`, `policies`, `routes`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub generated: BTreeMap<String, u32>,
-    /// What the policies among them do to the requests: `allow-last`, `deny-miss`, `dry-run-first`, … Empty: they match
-    /// nobody, and one more lets all pass.
+    /// Effect of the generated policies on requests: `allow-last`, `deny-miss`, `dry-run-first`, … Empty: the generated policies
+    /// match no request, and one more policy allows all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub verdict: String,
-    /// Which of the routes among them takes the requests: `first`, `last`, or `miss`: one behind all of them that takes everything.
-    /// Empty: there are no routes.
+    /// The generated route that takes the requests: `first`, `last`, or `miss` (a route behind all others, which takes
+    /// everything). Empty: there are no routes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hit: String,
-    /// What token requests carry: `same` (one for all), `fresh` (each another), `forged`. Empty: none.
+    /// Tokens of the requests: `same` (one for all), `fresh` (a new one each), `forged`. Empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub token: String,
     /// `cold`: processes are started anew for each slice, and measured from their first request on. Empty: they run all the
@@ -45,20 +46,20 @@ pub struct Shape {
     pub start: String,
 }
 
-/// What is by number and no configuration: servers, of which the last is slow.
+/// Generated kind that is no configuration: servers, of which the last is slow.
 pub const ENDPOINTS: &str = "endpoints";
 
-/// What a cell says that is measured from its processes' first request on.
+/// Value of `start` for cells that are measured from the first request of their processes.
 pub const COLD: &str = "cold";
 
 impl Shape {
-    /// Whether it says nothing.
+    /// Returns true if no property is set.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether processes are started anew for each slice.
+    /// Returns true if processes start anew for each slice.
     #[must_use]
     pub fn is_cold(&self) -> bool {
         self.start == COLD

@@ -1,5 +1,5 @@
-//! What two records, or many, can be compared in: which figures, in which direction one is worse, and what of the machines
-//! stands between them.
+//! Comparability of two or more records: the figures, the direction in which each is worse, and the differences between the
+//! machines.
 
 use std::collections::BTreeMap;
 
@@ -85,13 +85,13 @@ pub fn comparable(first: &Record, second: &Record) -> Result<(), String> {
     Err(format!("the records are of different loads: {a}; {b}"))
 }
 
-/// Whether two records are of one machine, as far as can be told.
+/// Reports if two records are of one machine, as far as the record shows.
 #[must_use]
 pub fn same_machine(a: &Environment, b: &Environment) -> bool {
     (&a.cpu, a.cores, &a.kernel, &a.host) == (&b.cpu, b.cores, &b.kernel, &b.host)
 }
 
-/// What a figure is divided by to become a multiple of the machine's own speed; none where it does not depend on it, or
+/// Returns the divisor that makes a figure a multiple of the machine's own speed. None if the figure does not depend on speed, or
 /// the machine was not calibrated.
 #[must_use]
 pub fn measure(environment: &Environment, figure: &str) -> Option<f64> {
@@ -111,7 +111,7 @@ pub fn measure(environment: &Environment, figure: &str) -> Option<f64> {
     measure.filter(|measure| *measure > 0.0)
 }
 
-/// Whether a figure depends on how fast the machine is; memory does not.
+/// Reports if a figure depends on the machine's speed; memory does not.
 #[must_use]
 pub fn depends_on_speed(figure: &str) -> bool {
     !figure.contains("bytes")
@@ -149,7 +149,7 @@ impl Calibration {
     }
 }
 
-/// What does not forbid a comparison, but must be known.
+/// Differences that do not forbid a comparison, but that the reader must know.
 #[must_use]
 pub fn differences(first: &Record, second: &Record) -> Vec<String> {
     let (a, b) = (&first.environment, &second.environment);

@@ -1,16 +1,16 @@
 //! Medians and intervals over rounds. Pure: the seed is an argument, so a record always gives the same report.
 //!
 //! The interval of a median (of a figure, or of ratios within rounds) lies between two of the rounds themselves, as far in
-//! as 95 % allows: it covers the true median whatever the noise's distribution, and needs no resampling. What is no median
-//! of rounds (a ratio of two medians) has a percentile bootstrap, *expanded* for few rounds: the plain one is too narrow
-//! there (it forgets the √(n/(n−1)) and the t-quantile), so its tail share is lowered to `Φ(−√(n/(n−1)) · t)`, as Hesterberg
-//! describes ("What Teachers Should Know About the Bootstrap", 2015). METHODOLOGY.md has the coverage of both by simulation.
+//! as 95 % allows. It covers the true median for any distribution of the noise, and needs no resampling. A ratio of two medians
+//! is no median of rounds, so its interval is a percentile bootstrap, *expanded* for few rounds. The plain bootstrap is too
+//! narrow there: it forgets the √(n/(n−1)) and the t-quantile. Its tail share is therefore lowered to `Φ(−√(n/(n−1)) · t)`
+//! (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015). METHODOLOGY.md has the coverage of both by simulation.
 
 use crate::record::Estimate;
 
 /// Below this many rounds no interval is told: even the least and the greatest of five cover only 93.75 %.
 pub const ROUNDS_FOR_INTERVAL: usize = 6;
-/// What an interval may miss at each end.
+/// Probability that an interval misses at each end.
 const TAIL: f64 = 0.025;
 /// Resamples of a bootstrap: enough that the tails used (about 0.5 %) rest on ten resamples or more.
 pub const RESAMPLES: usize = 2000;
@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// What added latency is: two figures less a third that both share, each a skewed tail.
+    /// Added latency is the difference of two figures, each with a skewed tail. Both added latencies subtract the same baseline.
     #[test]
     fn a_ratio_of_added_latencies_is_covered_in_95_of_100_experiments() {
         for rounds in [8, 12] {

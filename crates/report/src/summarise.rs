@@ -169,7 +169,7 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
     figures
 }
 
-/// What each process says, and per proxy the mean of those on the path.
+/// Figures of each process, and per proxy the mean over the proxies on the path.
 fn processes(figures: &mut Figures, run: &Run) {
     for process in &run.processes {
         let limited = [
@@ -220,7 +220,7 @@ fn processes(figures: &mut Figures, run: &Run) {
     }
 }
 
-/// What the machine used beside generator and server; in older records it follows from what they say.
+/// CPU use of the machine without generator and server. For older records, the figure is computed from those of the processes.
 #[must_use]
 pub fn less_load_and_server(run: &Run) -> Option<f64> {
     run.machine_cpu_less_load_server_us_per_request.or_else(|| {
@@ -234,7 +234,7 @@ pub fn less_load_and_server(run: &Run) -> Option<f64> {
     })
 }
 
-/// What an idle slice found; per proxy is the mean of those on the path.
+/// Results of an idle slice. The figure per proxy is the mean over the proxies on the path.
 fn idle(figures: &mut Figures, run: &Run) {
     figures.extend(run.idle.iter().map(|(name, value)| (name.clone(), *value)));
     let on_path = |name: &str| -> Vec<f64> {

@@ -1,5 +1,5 @@
-//! What the terminal shows: the findings in words, a table per mode with contestants below each other, and what Voile's
-//! figures are divided by the others'. Columns are as wide as their widest cell.
+//! Text for the terminal: the findings in words, a table per mode with contestants below each other, and the ratios of Voile's
+//! figures to the others'. Columns are as wide as their widest cell.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! What was to be reached, and whether it was. A verdict looks at the whole interval: reached when all of it is on the good
-//! side of the bound, missed when none of it is, and otherwise this record cannot tell.
+//! Targets and their verdicts. A verdict looks at the whole interval. A target is reached if all of the interval is on the good
+//! side of the bound, and missed if none of it is. Otherwise this record cannot tell.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,26 +8,26 @@ use crate::statistics::{estimate, paired_ratio};
 use crate::summarise::by_cell;
 use crate::words::{Unit, interval, load_title, ratio, unit};
 
-/// How a target came out in one cell.
+/// Verdict on a target in one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What it is about.
+    /// Subject of the target.
     pub row: String,
     /// The cell: path and load.
     pub cell: String,
     /// The figure's name.
     pub figure: String,
-    /// What was wanted, in words.
+    /// The required value, in words.
     pub wanted: String,
-    /// What was seen, in words.
+    /// The measured value, in words.
     pub seen: String,
-    /// What stands beside it for comparison, in words.
+    /// The compared value, in words.
     pub beside: String,
-    /// How it came out.
+    /// Verdict on the target.
     pub outcome: Reached,
 }
 
-/// How a target came out.
+/// Verdict on a target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reached {
@@ -101,7 +101,7 @@ pub fn verdicts(record: &Record) -> Vec<Verdict> {
 }
 
 impl Target {
-    /// Whether it is about this cell.
+    /// Returns true if the target applies to this cell.
     fn means(&self, cell: &CellKey) -> bool {
         fn says<T: PartialEq>(wanted: &Option<T>, is: &T) -> bool {
             wanted.as_ref().is_none_or(|wanted| wanted == is)
@@ -217,7 +217,7 @@ fn outcome(target: &Target, found: Option<&Estimate>) -> Reached {
     }
 }
 
-/// What is asked, in words.
+/// The requirement, in words.
 fn wanted(target: &Target, figure: &str) -> String {
     let Unit { show, words, .. } = unit(figure);
     let others = match &target.ratio_to {

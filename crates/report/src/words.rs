@@ -1,4 +1,4 @@
-//! How figures are written for people: few digits, units, intervals; and escaping for HTML.
+//! Text of figures for people: few digits, units, intervals; and escaping for HTML.
 
 use crate::record::{CellKey, Estimate, Kind};
 
@@ -73,16 +73,16 @@ pub fn gigabits(value: f64) -> String {
     format!("{value:.2} Gbit/s")
 }
 
-/// How a figure is called and written.
+/// Name and formatter of a figure.
 #[derive(Debug, Clone)]
 pub struct Unit {
-    /// How a value is written.
+    /// Formatter of a value.
     pub show: fn(f64) -> String,
-    /// What the figure is called.
+    /// Name of the figure.
     pub words: String,
 }
 
-/// Whose figure it may be, and how that is said.
+/// Roles of proxies in names of figures, and their words.
 const PROXIES: [(&str, &str); 7] = [
     ("sidecar", " per proxy"),
     ("client-sidecar", " of the client's sidecar"),
@@ -93,7 +93,7 @@ const PROXIES: [(&str, &str); 7] = [
     ("gateway", " of the gateway"),
 ];
 
-/// How the figure of that name is called and written.
+/// Name and formatter of the figure of that name.
 #[must_use]
 pub fn unit(figure: &str) -> Unit {
     let (whose, name) = match figure.split_once('.') {
@@ -186,7 +186,7 @@ impl std::fmt::Display for CellKey {
     }
 }
 
-/// Whom requests meet on their way.
+/// Title of a path: the proxies that requests pass.
 #[must_use]
 pub fn path_title(mode: &str, tls: bool) -> String {
     let path = match mode {

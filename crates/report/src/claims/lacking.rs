@@ -7,9 +7,9 @@ use crate::words::load_title;
 
 /// Nothing of the kind was measured, or no slice of it counts.
 const NONE: &str = "no valid slice of such a cell";
-/// Where every cell has the figure, and never in the same round.
+/// Reason if every cell has the figure, but never in the same round.
 const NO_ROUND: &str = "no round in which all cells that it takes have a valid slice";
-/// What begins the names of figures over the baseline.
+/// Prefix of the names of figures over the baseline.
 const ADDED: &str = "added_us.";
 
 impl Claim {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::summarise::summarise;
 
-    /// What is said of Voile's cells.
+    /// Returns the report's sentence about Voile's cells.
     fn not_judged(mut record: Record, claim: Claim) -> String {
         let figure = match claim.figure.as_str() {
             "" => "latency_us.p50".to_owned(),

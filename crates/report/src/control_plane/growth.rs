@@ -1,4 +1,5 @@
-//! How figures grow with the mesh: each of several sizes beside the smallest, and whether that is linear or better.
+//! Growth of figures with the mesh. Compares each of several sizes with the smallest, and reports if the growth is linear or
+//! better.
 
 use std::fmt::Write as _;
 
@@ -7,7 +8,7 @@ use crate::words::ratio;
 
 /// Above the growth of the mesh by this factor it is no longer called linear: figures of one run shake.
 const ROOM: f64 = 1.1;
-/// What a control plane is published to need, to be read beside ours.
+/// Published needs of istiod, shown beside ours.
 pub(super) const ISTIOD: &str = "istiod, as published for 1,000 services and 2,000 proxies: 1 vCPU and 1.5 GB, and convergence in seconds. \
      Other machines, and a load test of 70,000 requests a second beside it.";
 
@@ -35,7 +36,7 @@ pub(super) struct Growth {
 }
 
 impl Size {
-    /// How much there is of everything.
+    /// Number of objects in the mesh: services, workloads and proxies.
     fn objects(&self) -> u64 {
         u64::from(self.services) + u64::from(self.workloads) + u64::from(self.proxies)
     }
@@ -120,7 +121,7 @@ impl ControlPlaneRecord {
     }
 }
 
-/// How many times as many services, workloads and proxies.
+/// Ratios of the two sizes: services, workloads, proxies.
 fn mesh_times(small: &Size, large: &Size) -> [f64; 3] {
     [
         (small.services, large.services),

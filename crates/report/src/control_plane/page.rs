@@ -12,7 +12,7 @@ use crate::record::Estimate;
 use crate::svg::{Frame, Point, Scale, Series, lines};
 use crate::words::escape;
 
-/// What a curve may be along, and how much of it a mesh has.
+/// Dimension of a curve, and the mesh's size along it.
 type Along = (&'static str, fn(&Size) -> f64);
 const ALONG: [Along; 4] = [
     ("services", |size| f64::from(size.services)),
@@ -134,7 +134,7 @@ impl ControlPlaneRecord {
     }
 }
 
-/// How values of a unit are written.
+/// Formatter of the values of a unit.
 pub(super) fn shower(unit: &str) -> fn(f64) -> String {
     match unit {
         "ms" => |value| shown(value, "ms"),

@@ -46,7 +46,7 @@ impl ControlPlaneRecord {
         ])
     }
 
-    /// What may be none of (`asked` is 0) has no share.
+    /// Plots the share of each bound that is used. A figure whose bound is 0 has no share.
     fn as_asked(&self) -> Option<Plot> {
         let share = |figure: &Figure| {
             let asked = figure.asked.filter(|asked| *asked > 0.0)?;

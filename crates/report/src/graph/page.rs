@@ -56,7 +56,7 @@ impl GraphRecord {
         );
     }
 
-    /// What was not measured stands apart from what was.
+    /// Writes extrapolated figures in a section apart from measured ones.
     fn extrapolated(&self, page: &mut String) {
         let of = |slice: &super::GraphSlice| slice.cpu_us.get("sidecar").copied();
         let per_request = |slice: &super::GraphSlice| {
@@ -270,7 +270,7 @@ fn one(estimate: Option<Estimate>, show: fn(f64) -> String) -> String {
     }
 }
 
-/// What may stand in a `data:` address within an attribute.
+/// Escapes text for a `data:` address within an attribute.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len() * 5 / 4);
     for byte in text.bytes() {

@@ -86,7 +86,7 @@ impl GraphRecord {
         names.into_iter().map(part).collect()
     }
 
-    /// What only one side has (sidecars) is told of that side alone.
+    /// Returns the figure on both sides. A figure that only one side has (sidecars) has a value for that side alone.
     fn both(&self, figure: &dyn Fn(&GraphSlice) -> Option<f64>) -> Both {
         let over = |mesh: bool| {
             let valid = self.valid_rounds();
@@ -121,7 +121,7 @@ impl GraphRecord {
         of(true).intersection(&of(false)).copied().collect()
     }
 
-    /// What the mesh adds to one call, in a sentence: the middle of all calls of the graph.
+    /// A sentence about the cost that the mesh adds to one call: the middle of all calls of the graph.
     pub(super) fn calls(&self, text: &mut String) {
         let mut added: Vec<(f64, String)> = self
             .edge_parts()

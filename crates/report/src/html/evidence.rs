@@ -1,4 +1,5 @@
-//! What one needs to doubt the figures: proof of path, invalid slices, terms, environment, and how to repeat.
+//! Evidence by which a reader can doubt the figures: proof of path, invalid slices, terms, environment, and the command to
+//! repeat.
 
 use std::fmt::Write as _;
 
@@ -150,7 +151,7 @@ fn contestants(page: &mut String, record: &Record) {
     }
 }
 
-/// Where it was measured, and what else is known of the run.
+/// Writes the environment of the run, and further facts about it.
 pub(crate) fn environment(page: &mut String, environment: &Environment, more: &[(&str, String)]) {
     machine(page, "Environment", environment, more);
 }

@@ -1,4 +1,4 @@
-//! Where a request's time and CPU go, for those cells that were looked at.
+//! Writes the profile: a request's time and CPU by part, for the profiled cells.
 
 use std::fmt::Write as _;
 

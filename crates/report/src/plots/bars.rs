@@ -70,7 +70,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
     ]
 }
 
-/// What cells measure that are not about latency: how much goes through, what is held for nothing.
+/// Plots of the cells that do not measure latency: throughput, and idle cost.
 fn other_kinds(groups: &[(String, Vec<&Summary>)], colours: &Colours) -> Section {
     type Drawn = (&'static str, &'static str, fn(f64) -> String);
     let saturation: [Drawn; 1] = [("requests per second", "achieved_rps", per_second)];

@@ -17,11 +17,11 @@ use crate::words;
 pub struct Plot {
     /// A file's name without its ending; no two plots of a record share one.
     pub id: String,
-    /// What it shows.
+    /// Title of the plot.
     pub title: String,
     /// The drawing, coloured by classes.
     pub svg: String,
-    /// What must be read with it.
+    /// Caption that must stand beside the plot.
     pub caption: String,
 }
 
@@ -30,11 +30,11 @@ pub struct Plot {
 pub struct Section {
     /// Its heading.
     pub title: &'static str,
-    /// How to read them.
+    /// Explanation of the plots.
     pub words: &'static str,
     /// The plots, at least one.
     pub plots: Vec<Plot>,
-    /// Whether they say the same as others in more detail, so that a page may keep them folded.
+    /// True if the plots show others in more detail. A page may then keep them folded.
     pub folded: bool,
 }
 
@@ -113,7 +113,7 @@ fn groups(record: &Record) -> Vec<(String, Vec<&Summary>)> {
     groups
 }
 
-/// Who on which path, as short as a legend needs it.
+/// Short name of contestant and path, for a legend.
 fn who(cell: &CellKey) -> String {
     let shape = match cell.shape.is_plain() {
         true => String::new(),

@@ -8,7 +8,7 @@ use crate::record::{CellKey, Kind, Record, Summary};
 use crate::svg::{Colours, Frame, Point, Scale, Series, lines};
 use crate::words::{bytes, cores, duration, protocol};
 
-/// What is drawn of latency, of CPU and of memory: a word for the title, the figure, how it is written.
+/// A plotted figure of latency, CPU or memory: a word for the title, the figure, the formatter.
 type Drawn = (&'static str, &'static str, fn(f64) -> String);
 const LATENCY: [Drawn; 4] = [
     ("p50", "latency_us.p50", duration),
@@ -47,7 +47,7 @@ const MEMORY: [Drawn; 2] = [
 
 const CONTROL: [Drawn; 1] = [("RSS of the control plane", "control.rss_bytes", bytes)];
 
-/// What a sweep is along.
+/// Dimension of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Along {
     Connections,
@@ -129,7 +129,7 @@ fn sweeps<'a>(record: &'a Record, along: &Along) -> BTreeMap<String, Vec<&'a Sum
 /// Numbers that lie so many times apart are drawn by their logarithms.
 const WIDE: f64 = 50.0;
 
-/// Where a cell stands along the sweep, and what it has in common with others of its line.
+/// Position of a cell along the sweep, and the key that it shares with the other cells of its line.
 fn placed(along: &Along, key: CellKey) -> (f64, CellKey) {
     let x = match along {
         Along::Connections => f64::from(key.connections),
@@ -150,7 +150,8 @@ fn placed(along: &Along, key: CellKey) -> (f64, CellKey) {
     (x, path)
 }
 
-/// Whether what is swept is drawn by its logarithms; then without the point of none, which has no place there.
+/// Selects a logarithmic axis for a wide sweep over generated objects, and then removes the point of 0. Reports if the axis is
+/// logarithmic.
 fn widened(along: &Along, paths: &mut [(CellKey, Series)]) -> bool {
     let along_mesh = matches!(along, Along::Generated(_));
     let wide = along_mesh && is_wide(paths.iter().flat_map(|(_, series)| &series.points));

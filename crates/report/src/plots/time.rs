@@ -99,7 +99,7 @@ fn point(run: &Run, p99: bool) -> Option<Point> {
     })
 }
 
-/// Where all processes were started anew.
+/// Marks at the times when all processes were started anew.
 fn repeats(record: &Record) -> Vec<Mark> {
     let mut marks: Vec<Mark> = Vec::new();
     let mut last = 1;

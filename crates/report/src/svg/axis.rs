@@ -2,7 +2,7 @@
 
 use super::lines::Scale;
 
-/// Where values lie on an axis of that length.
+/// Axis of a plot: maps values to positions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis {
     low: f64,

@@ -148,7 +148,7 @@ fn fitted(label: &str) -> String {
     format!("<title>{}</title>{}…", escape(label), escape(&beginning))
 }
 
-/// What the longest label takes.
+/// Width of the longest label.
 fn room<'a>(labels: impl Iterator<Item = &'a str>) -> f64 {
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
     (longest as f64 * BIG_LETTER + 14.0).clamp(LABELS.0, LABELS.1)

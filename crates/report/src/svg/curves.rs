@@ -1,4 +1,4 @@
-//! How latencies are distributed: by percentile, and as shapes.
+//! Plots of latency distributions: by percentile, and as shapes.
 
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ pub(crate) fn curves(title: &str, curves: &[Curve]) -> String {
     })
 }
 
-/// How often each latency occurs, the most frequent one at the top: one bump or two, a long tail or none.
+/// Draws the frequency of each latency, the most frequent at the top: one bump or two, a long tail or none.
 pub(crate) fn shapes(title: &str, curves: &[Curve]) -> String {
     let points = || curves.iter().flat_map(|curve| curve.points.iter());
     let (low, high) = ends(points().map(|point| point.0));
@@ -152,7 +152,7 @@ fn dash(curves: &[Curve], at: usize) -> usize {
         .count()
 }
 
-/// How rare what lies beyond this share is: 1 for one in ten, 2 for one in a hundred.
+/// Rarity of latencies beyond this share: 1 for one in ten, 2 for one in a hundred.
 fn rarity(share: f64) -> f64 {
     -(1.0 - share).max(1e-9).log10()
 }

@@ -7,7 +7,7 @@ use super::{DASHES, Key, TOP, WIDTH, legend, marker, open};
 use crate::record::Estimate;
 use crate::words::escape;
 
-/// How values lie on an axis.
+/// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// Evenly, from zero.
@@ -41,18 +41,18 @@ pub(crate) struct Mark {
     pub(crate) words: String,
 }
 
-/// What stands around the lines.
+/// Frame of a plot: title, axes and options.
 pub(crate) struct Frame<'a> {
     pub(crate) title: &'a str,
     /// Under the horizontal axis.
     pub(crate) across: &'a str,
     pub(crate) x: Scale,
     pub(crate) y: Scale,
-    /// How values of the vertical axis are written.
+    /// Formatter of the values of the vertical axis.
     pub(crate) show: fn(f64) -> String,
-    /// Whether points are joined.
+    /// True if points are joined.
     pub(crate) joined: bool,
-    /// Whether the horizontal axis names each value that occurs (connections), or round ones.
+    /// True if the horizontal axis names each value that occurs (connections), false for round values.
     pub(crate) each: bool,
 }
 

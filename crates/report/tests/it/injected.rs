@@ -8,7 +8,7 @@ use std::path::Path;
 use voile_report::record::{Record, Run};
 use voile_report::summarise::summarise;
 
-/// What is put into the second half.
+/// Slowdown that the test adds to the second half.
 const MICROSECONDS: f64 = 50.0;
 const CPU: f64 = 1.05;
 const LATENCY_FIGURE: &str = "latency_us.p50";
@@ -67,7 +67,7 @@ fn seen(alarms: &[bool]) -> usize {
     alarms.iter().filter(|alarm| **alarm).count()
 }
 
-/// Whether a run says that it could see what is put into its latency.
+/// Reports for each run if its noise floor is low enough to show the added latency.
 fn latency_promised(records: &[Record]) -> Vec<bool> {
     let floors = floors(records, LATENCY_FIGURE);
     let promised = |(record, floor): (&Record, f64)| {
