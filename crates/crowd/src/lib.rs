@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! folder of YAML ─▶ proxies and their subscriptions ─▶ proxies ─▶ arrivals ─▶ ledger ─▶ report
-//!                                            commands (a socket) ─ changed, report, synced ─▲
-//!                                                                 └ certify, rotate ─▶ certificates, asked for as proxies ask
+//!                                        commands (a socket) ─ changed, report, synced ─▲
+//!                                                             └ certify, rotate ─▶ certificates, asked for as proxies ask
 //! ```
 
 mod certificates;

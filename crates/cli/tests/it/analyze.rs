@@ -52,7 +52,7 @@ fn analyze_reads_single_files_whatever_they_are_called_and_says_where_nothing_is
         fs::write(&path, text).expect("written");
         path
     };
-    // File, exit code, what is said on stdout and on stderr.
+    // File, exit code, and parts of stdout and stderr.
     let latin = b"kind: Namespace # \xe9\n";
     let cases: [(_, &[u8], i32, &str, &str); 5] = [
         ("good.yaml", GOOD.as_bytes(), 0, "", "1 file, "),

@@ -30,7 +30,7 @@ pub(crate) fn set(mesh: &Mesh, policies: &str) {
     std::fs::rename(new, file).expect("in place");
 }
 
-/// Waits until every worker obeys: each is told by a message of its own.
+/// Waits until every worker obeys: each gets the change by a message of its own.
 pub(crate) fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
     const IN_A_ROW: usize = 12; // connections go to the worker with the fewest, so that both get some of these
     wait_until(what, || (0..IN_A_ROW).all(|_| seen()));

@@ -1,5 +1,6 @@
-//! Which of several endpoints takes a request, through a control plane and a sidecar with one worker: who is slow, who answers
-//! badly, who is near, whose a key is, and how much may be under way. Nothing here is timed; what is counted is who answered.
+//! Load balancing among endpoints, through a control plane and a sidecar with one worker: slow endpoints, failing endpoints,
+//! near endpoints, consistent hashing, and limits of requests in flight. Nothing here is timed; the tests count the endpoints
+//! that answered.
 
 mod zones;
 
@@ -23,7 +24,7 @@ struct App {
     asked: Arc<AtomicUsize>,
     /// That is how every second request is answered; the others are answered 200.
     now_and_then: Arc<AtomicBool>,
-    /// While it is shut nobody is answered.
+    /// While it is shut, the application answers no request.
     gate: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -125,7 +126,8 @@ fn say(mesh: &Mesh, name: &str, text: &str) {
     std::fs::rename(&new, mesh.config().join(name)).expect("renamed");
 }
 
-/// Waits until the client's sidecar obeys a rule, which it shows with the rule's mark: who has no route is told so.
+/// Waits until the client's sidecar obeys a rule. The rule's mark shows it: a request without a route gets an
+/// error.
 fn obey(mesh: &Mesh, policy: &str) {
     obey_annotated(mesh, "", policy);
 }
@@ -486,7 +488,7 @@ fn a_service_is_called_where_it_is_near_as_long_as_anybody_is_there() {
         &distributed("trafficDistribution: PreferClose"),
     );
     words(&["a", "b"]);
-    // Nobody is put out: who answers badly is asked all the same.
+    // No endpoint is ejected: the failing one still gets requests.
     b.answers(500);
     wait_until("it is still asked", || get(to) == (500, "b".to_owned()));
     b.answers(200);
@@ -558,8 +560,8 @@ fn requests_wait_for_a_connection_as_long_as_there_is_room_to_wait() {
     }
     let first = begin(to);
     wait_until("one is under way", || total() == before + 1);
-    // Of three more one waits, and who finds no room is refused. A connection that is older than the limit does not count, so
-    // that one of them may have its own.
+    // Of three more requests one waits, and the request that finds no room is refused. A connection older than the limit does
+    // not count, so that one of them may have its own.
     let mut others = vec![begin(to), begin(to), begin(to)];
     let mut refused = Vec::new();
     wait_until("all but who waits are told, or under way", || {

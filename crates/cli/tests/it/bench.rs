@@ -321,7 +321,7 @@ pub(crate) fn all_seen(record: &serde_json::Value, contestant: &str, mode: &str)
     events.all(|event| event["effect_seconds"].is_number())
 }
 
-/// It was, soon, and only who is ended loses what it had.
+/// Asserts an effect soon after each event, and failed requests only after a restart of a proxy or the control plane's kill.
 pub(crate) fn seen_and_lost_nothing(record: &serde_json::Value, contestant: &str, mode: &str) {
     let events = slice(record, contestant, mode)["events"].as_array();
     for event in events.expect("events") {

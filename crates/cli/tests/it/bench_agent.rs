@@ -475,7 +475,7 @@ fn strangers_are_refused_in_clear_words_and_end_nothing() {
         1,
         "not an address",
     );
-    // Somebody who is no agent.
+    // A server that is no agent.
     let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = other.local_addr().expect("an address");
     let answering = std::thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! `voile bench` with stock Envoys that `voile control` tells out of the folder that Voile's own sidecars are told out of
-//! (`envoy-xds`): what they carry is proven as everybody's is, and what they cannot do has a name. With the Envoy of this machine,
-//! or of `ENVOY`; skipped without.
+//! `voile bench` with stock Envoys that `voile control` configures from the same folder as Voile's own sidecars (`envoy-xds`).
+//! Their traffic is proven like that of all contestants, and unsupported events are named. Uses the Envoy of this machine, or of
+//! `ENVOY`; skipped without.
 
 use serde_json::Value;
 

@@ -170,8 +170,8 @@ fn proven(record: &serde_json::Value, contestant: &str, mode: &str, claims: &[&s
     impostor_was_tried(checks);
 }
 
-/// Each of these stands in that contestant's slices with what it holds and, where a slice counts, with its work: on a busy machine
-/// none may.
+/// Asserts that each of these roles has a memory figure in that contestant's slices and, if a slice counts, its CPU work. On a
+/// busy machine none may count.
 fn charged(record: &serde_json::Value, contestant: &str, mode: &str, roles: &[&str]) {
     let runs = record["runs"].as_array().expect("runs").iter();
     let own = |run: &&serde_json::Value| run["mode"] == mode && run["contestant"] == contestant;
@@ -222,7 +222,8 @@ fn requests_go_through_a_waypoint_between_two_nodes_and_it_is_charged_for_them_a
         false => vec!["voile"],
     };
     let quoted: Vec<String> = contestants.iter().map(|one| format!("{one:?}")).collect();
-    // Voile's two node proxies without one run beside those, and are told from them.
+    // Voile's two node proxies without a waypoint run beside those; the record keeps the two modes
+    // apart.
     let modes = format!("\"node\", {mode:?}");
     let Some(record) = through_nodes(&modes, &quoted.join(", "), envoy.as_deref()) else {
         return;
@@ -273,7 +274,8 @@ fn the_control_plane_of_node_proxies_and_of_a_waypoint_is_killed_under_load_and_
             assert_eq!(killed["action"], "kill-control-plane");
             assert!(killed["failure"].is_null(), "{killed}");
             assert_eq!(killed["observed"], "the control plane's end by SIGKILL");
-            // Nobody is there to tell of a change; what cannot be told apart by bytes is not tried.
+            // A change without a control plane cannot be applied; a change that bytes cannot show
+            // is not tried.
             let why = changed["failure"].as_str().unwrap_or("");
             let read = "node proxies read no paths";
             assert_eq!(why.contains(read), mode == "node", "{changed}");
@@ -326,7 +328,8 @@ fn impostor(checks: &[serde_json::Value]) -> Option<&str> {
     tried.and_then(|check| check["verdict"].as_str())
 }
 
-/// It got nothing; where there is no openssl, which plays the servers, that is said.
+/// Asserts that the impostor got no byte. Without openssl, which plays the servers, the record has
+/// a note.
 pub(crate) fn impostor_was_tried(checks: &[serde_json::Value]) {
     let wanted = match found("openssl") {
         true => "proven",

@@ -1,5 +1,5 @@
-//! `voile bench` while somebody sets the machine's clock. Nobody's real clock is set: the programs of one run see another wall
-//! clock, from a library that is loaded before libc and goes by a file; every other clock is the kernel's.
+//! `voile bench` while the machine's wall clock is set. The real clock is not touched: the programs of one run see another
+//! wall clock, from a library that is loaded before libc and follows a file. Every other clock is the kernel's.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::mesh::{Process, wait_until};
 /// Seconds that the clock is off by as soon as the file is there.
 const STEPS: [i64; 2] = [3600, -3600];
 
-/// The wall clock, as one who sets it would have it.
+/// The wall clock as after a change by an administrator.
 const LIBRARY: &str = r"
 #define _GNU_SOURCE
 #include <sys/syscall.h>

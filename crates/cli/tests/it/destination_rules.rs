@@ -1,5 +1,5 @@
-//! DestinationRules through a control plane and sidecars with mutual TLS: which protocol HTTP/1.1 travels in between
-//! them is seen by what the application is told, since names of fields are in lower case where they crossed HTTP/2.
+//! DestinationRules through a control plane and sidecars with mutual TLS. The application's view shows the protocol
+//! between them: names of fields are in lower case after HTTP/2.
 
 use std::net::SocketAddr;
 
@@ -68,7 +68,7 @@ fn a_rule_decides_between_the_mesh_and_its_ports_what_http1_travels_as() {
     wait_until("a rule against the mesh", || !crosses_http2(&mesh));
 }
 
-/// One more client: its pod, where its sidecar listens for the service, and what says so.
+/// One more client: its pod, its sidecar's address for the service, and its resources.
 fn one_more(mesh: &Mesh, pod: (&str, &str), app: &str, last: u8) -> (SocketAddr, String) {
     let (namespace, name) = pod;
     let (own, sidecar) = (
@@ -155,7 +155,7 @@ fn each_client_obeys_the_rule_for_its_namespace_and_its_labels() {
     let keep = ASKED.replace("UPGRADE}", "DO_NOT_UPGRADE}");
     let with = |more: &str| format!("{ASKED}, {more}");
     let selected = with(SELECTED);
-    // Each is another answer than the one before for somebody, and of those whom it does not concern the same.
+    // Each row changes the result of at least one client.
     for (what, rules, expected) in [
         ("all", rule_of("shop/all", ASKED), [true, true, true]),
         (
@@ -215,7 +215,8 @@ fn other_labels_are_other_rules_and_a_part_that_others_have_is_not_waited_for() 
     clients.write("job.yaml", &clients.job.replace("app: job", "app: idle"));
     wait_until("selected no more", || clients.each() == [Ok(false); 3]);
     clients.write("job.yaml", &clients.job);
-    // A part that only some clients' rules have is not there for the others, who are told so and do not wait.
+    // A subset that only some clients' rules have does not exist for the others. They get an error and do not
+    // wait.
     let part = format!("{ASKED}, {SELECTED}, subsets: [{{name: one, labels: {{version: v1}}}}]");
     let route = "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: server, namespace: shop}\n\
                  spec: {hosts: [server], http: [{route: [{destination: {host: server, subset: one}}]}]}\n";

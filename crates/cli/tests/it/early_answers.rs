@@ -1,5 +1,6 @@
-//! Answers that come before the request's body is over reach clients that write all of it before they read, and soon: from
-//! the application and from the proxies, through sidecars and gateways, over TCP and TLS; and what lingers for that is bounded.
+//! Answers before the end of the request's body reach, soon, clients that write all of it before they read. The answers come
+//! from the application and from the proxies, through sidecars and gateways, over TCP and TLS. The proxies' lingering for such
+//! clients is bounded.
 
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -266,7 +267,7 @@ fn uploaders_that_never_end_hold_no_more_than_is_allowed_and_nobody_else_up() {
     wait_until("a route", || edge.status("a.example", "/") == 200);
     let pid = edge.gateway_pid();
     let (before, resident) = (descriptors(pid), memory(pid, "VmRSS:"));
-    // Nobody is told what host this is, so that every one is refused.
+    // The gateway does not serve this host, so it refuses every request.
     let head = b"POST / HTTP/1.1\r\nhost: other.example\r\ncontent-length: 1000000000\r\n\r\n";
     let began = Instant::now();
     let mut uploaders = Vec::new();

@@ -26,7 +26,7 @@ fn shell(command: &str) -> String {
     String::from_utf8_lossy(&ran.expect("a shell").stdout).replace('\r', "")
 }
 
-/// Lines of the page that ask by curl, as they are, with what was published in the place of a port.
+/// The page's curl commands, with the published address in place of a port.
 fn curls(text: &str, port: u16, at: SocketAddr) -> Vec<String> {
     let lines = text.lines().filter(|line| line.starts_with("curl "));
     let here = |line: &str| {
@@ -236,7 +236,7 @@ fn machine() -> Option<Namespace> {
     Some(machine)
 }
 
-/// The machine of the page: its network, and what runs in it.
+/// The page's machine: its network, and the processes in it.
 struct Court {
     network: Namespace,
     running: Vec<(String, Process)>,

@@ -36,7 +36,7 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// Rows of the tables: the command that begins so, and what is promised of it.
+/// Rows of the tables: commands of this program, and the promised result.
 fn rows(program: &str) -> Vec<(String, String)> {
     rows_of("policies", program)
 }

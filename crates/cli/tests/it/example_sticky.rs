@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::mesh::wait_until;
 use crate::up::{Up, example};
 
-/// The head of what curl is answered.
+/// Head of the answer to curl.
 fn curl(at: SocketAddr, host: &str, more: &[&str]) -> String {
     let host = format!("Host: {host}");
     let mut command = Command::new("curl");

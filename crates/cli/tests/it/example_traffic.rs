@@ -155,7 +155,8 @@ fn command_for(example: &str, path: &str) -> String {
     command.expect("a command for it").to_owned()
 }
 
-/// Paths of the page's table, with the status, what is in the answer, and what is not.
+/// Paths of the page's table, with the status, words that the answer has, and words that it has
+/// not.
 const ROUTED: [(&str, &str, &[&str], &[&str]); 6] = [
     (
         "/moved",

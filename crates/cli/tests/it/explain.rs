@@ -435,7 +435,7 @@ fn explain_says_who_is_asked_before_the_token_is_looked_at() {
         voile(&[&words, more].concat(), folder.path())
     };
     let asked = "asked first: provider `login`, by AuthorizationPolicy shop/ask, rule 0, in ";
-    // The token's header is there when somebody is asked, though policies no longer see it.
+    // The external service sees the token's header, though policies no longer see it.
     let (code, said) = ask("/asked", &good, &[]);
     assert_eq!(code, Some(1), "{said}");
     assert!(

@@ -154,7 +154,7 @@ fn who_is_asked_and_whose_tokens_are_believed_are_filters_before_the_policies() 
     let issuers = [issuer(0), issuer(1)];
     assert_eq!(issuers, ["https://a.example", "https://z.example"]);
 
-    // Before a connection there are no tokens, and who is asked is asked by another filter.
+    // On the connection level there are no tokens, and another filter asks the external service.
     let (code, text, said) = export(folder.path(), &["--layer", "tcp"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(text.contains("filters.network.ext_authz.v3") && !text.contains("jwt_authn"));

@@ -1,5 +1,5 @@
-//! CONNECT through two sidecars to a forward proxy on a port declared `http`: what it grants is a tunnel, what it refuses is
-//! an answer, policy decides first, and nobody smuggles a request behind it.
+//! CONNECT through two sidecars to a forward proxy on a port declared `http`. A granted CONNECT is a tunnel, a refused one
+//! is an answer, policy decides first, and no request can be smuggled behind it.
 
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::mesh::{HTTP_PORT, Mesh, application, exchange, read_to_end, series, wait_until};
 
-/// A forward proxy: reaches `allowed` and nobody else; answers other methods with their head.
+/// A forward proxy: reaches only `allowed`; answers other methods with their head.
 fn forward_proxy(listener: TcpListener, allowed: SocketAddr) {
     application::serve(listener, move |stream| {
         let mut reader = BufReader::new(stream);

@@ -15,7 +15,7 @@ use crate::up::Up;
 const SEED: u64 = 11;
 
 /// Half of the requests to `a` go on to `b`, which is gRPC and calls `d`; then all go to `c`, which fails a quarter of them.
-/// Nothing follows a call that can fail, so every count is known beforehand, whatever the order of requests.
+/// Nothing follows a call that can fail, so every count is known beforehand, in any order of requests.
 const GRAPH: &str = "
 defaults: {requestSize: 1 KB, responseSize: 2 KB}
 services:
@@ -224,7 +224,7 @@ fn a_service_uses_and_holds_all_the_time_what_it_is_said_to() {
     wait_until("it has used a good part of a second", || {
         used(&busy) >= Duration::from_millis(600)
     });
-    // Not more than it may, but for what it took to begin; nobody asked it anything.
+    // Checks CPU time: not more than the share allows, plus the start; there were no requests.
     let (used_by_busy, passed) = (used(&busy), begun.elapsed());
     let most = passed.mul_f64(0.3) + Duration::from_millis(300);
     assert!(used_by_busy <= most, "{used_by_busy:?} in {passed:?}");

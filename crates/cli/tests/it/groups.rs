@@ -1,5 +1,5 @@
-//! A workload that nobody declared, as a virtual machine would be: it joins by its WorkloadGroup, takes traffic, falls sick, takes
-//! none, recovers, outlives a control plane and leaves; and whoever has no right to join is told why.
+//! An undeclared workload, as a virtual machine would be: it joins by its WorkloadGroup, takes traffic, falls sick, takes none,
+//! recovers, outlives a control plane and leaves. A workload without the right to join gets the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

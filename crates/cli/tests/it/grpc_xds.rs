@@ -1,8 +1,9 @@
-//! Stock gRPC in the mesh, by `voile agent` and nothing else of ours in its process: it resolves, balances, speaks mutual TLS with its
-//! like and with sidecars, follows changes, obeys policies, and believes nobody else. In each language that this machine has.
+//! Stock gRPC in the mesh, by `voile agent` and no other part of Voile in its process. It resolves, balances, speaks mutual TLS
+//! with its like and with sidecars, follows changes, obeys policies, and trusts no other peer. In each language that this machine
+//! has.
 //!
-//! `grpc_xds/peer.py` needs a Python that can `import grpc` (`GRPC_PYTHON`, else `python3`); `grpc_xds/peer.go` says how it is built
-//! (`GRPC_GO_PEER`, else `grpc-go-xds-peer` on the path).
+//! `grpc_xds/peer.py` needs a Python that can `import grpc` (`GRPC_PYTHON`, else `python3`); `grpc_xds/peer.go` says how it is
+//! built (`GRPC_GO_PEER`, else `grpc-go-xds-peer` on the path).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -41,7 +42,7 @@ fn languages() -> Vec<Language> {
         }),
         _ => eprintln!("skipped: no Python with grpcio (set GRPC_PYTHON)"),
     }
-    // It ends with 1 when it is told nothing to do.
+    // Without arguments it ends with 1.
     match quiet(&mut Command::new(&go)) {
         Some(1) => found.push(Language {
             name: "go",
@@ -109,7 +110,7 @@ impl Stage<'_> {
     }
 }
 
-/// A program that calls when it is told to.
+/// A program that sends calls on command.
 struct Client {
     child: Child,
     says: ChildStdin,

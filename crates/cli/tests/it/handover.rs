@@ -129,7 +129,7 @@ fn a_successor_that_cannot_serve_changes_nothing() {
     assert!(!socket.exists());
 }
 
-/// It has the same sockets, and whoever it took would go with it.
+/// The successor has the same sockets, so a connection that it accepted would end with it.
 #[test]
 fn a_successor_that_is_not_ready_takes_no_connection() {
     const MORE: u16 = 8090;
@@ -146,7 +146,7 @@ fn a_successor_that_is_not_ready_takes_no_connection() {
     wait_until("the new process knows the mesh", || {
         mesh.client.log().contains("configuration in force")
     });
-    // Nobody but the new one could take these.
+    // Only the new process could accept these.
     old.signal(Signal::STOP);
     let calls: Vec<TcpStream> = (0..4)
         .map(|_| TcpStream::connect(mesh.http()).expect("they wait in the kernel"))

@@ -23,7 +23,7 @@ fn echo(arguments: &[&str]) -> Process {
     server
 }
 
-/// A WebSocket through both sidecars: what is said comes back.
+/// A WebSocket through both sidecars, with an echo at its end.
 struct Conversation(TcpStream);
 
 impl Conversation {

@@ -85,7 +85,7 @@ fn world(protocol: &str, addresses: &[SocketAddr]) -> String {
         )
     };
     let entries: String = addresses.iter().enumerate().map(entry).collect();
-    // In their turn, so that it shows who is left out.
+    // Round robin, so that it shows which endpoint is left out.
     let turns = format!(
         "{NETWORKING}DestinationRule\nmetadata: {{name: world, namespace: shop}}\nspec:\n  host: world.test\n  trafficPolicy: {{loadBalancer: {{simple: ROUND_ROBIN}}}}\n---\n"
     );
@@ -180,7 +180,7 @@ fn who_is_found_unwell_takes_no_traffic_until_it_is_well_again() {
         shown(&edge),
         ["unhealthy: GET /healthz is answered 500", "healthy"]
     );
-    // With nobody left nothing goes anywhere, unless that is panic.
+    // Without a healthy endpoint requests fail, unless panic mode applies.
     b.is(404);
     finds(&edge, 0.0, 2.0);
     assert_eq!(answering(&edge, 4), ["503"]);
@@ -342,7 +342,7 @@ fn health_server(address: SocketAddr) -> Arc<AtomicU8> {
 
 #[test]
 fn servers_of_grpc_are_asked_by_its_own_health_protocol_and_silence_is_no_answer() {
-    // At the second nobody says a word, and at the third nobody listens.
+    // The second endpoint sends nothing, and the third has no listener.
     let (edge, at) = edge("GRPC", &[20, 21, 22]);
     let health = health_server(at[0]);
     let _silent = TcpListener::bind(at[1]).expect("an address");

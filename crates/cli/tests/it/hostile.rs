@@ -1,4 +1,5 @@
-//! Hostile traffic against real processes: refused, by name where there is somebody to tell, and nobody else notices.
+//! Hostile traffic against real processes: it is refused, with a reason if there is a client to get it, and other
+//! clients do not notice.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! Clients with a certificate of the mesh, by hand: whatever they offer in ALPN and however they spell it, a port declared HTTP takes
-//! requests alone, and an undeclared port takes them alone where something holds for requests.
+//! Clients with a certificate of the mesh, by hand, with any ALPN in any spelling. A port declared HTTP takes only requests. An
+//! undeclared port takes only requests if some rule applies to requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

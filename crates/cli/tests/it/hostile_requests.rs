@@ -37,7 +37,7 @@ fn mesh_config(mesh: &Mesh, text: &str) {
     std::fs::rename(new, mesh.config().join("mesh-config.yaml")).expect("in place");
 }
 
-/// Path, and what it is answered where slashes stay as they came and where they are decoded and merged.
+/// Path, and the status with slashes kept as they came, and with slashes decoded and merged.
 const PATHS: [(&str, u16, u16); 26] = [
     ("/", 200, 200),
     ("/admin", 403, 403),
@@ -137,7 +137,7 @@ fn a_host_and_a_header_are_denied_in_every_spelling() {
     }
 }
 
-/// A policy that lets in whom it believes to come from these addresses.
+/// A policy that allows clients of these addresses.
 fn allow_from(blocks: &str) -> String {
     let rule = format!("rules: [{{from: [{{source: {{remoteIpBlocks: [{blocks}]}}}}]}}]");
     policy("allow", &rule)
@@ -211,7 +211,7 @@ fn a_forged_forwarded_for_moves_nobody_nearer() {
             "\r\nX-Forwarded-For: 203.0.113.9, 192.0.2.1, 192.0.2.2",
             403,
         ),
-        // Fewer than proxies: then somebody came around them.
+        // Fewer entries than proxies: the client went around a proxy.
         ("\r\nX-Forwarded-For: 203.0.113.9", 403),
     ] {
         assert_eq!(asked(lines), expected, "{lines:?}");

@@ -11,7 +11,8 @@ use crate::mesh::{Process, free_port, get, wait_until};
 
 /// Type whose resources are the services and workloads in force.
 const ADDRESSES: &str = "type.googleapis.com/istio.workload.Address";
-/// More than what a control plane of a handful of services may hold after everything here, in kilobytes; a bomb would take gigabytes.
+/// More memory than a control plane of a handful of services may have after all tests here, in kilobytes; a bomb would take
+/// gigabytes.
 const MAX_RESIDENT_KB: u64 = 256 * 1024;
 
 /// A control plane over a folder of its own.
@@ -304,7 +305,7 @@ fn killed_at_any_moment_it_starts_again_with_what_was_good() {
     }
     control.until_state();
     control.process.kill();
-    // The folder breaks while nobody looks: what it said is remembered.
+    // The folder breaks while no control plane runs: its last good state is remembered.
     write(&control.folder().join("first.yaml"), "kind: [");
     let folder = control.folder();
     control.process = start(control.root.path(), &[folder], control.monitoring.port());

@@ -1,5 +1,5 @@
-//! Peers whose certificate is wrong, foreign or expired, in the place of a sidecar: whoever they claim to be, no byte of an
-//! application reaches them and none of theirs reaches an application.
+//! Peers with a wrong, foreign or expired certificate in the place of a sidecar. No byte of an application reaches them,
+//! and none of theirs reaches an application.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -182,7 +182,8 @@ fn series_sum(mesh: &Mesh) -> usize {
     count.unwrap_or_else(|| panic!("{metrics}")) as usize
 }
 
-/// Asks again and again, on connections it keeps and on new ones, until told to stop; how often, and what failed.
+/// Sends requests on kept connections and on new ones, until told to stop. Returns their number, and the
+/// failures.
 fn load(mesh: &Mesh, stop: &AtomicBool) -> (usize, Vec<String>) {
     let (mut asked, mut failed) = (0, Vec::new());
     let request = b"POST / HTTP/1.1\r\nHost: server\r\nContent-Length: 2\r\n\r\nhi";
@@ -226,7 +227,7 @@ fn certificates_are_renewed_when_they_are_asked_to_without_a_failed_request() {
     });
 }
 
-/// Both sidecars get new certificates under load, after that order, and nobody notices.
+/// Both sidecars get new certificates under load, after that order, without a failed request.
 fn renewed_without_harm(mesh: &Mesh, order: impl FnOnce()) {
     application::reflect(mesh.http_app());
     let mut kept = std::io::BufReader::new(TcpStream::connect(mesh.http()).expect("connected"));

@@ -41,7 +41,7 @@ spec:
   - {port: {number: 8080, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "0.0.0.0:18080"}
 "#;
 
-/// Something that every proxy of the namespace is told.
+/// A resource that every proxy of the namespace gets.
 const MODE: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: pair}\nspec: {mtls: {mode: STRICT}}\n";
 
 fn web(folder: &Path) {
@@ -191,7 +191,7 @@ fn ask(at: SocketAddr, words: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-/// The refusal of this port by the server's proxy is told by `voile status` and the events.
+/// `voile status` and the events report the refusal of this port by the server's proxy.
 fn told_by_status_and_events(up: &Up, port: u16) {
     let (code, status) = ask(monitoring(up), &["status"]);
     let rows = [
@@ -217,7 +217,7 @@ fn a_refusal_of_configuration_is_shown_by_the_screen_status_and_events_until_it_
     let mut up = Up::start(web, &[]);
     up.ready();
     let sidecar = SocketAddr::from(([127, octet(&up), 0, 2], 8080));
-    // Somebody else's listener on every address, so on the pod's.
+    // Another program's listener on every address, so also on the pod's.
     let taken = TcpListener::bind("0.0.0.0:0").expect("a port");
     let port = taken.local_addr().expect("an address").port();
     let last = "defaultEndpoint: \"0.0.0.0:18080\"}\n";
@@ -304,7 +304,7 @@ fn a_gateways_wrong_key_is_no_edit_in_force_and_an_expired_certificate_is_told_w
     wait_until("the good pair to be in force", || claims(&up) > 0);
     assert_eq!(claims(&up), 1, "{}", up.text("err"));
 
-    // It lasts a few seconds more, and nobody touches the folder when it ends.
+    // The certificate lasts a few seconds more, and the folder does not change at its end.
     let end = Command::new("date")
         .args(["-u", "-d", "+12 seconds", "+%Y%m%d%H%M%SZ"])
         .output();

@@ -43,7 +43,7 @@ fn false_server(real: PathBuf, answer: fn() -> String) -> SocketAddr {
     address
 }
 
-/// A build whose control plane is told another endpoint: that of a false server, which learns the true one.
+/// A build with a false endpoint in its control plane: that of a false server, which learns the true one.
 fn leads_to(answer: fn() -> String, folder: &Path) -> String {
     let real = folder.join("real");
     let address = false_server(real.clone(), answer);
@@ -169,7 +169,7 @@ fn measured_by(script: &str, definition: &str) -> (Option<i32>, String, serde_js
 
 #[test]
 fn a_generator_that_takes_refusals_for_successes_is_caught() {
-    // Its requests are refused by the server, and what it writes of them is flawless.
+    // The server refuses its requests, and its report of them is flawless.
     let script = r#"if [ "$1" = load ]; then
   for word; do
     shift
@@ -229,8 +229,8 @@ fn judged() -> String {
 
 #[test]
 fn who_does_not_ask_its_policies_is_caught_whether_they_refuse_or_let_in() {
-    // Its control plane never hears of the policies, so that every request passes: with one verdict wrongly, with the other
-    // as it should, and nothing but its sidecar's own counter tells that nobody asked.
+    // Its control plane never reads the policies, so that every request passes: with one verdict wrongly, with the other
+    // rightly. Only its sidecar's own counter shows that no policy was evaluated.
     let script = r#"[ "$1" = control ] && rm "$3/generated.yaml"; exec "$VOILE" "$@""#;
     let (ran, record) = measured(script, &judged());
     let said = String::from_utf8_lossy(&ran.stderr);

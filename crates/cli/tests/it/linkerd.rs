@@ -1,5 +1,5 @@
-//! linkerd2-proxy as a contestant, as far as it goes without its program: how its version is told, that its control plane
-//! starts from what the lab writes, and what is said of a proxy that ends.
+//! linkerd2-proxy as a contestant, as far as possible without its program: its version, the start of its control plane
+//! from the lab's file, and the report on a proxy that ends.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::bench::{changed, record};
 use crate::mesh::Process;
 
-/// A program that tells its version as linkerd2-proxy does, and ends for want of what it likes.
+/// A program that prints its version as linkerd2-proxy does, and then ends.
 fn program(folder: &Path) -> PathBuf {
     let path = folder.join("proxy");
     let script = "#!/bin/sh\n\

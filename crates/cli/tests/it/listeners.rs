@@ -1,4 +1,5 @@
-//! Listeners that come, change and go while others serve; ports that somebody else has; ends that take too long.
+//! Listeners that come, change and go while others serve; ports that another program has; ends that take too
+//! long.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

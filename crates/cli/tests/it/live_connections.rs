@@ -167,8 +167,8 @@ impl UnderWay {
     }
 }
 
-/// The server's sidecar has cut so many, each in time by its own clock: from hearing of the change, whatever the machine
-/// was busy with before and after.
+/// Asserts that the server's sidecar has cut so many, each in time by its own clock, from its arrival of the change.
+/// Other load of the machine, before or after, does not matter.
 pub(crate) fn cut_in_time(mesh: &Mesh, count: f64) {
     longest_cut(&mesh.server_metrics(), count);
 }
@@ -307,7 +307,7 @@ fn what_cannot_be_revoked_is_said() {
         assert_eq!(printed.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(wanted), "{arguments:?}: {said}");
     }
-    // Garbage in place of the list: said, and what was good stays.
+    // Garbage in place of the list: it is reported, and the last good list stays.
     let list = state.join("ca-crl.pem");
     std::fs::write(&list, root).expect("no list");
     wait_until("the mistake is said", || {

@@ -1,5 +1,5 @@
-//! `voile load` and `voile echo` as a user meets them: words that are wrong, a run that is ended early, a result that cannot be
-//! written, and what comes out on which stream.
+//! `voile load` and `voile echo` from a user's view: wrong arguments, a run that is ended early, a result that cannot be
+//! written, and the outputs on each stream.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
@@ -152,8 +152,8 @@ fn so_many_requests_are_sent_and_the_result_is_where_it_was_asked_for() {
     }
 }
 
-/// As a person sees it: on a terminal (util-linux' `script` gives one) each second is drawn over the last, and what is printed at the
-/// end stands where the picture was. A pipe gets none of it.
+/// The view of a person: on a terminal (util-linux' `script` gives one) each second is drawn over the last, and the final output
+/// replaces the picture. A pipe gets none of it.
 #[test]
 fn on_a_terminal_a_run_is_drawn_over_itself_and_its_result_stands_there_at_the_end() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! Names through a sidecar: endpoints that only DNS knows, and what its DNS proxy answers to an application.
+//! Names through a sidecar: endpoints that only DNS knows, and the DNS proxy's answers to an application.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -230,7 +230,7 @@ fn the_dns_proxy_answers_for_the_mesh_and_passes_the_rest_on() {
     octets.reverse();
     let reverse = format!("{}.in-addr.arpa", octets.join("."));
     assert_eq!(ask(dns, &reverse, "PTR"), "NOERROR all.example.com");
-    // Nobody to pass it on to: said, not left unanswered.
+    // Without a resolver the DNS proxy answers SERVFAIL at once.
     resolver.set(None);
     assert_eq!(ask(dns, "www.elsewhere.test", "A"), "SERVFAIL");
 }

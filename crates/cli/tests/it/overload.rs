@@ -14,7 +14,7 @@ fn limited(arguments: &[&str]) -> Client {
     }
 }
 
-/// An application that answers when it is told to.
+/// An application that answers on command.
 fn waits(mesh: &Mesh) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (reached, arrivals) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
@@ -126,7 +126,7 @@ fn slow_server(gate: &Arc<RwLock<()>>, reached: &mpsc::Sender<()>, stream: TcpSt
     let mut reader = BufReader::new(stream);
     while let Some((head, _)) = application::read_request(&mut reader) {
         if head.starts_with("GET /slow") {
-            // Nobody listens any more once the crowd is there.
+            // The receiver is gone once the crowd is there.
             let _ = reached.send(());
             drop(gate.read());
         }

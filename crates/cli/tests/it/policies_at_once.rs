@@ -1,6 +1,6 @@
-//! All policies of a mesh change at once while requests run: none is ever answered by a mixture of old and new policies, and
-//! the time until every proxy obeys is told. At the size that the issue names, for people (the release profile, about a minute):
-//! `VOILE_POLICIES=1000 VOILE_PROXIES=20 cargo test --release -p voile --test it -- policies_at_once --nocapture`.
+//! All policies of a mesh change at once while requests run. No request is ever answered by a mixture of old and new policies,
+//! and the time until every proxy obeys is printed. At the size that the issue names, for people (the release profile, about a
+//! minute): `VOILE_POLICIES=1000 VOILE_PROXIES=20 cargo test --release -p voile --test it -- policies_at_once --nocapture`.
 
 use std::fmt::Write as _;
 use std::io::{BufReader, Write as _};
@@ -21,7 +21,7 @@ use crate::mesh::{
 const APPLICATION_PORT: u16 = 18080;
 /// Number of changes of all policies.
 const CHANGES: u32 = 3;
-/// Between two looks of one who watches.
+/// Interval between two looks of a watcher.
 const LOOK_EVERY: Duration = Duration::from_millis(3);
 /// Watchers of one proxy, on a connection each: there are two workers, and the second gets the second connection.
 const WATCHERS: usize = 2;

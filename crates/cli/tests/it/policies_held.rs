@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::mesh::{HTTP_PORT, Mesh, application, get, wait_until};
 
-/// Rules, and what they may cost: the figure.
+/// Rules, and their allowed cost: the figure.
 const RULES: usize = 10_000;
 const MAX_BYTES: u64 = 2_000_000;
 
@@ -44,7 +44,7 @@ fn ten_thousand_rules_take_two_megabytes_of_a_proxy() {
         const IN_A_ROW: usize = 12; // by both workers
         (0..IN_A_ROW).all(|_| status(&last(rules)) == 200 && status("/other") == 403)
     };
-    // A few first, so that what every policy needs is there.
+    // A few first, so that the memory that every policy needs is already there.
     set(&mesh, 10);
     wait_until("ten rules are obeyed", || obeyed(10));
     let before = anonymous(mesh.server.pid());

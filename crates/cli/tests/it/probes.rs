@@ -72,7 +72,8 @@ fn probed(folder: &Path) {
     fs::write(folder.join("probed.yaml"), PROBED).expect("written");
 }
 
-/// Serves the health page inside the network of a process; its status is what is stored, 0 before anybody asked.
+/// Serves the health page inside the network of a process; its status is the stored one, 0 before the first
+/// request.
 fn health_page(pid: u32, status: &Arc<AtomicU16>) {
     let listener = inside(pid, || TcpListener::bind("0.0.0.0:8090")).expect("bound");
     let status = Arc::clone(status);
@@ -94,7 +95,7 @@ fn health_page(pid: u32, status: &Arc<AtomicU16>) {
     });
 }
 
-/// Serves another by TLS, with a certificate that nobody on this machine trusts.
+/// Serves another page by TLS, with a certificate that this machine does not trust.
 fn secure_page(pid: u32) {
     let listener = inside(pid, || TcpListener::bind("0.0.0.0:8443")).expect("bound");
     let authority = TestAuthority::new();

@@ -1,4 +1,5 @@
-//! `voile bench run --profile`: what each hop takes, what travels, system calls and flame graphs; and who is not here is named.
+//! `voile bench run --profile`: the time of each hop, the bytes on the wire, system calls and flame graphs. Missing tools are
+//! named.
 
 use std::path::Path;
 
@@ -84,7 +85,8 @@ fn each_hop_is_timed_and_weighed_and_its_processes_are_looked_into() {
         assert_eq!(last["to"], "server");
         for hop in hops {
             assert!(is_busy(hop), "{hop}");
-            // An answer of a thousand bytes, its head, the request, and what carries them.
+            // An answer of a thousand bytes, its head, the request, and the bytes of the protocols
+            // below.
             let bytes = hop["wire_bytes_per_request"].as_f64().expect("bytes");
             assert!((1200.0..2500.0).contains(&bytes), "{hop}");
         }

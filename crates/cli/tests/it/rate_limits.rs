@@ -1,5 +1,5 @@
-//! RateLimits end to end: a control plane and two sidecars with mutual TLS, each of two workers, counted by what clients are
-//! answered. Times are long, so that no bucket fills up while a test runs.
+//! RateLimits end to end: a control plane and two sidecars with mutual TLS, each of two workers. The tests count the answers
+//! of clients. Times are long, so that no bucket fills up while a test runs.
 
 mod global;
 mod limiter;
@@ -57,7 +57,7 @@ fn field<'a>(answer: &'a Answer, name: &str) -> &'a str {
     found.map_or("", |(_, value)| value)
 }
 
-/// A rule that shows by its path that what came with it is in force.
+/// A rule whose path shows that the resources beside it are in force.
 pub(crate) fn probe(name: &str) -> String {
     format!(
         "{{name: {name}, match: [{{uri: {{exact: /{name}}}}}], limits: [{{requests: 1, per: 1h}}]}}"

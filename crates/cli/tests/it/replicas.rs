@@ -1,4 +1,4 @@
-//! Two control planes beside each other, several sidecars, traffic: one of them is killed, and nobody but its own log notices.
+//! Two control planes beside each other, several sidecars, traffic: one of them is killed, and only its own log shows it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -174,7 +174,7 @@ fn asked(words: &[&str], monitoring: [u16; 2]) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// One page shows the proxies of both, and what a proxy has is found wherever it is served.
+/// One page shows the proxies of both, and a proxy's resources are found at each.
 fn shown_together(monitoring: [u16; 2], all: usize) {
     wait_until("all are shown together", || {
         let (code, text) = asked(&["status"], monitoring);
@@ -238,7 +238,7 @@ fn events_of_several_control_planes_are_followed_together_past_the_end_of_one() 
     });
 }
 
-/// The first cannot be asked: that is said, and the other's page is shown all the same.
+/// The first cannot be asked: the command reports it, and shows the other's page all the same.
 fn shown_without([first, other]: [u16; 2]) {
     let (code, text) = asked(&["status"], [first, other]);
     assert_eq!(code, Some(2), "one cannot be asked: {text}");

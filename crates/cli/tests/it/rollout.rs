@@ -1,4 +1,4 @@
-//! Pods and sidecars of `voile up` are replaced while clients keep calling: nobody notices, whichever isolation keeps them apart.
+//! Pods and sidecars of `voile up` are replaced while clients keep calling: no call fails, in either isolation.
 
 use std::fs;
 use std::io::{BufReader, Write};
@@ -40,7 +40,7 @@ spec:
   ingress: [{port: {number: 8080, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "0.0.0.0:18080"}]
 "#;
 
-/// A pod with this label that calls the service `web` beside it, as `voile load` is told, from `go` until `enough`.
+/// A pod with this label that calls the service `web` beside it by `voile load`, from `go` until `enough`.
 pub(crate) fn caller(namespace: &str, name: &str, label: &str, load: &str) -> String {
     format!(
         r#"---

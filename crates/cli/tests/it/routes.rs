@@ -1,5 +1,5 @@
-//! VirtualServices through a control plane and a sidecar, to the endpoint that answers: by what a request is, by weight, and while
-//! all of it is being changed.
+//! VirtualServices through a control plane and a sidecar, to the endpoint that answers: by match, by weight, and while all of it
+//! changes.
 
 mod actions;
 mod moved;

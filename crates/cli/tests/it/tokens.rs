@@ -1,5 +1,5 @@
-//! RequestAuthentication from YAML to verdicts, with real processes and real tokens: whom a workload believes, what its
-//! application sees, and what becomes of key servers that are slow, down or lying.
+//! RequestAuthentication from YAML to verdicts, with real processes and real tokens: the trusted issuers, the
+//! application's view, and key servers that are slow, down or lying.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -46,7 +46,7 @@ pub(crate) fn set(mesh: &Mesh, text: &str) {
     std::fs::rename(new, file).expect("in place");
 }
 
-/// Waits until every worker obeys: each is told by a message of its own.
+/// Waits until every worker obeys: each gets the change by a message of its own.
 fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
     const IN_A_ROW: usize = 12; // connections go to the worker with the fewest, so that both get some of these
     wait_until(what, || (0..IN_A_ROW).all(|_| seen()));
@@ -73,7 +73,7 @@ pub(crate) fn looked_at(mesh: &Mesh) {
     });
 }
 
-/// Tokens as strangers send them, and what they are answered where `issuer` is believed for the audience `shop`.
+/// Tokens as strangers send them, and the status of each while `issuer` is trusted for the audience `shop`.
 fn tokens(issuer: &Issuer) -> Vec<(&'static str, String, u16)> {
     let impostor = Issuer::new(ISSUER, "one");
     let stranger = Issuer::new("https://stranger.example", "one");
@@ -480,7 +480,7 @@ fn a_stream_is_cut_when_its_issuer_is_believed_no_longer() {
     wait_until("the token has expired for good", || {
         bearer(&mesh, &short).status == 401
     });
-    // A rule more, and what was believed still is.
+    // A further rule keeps the earlier issuers trusted.
     let both = format!("{}, {}", rule(&issuer, ""), rule(&more, ""));
     set(&mesh, &believes(&both));
     wait_until("the other rule is in force", || {

@@ -1,5 +1,5 @@
-//! Tokens as nobody should send them, at the real socket: too large, twice, in several places, with forged outputs behind
-//! the body; and what logs tell of a token in a query.
+//! Malformed tokens at the real socket: too large, twice, in several places, with forged outputs behind the body; and the
+//! logs' treatment of a token in a query.
 
 use std::io::{BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -102,12 +102,13 @@ fn a_token_that_is_too_large_or_comes_twice_is_refused() {
     assert_eq!(with(&mesh, "").status, 200, "nobody else is concerned");
 }
 
-/// A chunked request with trailers, and what comes of it; nothing where the connection is cut.
+/// Sends a chunked request with trailers. Returns the answer; None if the connection is cut.
 fn trailed(mesh: &Mesh, head: &str, trailers: &str) -> Option<Answer> {
     let mut stream = TcpStream::connect(mesh.http()).expect("a connection");
     let limit = Some(Duration::from_secs(20));
     stream.set_read_timeout(limit).expect("an open socket");
-    // In one piece: the application answers without waiting for the body, and may be quicker than what is sent later.
+    // In one piece: the application answers without waiting for the body, and may answer before a later piece is
+    // sent.
     let request = format!(
         "POST / HTTP/1.1\r\nHost: server\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n{head}\r\n\
          2\r\nhi\r\n0\r\n{trailers}\r\n"
@@ -116,7 +117,8 @@ fn trailed(mesh: &Mesh, head: &str, trailers: &str) -> Option<Answer> {
     read_answer(&mut BufReader::new(stream)).ok()
 }
 
-/// An HTTP/2 application that says of one request what came before its body and what behind.
+/// An HTTP/2 application that reports the headers before a request's body and the trailers behind
+/// it.
 async fn reads_trailers(to: SocketAddr, seen: Sender<(HeaderMap, HeaderMap)>) {
     let listener = tokio::net::TcpListener::bind(to).await;
     let listener = listener.expect("the application's address");

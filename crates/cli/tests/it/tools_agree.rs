@@ -29,7 +29,7 @@ const SIDECARS: [&str; 10] = [
     "routing",
     "sticky",
 ];
-/// Examples in namespaces, served as their labels say: those where somebody may be refused.
+/// Examples in namespaces, served as their labels say: those that refuse some requests.
 const LABELS: [&str; 5] = ["ambient", "policies", "ingress", "bookstore", "gateway-api"];
 /// The example that a node proxy alone can serve. The others' applications listen where a Sidecar says, and the rules of `policies` are about
 /// requests, so `voile up` refuses it.

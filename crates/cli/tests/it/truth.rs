@@ -25,7 +25,8 @@ modes = ["both"]
 /// Attempts to get a valid slice of the honest contestant on a busy machine.
 const ATTEMPTS: usize = 5;
 
-/// Measures a program that runs this shell text, with `$VOILE` the real one, beside the real one, until that one's counts.
+/// Measures a program that runs this shell text, with `$VOILE` the real one, beside the real one, until that one's slices
+/// count.
 pub(crate) fn measured(script: &str, definition: &str) -> (Output, serde_json::Value) {
     let mut found = measured_once(script, definition);
     for _ in 1..ATTEMPTS {

@@ -1,5 +1,5 @@
-//! `zoneAwareLbSetting` through a control plane and a sidecar, or a gateway: who else calls, how many of whom are where, and what becomes of it when
-//! they come, go, or answer badly.
+//! `zoneAwareLbSetting` through a control plane and a sidecar, or a gateway: shares by the callers and endpoints of each zone,
+//! and their change when these come, go, or fail.
 
 use std::net::SocketAddr;
 
@@ -64,7 +64,7 @@ fn requests_stay_in_their_zone_as_far_as_its_endpoints_suffice_for_its_callers()
     let (mesh, [a, b, _]) = mesh("");
     put_in_zones(&mesh);
     obey(&mesh, &by_zone("minClusterSize: 2"));
-    // Nobody knows who else calls: our region is asked, zone or not.
+    // Other callers are not known: endpoints of our region get requests, in any zone.
     wait_counted(&mesh, &serde_json::json!({}));
     all_of(&mesh, &["a", "b"]);
     // Half of the callers, and half of the endpoints, are in our zone.
@@ -96,7 +96,7 @@ fn requests_stay_in_their_zone_as_far_as_its_endpoints_suffice_for_its_callers()
             get(mesh.http());
             series(&mesh.client_metrics(), "voile_outliers_out", &[CLUSTER]) == Some(out)
         });
-        // Until shares are reckoned anew there may be nobody.
+        // Until the shares are computed anew there may be no endpoint.
         wait_until("somebody", || get(mesh.http()).0 == 200);
         all_of(&mesh, left);
     }

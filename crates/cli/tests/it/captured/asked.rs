@@ -1,5 +1,5 @@
-//! The first request to a service waits for one answer of the control plane, and for no second question: whoever stands between lets
-//! the proxy say one word, and holds back all that it says after it.
+//! The first request to a service waits for one answer of the control plane, and for no second question. The relay in between
+//! passes one message of the proxy, and holds back all later ones.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -12,8 +12,8 @@ use voile_host::netns::Namespace;
 use super::{BETWEEN, Captured, VIP, WORLD, XDS, connect, listen, wait_until_ready};
 use crate::mesh::{Process, application, is_at_rest, wait_until};
 
-/// Silence that ends a word, and shows that nobody has anything to say: far longer than it takes to say several things at once. On a
-/// busy machine who is about to speak may have to wait for a processor as long; then it is no silence.
+/// Silence that ends a message, and shows that no end has more to send: far longer than sending several messages at once takes.
+/// On a busy machine a sender may wait as long for a processor; then the silence does not count.
 const QUIET: Duration = Duration::from_millis(250);
 const ROUTED_VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 11);
 /// A service whose requests are led to itself, and marked.
@@ -53,7 +53,7 @@ impl Between {
         let door = listen(&world, (WORLD, BETWEEN));
         application::serve(door, move |proxy| {
             let control = world.run(|| TcpStream::connect((WORLD, XDS)));
-            // Nobody is there while it is started again: the proxy comes back.
+            // The control plane is not there while it restarts: the proxy connects again.
             let Ok(Ok(control)) = control else { return };
             own.connections.fetch_add(1, Ordering::SeqCst);
             let both = (proxy.try_clone(), control.try_clone());
@@ -79,7 +79,7 @@ impl Between {
         *self.heard.lock().expect("nobody panics") = Instant::now();
     }
 
-    /// Waits until nobody has anything to say.
+    /// Waits until both ends have nothing to send.
     fn wait_for_silence(&self) {
         wait_until("all is said", || {
             self.heard.lock().expect("nobody panics").elapsed() > 2 * QUIET && self.is_at_rest()
@@ -186,7 +186,7 @@ fn the_first_request_to_an_address_waits_for_one_answer_and_no_second_question()
         between.wait_for_silence();
         let heard = ask(&mesh, address, host);
         assert!(heard.starts_with("HTTP/1.1 200"), "{address}: {heard}");
-        // The next is asked on a stream that begins with what is held.
+        // The next question goes on a new stream that begins with the held resources.
         let before = between.connections.load(Ordering::SeqCst);
         drop(mesh.control.take());
         mesh.start_control();

@@ -69,7 +69,7 @@ fn a_service_that_nobody_uses_is_let_go_and_answers_as_it_is_by_then_when_it_is_
     assert!(config_dump(&mesh.client).contains("shop/server.shop.svc"));
     drop(open);
     wait_until_it_goes(&mesh, 0.0);
-    // Nothing of it is left: not the service, not who is behind it, not how to speak to it.
+    // No part of the service is left: not its name, its endpoints or its protocol.
     let left = [
         "shop/server.shop.svc".to_owned(),
         SERVER.to_string(),
@@ -79,7 +79,7 @@ fn a_service_that_nobody_uses_is_let_go_and_answers_as_it_is_by_then_when_it_is_
         let dump = config_dump(&mesh.client);
         left.iter().all(|name| !dump.contains(name)) && dump.contains(&CLIENT.to_string())
     });
-    // It changes while nobody here hears of it.
+    // The service changes while no proxy subscribes to it.
     let text = std::fs::read_to_string(mesh.folder.path().join("config/mesh.yaml"));
     let moved = text
         .expect("the mesh")

@@ -1,5 +1,5 @@
-//! A mesh that is locked down: whoever calls what is not listed gets nowhere, by address, by name, by what a request or a ClientHello
-//! claims; and what is listed is found where the list says, wherever the client believes it to be.
+//! A mesh that is locked down (REGISTRY_ONLY). Calls to unlisted hosts fail, by address, by name, by request or ClientHello.
+//! Listed hosts are reached at the listed endpoints, whatever address the client resolved.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use super::{Captured, FAR, WORLD, connect, listen};
 use crate::mesh::{application, wait_until};
 
-/// An address of nobody's, which a list may give to a host.
+/// An unused address, which a list may give to a host.
 const LISTED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const ALSO_LISTED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 
-/// Says a word to whoever says something first, whatever that is: an answer of HTTP, so that proxies carry it.
+/// Answers any first bytes with a word, as an HTTP answer, so that proxies carry it.
 pub(super) fn answer(listener: TcpListener, word: &'static str) {
     application::serve(listener, move |mut stream| {
         let mut bytes = [0; 2048];
@@ -68,7 +68,7 @@ pub(super) fn hello(mesh: &Captured, to: (Ipv4Addr, u16), name: &'static str) ->
     let ran = ran.expect("entered").expect("openssl");
     let text =
         String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    // It is no TLS that it hears: the letters of who answered it, not a reset.
+    // The client reads bytes that are no TLS, the server's word, and not a reset.
     match text.contains("wrong version number") || text.contains("packet length too long") {
         true => "heard".to_owned(),
         false => String::new(),
@@ -125,7 +125,7 @@ fn who_is_not_on_the_list_is_reached_by_no_address_name_or_claim() {
         assert_eq!(told, heard, "{host} at {to:?}");
         assert_ne!(told, "secret");
     }
-    // Bytes name nobody: only an address that is listed takes them.
+    // Opaque bytes name no host: only a listed address takes them.
     for (to, heard) in [
         ((FAR, 9999), ""),
         ((FAR, 443), ""),
@@ -153,8 +153,8 @@ fn who_is_not_on_the_list_is_reached_by_no_address_name_or_claim() {
     assert_eq!(ask(&mesh, (FAR, 80), "listed.test"), "502");
 }
 
-/// A row: an entry's name, what it says beside its host, where the client goes, what it asks for, and what it hears. Words in capitals
-/// stand for what [`rows`] writes in their place.
+/// A row: the entry's name, its fields beside the host, the client's destination, the requested host, and the expected answer.
+/// Words in capitals stand for text that [`rows`] inserts.
 const ROWS: &str = "
 static         | resolution: STATIC, EXTERNAL, HTTP, AT                   | FAR    | static.test         | listed
 static-address | resolution: STATIC, EXTERNAL, HTTP, AT, ADDRESS          | LISTED | static-address.test | listed
@@ -228,7 +228,7 @@ fn each_resolution_leads_where_it_says_and_nowhere_else() {
         wait_until(&format!("{name}: {heard} by {host}"), || {
             ask(&mesh, to, &host) == heard
         });
-        // Nobody else's name leads there.
+        // Other names do not lead there.
         if !name.starts_with("bytes") && !said.contains("addresses") {
             assert_eq!(ask(&mesh, to, "nobody.test"), "502", "{name}");
         }

@@ -251,7 +251,7 @@ pub(crate) fn connect(inside: &Namespace, to: impl Into<SocketAddr>) -> TcpStrea
     stream
 }
 
-/// Reads exactly this, or fails with what came.
+/// Reads exactly these bytes, or fails with the bytes read.
 pub(crate) fn hear(stream: &mut TcpStream, expected: &[u8], what: &str) {
     let mut got = vec![0; expected.len()];
     let read = stream.read_exact(&mut got);

@@ -1,5 +1,5 @@
-//! HTTP/2 through capture, on declared and undeclared ports; and services told apart by what each request names, where the
-//! address tells nothing.
+//! HTTP/2 through capture, on declared and undeclared ports. Also services that only the host of each request tells apart,
+//! because they share an address.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
@@ -129,7 +129,7 @@ fn a_name_that_was_looked_up_is_told_to_connections_at_once_and_follows_the_poli
             call(host).starts_with("HTTP/1.1 502")
         });
     }
-    // Both are told of who has the name now.
+    // Routing and the DNS proxy both follow the new owner of the name.
     let entry = entry("looked-up", 8089).replace(&WORLD.to_string(), &FAR.to_string());
     mesh.write("entry.yaml", &entry);
     wait_until("its entry is found", || {

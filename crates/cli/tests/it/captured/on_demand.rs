@@ -1,5 +1,5 @@
-//! Resolution DYNAMIC_DNS: hosts of a pattern are resolved by whoever sees the name, as clients name them; and nobody's DNS leads into
-//! the mesh, or to the proxy's own machine.
+//! Resolution DYNAMIC_DNS: the proxy that sees the name resolves hosts of a pattern, as clients name them. A DNS answer must
+//! never lead into the mesh, or to the proxy's own machine.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use super::{Captured, FAR, SERVER, VIP, WORLD, listen, local};
 use crate::mesh::resolver::Resolver;
 use crate::mesh::{Process, get, wait_until};
 
-/// An address of nobody's, at which clients believe the hosts to be.
+/// An unused address, to which clients resolve the hosts.
 const BELIEVED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
 const RESOLVER: &str = "10.244.0.1:5300";
 

@@ -65,7 +65,8 @@ fn services_pods_and_the_world_are_reached_by_their_addresses() {
     let metrics = mesh.metrics(&mesh.server);
     let counted = series(&metrics, "istio_requests_total", &secured);
     assert!(counted >= Some(2.0), "{metrics}");
-    // From the world, without a sidecar, STRICT lets nobody in: not by declared ports, not by others.
+    // From the world, without a sidecar, STRICT refuses all connections: on declared ports and on
+    // others.
     for port in [8080, 9000, 7777] {
         assert_eq!(ask(&mesh.world, (SERVER, port)), "", "{port}");
     }
@@ -147,7 +148,8 @@ fn what_is_known_is_reached_without_the_control_plane_and_the_proxy_never_calls_
     application::reflect(listen(&mesh.world, (WORLD, 8088)));
     application::reflect(listen(&mesh.world, (FAR, 8089)));
     assert!(ask(&mesh.client, (VIP, 80)).starts_with("HTTP/1.1 200"));
-    // Straight to the capture listeners, by whatever address: nobody redirected that, or it would never end.
+    // Direct connections to the capture listeners, by any address: they were not redirected, and forwarding
+    // them would loop.
     for to in [
         (Ipv4Addr::LOCALHOST, 15001),
         (Ipv4Addr::LOCALHOST, 15006),
@@ -162,8 +164,8 @@ fn what_is_known_is_reached_without_the_control_plane_and_the_proxy_never_calls_
         super::config_dump(&mesh.client).contains("\"connected\": false")
     });
     assert!(ask(&mesh.client, (VIP, 80)).starts_with("HTTP/1.1 200"));
-    // Nobody can be asked about strangers. The policy that was last heard allows them; but next to the pods anybody may
-    // be one that needs mutual TLS.
+    // The control plane cannot answer questions about unknown addresses. The last policy allows them, but an address
+    // next to the pods may be a pod that needs mutual TLS.
     assert!(ask(&mesh.client, (FAR, 8089)).starts_with("HTTP/1.1 200"));
     let refused = ask(&mesh.client, (WORLD, 8088));
     assert!(refused.starts_with("HTTP/1.1 502"), "{refused:?}");

@@ -1,5 +1,5 @@
-//! Protocols in which the server speaks first, and others, on a port that nobody declared: through two sidecars and from
-//! a client without one, in every mode. Conversations are data: extend the table, not the code.
+//! Protocols in which the server speaks first, and others, on an undeclared port: through two sidecars and from a client
+//! without one, in every mode. Conversations are data: extend the table, not the code.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! A Service that selects nobody: who answers for it is said by EndpointSlices.
+//! A Service without a selector: EndpointSlices give its endpoints.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -87,7 +87,7 @@ fn who_slices_name_is_called_as_what_is_known_of_it() {
     wait_until("nobody who is not ready to be called", || {
         (0..20).all(|_| who(&mesh) == "stranger")
     });
-    // Somebody of another namespace is there now.
+    // Another namespace's workload has this address now.
     mesh.write(
         "bank.yaml",
         &format!(

@@ -1,5 +1,5 @@
-//! A pod that keeps its callers' addresses (`interceptionMode: TPROXY`): its application is called by whoever called, not
-//! by its own sidecar; in each protocol, family and mode, and no caller gets another's pooled connection.
+//! A pod that keeps its callers' addresses (`interceptionMode: TPROXY`): its application sees the caller's address, not
+//! its sidecar's. Holds in each protocol, family and mode, and no caller gets another's pooled connection.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use crate::mesh::{application, series};
 const OPAQUE: u16 = 9000;
 const SERVER_FIRST: u16 = 7777;
 
-/// Tells every request who is asking: the address of the connection it came by.
+/// Answers every request with its caller: the address of its connection.
 fn tell_http(listener: TcpListener) {
     application::serve(listener, |stream| {
         let caller = peer(&stream);
@@ -30,7 +30,7 @@ fn tell_http(listener: TcpListener) {
     });
 }
 
-/// Tells every connection who is calling, after its first byte or at once.
+/// Answers every connection with its caller's address, after its first byte or at once.
 fn tell(listener: TcpListener, waits: bool) {
     application::serve(listener, move |mut stream| {
         let caller = peer(&stream);
@@ -133,8 +133,8 @@ fn a_caller_with_the_same_port_as_the_sidecar_chose_is_still_told_apart() {
         return;
     };
     tell(listen(&mesh.server, (SERVER, OPAQUE)), true);
-    // Only one port can be chosen, in both namespaces: what the client has towards the sidecar, and what the sidecar has
-    // in its name towards the application, are then the same four numbers.
+    // Both namespaces have only one port to choose. So the client's connection to the sidecar and the sidecar's
+    // connection to the application, in the client's name, have the same four numbers.
     for inside in [&mesh.world, &mesh.server] {
         let set = || std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001");
         if let Err(error) = inside.run(set).expect("entered") {

@@ -19,7 +19,7 @@ use crate::mesh::{application, series, wait_until};
 const UNDECLARED: u16 = 9000;
 /// Port of the web server behind the forward proxy.
 const WEB: u16 = 8088;
-/// Somebody who is not root, since some servers refuse to be.
+/// A user that is not root, since some servers refuse to run as root.
 const NOBODY: u32 = 65534;
 
 /// A server of strangers', in a folder of its own; ended when dropped.
@@ -76,7 +76,7 @@ fn with_log<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
         .stderr(log)
 }
 
-/// The same as somebody without privileges.
+/// The same for a user without privileges.
 fn unprivileged<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     with_log(command, folder)
         .env("HOME", folder)
@@ -423,7 +423,7 @@ fn a_raw_echo_brings_back_every_byte_and_the_end_of_them() {
         let _ = back.shutdown(Shutdown::Write);
     });
     in_every_mode(&mesh, |inside, to, what| {
-        // Neither text nor anybody's protocol, other bytes at every place.
+        // Neither text nor any protocol, other bytes at every place.
         let sent: Vec<u8> = (0..MUCH)
             .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
             .collect();

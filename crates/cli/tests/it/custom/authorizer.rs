@@ -1,5 +1,5 @@
-//! An external authorizer over gRPC for tests: tonic's server and Envoy's service, which decides by what the request's
-//! `x-ask` or path says and keeps every question. It shares no code with the proxy but the messages.
+//! An external authorizer over gRPC for tests: tonic's server and Envoy's service. It decides by the request's `x-ask`
+//! or path and keeps every question. It shares no code with the proxy but the messages.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::mesh::wait_until;
 #[derive(Clone, Default)]
 pub(crate) struct Authorizer {
     asked: Arc<Mutex<Vec<AttributeContext>>>,
-    /// Questions that nobody waits for any more.
+    /// Questions whose proxy no longer waits.
     given_up: Arc<Mutex<u32>>,
     /// If true, opaque connections are denied. They have no header that could carry a wish.
     closed: Arc<AtomicBool>,

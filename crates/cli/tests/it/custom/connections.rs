@@ -1,4 +1,5 @@
-//! CUSTOM policies about opaque connections: what whoever is asked is told of them, and what becomes of them.
+//! CUSTOM policies on opaque connections: the attributes that the external service gets, and the effect of
+//! its decision.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -98,7 +99,8 @@ fn a_no_closes_a_connection_and_a_yes_leaves_it_to_the_others() {
     in_force("nobody is there, and that opens", || passes(&mesh));
 }
 
-/// Speaks through TLS as somebody who shows `shown`, to a server of this name; the first bytes of the answer.
+/// Connects by TLS with the certificate `shown`, to a server of this name; returns the first bytes of the
+/// answer.
 fn speak(mesh: &Mesh, port: u16, shown: Option<&ShownCertificate>, words: &[u8]) -> Vec<u8> {
     let tcp = TcpStream::connect(mesh.inbound(port)).expect("connected");
     tcp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -163,7 +165,7 @@ fn of_tls_that_passes_through_the_server_name_is_told() {
         let before = authorizer.asked().len();
         passes(&mesh) && authorizer.asked().len() > before
     });
-    // The application echoes the ClientHello, which is no answer to it: the handshake fails, and nobody minds.
+    // The application echoes the ClientHello, so the handshake fails; this does not matter here.
     let _ = speak(&mesh, TCP_PORT, None, b"hi");
     let asked = authorizer.asked().pop().expect("asked");
     let named = asked.tls_session.map(|session| session.sni);

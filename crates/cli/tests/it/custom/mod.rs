@@ -66,7 +66,7 @@ fn set(mesh: &Mesh, resources: &str) {
     std::fs::rename(new, file).expect("in place");
 }
 
-/// Waits until every worker obeys: each is told by a message of its own.
+/// Waits until every worker obeys: each gets the change by a message of its own.
 pub(crate) fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
     const IN_A_ROW: usize = 12; // connections go to the worker with the fewest, so that both get some of these
     wait_until(what, || (0..IN_A_ROW).all(|_| seen()));
@@ -89,7 +89,7 @@ fn text(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
-/// A port of nobody's.
+/// A listener on a free port.
 pub(crate) fn free() -> std::net::TcpListener {
     std::net::TcpListener::bind("127.0.0.1:0").expect("a port")
 }

@@ -12,7 +12,7 @@ use crate::mesh::{
 
 const KIND: &str = "envoyExtAuthzGrpc";
 
-/// Far longer than who answers takes on however busy a machine.
+/// Far longer than any answer takes, even on a busy machine.
 const PATIENT: &str = ", timeout: 20s";
 
 /// A mesh whose server asks an authorizer about every request, with these further fields of its provider.
@@ -93,7 +93,7 @@ fn a_request_waits_for_the_word_of_who_is_asked() {
         series(&metrics, "voile_authorization_asked_total", &[&label]).unwrap_or(0.0)
     };
     assert!(
-        // A worker may have refused one before it knew whom to ask.
+        // A worker may have refused a request before it had the provider's endpoint.
         told("allowed") >= 3.0 && told("denied") >= 8.0,
         "{metrics}"
     );
@@ -267,7 +267,7 @@ fn bodies_are_shown_as_far_as_the_provider_says() {
         assert_eq!(asked.body, shown);
         assert_eq!(asked.headers["x-envoy-auth-partial-body"], partial);
     }
-    // The client waits to be told that its body is welcome, and whoever decides waits for the body.
+    // The client waits for `100 Continue`, and the external service waits for the body.
     let mut stream = BufReader::new(TcpStream::connect(mesh.http()).expect("a connection"));
     let head = "POST /expects HTTP/1.1\r\nHost: server\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
     stream.get_mut().write_all(head.as_bytes()).expect("sent");
@@ -357,7 +357,7 @@ fn a_question_that_nobody_takes_is_put_to_another_endpoint() {
     let listener = free();
     let at = listener.local_addr().expect("an address");
     let _authorizer = Authorizer::start(listener);
-    // Nobody listens there.
+    // The second endpoint has no listener.
     let two = provider(KIND, at, "").replace(
         "endpoints: [{address: 127.0.0.1}]",
         "endpoints: [{address: 127.0.0.1}, {address: 127.0.0.2}]",

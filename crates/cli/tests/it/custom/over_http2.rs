@@ -1,5 +1,5 @@
-//! Streams of HTTP/2 and gRPC calls that wait for somebody's word: many at once on one connection, their bodies held and
-//! passed on whole, and taken back by a reset.
+//! Streams of HTTP/2 and gRPC calls that wait for an external decision: many at once on one connection, with their
+//! bodies held and passed on whole, and cancelled by a reset.
 
 use bytes::Bytes;
 use http::Request;

@@ -23,7 +23,7 @@ fn somebody() -> (Authorizer, String) {
     )
 }
 
-/// Shows by a refusal that what stands beside it is in force.
+/// A marker whose refusal shows that the resources beside it are in force.
 fn marker(number: u32) -> String {
     let rule = format!(
         "action: DENY, rules: [{{to: [{{operation: {{ports: [\"{HTTP_PORT}\"]}}}}], when: [{{key: \"request.headers[x-mark]\", values: [\"{number}\"]}}]}}]"

@@ -1,5 +1,5 @@
-//! CUSTOM policies beside RequestAuthentication, in Istio's order: whoever is asked sees the request with its token, and may
-//! bring one; then the token is looked at, and DENY and ALLOW policies judge what goes on.
+//! CUSTOM policies beside RequestAuthentication, in Istio's order. The external service sees the request with its token, and
+//! may add one. Then the proxy verifies the token, and DENY and ALLOW policies judge the result.
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -55,7 +55,7 @@ impl Court {
         court
     }
 
-    /// Puts other policies in force; nobody is answered by the old ones any more.
+    /// Puts other policies in force. After it returns, no worker uses the old ones.
     fn set(&self, policies: &str) {
         // A marker that no other set has: what it denies shows that all of the set is in force.
         self.sets.set(self.sets.get() + 1);

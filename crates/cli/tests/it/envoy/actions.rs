@@ -23,7 +23,7 @@ use crate::mesh::{
 };
 use drawn::{OURS, PODS, THEIRS};
 
-/// Comparisons where nobody says how many.
+/// Default number of comparisons.
 const USUAL: usize = 2_000;
 /// Requests to each routed service.
 const REQUESTS: usize = 200;
@@ -35,7 +35,7 @@ const CONNECTIONS: usize = 8;
 const DRAWS: usize = 60;
 /// Longest wait for copies; no client waits for their answers.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Fields that each of the two writes in its own way, or alone, whatever routes say.
+/// Fields that each of the two writes in its own way, or alone, whatever the routes.
 const OWN: [&str; 14] = [
     "connection",
     "content-length",
@@ -102,7 +102,7 @@ fn routes_do_to_requests_what_envoy_would_do() {
     }
 }
 
-/// Both proxies and what they call.
+/// Both proxies and their upstream servers.
 struct Round {
     text: String,
     seed: u64,
@@ -253,7 +253,7 @@ impl Round {
     }
 }
 
-/// Answers with what arrived, under the pod's name; of copies it only takes note.
+/// Answers with the request as it arrived, under the pod's name; only records copies.
 fn application(listener: TcpListener, pod: &'static str, copies: &Copies) {
     let copies = Arc::clone(copies);
     serve(listener, move |stream| {
@@ -389,7 +389,7 @@ fn kinds(outcome: &Outcome, head: &str) -> Vec<&'static str> {
     kinds
 }
 
-/// Both without what is known to differ, and what that was.
+/// Removes known differences from both outcomes; returns their names, too.
 fn excused(mut ours: Outcome, mut theirs: Outcome) -> (Outcome, Outcome, Vec<&'static str>) {
     let mut excuses = Vec::new();
     // If no route decides, our answer has a text, and Envoy's has the status alone.
@@ -431,7 +431,7 @@ fn cors_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'st
         excuses.push("excused: vary");
         ours.fields.retain(|_, values| !values.is_empty());
     }
-    // Nobody in particular is `*` to us, by name to Envoy.
+    // For any origin our answer has `*`, and Envoy's has the origin's name.
     let star = |outcome: &Outcome| {
         let said = outcome.fields.get("access-control-allow-origin");
         said.is_some_and(|said| said.as_slice() == ["*"])
@@ -441,8 +441,8 @@ fn cors_excused(ours: &mut Outcome, theirs: &mut Outcome, excuses: &mut Vec<&'st
         theirs.fields.remove("access-control-allow-origin");
         excuses.push("excused: any origin");
     }
-    // A star is a star to us unless there are credentials, beside which it would mean itself (Fetch); to Envoy it is what was asked
-    // for, or a star all the same.
+    // Our answer has a star for a star, unless there are credentials, beside which a star means itself (Fetch). Envoy's answer
+    // has the requested names, or a star all the same.
     for name in [
         "access-control-allow-methods",
         "access-control-allow-headers",

@@ -66,7 +66,8 @@ fn text(answer: Option<Answer>) -> String {
     String::from_utf8_lossy(&body).to_lowercase()
 }
 
-/// Nobody may ask the gateway for `/secret`; nobody of the mesh comes from outside, whatever its certificate says.
+/// Denies requests to the gateway for `/secret`, and requests with an identity of the mesh: from outside no
+/// certificate gives one.
 const POLICY: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: edge, namespace: shop}\n\
      spec:\n  selector: {matchLabels: {istio: ingress}}\n  action: DENY\n  rules:\n\
      \x20 - to: [{operation: {paths: [\"/secret\"]}}]\n  - from: [{source: {principals: [\"*\"]}}]\n---\n";

@@ -6,7 +6,7 @@ use super::process::Envoy;
 use super::stage::{AUTO, HTTP, OURS, Stage, TCP, THEIRS};
 use crate::mesh::{application, get, read_to_end, series, wait_until};
 
-/// Each of the two pods may ask the other for `/a`, and nobody may ask for `/secret`.
+/// Each of the two pods may request `/a` from the other, and `/secret` is forbidden to all.
 const RULES: &str = r#"apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: each-other, namespace: shop}
@@ -76,7 +76,7 @@ fn an_exported_envoy_and_a_sidecar_of_ours_call_each_other_over_mutual_tls() {
         let answer = read_to_end(stage.calls(pod, TCP), b"abcd").expect("an answer");
         assert_eq!(answer, b"dcba", "bytes from pod {pod}");
     }
-    // Each lets the other one in by its identity, and to what the rules name.
+    // Each pod allows the other one by its identity, and only what the rules name.
     for pod in [OURS, THEIRS] {
         wait_until("the rules are in force", || {
             stage.status(pod, HTTP, "GET /b") == 403
@@ -98,7 +98,7 @@ fn an_exported_envoy_and_a_sidecar_of_ours_call_each_other_over_mutual_tls() {
         seen.contains("uri=spiffe://cluster.local/ns/shop/sa/ours"),
         "{seen}"
     );
-    // Our sidecar counted whom it saw.
+    // Our sidecar counts requests by the caller's identity.
     let metrics = stage.our_metrics();
     let by_envoy = [
         "reporter=\"destination\"",
@@ -110,7 +110,7 @@ fn an_exported_envoy_and_a_sidecar_of_ours_call_each_other_over_mutual_tls() {
         "{metrics}"
     );
     assert!(envoy.counted("ssl.handshake") > 0);
-    // Nobody gets in without: STRICT.
+    // STRICT refuses plaintext.
     assert!(
         get(stage.inbound(THEIRS, HTTP), "/a").is_err(),
         "plaintext under STRICT"

@@ -34,7 +34,7 @@ fn exported(config: &Path, workload: &str, admin: SocketAddr) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let mut all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    // Nobody calls it, and there are no certificates.
+    // Removes the inbound listeners: no client calls this Envoy, and it has no certificates.
     let listeners = all["static_resources"]["listeners"].as_array_mut();
     let listeners = listeners.expect("listeners");
     listeners.retain(|one| one["traffic_direction"] == "OUTBOUND");

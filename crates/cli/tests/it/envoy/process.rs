@@ -31,7 +31,7 @@ impl Envoy {
         let child = Command::new(program)
             .arg("-c")
             .arg(bootstrap)
-            // Connections that came by what held before are closed soon, not in ten minutes.
+            // Connections of the previous configuration are closed soon, not in ten minutes.
             .args(["--drain-time-s", "1", "--drain-strategy", "immediate"])
             .args(["--use-dynamic-base-id", "--concurrency", "1", "-l"])
             .arg(std::env::var("VOILE_LOG").unwrap_or("warning".into()))

@@ -18,17 +18,17 @@ use voile_proxy::Foretold;
 use super::process::Envoy;
 use crate::mesh::{free_port, local, own_net};
 
-/// Comparisons where nobody says how many.
+/// Default number of comparisons.
 const USUAL: usize = 4_000;
 /// Requests to each routed service.
 const REQUESTS: usize = 200;
 /// Routed services of one Envoy.
 const MOST: usize = 250;
-/// Connections at a time, and requests under way on each: Envoy hangs up on whoever has three.
+/// Connections at a time, and requests under way on each: with three Envoy hangs up.
 const CONNECTIONS: usize = 8;
 const UNDER_WAY: usize = 2;
 
-/// A request, and what of it there is to say.
+/// A request and its description.
 struct Case {
     service: usize,
     head: String,
@@ -141,7 +141,7 @@ impl Round {
         }
     }
 
-    /// All requests of the round, with what became of them at Envoy.
+    /// All requests of the round, with their results at Envoy.
     fn all(&self) -> Vec<(Case, Became)> {
         let share = |thread: usize| {
             let services = self.ours.len();

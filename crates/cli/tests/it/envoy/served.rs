@@ -1,5 +1,5 @@
-//! An Envoy that asks our control plane for everything, in delta and in state-of-the-world: traffic both ways, an edit that reaches
-//! it, an endpoint that goes, and what it refuses.
+//! An Envoy that gets everything from our control plane, in delta and in state-of-the-world: traffic both ways, an edit that
+//! reaches it, an endpoint that goes, and resources that it refuses.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::stage::{AUTO, HTTP, OURS, Stage, THEIRS};
 use crate::authorization::in_force;
 use crate::mesh::{Process, application, get, wait_until};
 
-/// Nobody may ask either pod for `/secret`.
+/// Forbids requests to either pod for `/secret`.
 const NO_SECRETS: &str = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: no-secrets, namespace: shop}\n\
      spec: {action: DENY, rules: [{to: [{operation: {paths: [\"/secret\"]}}]}]}\n";
 
@@ -272,7 +272,7 @@ fn told_listener(told: &Value, name: &str) -> Option<Value> {
     Some(found["active_state"]["listener"].clone())
 }
 
-/// Without what differs by how it came, and what is nothing.
+/// Removes fields that differ by the way of delivery, and empty ones.
 fn bare(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -307,7 +307,7 @@ fn what_envoy_refuses_and_what_it_cannot_do_is_in_our_status() {
     serve(&stage);
     let envoy = stage.envoy(&program, &bootstrap(&stage, &[]));
     both_ways(&stage);
-    // An address that is nobody's here: Envoy cannot listen there, and says so.
+    // An address that this machine does not have: Envoy cannot listen there, and reports it.
     stage.set("elsewhere.yaml", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: elsewhere, namespace: shop}\n\
          spec:\n  workloadSelector: {labels: {voile.dev/pod: theirs}}\n  ingress:\n\
          \x20 - {port: {number: 8080, protocol: HTTP, name: p}, bind: 192.0.2.1, captureMode: NONE, defaultEndpoint: \"127.0.0.1:1\"}\n");
@@ -322,7 +322,7 @@ fn what_envoy_refuses_and_what_it_cannot_do_is_in_our_status() {
     wait_until("all is as before", || {
         stage.status(OURS, HTTP, "GET /a") == 200
     });
-    // A provider that nobody knows: what it would be asked about is denied, and the limit has a name.
+    // An unknown provider: its requests are denied, and the limit has a name.
     stage.set("custom.yaml", "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: ask, namespace: shop}\n\
          spec: {action: CUSTOM, selector: {matchLabels: {app: theirs}}, provider: {name: opa}, rules: [{to: [{operation: {paths: [\"/ask\"]}}]}]}\n");
     wait_until("what cannot be asked is denied", || {

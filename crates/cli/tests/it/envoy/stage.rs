@@ -18,7 +18,7 @@ pub(crate) const HTTP: u16 = 8080;
 pub(crate) const H2: u16 = 7070;
 pub(crate) const TCP: u16 = 9000;
 pub(crate) const AUTO: u16 = 7000;
-/// Ports of each service, and what is spoken on them.
+/// Ports of each service, and their protocols.
 const PORTS: [(u16, &str, &str); 4] = [
     (HTTP, "http", "HTTP"),
     (H2, "grpc", "GRPC"),
@@ -90,7 +90,7 @@ impl Stage {
         stage
     }
 
-    /// Nobody tells anybody anything any more.
+    /// Stops the control plane.
     pub(crate) fn stop_control(&mut self) {
         drop(self.control.take());
     }

@@ -1,5 +1,5 @@
-//! The mesh's own TLS that a gateway lets through unread by its name (AUTO_PASSTHROUGH): whoever calls proves itself to who answers,
-//! and the other way round; what the name does not lead to is closed.
+//! The mesh's own TLS that a gateway passes through by its SNI (AUTO_PASSTHROUGH). Client and server prove their identities to
+//! each other; the gateway closes connections with other names.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -44,7 +44,7 @@ struct Heard {
     said: String,
 }
 
-/// Asks as the proxy of an account; none where nobody shakes hands.
+/// Asks as the proxy of an account; None if no handshake succeeds.
 fn ask(
     authority: &TestAuthority,
     (at, account): (SocketAddr, &str),
@@ -84,7 +84,7 @@ fn start(authority: &TestAuthority, resources: &str) -> Edge {
     )
 }
 
-/// The server lets in this account and nobody else.
+/// The server allows only this account.
 fn only(account: &str) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: door, namespace: shop}}\nspec:\n  selector: {{matchLabels: {{app: server}}}}\n  rules: [{{from: [{{source: {{principals: [cluster.local/ns/shop/sa/{account}]}}}}]}}]\n"
@@ -130,7 +130,7 @@ fn tls_of_the_mesh_goes_by_its_name_to_who_takes_it_and_both_prove_who_they_are(
     for _ in 0..30 {
         assert_eq!(asked("client", &whole), within());
     }
-    // The server sees who calls, and the gateway is nobody to it.
+    // The server sees the client's identity, and not the gateway's.
     let stranger = asked("stranger", &whole).expect("hands are shaken with the server");
     assert_eq!(stranger.said, "");
     assert_eq!(stranger.who, within().expect("one").who);
@@ -152,7 +152,7 @@ fn tls_of_the_mesh_goes_by_its_name_to_who_takes_it_and_both_prove_who_they_are(
     assert_eq!(by_openssl(&whole), "from within");
     assert_eq!(by_openssl(&whole.to_uppercase()), "from within");
     assert_eq!(by_openssl(SERVER), "");
-    // A part of which nobody takes the mesh's TLS is called by nobody, and by no means in plaintext.
+    // A subset whose endpoints take no mutual TLS is never called, and by no means in plaintext.
     assert_eq!(asked("client", &name(TCP_PORT, "bare", SERVER)), None);
     assert_eq!(called.load(Ordering::Relaxed), 0);
 }

@@ -38,7 +38,7 @@ fn a_certificate_of_a_file_is_renewed_without_a_lost_request_and_a_bad_one_leave
     let all = servers(&https("a.example", &files(&keys, "SIMPLE")));
     let edge = Arc::new(Edge::start("", &(all + &routes("a.example", TO_SERVER))));
     application::reflect(edge.mesh.http_app());
-    // Nobody is let in where there is no certificate, and it is said which file is not there.
+    // Without a certificate no connection is accepted, and the log names the missing file.
     let certificate = keys.path("edge.crt").display().to_string();
     let key = keys.path("edge.key").display().to_string();
     let said = |what: &str| {
@@ -163,7 +163,7 @@ fn whose_clients_are_believed_follows_the_file_even_while_the_certificate_beside
     wait_until("a route", || welcome("friend"));
     assert!(!welcome("stranger"));
     assert!(curl(&edge, "must.example", &["-k"]).is_err());
-    // An empty file of authorities is not "nobody need show one".
+    // An empty file of authorities does not mean that clients need no certificate.
     std::fs::write(keys.path("empty"), "").expect("written");
     keys.put("empty", "clients.pem");
     let authorities = keys.path("clients.pem").display().to_string();
@@ -172,7 +172,8 @@ fn whose_clients_are_believed_follows_the_file_even_while_the_certificate_beside
     });
     assert!(welcome("friend") && !welcome("stranger"));
     assert!(curl(&edge, "must.example", &["-k"]).is_err());
-    // The certificate cannot be read, and who is believed is another: the latter holds.
+    // The certificate cannot be read, and the trusted authorities are others: the change of the
+    // authorities holds.
     keys.put("empty", "edge.crt");
     keys.put("others.crt", "clients.pem");
     wait_until("the others", || welcome("stranger"));
@@ -187,7 +188,7 @@ fn ways(name: &str) -> String {
     )
 }
 
-/// The server's answers to who asks at the gateway, and to an application of the mesh.
+/// The server's answers to a client of the gateway, and to an application of the mesh.
 fn both(edge: &Edge) -> [Answer; 2] {
     let host = "server.shop.svc.cluster.local";
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

@@ -129,7 +129,8 @@ fn a_gateway_tells_of_its_clients_certificates_and_believes_no_client() {
     }
     assert_eq!(scene.told("may.example", true, &[]).len(), 2);
     assert_eq!(scene.in_plaintext().len(), 1);
-    // An application of the mesh is not believed either; its sidecar's certificate is told of.
+    // A field from an application of the mesh is not trusted either; its sidecar's certificate is
+    // reported.
     let request =
         format!("GET / HTTP/1.1\r\nHost: server\r\n{FORGED}\r\nConnection: close\r\n\r\n");
     let answer = exchange(scene.edge.mesh.http(), request.as_bytes()).expect("an answer");

@@ -57,7 +57,7 @@ pub(super) fn is_free(address: SocketAddr) -> bool {
     UdpSocket::bind(address).is_ok()
 }
 
-/// `alt-svc` as a client over TCP is told.
+/// The `alt-svc` header that a client over TCP gets.
 pub(super) fn offered(edge: &Edge, host: &str) -> Option<String> {
     let (_, text) = curl(edge, host, &["-k", "-i"]).ok()?;
     let mut lines = text.lines();
@@ -87,7 +87,7 @@ pub(super) fn simple() -> Edge {
     simple_as(Client::default()).0
 }
 
-/// The same, started so, and what it is told.
+/// The same, started with these options, and its resources.
 pub(super) fn simple_as(how: Client) -> (Edge, String) {
     let keys = Keys::new();
     keys.own("server", "a.example");
@@ -105,7 +105,7 @@ pub(crate) async fn get_at(to: &Dialed, host: &str, path: &str) -> Result<Answer
     to.ask(&head("GET", host, path, &[]), None).await
 }
 
-/// A gateway for a.example that nobody asks for HTTP/3, and what it is told but of its Service.
+/// A gateway for a.example without HTTP/3 in its Service, and its resources without the Service.
 pub(super) fn unasked() -> (Edge, String) {
     let keys = Keys::new();
     keys.own("server", "a.example");
@@ -149,7 +149,7 @@ fn http3_is_there_where_the_service_asks_for_it_and_clients_over_tcp_are_told() 
         ] {
             assert!(seen.contains(line), "{line:?} of\n{seen}");
         }
-        // It lasts beyond the wish, and stands in nobody's way who wishes again.
+        // The connection outlasts the setting, and does not prevent a new one.
         for round in 0..2 {
             say(&edge.mesh, "edge.yaml", &(all.clone() + &service("")));
             wait_until("the offer to end", || offered(&edge, "a.example").is_none());
@@ -222,7 +222,7 @@ fn each_name_has_its_own_certificate_terms_and_hosts_over_quic_too() {
         let answer = get_at(&simple, "a.example", "/").await.expect("an answer");
         assert_eq!(answer.status, 200);
         assert_eq!(simple.shown(), shown("server.crt"));
-        // By one certificate nobody gets to what is behind another.
+        // A connection by one certificate does not reach the hosts of another.
         let answer = get_at(&simple, "x.b.example", "/")
             .await
             .expect("an answer");

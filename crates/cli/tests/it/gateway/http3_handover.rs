@@ -108,7 +108,7 @@ fn connections_outlive_two_handovers_and_no_new_one_is_lost() {
         assert!(first.wait().success(), "{}", first.log());
     });
     asking.lost_nothing();
-    // Of those who have gone nothing is left.
+    // Processes that have gone leave no socket.
     assert_eq!(lent(&edge), at_first);
 }
 
@@ -212,7 +212,7 @@ impl Ferry {
             let mut packet = [0; 2000];
             while let Ok((length, from)) = near.recv_from(&mut packet) {
                 *whose.lock().expect("nobody panicked") = Some(from);
-                // A word, or that nobody will give one any more.
+                // A message, or the end of the channel.
                 if asks.load(Ordering::SeqCst) && word.recv().is_err() {
                     return;
                 }
@@ -267,6 +267,6 @@ fn who_is_asked_where_he_is_when_the_process_changes_is_refused_and_comes_again(
     let why = refused.expect_err("the old process takes nobody any more");
     assert!(why.contains("refused"), "{why}");
     quic::run(served(to)).expect("served");
-    // Those who never went on hold nobody up.
+    // Handshakes that never went on do not delay the old process's end.
     assert!(first.wait().success(), "{}", first.log());
 }

@@ -127,7 +127,7 @@ fn calls_talk_both_ways_over_http3_and_whoever_gives_one_up_is_heard() {
         let trailers = voile_http3::decode(&bytes, true, 10_000).expect("trailers");
         assert_eq!(trailers.fields.get("grpc-status"), Some(&b"0"[..]));
         assert_eq!(heard.next().await, None);
-        // By a reset of what is sent, and by a word that no answer is wanted.
+        // By a reset of the request, and by STOP_SENDING for the answer.
         let cancelled = quic::code(Code::REQUEST_CANCELLED.0);
         let (mut send, _recv) = begin(&to, "/late").await;
         heard_of(&to).await;
@@ -437,7 +437,7 @@ fn whoever_breaks_the_rules_loses_his_connection_and_nobody_else_does() {
         said.splice(1..5, [0xc0, 0, 0, 0, 0x40, 0, 0, 0]);
         send.write_all(&said).await.expect("sent");
         assert_eq!(read(&mut recv).await.expect("an answer").status, 431);
-        // One that nobody knows is nobody's to obey.
+        // A stream of an unknown type is ignored.
         let mut stream = honest.connection.open_uni().await.expect("a stream");
         stream.write_all(&[0x21, 1, 2, 3]).await.expect("sent");
         let answer = get_at(&honest, "a.example", "/").await.expect("an answer");

@@ -160,7 +160,7 @@ pub(crate) fn body(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
-/// Somebody who asks without a pause.
+/// A client that sends requests without a pause.
 struct Asking {
     end: Arc<AtomicBool>,
     /// Answers that were right, and that were not.

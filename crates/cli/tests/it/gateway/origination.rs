@@ -1,4 +1,5 @@
-//! TLS that a gateway makes of what came in plaintext, towards stock servers outside: openssl's and nghttp2's.
+//! TLS origination by a gateway for plaintext requests, towards stock servers outside: openssl's and
+//! nghttp2's.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +10,7 @@ use super::{Edge, NETWORKING, body, http_server, say, servers};
 use crate::mesh::certificates::Keys;
 use crate::mesh::{Process, wait_until};
 
-/// Nobody here lives so long.
+/// End of validity, after all tests.
 pub(super) const LATER: &str = "20400101000000Z";
 /// Before all tests.
 pub(super) const EARLIER: &str = "20200201000000Z";
@@ -30,7 +31,7 @@ fn routes(names: &[&str]) -> String {
     names.iter().map(one).collect()
 }
 
-/// A route to what is not there, by which a test sees that what was written with it is in force.
+/// A route to a missing service. It shows a test that the resources written with it are in force.
 fn marker(name: &str) -> String {
     routes(&[name])
 }
@@ -261,7 +262,7 @@ fn byte_cases() -> Vec<(&'static str, String, bool)> {
     ]
 }
 
-/// A server of the gateway for each of them, and all that is said of them.
+/// A server of the gateway for each case, and the resources of all.
 fn byte_doors(keys: &Keys, first: u16, cases: &[(&str, String, bool)]) -> (String, String) {
     let mut doors = Vec::new();
     let mut rest = keys.secret("shop", "authority", &[("ca.crt", "authority.crt")])
@@ -363,7 +364,7 @@ fn http2_server(keys: &Keys, at: SocketAddr) -> Option<Process> {
     Some(process)
 }
 
-/// A door for HTTP/2, and what rules say of each server behind it.
+/// A listener for HTTP/2, and rules for each server behind it.
 fn http2_resources(keys: &Keys, names: &[&str]) -> String {
     let believed = "credentialName: authority";
     servers(&http_server("\"*.test\"").replace("protocol: HTTP", "protocol: HTTP2"))

@@ -8,7 +8,7 @@ use super::{NETWORKING, body, say};
 use crate::mesh::certificates::Keys;
 use crate::mesh::{Answer, Mesh, Process, TCP_PORT, exchange, wait_until};
 
-/// A server outside, how it is called, and what comes of that.
+/// A server outside, its TLS settings, and the expected result.
 struct Case {
     name: &'static str,
     /// Host name in the server's certificate.
@@ -39,7 +39,7 @@ const EXPIRED: &str = "its certificate has expired";
 const MISNAMED: &str = "its certificate is for another name";
 const UNKNOWN: &str = "nobody we believe certifies it";
 const UNMADE: &str = "upstream TLS cannot be made";
-/// Of whoever is turned away by the server.
+/// Answer to a client that the server refuses.
 const REFUSED: &str = "";
 
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -107,7 +107,7 @@ fn cases(keys: &Keys) -> Vec<Case> {
             "mode: SIMPLE".to_owned(),
             Some(UNKNOWN),
         ),
-        // A Secret is told to gateways alone.
+        // Only gateways get Secrets.
         case(
             "secret",
             "secret.test",
@@ -176,7 +176,7 @@ fn ask(mesh: &Mesh, name: &str) -> Answer {
     exchange(mesh.http(), request.as_bytes()).expect("an answer")
 }
 
-/// Starts the servers; what is said of them.
+/// Starts the servers; returns their resources.
 fn outside(mesh: &Mesh, keys: &Keys, cases: &[Case], protocol: &str) -> (Vec<Process>, String) {
     let authority = keys.path("authority.crt");
     let demands = [

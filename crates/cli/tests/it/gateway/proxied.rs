@@ -1,5 +1,5 @@
-//! The PROXY protocol at a gateway: heard of the balancer in front, whatever that says and however slowly, and said to servers
-//! outside, each of whose connections is then one client's alone.
+//! The PROXY protocol at a gateway. The gateway reads the balancer's header, in any form and at any speed. It writes headers
+//! to servers outside, so that each upstream connection is for one client alone.
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, Read, Write};
@@ -56,7 +56,7 @@ pub(crate) fn introduced(stream: &mut impl Read) -> Option<String> {
     }
 }
 
-/// Answers requests by the number of their connection and what that began with.
+/// Answers requests with the number of their connection and its header.
 fn serve_introduced(listener: TcpListener) {
     let count = AtomicUsize::new(0);
     application::serve(listener, move |stream| {
@@ -107,7 +107,7 @@ impl Caller {
     }
 }
 
-/// The number of a connection, and what it began with.
+/// The number of a connection, and its header.
 fn told(answer: &str) -> (usize, String) {
     let (number, said) = answer.split_once(' ').unwrap_or(("0", answer));
     (number.parse().unwrap_or_default(), said.to_owned())
@@ -314,7 +314,7 @@ fn the_header_comes_before_the_bytes_of_a_connection_and_before_tls() {
     let authority = TestAuthority::new();
     let certificate = (&authority.certificate("shop", "out")).into();
     let config = hostile_server_config(&certificate);
-    // Says what it heard, in TLS where that is what comes after the header.
+    // Answers with the header it read; by TLS if TLS follows the header.
     application::serve(listener, move |mut stream| {
         let Some(said) = introduced(&mut stream) else {
             return;
@@ -497,7 +497,8 @@ fn a_balancer_says_to_a_gateway_for_whom_it_connects_and_whoever_else_comes_is_c
             assert_eq!(seen, expected, "{what}, in pieces: {dripped}");
         }
     }
-    // The balancer's word comes before TLS; and nothing is offered over UDP, where nobody could say it.
+    // The balancer's header comes before TLS. The gateway offers nothing over UDP, since UDP could not
+    // carry the header.
     let told = over_tls(&["--haproxy-protocol"]).expect("an answer");
     assert!(told.contains("x-envoy-external-address"), "{told}");
     assert!(!told.contains("alt-svc"), "{told}");

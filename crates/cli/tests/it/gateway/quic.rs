@@ -66,7 +66,7 @@ pub(super) fn endpoint() -> Endpoint {
     Endpoint::new(config, None, socket, Arc::new(TokioRuntime)).expect("an endpoint")
 }
 
-/// Connects to whoever listens there as this name, by these terms.
+/// Connects to the server there by this name, with these settings.
 pub(crate) async fn dial(
     to: SocketAddr,
     name: &str,
@@ -206,7 +206,7 @@ pub(super) async fn read(recv: &mut RecvStream) -> Result<Answer, String> {
     }
 }
 
-/// The code by which a connection or stream ended, out of what quinn says of it.
+/// The code by which a connection or stream ended, from quinn's error.
 pub(super) fn code(number: u32) -> VarInt {
     VarInt::from_u32(number)
 }

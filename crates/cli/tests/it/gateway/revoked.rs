@@ -11,7 +11,7 @@ use crate::mesh::{HTTP_PORT, application, exchange, get, wait_until};
 /// Longer ago than any test.
 const LONG_AGO: &str = "20200201000000Z";
 
-/// A server's keys, two clients', and an authority whose list has nobody on it yet.
+/// A server's keys, two clients', and an authority with an empty revocation list.
 fn keys() -> Keys {
     let keys = Keys::new();
     keys.own("server", "*.example");
@@ -66,18 +66,19 @@ fn who_shows_a_revoked_certificate_is_not_let_in_by_the_list_of_a_secret() {
         ("must.example", Some("kept"), true),
         ("may.example", Some("kept"), true),
         ("may.example", Some("lost"), false),
-        // Nobody is asked for what he does not show.
+        // A list does not concern clients without a certificate.
         ("may.example", None, true),
         ("must.example", None, false),
     ] {
         assert_eq!(enters(host, shows), welcome, "{host} {shows:?}");
     }
-    // A list that is out of date says nothing of anybody.
+    // With an out-of-date list no certificate is accepted.
     keys.revoke("clients", &[], Some(LONG_AGO));
     say(&edge.mesh, "clients.yaml", &secret(&list));
     wait_until("the old list", || !enters("must.example", Some("kept")));
     assert!(enters("may.example", None));
-    // One that cannot be read, or is empty, lets nobody in, not even who shows nothing; and it is said.
+    // With an unreadable or empty list no client is allowed, not even one without a certificate; the
+    // status page has the reason.
     let back = |what: &str| {
         keys.revoke("clients", &[], None);
         say(&edge.mesh, "clients.yaml", &secret(&list));
@@ -105,7 +106,7 @@ fn who_shows_a_revoked_certificate_is_not_let_in_by_the_list_of_a_secret() {
     wait_until("nothing", || !enters("may.example", None));
     assert!(!enters("must.example", Some("kept")));
     back("a list after nothing");
-    // Without a list nobody looks.
+    // Without a list nothing is checked.
     say(&edge.mesh, "clients.yaml", &secret(&[]));
     wait_until("no list", || enters("must.example", Some("lost")));
 }
@@ -125,7 +126,7 @@ fn a_list_in_a_file_is_read_again_and_what_cannot_be_read_leaves_the_last() {
     let edge = Edge::start("", &all);
     application::reflect(edge.mesh.http_app());
     let enters = |name: &str| enters(&edge, &keys, "must.example", Some(name));
-    // Nobody is let in before there is a list.
+    // No client is allowed before there is a list.
     let missing = format!("{}: No such file", at("list.crl"));
     wait_until("the list to be missed", || edge.dump().contains(&missing));
     assert!(!enters("kept"));
@@ -220,7 +221,7 @@ fn a_server_whose_certificate_is_revoked_is_not_called() {
     say(&edge.mesh, "rules.yaml", &by_secret(&with_list));
     wait_until("the list", || refused("lost"));
     assert_eq!(ask("kept").0, 200);
-    // One that is out of date says nothing of anybody.
+    // With an out-of-date list no server is accepted.
     keys.revoke("authority", &[], Some(LONG_AGO));
     say(&edge.mesh, "rules.yaml", &by_secret(&with_list));
     wait_until("the old list", || ask("kept").0 == 503);
@@ -236,7 +237,7 @@ fn a_server_whose_certificate_is_revoked_is_not_called() {
         status == 503 && why.contains("TLS cannot be made")
     };
     wait_until("the junk", uncalled);
-    // The same by files; one that is not there leaves nobody to be called.
+    // The same by files; with a missing file no server is called.
     let file = |name: &str| keys.path(name).display().to_string();
     let by_file = |list: &str| {
         let tls = format!(
@@ -253,7 +254,7 @@ fn a_server_whose_certificate_is_revoked_is_not_called() {
     assert!(refused("lost"));
 }
 
-/// A root, an authority that it certifies, and a list of each; nobody is on them yet.
+/// A root, an authority that it certifies, and an empty list of each.
 fn two_authorities() -> Keys {
     let keys = Keys::new();
     keys.own("root", "root");
@@ -372,7 +373,7 @@ fn of_every_certificate_that_a_server_shows_a_list_must_say_that_it_is_not_revok
         let called = |name| edge.status(&format!("{name}.test"), "/") == 200;
         wait_until(what, || names.map(called) == expected);
     });
-    // A list of nothing is none, and nobody is believed by it.
+    // An empty file is no list, and no certificate is accepted by it.
     by_lists_of_nothing(&edge, &keys, &rules.concat());
 }
 

@@ -33,7 +33,7 @@ pub(super) fn entry(name: &str, at: SocketAddr, protocol: &str) -> String {
     )
 }
 
-/// Says a word to whoever connects, and closes.
+/// Sends a word to each client, and closes.
 pub(crate) fn greet(listener: TcpListener, word: &'static str) {
     application::serve(listener, move |mut stream| {
         // A client that is gone reads nothing.
@@ -124,7 +124,7 @@ fn connections_of_plain_tcp_go_by_weight_to_the_parts_of_a_service() {
     assert_eq!(both, CONNECTIONS, "{shares:?}");
     // A quarter, to five standard deviations.
     assert!((97..=203).contains(&shares["v2"]), "{shares:?}");
-    // The route is of another port: nobody takes what comes to this one.
+    // The route is of another port: this port has no route.
     say(
         &edge.mesh,
         "edge.yaml",
@@ -252,11 +252,11 @@ fn tls_that_ends_behind_a_gateway_goes_where_its_name_leads() {
         ("ONE.example", Some("one")),
         ("www.deep.example", Some("one")),
         ("other.deep.example", Some("two")),
-        // Served by the Gateway, and routed by nobody.
+        // A host of the Gateway, without a route.
         ("nobody.example", None),
-        // Routed to what is not there.
+        // A host routed to a missing service.
         ("gone.example", None),
-        // Served by nobody.
+        // A host that the Gateway does not serve.
         ("one.test", None),
     ] {
         assert_eq!(asked(name).as_deref(), server, "{name}");
@@ -362,7 +362,7 @@ fn requests_of_the_mesh_pass_a_gateway_in_mutual_tls() {
     let tls = format!(
         "{{port: {{number: {PORT}, name: https, protocol: HTTPS}}, hosts: [way.example, server.shop.svc.cluster.local], tls: {{mode: ISTIO_MUTUAL}}}}"
     );
-    // The server's own authority is what requests ask for, wherever they pass.
+    // Requests name the server's own authority, on any path.
     let way = through_the_gateway("http", crate::mesh::HTTP_PORT, "http")
         .replace("hosts: [server, way.example]", "hosts: [server]");
     let edge = Edge::start("", &(servers(&tls) + &way + &only("client")));

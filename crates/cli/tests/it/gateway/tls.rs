@@ -28,7 +28,7 @@ pub(super) fn curl(
     curl_at(edge.at(PORT), host, arguments)
 }
 
-/// The same of whoever listens there.
+/// The same for any address.
 pub(crate) fn curl_at(
     to: SocketAddr,
     host: &str,
@@ -96,7 +96,7 @@ fn each_name_has_its_own_certificate_and_its_own_hosts() {
         curl(&edge, "x.b.example", &second).expect("an answer").0,
         "200 2"
     );
-    // By one certificate nobody gets to what is behind another.
+    // A connection by one certificate does not reach the hosts of another.
     let (status, _) = curl(
         &edge,
         "x.b.example",
@@ -120,7 +120,7 @@ fn each_name_has_its_own_certificate_and_its_own_hosts() {
         &["--cacert", path(&first), "--tls-max", "1.2"],
     );
     assert_eq!(older.expect("an answer").0, "200 2");
-    // Plaintext is nobody's there.
+    // The port refuses plaintext.
     let plain = exchange(edge.at(PORT), b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
     assert!(plain.is_err(), "{plain:?}");
 }
@@ -200,7 +200,7 @@ fn a_certificate_is_renewed_without_a_lost_request_and_a_bad_one_leaves_the_last
     };
     let edge = Arc::new(Edge::start("", &all));
     application::reflect(edge.mesh.http_app());
-    // Nobody is let in without a certificate, and no other namespace's is shown.
+    // Without a certificate no connection is accepted, and another namespace's is not shown.
     let (crt, key) = ("first.crt", "first.key");
     let foreign = keys.secret("other", "edge", &[("tls.crt", crt), ("tls.key", key)]);
     say(&edge.mesh, "secret.yaml", &foreign);
@@ -217,7 +217,7 @@ fn a_certificate_is_renewed_without_a_lost_request_and_a_bad_one_leaves_the_last
     });
     say(&edge.mesh, "secret.yaml", &secret("second"));
     wait_until("the second certificate", || shows(&second));
-    // A key that is not the certificate's, and what is no certificate at all.
+    // A key that is not the certificate's, and a file that is no certificate.
     let status = || body(&get(edge.mesh.monitoring(), "/debug/status").expect("an answer"));
     let mixed = keys.secret(
         "shop",

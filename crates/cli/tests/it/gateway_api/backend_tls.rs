@@ -11,7 +11,7 @@ use crate::mesh::certificates::Keys;
 use crate::mesh::{Answer, exchange, own_net, wait_until};
 use crate::up::Up;
 
-/// Nobody here lives so long.
+/// End of validity, after all tests.
 const LATER: &str = "20400101000000Z";
 const URI: &str = "spiffe://abc.example.com/test-identity";
 const CONFIG_MAP: &str = r#"{group: "", kind: ConfigMap, name: authority}"#;
@@ -186,7 +186,7 @@ fn what_the_conformance_suite_asks_of_tls_to_backends_is_answered_as_it_wants() 
     let state = tempfile::tempdir().expect("a folder");
     let state_argument = state.path().join("state").to_string_lossy().into_owned();
     let fill = |folder: &std::path::Path| {
-        // `voile up` starts with what is right; the rest comes while it runs.
+        // `voile up` starts with the valid resources; the rest comes while it runs.
         let first = first(&keys, server, "authority.crt");
         std::fs::write(folder.join("all.yaml"), first).expect("written");
     };
@@ -212,7 +212,7 @@ fn what_the_conformance_suite_asks_of_tls_to_backends_is_answered_as_it_wants() 
     }
     assert_eq!(ask(at, "/contested").status, 200);
     assert!(ask(at, "/contested-second").status >= 500);
-    // Without a policy nobody makes TLS.
+    // Without a policy the gateway speaks no TLS to the server.
     assert!(ask(at, "/plain").status >= 500);
     // TLS that ends at the gateway is made anew.
     let again = page(published["infra/edge-voile:8443"], "tls.example.com");

@@ -20,7 +20,7 @@ const CASES: [&str; 5] = [
     include_str!("cases/listeners.txt"),
 ];
 
-/// One case: the suite's name of it, listeners, resources, and lines of what is asked.
+/// One case: its name in the suite, listeners, resources, and lines of requests.
 struct Case<'a> {
     name: &'a str,
     port: u16,

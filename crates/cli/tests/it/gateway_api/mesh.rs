@@ -110,7 +110,7 @@ fn routes_whose_parent_is_a_service_hold_at_its_callers() {
     });
 }
 
-/// A Service of bytes, and who is there.
+/// A Service of bytes, and its endpoint.
 fn elsewhere(at: SocketAddr) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: plain, namespace: shop}}\nspec: {{selector: {{app: plain}}, ports: [{{name: tcp, port: 3000, targetPort: {}}}]}}\n---\n\

@@ -1,5 +1,5 @@
-//! Gateway API as its conformance suite asks: the cases of `cases/*.txt` name the suite's tests, say their resources in our words, and
-//! the requests with what must come of them. All run against one `voile up`, each with a listener of its own.
+//! Gateway API by its conformance suite. The cases of `cases/*.txt` name the suite's tests, and hold their resources, the
+//! requests and the expected results. All run against one `voile up`, each with a listener of its own.
 
 mod backend_tls;
 mod data;
@@ -87,7 +87,7 @@ fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
                 return protocols::echo(reader, name);
             }
             if held {
-                // Until whoever asked has had enough.
+                // Waits until the client leaves.
                 let _ = read_request(&mut reader);
                 return;
             }
@@ -118,7 +118,7 @@ fn answer(listener: TcpListener, name: &'static str, heard: Heard) {
     });
 }
 
-/// One line of a case: a request and what must come of it. Of a call of gRPC (`CALL`) the status is gRPC's own where it is not 0.
+/// One line of a case: a request and its expected result. For a call of gRPC (`CALL`) the status is gRPC's own if it is not 0.
 #[derive(Debug)]
 struct Expectation<'a> {
     method: &'a str,

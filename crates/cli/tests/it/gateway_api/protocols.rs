@@ -74,7 +74,7 @@ fn lines(head: &HeaderMap) -> String {
     head.iter().map(line).collect()
 }
 
-/// One call of gRPC over HTTP/2, with a message and what must end it. The status is 200 where gRPC's is 0, and else gRPC's own.
+/// One call of gRPC over HTTP/2, with a message and an expected end. The status is 200 for gRPC's 0, and else gRPC's own.
 pub(super) fn call(
     at: SocketAddr,
     host: &str,
@@ -152,13 +152,13 @@ pub(super) fn echo(mut reader: BufReader<TcpStream>, name: &str) {
     let mut told = reader
         .get_mut()
         .write_all(format!("{head}{name}\n").as_bytes());
-    // Until whoever speaks has gone.
+    // Echoes until the client leaves.
     while let (Ok(()), Ok(count @ 1..)) = (told, reader.read(&mut heard)) {
         told = reader.get_mut().write_all(&heard[..count]);
     }
 }
 
-/// `HOST PATH => NAME`: who is at the other end of a WebSocket, and says again what is said there.
+/// `HOST PATH => NAME`: checks the server at the other end of a WebSocket, and its echo.
 pub(super) fn upgraded(line: &str, at: SocketAddr) -> Result<(), String> {
     let (asked, wanted) = line.split_once(" => ").expect("=>");
     let (host, path) = asked.split_once(' ').expect("host and path");

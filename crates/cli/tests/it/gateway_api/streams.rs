@@ -25,7 +25,7 @@ const PLAIN: [(&str, &str); 5] = [
 /// Servers of TLS that show a certificate of their name.
 const SECURE: [&str; 2] = ["tls-one", "tls-two"];
 
-/// A case: the suite's name of it, lines of its resources, and lines of what is asked.
+/// A case: its name in the suite, lines of its resources, and lines of requests.
 struct Case<'a> {
     name: &'a str,
     port: u16,
@@ -84,8 +84,8 @@ fn servers(keys: &Keys) -> (String, Vec<Process>) {
     (yaml, processes)
 }
 
-/// `tls PORT NAME => WHO`: whose certificate a client sees who asks for a name. `ends PORT NAME => WHO`: who speaks within TLS that
-/// ends at the gateway. `tcp PORT => WHO`. `share COUNT tcp PORT => WHO=PERCENT …`. Nobody is `reset`.
+/// `tls PORT NAME => WHO`: the certificate that a client sees for a name. `ends PORT NAME => WHO`: the server inside TLS that
+/// ends at the gateway. `tcp PORT => WHO`. `share COUNT tcp PORT => WHO=PERCENT …`. `reset` stands for no server.
 fn replay(line: &str, at: &dyn Fn(&str) -> SocketAddr) -> Result<(), String> {
     let (asked, wanted) = line.split_once(" => ").expect("=>");
     let words: Vec<&str> = asked.split_whitespace().collect();
@@ -164,7 +164,7 @@ fn what_the_conformance_suite_asks_of_routes_of_connections_is_answered_as_it_wa
             let found = found.or_else(|| published.get(&service));
             *found.unwrap_or_else(|| panic!("{service}:{port} is not published: {published:?}"))
         };
-        // Each gateway is told by itself, and before that nobody answers.
+        // Each gateway gets its configuration by itself; before that it does not answer.
         let mut lines = case.lines.iter();
         let answered = lines.find(|line| !line.ends_with("=> reset"));
         let answered = answered.expect("somebody who answers");

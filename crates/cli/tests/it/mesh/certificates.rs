@@ -22,7 +22,7 @@ impl Keys {
         std::fs::read_to_string(self.path(name)).expect("a file")
     }
 
-    /// Puts a file in the place of another at once, as whoever renews certificates does.
+    /// Replaces a file by another at once, as programs that renew certificates do.
     pub(crate) fn put(&self, from: &str, to: &str) {
         let new = self.path(&format!("{to}.new"));
         std::fs::copy(self.path(from), &new).expect("copied");
@@ -105,7 +105,8 @@ impl Keys {
         ));
     }
 
-    /// A list of what an authority took back, those of before among it: NAME.crl. With an end (`YYYYMMDD000000Z`) it is out of date then.
+    /// A revocation list of an authority, with the earlier revocations: NAME.crl. With an end (`YYYYMMDD000000Z`) it is out of
+    /// date then.
     pub(crate) fn revoke(&self, authority: &str, names: &[&str], end: Option<&str>) {
         let own = |what: &str| format!("{authority}-{what}");
         let settings = format!(

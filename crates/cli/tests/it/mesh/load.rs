@@ -1,4 +1,4 @@
-//! `voile load` beside a test: it asks until it is told to end, so that however slow the machine is, it outlasts what is done meanwhile.
+//! `voile load` beside a test: it runs until the test ends it, so that it outlasts the test's actions on any machine.
 
 use std::process::{Child, Command, Stdio};
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Above the ports that the kernel hands out by itself (32768 to 60999), and far from those that a program of ours takes for what it
-/// starts (10000 to 32767): a test that runs beside a measurement looks for free ports at the same time.
+/// Above the ports that the kernel hands out by itself (32768 to 60999), and far from those that a Voile program takes at its
+/// start (10000 to 32767): a test that runs beside a measurement looks for free ports at the same time.
 const PORTS: Range<u16> = 61_000..65_500;
 
 /// Longest wait for any condition, on a loaded machine of two cores.
@@ -50,7 +50,7 @@ impl Process {
         Self::spawn(name, command, arguments)
     }
 
-    /// Starts somebody else's program, kept and ended as ours are.
+    /// Starts another program, kept and ended as ours are.
     pub(crate) fn start_other(
         name: &str,
         program: &Path,

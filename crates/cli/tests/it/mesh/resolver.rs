@@ -113,7 +113,7 @@ pub(crate) fn question(name: &str, kind: &str) -> Vec<u8> {
     question
 }
 
-/// Asks `server` for `name`: the code's name and what was answered.
+/// Asks `server` for `name`; returns the code's name and the answer.
 pub(crate) fn ask(server: SocketAddr, name: &str, kind: &str) -> String {
     let question = question(name, kind);
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");

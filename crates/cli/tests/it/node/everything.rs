@@ -1,5 +1,6 @@
-//! Node proxies that are told everything, as a ztunnel is: who comes later is called in its own name, though its address was called
-//! when nobody had it; who is outside the mesh is called without a question; and who went meanwhile is forgotten.
+//! Node proxies that subscribe to the whole mesh, as a ztunnel does. A new workload is called by its own identity, though its
+//! address was called while it was unused. Addresses outside the mesh are called without a question. Removed workloads are
+//! forgotten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use super::*;
 
 /// Option of a node proxy that subscribes to the whole mesh.
 pub(super) const ALL: [&str; 2] = ["--subscribe", "all"];
-/// Somebody who is not of the mesh.
+/// Address of a server outside the mesh.
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 244, 200, 1);
 
 /// One more pod of the service, on node `two`.
@@ -37,7 +38,7 @@ pub(super) fn who_comes_later_is_known(mut mesh: Mesh, words: impl Fn(&str) -> S
     let outside = name(&client.inside, (FAR, APPLICATION));
     assert_eq!(outside.as_deref(), Some("far"), "who is outside");
 
-    // Plaintext is refused since `carries`: whoever answers was called in both names.
+    // Plaintext is refused since `carries`: a server that answers was called with both identities.
     let second = pod(&mesh, "second", SECOND);
     serve(&second, SECOND);
     let to = SocketAddr::from((SECOND, APPLICATION));

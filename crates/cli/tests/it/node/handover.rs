@@ -1,5 +1,5 @@
-//! A node proxy is replaced by a new process, which takes the listeners of every pod: nobody is refused or cut meanwhile, and
-//! whoever dies in the middle changes nothing.
+//! A new process replaces a node proxy and takes the listeners of every pod. No connection is refused or cut meanwhile, and a
+//! process that dies in the middle changes nothing.
 
 use std::io;
 use std::path::Path;
@@ -91,7 +91,8 @@ fn path(mesh: &Mesh, process: &str) -> String {
 }
 
 impl Node {
-    /// Starts another, which is to take over and is told of nothing yet. The one before it.
+    /// Starts another process, which is to take over and has no configuration yet. Returns the one
+    /// before it.
     pub(super) fn challenge(&self, mesh: &mut Mesh, more: &[&str]) -> Process {
         let new = Self::launch(mesh, &mesh.world, (self.process, self.higher), more);
         let mut all = mesh.processes.iter_mut();

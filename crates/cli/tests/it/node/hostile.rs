@@ -17,7 +17,7 @@ const RESETS: usize = 5_000;
 
 pub(super) type Caller = SendRequest<bytes::Bytes>;
 
-/// Somebody with a certificate of `shop/ACCOUNT` calls `FIRST:15008` from the world, and does this.
+/// Runs this with a caller from the world to `FIRST:15008`, with a certificate of `shop/ACCOUNT`.
 fn calls<T, F: Future<Output = T>>(
     mesh: &Mesh,
     account: &str,
@@ -42,7 +42,7 @@ where
     calls_by(mesh, account, address, |caller, _| work(caller))
 }
 
-/// The same for who needs to know the serial number of the certificate that is shown.
+/// The same for tests that need the serial number of the certificate.
 pub(super) fn calls_by<T, F: Future<Output = T>>(
     mesh: &Mesh,
     account: &str,
@@ -58,7 +58,7 @@ where
     })
 }
 
-/// Somebody with a certificate of `shop/ACCOUNT` does this in the world.
+/// Runs this in the world with a certificate of `shop/ACCOUNT`.
 pub(super) fn certified<T, F: Future<Output = T>>(
     mesh: &Mesh,
     account: &str,
@@ -119,7 +119,7 @@ pub(super) async fn status(caller: &mut Caller, method: Method, target: &str) ->
     answered(caller, method, target).await.expect("an answer")
 }
 
-/// The statuses of what a client of the mesh asks at an address, one after the other.
+/// Statuses of a mesh client's requests at an address, one after the other.
 pub(super) fn statuses_at(mesh: &Mesh, address: Ipv4Addr, asked: &[(Method, &str)]) -> Vec<u16> {
     calls_at(mesh, "client", address, async |mut caller| {
         let mut found = Vec::new();
@@ -158,7 +158,7 @@ fn a_pod_is_nobodys_way_to_elsewhere_nor_to_its_proxys_own_doors() {
     let Some((mesh, node, _client, _first)) = started() else {
         return;
     };
-    // A neighbour sends packets for somebody else through the pod, as if it were a router.
+    // A neighbour sends packets for another host through the pod, as if it were a router.
     let neighbour = mesh.pod_behind("neighbour", SECOND, FIRST);
     let elsewhere = SocketAddr::from(([192, 0, 2, 77], APPLICATION));
     let own = SocketAddr::from((FIRST, 15001));
@@ -222,7 +222,7 @@ fn a_tunnel_leads_to_the_pods_own_application_or_nowhere() {
             (Method::CONNECT, "10.244.0.3:15006"),
             (Method::CONNECT, "10.244.0.3:15001"),
             (Method::GET, "https://10.244.0.3:8080/"),
-            // Nobody listens there.
+            // This port has no listener.
             (Method::CONNECT, "10.244.0.3:9"),
             // The service that the pod is behind, by its name; another port of it, and services that it is not behind.
             (Method::CONNECT, "server.shop.svc.cluster.local:80"),

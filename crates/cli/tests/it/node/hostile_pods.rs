@@ -22,7 +22,7 @@ const OTHER: &str = "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name:
     ---\napiVersion: v1\nkind: Pod\nmetadata: {name: other, namespace: shop, labels: {app: other}}\n\
     spec: {serviceAccountName: other, nodeName: one, containers: [{name: app}]}\nstatus: {phase: Running, podIP: 10.244.0.4}\n";
 
-/// The servers let this in, and nobody else.
+/// The servers allow only this source.
 fn only(source: &str) -> String {
     format!(
         "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: only, namespace: shop}}\n\
@@ -109,7 +109,7 @@ fn a_pod_that_opens_the_proxys_port_itself_hears_nothing_and_cannot_where_the_pr
     };
     let (client, first) = (pod(&mesh, "client", CLIENT), pod(&mesh, "first", FIRST));
     serve(&first, FIRST);
-    // Nobody serves this pod: its application says that it is who is expected, by an authority of its own.
+    // No proxy serves this pod: its application claims the expected identity, by an authority of its own.
     let authority = TestAuthority::new();
     let certificate = (&authority.certificate("shop", "server")).into();
     let mut config = ServerConfig::clone(&hostile_server_config(&certificate));

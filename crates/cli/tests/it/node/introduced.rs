@@ -33,7 +33,7 @@ fn in_a_tunnel_the_header_is_the_first_that_the_application_gets() {
     let Some(mut mesh) = mesh(&text) else {
         return;
     };
-    // Nobody is let in who comes without a tunnel.
+    // Connections without a tunnel are refused.
     mesh.write("strict.yaml", STRICT);
     mesh.write("rule.yaml", &rule("V2"));
     let first = pod(&mesh, "first", FIRST);

@@ -1,6 +1,6 @@
-//! Node proxies told by a real istiod: its own discovery in its own words, over its own wire. `istiod/istiod.go` says how it is
-//! built (`ISTIOD`, else `istiod-peer` on the path); without it tests say so and are skipped. Certificates are `voile control`'s,
-//! whom the same folder tells of the same pods.
+//! Node proxies with a real istiod: its own discovery, over its own wire. `istiod/istiod.go` says how it is built (`ISTIOD`, else
+//! `istiod-peer` on the path); without it tests print that and are skipped. Certificates come from `voile control`, which reads
+//! the same folder with the same pods.
 
 use super::everything::who_comes_later_is_known;
 use super::*;

@@ -1,4 +1,5 @@
-//! Workloads move from sidecars to the node proxy and back, and follow their template there, while they are called: nobody notices.
+//! Workloads move from sidecars to the node proxy and back, and follow their template there, while clients call them: no call
+//! fails.
 
 use std::fs;
 use std::path::Path;

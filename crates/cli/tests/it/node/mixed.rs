@@ -1,5 +1,5 @@
-//! Pods without a proxy, with a sidecar, and served by a node proxy, in one mesh: each calls each, and between proxies it is
-//! mutual TLS by both identities, whatever they are. The table is at once what docs/reference/node.md promises.
+//! Pods without a proxy, with a sidecar, and served by a node proxy, in one mesh. Each calls each; between proxies mutual
+//! TLS carries both identities, for any two kinds of proxy. docs/reference/node.md promises the same table.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};

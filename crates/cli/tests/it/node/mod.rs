@@ -173,7 +173,7 @@ impl Node {
         self.agent.complete();
     }
 
-    /// A process, in this network. It asks on demand, if nothing else is said.
+    /// A process, in this network. By default it subscribes on demand.
     pub(crate) fn launch(
         mesh: &Mesh,
         network: &Namespace,

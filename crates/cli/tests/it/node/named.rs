@@ -10,14 +10,14 @@ use crate::mesh::resolver::Resolver;
 use crate::ztunnel::node::shared;
 use crate::ztunnel::program;
 
-/// Strangers, whom nobody but the resolver knows.
+/// Servers that only the resolver knows.
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 20);
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 21);
 const THIRD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 22);
-/// An address that somebody wrote down for one of the entries.
+/// Address that one of the entries has in its YAML.
 const WRITTEN: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 77), 80);
 
-/// An entry whose hosts are resolved, called at port 80 and at 8080 of whoever is found.
+/// An entry whose hosts are resolved, called at port 80 and at 8080 of the found address.
 fn entry(name: &str, more: &str) -> String {
     format!(
         "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: {name}, namespace: shop}}\n\
@@ -67,7 +67,7 @@ fn start(mesh: &mut Mesh, [client, first]: &[Pod; 2]) -> Node {
     Node::start(mesh, "ztunnel-one", 0, &pods, &ASKS)
 }
 
-/// The address that the mesh gave to an entry, as its pods are told.
+/// Address that the mesh gave to an entry, as its pods resolve it.
 fn address_of(client: &Pod, entry: &str) -> (Ipv4Addr, u16) {
     let said = answered(client, &format!("{entry}.example.com"), "A");
     let given = said.strip_prefix("NOERROR ");
@@ -119,7 +119,7 @@ fn an_endpoint_that_is_a_name_is_called_where_the_pods_resolver_says_and_as_long
     wait_until("it is called where it moved", || {
         name(&client.inside, WRITTEN).as_deref() == Some("third")
     });
-    // Nobody resolves anything any more: it stays where it was last.
+    // The resolver fails: the proxy keeps the last address.
     resolver.set(None);
     wait_until("it cannot be looked up anew", || {
         let called = name(&client.inside, WRITTEN);
@@ -160,7 +160,7 @@ fn a_name_that_leads_nowhere_is_not_called_and_one_that_leads_into_the_mesh_is_c
     assert_eq!(service.as_deref(), Some("first"), "and tunnels are not");
 }
 
-/// The same ztunnel where this is the file that says whom to ask for names.
+/// The same ztunnel with this file as its resolv.conf.
 fn asking(mesh: &Mesh, ztunnel: &std::path::Path) -> PathBuf {
     let folder = mesh.folder.path();
     let (file, script) = (folder.join("resolv.conf"), folder.join("ztunnel"));

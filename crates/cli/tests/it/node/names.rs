@@ -8,7 +8,7 @@ use super::everything::ALL;
 use super::*;
 use crate::mesh::resolver::{Resolver, question, read};
 
-/// The name server that pods believe they ask. Nobody is there.
+/// Address of the name server in the pods' configuration. No server has it.
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 53);
 /// The resolver, in the world.
 pub(super) const RESOLVER: (Ipv4Addr, u16) = (WORLD, 53);
@@ -39,7 +39,7 @@ const ENTRIES: &str = "---\napiVersion: v1\nkind: Namespace\nmetadata:\n  name: 
     ---\napiVersion: v1\nkind: Service\nmetadata: {name: alias, namespace: shop}\n\
     spec: {type: ExternalName, externalName: www.elsewhere.test, ports: [{name: tcp, port: 80}]}\n";
 
-/// Asks from inside, in a datagram; none where nobody answers.
+/// Sends a DNS query from inside, in a datagram; None without an answer.
 fn ask(from: &Pod, name: &str, kind: &str) -> Option<String> {
     let packet = question(name, kind);
     let asked = from.inside.run(|| {
@@ -165,7 +165,7 @@ fn names_mean_what_the_mesh_tells(options: &[&str]) {
     );
     assert!(asked > passed && passed >= 7, "{passed} of {asked}");
 
-    // Nobody to pass it on to: said, not left unanswered.
+    // Without a resolver the node proxy answers SERVFAIL at once.
     resolver.set(None);
     assert_eq!(answered(client, "www.elsewhere.test", "A"), "SERVFAIL");
     assert_eq!(answered(client, "server", "A"), server);
@@ -242,7 +242,7 @@ fn a_pod_that_floods_a_silent_resolver_keeps_its_names_and_its_neighbours_theirs
     let Some((mut mesh, pods, _resolver)) = town() else {
         return;
     };
-    // Nobody answers there, and nobody says so.
+    // A resolver that never answers, without an ICMP error.
     let silent = mesh.world.run(|| UdpSocket::bind((WORLD, 5353)));
     let silent = silent.expect("entered").expect("a socket");
     let _node = start(&mut mesh, &pods, &["--resolver", "10.244.0.1:5353"]);

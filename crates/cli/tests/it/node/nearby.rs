@@ -1,4 +1,5 @@
-//! `trafficDistribution` where no sidecar obeys it: a node proxy calls who is near the pod that calls, a waypoint who is near itself.
+//! `trafficDistribution` without a sidecar to obey it: a node proxy prefers endpoints near the calling pod, a waypoint those near
+//! itself.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ fn placed(text: &str, places: &[(&str, &str)]) -> String {
     places.iter().fold(text.to_owned(), place)
 }
 
-/// The same of a service that prefers who is near.
+/// The same for a service that prefers near endpoints.
 fn close(text: &str) -> String {
     let spec = "  clusterIP: ";
     text.replacen(

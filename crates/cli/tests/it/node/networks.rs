@@ -1,5 +1,5 @@
-//! Two meshes on two networks, each with a control plane, node proxies and the very same addresses, under one authority. Nothing leads
-//! from one to the other but what stands before the gateway as a load balancer does, and that is the test's own.
+//! Two meshes on two networks, each with a control plane, node proxies and the very same addresses, under one authority. The only
+//! way from one to the other is the test's own load balancer before the gateway.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -142,7 +142,8 @@ impl East {
     }
 }
 
-/// The west, whose client calls a service of which nobody is near; and who is called where the east is entered.
+/// The west, whose client calls a service without near endpoints, and the address at which connections enter
+/// the east.
 pub(super) struct West {
     pub(super) mesh: Mesh,
     pub(super) client: Pod,
@@ -168,7 +169,7 @@ impl West {
         Some(west)
     }
 
-    /// From now on who enters the east comes to whoever is there.
+    /// From now on connections into the east go to this address.
     pub(super) fn lead_to(&self, there: SocketAddr) {
         *self.leads_to.lock().expect("nobody panicked") = there;
     }
@@ -268,7 +269,8 @@ fn pods_of_two_networks_speak_by_their_own_identities_under_the_policy_of_who_is
     wait_until("the policy is gone", || {
         name(&west.client.inside, SERVICE).as_deref() == Some("first")
     });
-    // A workload of the other network is not called by its own address: here that is somebody else's, or nobody's.
+    // A workload of the other network is not called by its own address: here another pod may have that address, or
+    // none.
     let direct = west
         .client
         .inside
@@ -332,7 +334,7 @@ fn whoever_is_not_who_was_expected_hears_nothing() {
     assert_eq!(called.counter(&east.mesh, OPENED), 0);
     entered.lead_to((GATE, 15008).into());
     assert_eq!(name(client, SERVICE).as_deref(), Some("first"));
-    // Behind the gateway somebody else answers than who is expected.
+    // Behind the gateway another workload answers than the expected one.
     let mesh = resources(&[]) + ZTUNNEL + WEST;
     let other = mesh.replace("serviceAccount: server", "serviceAccount: other");
     west.write("mesh.yaml", &other);
@@ -341,7 +343,7 @@ fn whoever_is_not_who_was_expected_hears_nothing() {
     let other = mesh.replace("service-account: gate", "service-account: keeper");
     west.write("mesh.yaml", &other);
     refused("the gateway is not who was expected", "sa/keeper");
-    // Nobody says who it must be.
+    // The gateway's expected identity is not given.
     let said = "  annotations: {gateway.istio.io/service-account: gate}\n";
     west.write("mesh.yaml", &mesh.replace(said, ""));
     refused("nobody is called", "has no endpoint");

@@ -1,5 +1,5 @@
-//! Two networks, called by who has no node proxy of its own there: by sidecars and by waypoints, which go through the gateway as node
-//! proxies do, to pods and to what stands behind a waypoint on the other side; and by any of several gateways.
+//! Two networks, called by clients without a node proxy of their own: by sidecars and by waypoints. They go through the gateway
+//! as node proxies do, to pods and to services behind a waypoint on the other side, by any of several gateways.
 
 use std::sync::atomic::Ordering;
 
@@ -46,7 +46,7 @@ pub(super) fn web(labels: &str, app: &str) -> String {
 pub(super) const GLOBAL: &str = "istio.io/global: \"true\"";
 pub(super) const BEHIND_WAY: &str = "istio.io/use-waypoint: way";
 
-/// A waypoint before `web`, which lets the client in and nobody else.
+/// A waypoint before `web`, which allows only the client.
 pub(super) fn way() -> String {
     waypoint_pod("way", WAY)
         + r#"---
@@ -245,7 +245,7 @@ fn another_network_is_entered_by_each_of_its_gateways_and_by_those_that_are_ther
         assert!(WEST.contains(one));
         WEST.replace(one, &format!("addresses: [{addresses}]"))
     };
-    // Nobody listens at the first.
+    // The first address has no listener.
     let west_words = several("{value: 10.244.0.8}, {value: 10.244.0.9}");
     let Some((mut east, mut west, sided)) = both("", &west_words) else {
         return;

@@ -1,5 +1,5 @@
-//! Two networks, in one of which the server has a sidecar: it is called from the other through the gateway as a pod of a node proxy is,
-//! by an inner tunnel that ends at the sidecar; and what nobody on the way can do about it.
+//! Two networks; in one of them the server has a sidecar. The other network calls it through the gateway like a pod of a node
+//! proxy, by an inner tunnel that ends at the sidecar. No one between the two can read or change it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -255,7 +255,8 @@ fn a_sidecar_takes_tunnels_for_the_names_of_its_own_services_and_for_nothing_els
         ("SERVER.shop.svc.cluster.local:80", 200),
         ("web.shop.svc.cluster.local:80", 200),
         ("10.244.0.3:8080", 200),
-        // Another port, ports of the sidecar itself, somebody else's service, none at all, names without a port or with nonsense.
+        // Another port, ports of the sidecar itself, another workload's service, no service, names without a port or with
+        // nonsense.
         ("server.shop.svc.cluster.local:8080", 503),
         ("server.shop.svc.cluster.local:15008", 503),
         ("trap.shop.svc.cluster.local:80", 503),

@@ -1,5 +1,5 @@
-//! A waypoint of another program, which takes no tunnels: the node proxy of its pod takes them for it, and hands on what they carry with
-//! a header of the PROXY protocol that says who calls whom, or without one. A ztunnel in its place does the same.
+//! A waypoint of another program, which takes no tunnels. The node proxy of its pod takes them for it, and passes their bytes on
+//! with a header of the PROXY protocol that names caller and target, or without one. A ztunnel in its place does the same.
 
 use http::{Method, Request};
 
@@ -41,7 +41,8 @@ metadata: {name: web, namespace: shop, labels: {istio.io/use-waypoint: gate}}
 spec: {clusterIP: 10.96.0.11, selector: {app: server}, ports: [{name: http, port: 80, targetPort: 8081}]}
 "#;
 
-/// Reads a header of version 2 over IPv4, and says what is in it: from where, to where, and the field of who calls.
+/// Reads a header of version 2 over IPv4. Returns its source, its destination, and the field with the caller's
+/// identity.
 fn told(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut fixed = [0; 16];
     stream.read_exact(&mut fixed)?;
@@ -57,7 +58,7 @@ fn told(stream: &mut TcpStream) -> std::io::Result<String> {
     Ok(format!("{} {}:{port} {identity}", address(0), address(4)))
 }
 
-/// A waypoint that believes what it is told, says it to whoever calls, and repeats what it hears.
+/// A waypoint that trusts the header, sends its contents to the client, and echoes.
 fn believe(pod: &Pod) {
     let listener = listen(&pod.inside, (Ipv4Addr::UNSPECIFIED, DOOR));
     std::thread::spawn(move || {
@@ -110,7 +111,7 @@ fn a_waypoint_of_another_program_is_told_by_our_node_proxy_who_calls_whom_and_by
     let pods = [(&client, "client"), (&gate, "gate")];
     let node = Node::start(&mut mesh, "ztunnel-one", 0, &pods, &[]);
     is_told(&client);
-    // Nobody says there himself who he is: neither in plaintext nor through the node proxy.
+    // A client cannot write its own identity: neither in plaintext nor through the node proxy.
     let forged =
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0f\x0a\xf4\0\x02\x0a\x60\0\x0b\x30\x39\0\x50\xd0\0\0";
     for from in [&mesh.world, &client.inside] {
@@ -146,7 +147,7 @@ fn a_ztunnel_tells_it_the_same() {
     is_told(&client);
 }
 
-/// A waypoint that is told nothing, before a service and before the pod `first`.
+/// A waypoint without PROXY headers, before a service and before the pod `first`.
 fn plain_words() -> String {
     let of_pods = "  annotations: {ambient.istio.io/waypoint-inbound-binding: NONE}\n  labels: {istio.io/waypoint-for: all}\n";
     let gate = WORDS.replace(
@@ -161,7 +162,7 @@ fn plain_words() -> String {
     servers + ZTUNNEL + &gate
 }
 
-/// A waypoint that calls the pod `first` for whoever calls it at one of these ports, and says so.
+/// A waypoint that calls the pod `first` for each client of these ports, and adds a note.
 fn pass_on(gate: &Pod, ports: &[u16]) {
     for port in ports {
         let listener = listen(&gate.inside, (Ipv4Addr::UNSPECIFIED, *port));
@@ -330,7 +331,7 @@ fn a_ztunnel_tells_a_waypoint_that_is_asked_for_by_name_the_same() {
     agent.add(&client, "client");
     agent.add(&gate, "gate");
     agent.complete();
-    // It asks nobody what a name means, and knows what it was told of before.
+    // It asks no server for a name, and still knows the earlier ones.
     is_told(&client);
     is_told_of_names(&mesh, "a ztunnel");
 }

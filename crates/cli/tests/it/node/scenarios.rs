@@ -98,7 +98,7 @@ fn a_second_node_proxy_on_the_same_addresses_says_so_and_the_first_serves_on() {
         said.contains("cannot listen on 127.0.0.1:15000 (admin)"),
         "{said}"
     );
-    // With pages of its own it gets no pod: nobody shares a port with another.
+    // With pages of its own it gets no pod: no two proxies share a port.
     let elsewhere = ("ztunnel-one", 200);
     let mut third = Node::launch(&mesh, &mesh.world, elsewhere, &["--log-level", "debug"]);
     assert_eq!(name(&client.inside, (VIP, 80)).as_deref(), Some("first"));
@@ -307,7 +307,7 @@ fn its_own_metrics_are_scraped_through_a_tunnel_under_the_policies_of_its_own_po
             && line.contains("spiffe://cluster.local/ns/istio-system/sa/ztunnel")
     });
     assert!(told, "{}", node.log(&mesh));
-    // Its network is nobody's way to what else is there: here to the control plane.
+    // Pods cannot reach other servers through the node proxy's network: here the control plane.
     assert_eq!(name(&client.inside, (WORLD, XDS)), None);
     wait_until("it says why", || {
         node.log(&mesh)

@@ -19,7 +19,8 @@ fn court(folder: &Path) {
     let off = "sidecar.istio.io/inject: \"false\"";
     let text = [
         COURT.replace(excluded, ""),
-        // By a name that only the node proxy knows, and only with what Kubernetes writes into resolv.conf.
+        // By a name that only the node proxy knows, and only through the resolv.conf that Kubernetes
+        // writes.
         client("served", "", 80).replace("$(SERVER_SERVICE_HOST):80", "server-0.heads:8080"),
         HEADS.to_owned(),
         client("plain", off, 80),
@@ -35,7 +36,7 @@ fn one_node_proxy_takes_the_place_of_every_sidecar() {
     let status = |name: &str| {
         get(published[&format!("court/{name}")], "/").map_or(0, |answer| answer.status)
     };
-    // The server wants mutual TLS: who is served has an identity, and who is not has none.
+    // The server wants mutual TLS: a served pod has an identity, and an unserved one has none.
     for (name, expected) in [("served", 200), ("plain", 502)] {
         wait_until(&format!("{name} is answered {expected}"), || {
             status(name) == expected

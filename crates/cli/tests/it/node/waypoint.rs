@@ -1,5 +1,5 @@
-//! Waypoints in networks of their own: node proxies bring what is called to them, and requests obey policies that aim at the
-//! service, by who calls and what is asked.
+//! Waypoints in networks of their own. Node proxies bring calls to them, and requests obey policies that aim at the service,
+//! by caller and request.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::mesh::wait_until;
 use crate::up::Up;
 use crate::up_netns::{ask_inside, inside, is_root, start_with};
 
-/// A service behind a waypoint: its client may read what is open, and nobody else anything.
+/// A service behind a waypoint: its client may read `/open`, and all else is denied.
 const SHOP: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -157,7 +157,7 @@ fn requests_to_a_service_obey_what_its_waypoint_is_told_by_path_and_caller() {
                 && line.contains("response_code=\"403\"")
         })
     });
-    // A policy takes hold of what comes next, and only where it aims.
+    // A policy applies to later requests, and only to its target.
     up.edit("shop.yaml", "paths: [\"/open*\"]", "paths: [\"/shut*\"]");
     wait_until("the policy says otherwise", || {
         ask("client", "/open/book") == Some(403) && ask("client", "/shut") == Some(200)
@@ -227,7 +227,7 @@ fn address(up: &Up, pod: &str) -> Ipv4Addr {
     first.parse().expect("an address")
 }
 
-/// All of a namespace behind a waypoint but what says otherwise.
+/// Puts a whole namespace behind a waypoint, except resources with a label of their own.
 fn namespace(folder: &Path) {
     shop(folder);
     let path = folder.join("shop.yaml");

@@ -1,5 +1,5 @@
-//! Keys of token issuers that only a waypoint's rules name (`jwksUri`): the control plane fetches them, for the waypoint cannot reach
-//! the key server of these tests; they are fetched again, and what cannot be had lets nobody in.
+//! Keys of token issuers that only a waypoint's rules name (`jwksUri`). The control plane fetches them, for the waypoint cannot
+//! reach the key server of these tests. It fetches them again, and without keys no token is accepted.
 
 use serde_json::json;
 
@@ -61,7 +61,8 @@ fn keys_of_a_waypoints_rules_are_fetched_and_fetched_again_and_missing_ones_let_
     server.say(Say::Status(503));
     asked_again();
     assert_eq!((both(&first), both(&second)), ([401, 200], [200, 200]));
-    // Aimed at the waypoint they are for all that is behind it, and a server that was never heard shuts out whoever brings a token.
+    // A rule aimed at the waypoint is for all its services. With a key server that never answered, requests with a token are
+    // refused.
     mesh.write("tokens.yaml", &believes(AT_GATE, &rule));
     wait_until("they are for both", || both(&first) == [401, 401]);
     assert_eq!(both(&second), [200, 200]);

@@ -83,7 +83,7 @@ fn tokens_are_looked_at_where_a_request_authentication_aims_and_nowhere_else() {
     );
     let told = seen(inside, OTHER, "x-claims: own\r\n");
     assert!(told.contains("x-claims: own"), "{told}");
-    // Without a token nobody is anybody, until a policy asks for one.
+    // Requests without a token pass, until a policy asks for one.
     assert_eq!(status(inside, WEB, "/open", ""), 200);
     mesh.write(
         "ask.yaml",
@@ -142,7 +142,7 @@ fn requests_are_counted_where_a_rate_limit_aims_by_who_sends_them_and_nowhere_el
     for _ in 0..4 {
         assert_eq!(status(inside, OTHER, "/few", ""), 200, "nobody aims there");
     }
-    // Aimed at the waypoint it counts everything, and what was counted stays so.
+    // A limit aimed at the waypoint counts all requests, and earlier counts stay.
     mesh.write("few.yaml", &limits(AT_GATE));
     wait_until("it counts requests to both", || {
         status(inside, OTHER, "/few", "") == 429
@@ -198,7 +198,7 @@ fn an_external_service_is_asked_about_what_a_custom_policy_aims_at() {
     assert_eq!(status(inside, OTHER, "/ask", "x-ask: deny\r\n"), 200);
     let asked = authorizer.take();
     assert!(asked.is_empty(), "nobody is asked about others: {asked:?}");
-    // Nobody else's word counts for a provider that is not there.
+    // Another service's answer does not count for a missing provider.
     mesh.write("custom.yaml", &custom);
     wait_until("what nobody can be asked about is denied", || {
         status(inside, WEB, "/ask", "x-ask: yes\r\n") == 403
@@ -270,7 +270,7 @@ fn a_sidecar_calls_what_stands_behind_a_waypoint_through_it() {
     };
     let side = sided(&mut mesh);
     let inside = &side.inside;
-    // Only the client may, and whoever goes past the waypoint would not be asked.
+    // Only the client is allowed. A call past the waypoint would not be checked.
     wait_until("the waypoint's policy holds for a sidecar's call", || {
         status(inside, WEB, "/open", "") == 403
     });

@@ -1,5 +1,5 @@
-//! DestinationRules at a waypoint, which is the client that obeys them: parts of a service, who is chosen, who is put out, how much is
-//! let through, and for whom a rule is.
+//! DestinationRules at a waypoint, which obeys them as the client: subsets, load balancing, outlier detection, connection limits,
+//! and the callers that a rule is for.
 
 use std::collections::BTreeSet;
 use std::io::BufReader;

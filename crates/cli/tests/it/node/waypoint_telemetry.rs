@@ -209,7 +209,7 @@ fn a_span_of_a_waypoint_is_of_the_service_that_is_aimed_at_between_its_caller_an
         assert_eq!(tag(&span.attributes, key), value, "{key}");
     }
     assert_eq!(span.name, "web.shop.svc.cluster.local:80/*");
-    // Nobody aims at the other, whose head passes as it came.
+    // No telemetry aims at the other service, whose headers pass as they came.
     let told = seen(inside, OTHER, "traceparent: nonsense\r\n");
     assert_eq!(header(&told, "traceparent"), Some("nonsense"));
 }

@@ -108,7 +108,7 @@ impl Counted {
     }
 }
 
-/// A CUSTOM policy for all that somebody gets.
+/// A CUSTOM policy for all requests to an application.
 fn ask_about(app: &str) -> String {
     format!(
         "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: ask, namespace: shop}}\n\
@@ -258,7 +258,7 @@ fn who_refuses_already_asks_nobody_and_a_service_without_a_word_fails_as_is_said
         Some(&429),
         "open is not without limit: {over:?}"
     );
-    // Nobody waits for ever.
+    // A request has a time limit for its wait.
     for (name, global, wanted) in [
         ("fourth", ", timeout: 200ms", 500),
         ("fifth", ", failOpen: true, timeout: 200ms", 200),

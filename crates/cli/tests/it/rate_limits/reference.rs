@@ -18,7 +18,7 @@ const LIMITS: &str = "domain: shop\ndescriptors:\n\
     - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}\n\
     - {key: user, value: root, rate_limit: {unlimited: true}}\n";
 
-/// The service and what it writes into.
+/// The service and its database.
 struct Reference {
     redis: Process,
     _service: Process,

@@ -487,7 +487,8 @@ fn copies_go_to_mirrors_and_nobody_waits_for_them() {
     assert_eq!(dropped, Some(1.0), "{metrics}");
     let sent = series(&metrics, "voile_mirrored_requests_total", &[]);
     assert!(sent >= Some(4.0), "{metrics}");
-    // A copy is nobody's request. (Before there were routes, the second version was asked for its own sake.)
+    // A copy does not count as a client's request. (Before there were routes, the second version was asked
+    // for its own sake.)
     assert_eq!(failures(), before, "{metrics}");
 }
 

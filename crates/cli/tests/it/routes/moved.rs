@@ -1,6 +1,6 @@
-//! Weights, subsets and services that move while `voile load` asks: in whatever order their documents come, what is in force is
-//! whole, and no request fails. Two hundred a second while all orders were had; `VOILE_MOVE_SECONDS=60` goes on for a minute at
-//! two thousand.
+//! Weights, subsets and services that move while `voile load` sends requests. For every order of their documents, the state in
+//! force is whole, and no request fails. The load sends two hundred a second during all orders; `VOILE_MOVE_SECONDS=60` goes on
+//! for a minute at two thousand.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

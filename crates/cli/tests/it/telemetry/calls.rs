@@ -1,5 +1,5 @@
-//! gRPC calls through two sidecars as telemetry sees them: trace context in every form over HTTP/2, sampling, and what
-//! metrics, access logs and spans say of calls that went well, failed, were given up or found nobody.
+//! gRPC calls through two sidecars as telemetry sees them: trace context in every form over HTTP/2, sampling. Also the
+//! metrics, access logs and spans of calls that went well, failed, were cancelled or found no endpoint.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -341,11 +341,11 @@ fn metrics_and_logs_tell_how_calls_ended_on_both_sides() {
     }
 }
 
-/// Calls to nobody, with each status, and one that its caller gives up.
+/// Calls without an endpoint, with each status, and one that its caller cancels.
 fn calls_of_every_end(mesh: &Mesh) {
     let (app, address) = (mesh.grpc_app(), mesh.grpc());
     play(|| async {
-        // Nobody listens yet.
+        // The application does not listen yet.
         let mut client = connect(address).await;
         let (_, status) = unary(&mut client, "/nobody", &[]).await;
         assert_eq!(status, "14");
@@ -359,7 +359,8 @@ fn calls_of_every_end(mesh: &Mesh) {
         }
         let (response, mut send) = client.send_request(call("/late"), false).expect("sent");
         send.send_data(message("hello"), false).expect("sent");
-        // It is under way when a call behind it is answered; given up earlier it would be no request to anybody.
+        // The call is under way when a later call is answered; cancelled earlier, it would never reach the
+        // server.
         let (_, got) = unary(&mut client, "/good", &[]).await;
         assert_eq!(got, "0");
         drop(response);

@@ -1,5 +1,6 @@
-//! Collectors that are services of the mesh, behind a sidecar of their own and so reached by mutual TLS: everything
-//! arrives; one that is away, stands still or dies costs a bounded queue and a count of what was dropped, and no request.
+//! Collectors that are services of the mesh, behind a sidecar of their own and so reached by mutual TLS. Everything
+//! arrives. A collector that is away, stalls or dies costs a bounded queue and a count of dropped entries, and no
+//! request.
 
 use std::io::{BufReader, Write as _};
 use std::net::TcpStream;

@@ -183,13 +183,13 @@ async fn take(
             break;
         };
         bytes.extend_from_slice(&chunk);
-        // The window of what was read while nobody stalls.
+        // Releases the window of the bytes read while the receiver does not stall.
         let _ = body.flow_control().release_capacity(chunk.len());
         while let Some(message) = next_message(&mut bytes) {
             keep(&here.got, &message, spans, &mut node);
         }
     }
-    // An answer without a field; whoever went meanwhile does not care.
+    // An answer without a field; the client may have left meanwhile.
     let _ = send.send_data(Bytes::from_static(&[0; 5]), false);
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", "0".parse().expect("a value"));

@@ -21,7 +21,7 @@ const RUNTIME_AND_SOCKETS: &[&str] = &[
     "tokio", "mio", "socket2", "hyper", "tonic", "rustls", "rustix",
 ];
 
-/// Names of packages and what each names among its normal dependencies, by package name.
+/// Names of packages and their normal dependencies, by package name.
 pub(super) fn normal_edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let name_of = |id: &Value| {
         metadata["packages"]

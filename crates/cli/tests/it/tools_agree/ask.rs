@@ -74,7 +74,7 @@ impl Seen {
     }
 }
 
-/// The process of an application, and what it finds.
+/// The process of an application, and its variables.
 struct Pod {
     name: String,
     namespace: String,
@@ -90,7 +90,7 @@ pub(super) struct Running<'a> {
     mode: Mode,
 }
 
-/// Somebody who asks a service.
+/// A client of a service.
 pub(super) struct Asking {
     /// None: in plaintext.
     pub(super) identity: Option<Identity>,
@@ -99,7 +99,7 @@ pub(super) struct Asking {
     network: Option<u32>,
     /// Address of the service.
     host: SocketAddr,
-    /// That is the port to ask, whatever the service's is.
+    /// True if the address has the port to use, in place of the service's.
     published: bool,
 }
 

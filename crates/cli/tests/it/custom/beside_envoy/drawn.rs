@@ -17,7 +17,7 @@ const LISTS: &str = ", pathPrefix: /check, includeRequestHeadersInCheck: [x-ask,
 /// One set of resources.
 pub(super) struct Set {
     pub(super) resources: String,
-    /// Some rule is about tokens, so that their headers are nobody else's to write.
+    /// Some rule is about tokens, so that only token rules may write their headers.
     pub(super) tokens: bool,
     /// A CUSTOM rule asks what a token's rule takes away or writes: ours asks in both readings, Istio in one.
     pub(super) asks_more: bool,
@@ -159,7 +159,7 @@ fn token(random: &mut Random, issuer: &Issuer) -> String {
     }
 }
 
-/// A request, all of it but what says through whom it goes.
+/// A request with all of its lines but the one that names the proxy.
 pub(super) fn request(random: &mut Random, issuer: &Issuer) -> String {
     let method = random.of(&["GET", "GET", "POST"]);
     let path = random.of(&[

@@ -91,7 +91,7 @@ fn compared(head: &str) -> Vec<String> {
     all
 }
 
-/// A line with its parameters sorted: in which order they go on is nobody's business.
+/// A line with its parameters sorted: their order does not matter.
 fn ordered(line: &str) -> String {
     let Some((path, rest)) = line.split_once('?') else {
         return line.to_owned();
@@ -153,7 +153,7 @@ fn listed(set: &Set, request: &str, ours: &mut Became, envoys: &mut Became) {
             one.answered.remove("content-type");
         }
     }
-    // Of several bad tokens another one may be the one that is told.
+    // Of several bad tokens, the two proxies may report different ones.
     let lines = request.lines().map(str::to_ascii_lowercase);
     let carry = |line: &String| {
         ["authorization:", "x-token:"]
@@ -218,7 +218,7 @@ fn note(seen: &mut Seen, set: &Set, one: &Became) {
     );
 }
 
-/// Compares on one set; what is not the same is told.
+/// Compares the proxies on one set; prints differences.
 fn compare(
     court: &Court,
     (number, set): (usize, &Set),

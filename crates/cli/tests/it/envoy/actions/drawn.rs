@@ -148,7 +148,7 @@ fn acting(random: &mut Rng) -> String {
     text
 }
 
-/// A route that sends requests somewhere.
+/// A route with destinations.
 fn going_on(random: &mut Rng) -> String {
     let mut text = "    route:\n".to_owned();
     let ways = if seldom(random, 4) { 2 } else { 1 };

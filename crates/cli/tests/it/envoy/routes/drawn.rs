@@ -1,12 +1,12 @@
-//! Drawn at random: VirtualServices of many services, and requests to them. Few words are drawn from, so that what is asked and what
-//! is sent meet often.
+//! Random VirtualServices of many services, and requests to them. All words come from a small set, so that requests often match
+//! routes.
 
 use std::fmt::Write as _;
 
 use fastrand::Rng;
 use voile_model::SourceFile;
 
-/// The client's labels and namespace are these; the others are somebody else's.
+/// The client's label and namespace are the first; the second are those of other workloads.
 pub(crate) const LABELS: [&str; 2] = ["client", "other"];
 const NAMESPACES: [&str; 2] = ["shop", "elsewhere"];
 
