@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use voile_model::ignored::Ignored;
 use voile_model::{Diagnostic, Severity, SourceFile, codes, files};
 
-/// Folders to read, and the output format.
+/// Folders and the output format.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped), and the files that are \

@@ -178,10 +178,10 @@ struct Comparison {
     /// in the folder of `go install`.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
-    /// Slices of each generator against each server; fewer than 6 give no intervals.
+    /// Slices per generator and server; fewer than 6 give no intervals.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     rounds: u32,
-    /// Length of a slice against the server with a fixed delay; the stalling server takes 10 s.
+    /// Length of a slice at the server with fixed delay; the stalling server takes 10 s.
     #[arg(long, default_value = "3s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Duration,
     /// The voile program to measure [default: this one].

@@ -106,8 +106,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     keys: KeyArgs,
 
-    /// Allow to fetch keys of token issuers from this machine (127.0.0.0/8, ::1), for issuers beside the control plane. `voile
-    /// up` allows it to its own, since its services are there.
+    /// Allow to fetch token issuers' keys from this machine (127.0.0.0/8, ::1): for issuers beside the control plane. `voile up`
+    /// allows it to its own, since its services are there.
     #[arg(long, value_name = "allow|refuse", default_value = "refuse")]
     jwks_loopback: JwksLoopback,
 
@@ -123,7 +123,7 @@ enum JwksLoopback {
     Refuse,
 }
 
-/// Permission to make another root than the one that proxies trust.
+/// Permission to make another root than proxies trust.
 #[derive(Debug, clap::Args)]
 pub(super) struct RootArgs {
     /// Begin with another root than the one that the state directory held before. Without this a state directory that was lost or
@@ -133,7 +133,7 @@ pub(super) struct RootArgs {
     pub(super) new_root: bool,
 }
 
-/// Options for fetching keys of token issuers.
+/// Fetching of token issuers' keys.
 #[derive(Debug, clap::Args)]
 pub(super) struct KeyArgs {
     /// Interval between fetches of token issuers' keys (`jwksUri`, OpenID discovery), at least 100ms; shorter after

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Print the kinds of rules, one a line; behind a kind of tokens stands that its rules are issuers.
     #[arg(long)]
     list: bool,
-    /// Sets of policies to decide by.
+    /// Policy sets.
     #[arg(long, value_delimiter = ',', value_name = "KIND:RULES:POLICIES,…")]
     sets: Vec<Size>,
     /// The order of turns follows from it.

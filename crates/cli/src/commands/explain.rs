@@ -11,7 +11,7 @@ use voile_model::{Identity, Mesh, Namespace};
 
 use super::up::Dataplane;
 
-/// The request to explain.
+/// The request.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Answers for every workload behind the service: whether it would let the request in, which policy and rule decide,\n\
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     output: Output,
 }
 
-/// Data plane that serves the pods of the folder.
+/// Data plane of the folder's pods.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Served {
     /// Answer as for `voile up --dataplane WHO`: with `node`, the node proxy stands in place of sidecars, and asks of connections what

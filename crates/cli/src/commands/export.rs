@@ -15,7 +15,7 @@ use voile_policy::tokens::KeySet;
 use super::explain::key_set;
 use super::generate::labels;
 
-/// The export to make.
+/// The export.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

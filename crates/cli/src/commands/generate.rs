@@ -14,7 +14,7 @@ use issuer::Issuer;
 /// `sub` of a token.
 const SUBJECT: &str = "subject";
 
-/// The kind of resources to generate.
+/// The output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -41,7 +41,7 @@ const MAX_RULES: u32 = 1_000_000;
     issuer beside its policies, whose subject the rule at `--hit` asks for. Exit code: 0, or 2 when the arguments contradict each other."
 )]
 struct Policies {
-    /// Attribute that the rules match
+    /// Attribute of the rules
     #[arg(long, value_enum, default_value = "paths")]
     kind: Kind,
     /// Rules in all
@@ -50,7 +50,7 @@ struct Policies {
     /// File for tokens that belong to the rules, one a line
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Number of tokens, each of another subject (`request-principals`: all of the one)
+    /// Count of tokens, each of another subject (`request-principals`: all of the one)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)), requires = "tokens")]
     token_count: u32,
     /// Policies they are spread over
@@ -59,7 +59,7 @@ struct Policies {
     /// Which rule matches: first, last, miss, or its number from 0
     #[arg(long, default_value = "last")]
     hit: String,
-    /// Value that the rule matches; by kind `/`, `127.0.0.0/8`, `*`, `*`, `*` (the tokens' subject) or `hit` (of the header
+    /// Value in that rule; by kind `/`, `127.0.0.0/8`, `*`, `*`, `*` (the tokens' subject) or `hit` (of the header
     /// x-generated) if left out
     #[arg(long)]
     hit_value: Option<String>,

@@ -36,7 +36,7 @@ use words::{
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// URL to send requests to; names are resolved once.
+    /// URL of requests; names are resolved once.
     /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or --protocol http2
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2, by prior knowledge
     /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC calls; else the health check
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     /// of the URL.
     #[arg(long, requires = "replay", conflicts_with_all = ["targets", "method"], help_heading = "When")]
     replay_requests: bool,
-    /// Speed relative to the recording.
+    /// Factor to the recorded speed.
     #[arg(
         long,
         default_value_t = 1.0,
@@ -128,7 +128,7 @@ pub(crate) struct Args {
         help_heading = "Over what"
     )]
     threads: usize,
-    /// Distribution of requests over time.
+    /// Spread of requests over time.
     #[arg(long, value_enum, default_value_t = ArrivalName::Uniform, help_heading = "When")]
     arrival: ArrivalName,
     /// Seed of `--arrival poisson`.

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest page that is read, in bytes: ten thousand proxies with all their types.
 const MAX_PAGE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Address of one control plane's pages.
+/// Address of pages.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Monitoring {
     /// The control plane's `--monitoring` address.
@@ -21,7 +21,7 @@ pub(crate) struct Monitoring {
     monitoring: SocketAddr,
 }
 
-/// Addresses of the pages of several control planes that serve one mesh.
+/// Addresses of the pages of one mesh's control planes.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AllMonitoring {
     /// The control plane's `--monitoring` address; of several each.

@@ -41,7 +41,7 @@ pub(crate) struct Args {
         requires = "address"
     )]
     workload_group: Option<String>,
-    /// Address at which the mesh reaches the workload that joins.
+    /// Address of the workload that joins, in the mesh.
     #[arg(long, value_name = "ADDRESS", requires = "workload_group")]
     address: Option<IpAddr>,
     /// Let the control plane name a program that is run to learn how the application is (a probe by `exec`). Without it such a
@@ -118,10 +118,10 @@ pub(crate) struct Args {
     /// 0x53a must then stay inside and untracked, and accepted connections inherit it (net.ipv4.tcp_fwmark_accept).
     #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
     capture: CaptureMode,
-    /// Address to which the kernel redirects outbound connections. 0.0.0.0 stands for [::], too.
+    /// Target of redirected outbound connections. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15001")]
     capture_outbound: SocketAddr,
-    /// Address to which the kernel redirects inbound connections. 0.0.0.0 stands for [::], too.
+    /// Target of redirected inbound connections. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15006")]
     capture_inbound: SocketAddr,
     /// With `--capture`, tunnels of HBONE are taken here: node proxies and ztunnel call by them. 0.0.0.0 stands for [::], too.
@@ -193,7 +193,7 @@ enum Role {
     Node,
 }
 
-/// Part of the mesh that a node proxy subscribes to.
+/// Subscription of a node proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Subscribe {
     /// All workloads and their addresses, as a ztunnel does.

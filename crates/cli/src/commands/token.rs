@@ -30,7 +30,7 @@ struct Subject {
     /// The control plane's state directory; made, with mode 0700, if missing.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// Service account of the token.
+    /// The service account.
     #[arg(long, value_name = "NS/SA", value_parser = service_account)]
     service_account: TokenSubject,
 }
@@ -54,7 +54,7 @@ struct Create {
 struct Join {
     #[command(flatten)]
     subject: Subject,
-    /// Time within which the token must be used, at most 168h.
+    /// Time in which to use the token, at most 168h.
     #[arg(long, default_value = "1h", value_parser = voile_load::parse_duration)]
     ttl: Duration,
 }

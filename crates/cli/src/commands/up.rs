@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Egress::None)]
     egress: Egress,
 
-    /// Data plane of the pods: `sidecar`, a proxy in each injected pod; `node`, one proxy for all of them in place of sidecars,
+    /// The data plane: `sidecar`, a proxy in each injected pod; `node`, one proxy for all of them in place of sidecars,
     /// at the level of connections (see `voile proxy --role node`); or `mixed`, sidecars in injected pods and a node proxy for
     /// ambient pods (`istio.io/dataplane-mode: ambient` of the pod or its namespace). An edit moves a Deployment from one to the
     /// other, pod by pod. `node` and `mixed` need `--isolation netns`; no DNS server answers in the node proxy's pods. Without

@@ -8,7 +8,7 @@ use voile_model::Namespace;
 
 use super::explain::{Output, Served, mesh};
 
-/// The service to report on.
+/// The service.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The callers are every identity of a workload with a sidecar or a node proxy, and callers in plaintext. Each is held against\n\

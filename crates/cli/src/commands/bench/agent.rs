@@ -9,7 +9,7 @@ use super::{Done, failed, program, usage};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address to listen on, reachable from the near end. Servers and sidecars listen on it, too, at ports of their own.
+    /// Listen address: one that the near end can reach. Servers and sidecars listen on it, too, at ports of their own.
     #[arg(long, default_value = "127.0.0.1:15070", value_name = "ADDR")]
     listen: SocketAddr,
     /// The secret that the near end must know: one word of 32 characters or more, in a file that nobody else may read.

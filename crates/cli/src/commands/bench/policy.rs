@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{Done, command, failed, interrupted, program, say};
 
-/// Sets of policies to measure, and the output.
+/// Policies, rounds.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Numbers of rules in one policy.
@@ -19,7 +19,7 @@ pub(super) struct Args {
     /// Kinds of rules [default: all that `voile decide --list` names].
     #[arg(long = "kind", value_delimiter = ',', value_name = "KIND,…")]
     kinds: Vec<String>,
-    /// Rounds per set, each one compilation and its decisions; fewer than 6 give no intervals.
+    /// Rounds: compilations of each set and decisions; fewer than 6 give no intervals.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     rounds: u32,
     /// Count instructions, too, where valgrind is installed: a minute or two in a release build.

@@ -5,7 +5,7 @@ use voile_report::record::Record;
 use super::several::{Below, run_all};
 use super::{Choices, Done, usage};
 
-/// Options of a preset's run.
+/// Options of a preset.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Fewer rounds, loads and seconds: a few minutes.

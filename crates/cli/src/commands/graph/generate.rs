@@ -16,7 +16,7 @@ pub(super) struct Args {
     /// The shape.
     #[arg(value_enum)]
     shape: Word,
-    /// Number of services.
+    /// Services.
     #[arg(long, value_name = "N", default_value_t = 10)]
     services: usize,
     /// Callees of each service of a tree, level by level; the last number holds for all further levels.

@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Address to serve on.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8080")]
     listen: SocketAddr,
-    /// Address of a callee, with several replicas by commas. May be repeated.
+    /// Address of a callee, several replicas by commas. May be repeated.
     #[arg(long, value_name = "NAME=ADDR,…", value_parser = at)]
     at: Vec<(String, Vec<SocketAddr>)>,
     /// Threads; connections are shared among them.
