@@ -1,5 +1,5 @@
-//! Runs `voile load` and Fortio in turn against the same servers. Where Fortio can tell the truth (a server with a fixed
-//! delay) both must agree; where its closed connections hide it (a server that stalls) ours must show it.
+//! Runs `voile load` and Fortio in turn against the same servers. Both must agree on a server with a fixed delay, where Fortio
+//! can tell the truth. Ours must show the stalls of a server that stalls, which Fortio's closed connections hide.
 //!
 //! ```text
 //! round: for each scene, both generators in shuffled order ── a slice that does not count is repeated once ── × rounds
@@ -36,20 +36,20 @@ const STALL: Duration = Duration::from_millis(200);
 const STALLS_A_SLICE: u32 = 2;
 /// Achieved against asked for.
 const MAX_RATE_MISS: f64 = 0.02;
-/// How long a generator may take beyond its own plan.
+/// Time that a generator may take beyond its own plan.
 const OVERTIME: Duration = Duration::from_secs(8);
 
-/// What to run and with what.
+/// Settings of the comparison.
 pub struct AgreementSettings {
     /// The `voile` program: generator and servers.
     pub voile: PathBuf,
     /// Fortio.
     pub fortio: Peer,
-    /// How often each scene is measured with each generator.
+    /// Number of measurements of each scene with each generator.
     pub rounds: u32,
     /// Length of a slice against the server with a fixed delay.
     pub slice: Duration,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 

@@ -1,5 +1,5 @@
-//! What binds the processes of one outfit: cores by role, and a control group for each sidecar. Who cannot be bound is not
-//! started: a figure under other conditions than those asked for would be another experiment's.
+//! Bounds of the processes of one outfit: cores by role, and a control group for each sidecar. The lab does not start a process
+//! that it cannot bound: a figure under other conditions than the requested ones would belong to another experiment.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct Bounds {
     limits: Option<Limits>,
     /// By the process's name; removed when the last lab that knows them is gone.
     groups: Rc<RefCell<BTreeMap<String, Cgroup>>>,
-    /// Where processes of a role start, when not where we are.
+    /// Places in which processes of a role start, if not in the lab's own.
     places: BTreeMap<&'static str, Place>,
 }
 
@@ -35,7 +35,7 @@ impl Bounds {
         }
     }
 
-    /// What an agent is told of them.
+    /// The bounds in the form that an agent takes.
     pub(crate) fn tell(&self) -> Bound {
         Bound {
             cores: self.cores.clone(),
@@ -44,7 +44,7 @@ impl Bounds {
         }
     }
 
-    /// What an agent was told.
+    /// The bounds that an agent received.
     pub(crate) fn told(bound: &Bound) -> Self {
         let limits = Limits {
             cpu: bound.cpu,
@@ -101,13 +101,13 @@ impl Bounds {
         self.cores.get(role).cloned().unwrap_or_default()
     }
 
-    /// How often that instance was held back; none where its CPU is not limited.
+    /// Number and length of the instance's throttled periods; none if its CPU is not limited.
     pub(crate) fn throttling(&self, instance: &Instance) -> Option<Throttling> {
         self.limits?.cpu?;
         self.groups.borrow().get(&instance.name)?.throttling().ok()
     }
 
-    /// What the kernel did to instances that wanted more memory than they may have.
+    /// Reports the kernel's out-of-memory kill of an instance, in words.
     pub(crate) fn killed(&self, instance: &str) -> Option<String> {
         let groups = self.groups.borrow();
         let limits = self
@@ -132,7 +132,7 @@ fn group(name: &str, limits: Limits) -> Result<Cgroup, String> {
     })
 }
 
-/// Whether this machine can do what the definition asks, before anything is started.
+/// Checks if this machine can do what the definition asks, before anything is started.
 pub(crate) fn possible(definition: &Definition, far: bool) -> Result<(), String> {
     let here = cores_here();
     for (name, set) in &definition.cpus {

@@ -1,6 +1,6 @@
-//! How fast this machine is, by a short fixed piece of work: a small message through a bare relay over loopback and back,
-//! memory copied, bytes sealed as TLS seals them. Records of two machines can then be set side by side as multiples of it.
-//! It uses nothing of the programs that are measured, so that it says the same whatever is measured.
+//! Speed of this machine, measured by a short fixed piece of work: a small message through a bare relay over loopback and back,
+//! memory copied, bytes sealed as TLS seals them. Records of two machines can then be compared as multiples of it. The work uses
+//! nothing of the measured programs, so the result does not depend on them.
 
 use std::hint::black_box;
 use std::io::{self, Read as _, Write as _};
@@ -13,7 +13,7 @@ use voile_report::statistics::estimate;
 
 /// Each piece of work is measured this often, so that its interval is told too.
 const ROUNDS: usize = 9;
-/// How long one round of one piece of work lasts: three pieces, nine rounds, four seconds in all.
+/// Length of one round of one piece of work: three pieces, nine rounds, four seconds in all.
 const ROUND: Duration = Duration::from_millis(150);
 /// Bytes of a message through the relay: as small as a request's head.
 const MESSAGE_BYTES: usize = 256;

@@ -22,14 +22,14 @@ use crate::contestants::Instance;
 use crate::target::{Echo, Lab};
 use crate::wire::Seen;
 
-/// How long a connection may take to be made.
+/// Deadline of the connect to an agent.
 const CONNECT: Duration = Duration::from_secs(5);
 /// An answer takes no longer than a process may take to become ready, and a little.
 const ANSWER: Duration = Duration::from_secs(40);
 /// But perf reads the programs' symbols.
 const SAMPLED: Duration = Duration::from_secs(180);
 
-/// Where an agent is and what it must know.
+/// Address of an agent and the secret to reach it.
 #[derive(Debug, Clone)]
 pub struct AgentAddress {
     /// HOST:PORT, as it was written.
@@ -133,7 +133,7 @@ impl Far {
         })))
     }
 
-    /// Where servers and the server's sidecars are.
+    /// Address of the servers and of the server's sidecars.
     pub(crate) fn address(&self) -> IpAddr {
         self.0.far
     }
@@ -148,7 +148,7 @@ impl Far {
         &self.0.host
     }
 
-    /// Whether it is this very machine, whose cores must not be counted twice.
+    /// Reports if the agent runs on this very machine, whose cores must not be counted twice.
     pub(crate) fn one_machine(&self) -> bool {
         self.0.one_machine
     }
@@ -166,7 +166,7 @@ impl Far {
         self.0.lost.borrow().clone()
     }
 
-    /// Whether that hop is there.
+    /// Reports if the hop is at the agent.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
         address.ip() == self.0.far
     }
@@ -197,7 +197,7 @@ impl Far {
         format!("the agent at {} answers something else", self.0.name)
     }
 
-    /// How fast that machine is.
+    /// Measures the speed of the agent's machine.
     pub(crate) fn calibrate(&self) -> Result<Calibration, String> {
         match self.ask(&Request::Calibrate)? {
             Answer::Calibrated(calibration) => Ok(*calibration),
@@ -297,7 +297,7 @@ impl Far {
         self.ask(&request).map(drop)
     }
 
-    /// What it sampled, by role.
+    /// Samples of the agent's processes, by role.
     pub(crate) fn sampled(&self) -> Result<Vec<Flame>, String> {
         match self.ask_within(&Request::Sampled, SAMPLED)? {
             Answer::Sampled(flames) => Ok(flames),
@@ -305,7 +305,7 @@ impl Far {
         }
     }
 
-    /// What was seen on each, and packets that were lost to the capture.
+    /// Packets seen on each hop, and the number of packets that the capture lost.
     pub(crate) fn seen(&self) -> Result<(Vec<Seen>, u64), String> {
         match self.ask(&Request::Seen)? {
             Answer::Seen(seen, lost) => Ok((seen, lost)),
@@ -342,7 +342,7 @@ impl FarProcess {
 
     /// Ends it.
     pub(crate) fn stop(&self) {
-        // Where the agent is gone, so is its process.
+        // If the agent is gone, so is its process.
         let _ = self.far.ask(&Request::Stop(vec![self.number]));
     }
 
@@ -368,7 +368,7 @@ impl FarProcess {
         self.far.ask(&Request::Alive(self.number)).map(drop)
     }
 
-    /// What it has carried by its own word; none when it keeps no count.
+    /// Requests that the process has carried by its own count; none if it keeps no count.
     pub(crate) fn count(&self, protocol: &str) -> Result<Option<u64>, String> {
         match self
             .far
@@ -410,7 +410,7 @@ impl PartialEq for Asked {
 impl Eq for Asked {}
 
 impl Asked {
-    /// Whether it would answer now.
+    /// Reports if the process would answer now.
     pub(crate) fn answers(&self) -> bool {
         let answer = self.far.ask(&Request::Answers(self.number));
         matches!(answer, Ok(Answer::Answers(true)))
@@ -470,7 +470,7 @@ impl FarLook {
         })
     }
 
-    /// How long after an earlier one, by that machine's clock.
+    /// Time since an earlier look, by the agent's clock.
     pub(crate) fn since(&self, earlier: &Self) -> Duration {
         Duration::from_nanos(self.0.at_ns.saturating_sub(earlier.0.at_ns))
     }

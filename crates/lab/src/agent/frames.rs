@@ -1,5 +1,5 @@
-//! Frames: a length of four bytes, then JSON. Whoever reaches the agent's port may send any bytes, and until the token is
-//! proven nobody is known: a frame may then have a few thousand.
+//! Frames of the agent protocol: a length of four bytes, then JSON. Any host that reaches the agent's port may send any bytes.
+//! Until the peer has proven the token, a frame may have only a few thousand bytes.
 
 use std::io::{self, Read, Write};
 
@@ -57,7 +57,7 @@ pub(super) fn read<T: DeserializeOwned>(
         .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("not our words: {e}")))
 }
 
-/// What arrives in pieces of so many bytes.
+/// Reader that returns its bytes in pieces of `step` bytes.
 struct Pieces<'a> {
     rest: &'a [u8],
     step: usize,
@@ -112,10 +112,13 @@ fn alike(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// What must hold for any bytes that an agent, or whoever calls one, may be sent; for `fuzz`. The first byte says how they arrive.
+/// Checks the properties that frames must have for any bytes; for `fuzz`. The bytes may come from a peer of the agent or of the
+/// near end. The first byte sets the size of the pieces in which they arrive.
+///
 ///
 /// # Panics
-/// When it does not hold.
+///
+/// If a property does not hold.
 pub fn any_frame(data: &[u8]) {
     let Some((step, bytes)) = data.split_first() else {
         return;

@@ -23,14 +23,14 @@ use super::frames;
 use super::token::{BINDING_BYTES, End, Token};
 use super::words::{GREETING_BYTES, Proof};
 
-/// How long greeting each other may take in all.
+/// Deadline of the whole greeting.
 pub(super) const GREETING: Duration = Duration::from_secs(10);
-/// How often a wait looks whether it shall end.
+/// Interval at which a wait checks if it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A network that carries nothing any more is noticed after about this long.
 const SILENCE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
-/// What an exporter is asked for (RFC 9266).
+/// Label for the TLS exporter (RFC 9266).
 const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
 /// A name that nobody checks: the token says who it is.
 const NAME: &str = "voile-bench-agent";
@@ -220,7 +220,7 @@ impl Link {
         self.limit = bytes;
     }
 
-    /// What is waited for next must come within this time.
+    /// Sets the deadline of the next waits.
     pub(super) fn within(&mut self, bound: Option<Duration>) {
         self.socket().until = bound.map(|bound| Instant::now() + bound);
     }
@@ -260,7 +260,7 @@ impl Link {
 trait Duplex: Read + Write {}
 impl<T: Read + Write> Duplex for T {}
 
-/// Whether the other end of this socket has hung up, or is gone.
+/// Reports if the other end of this socket has hung up, or is gone.
 pub(super) fn hung_up(socket: &TcpStream) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)];
     let at_once = Timespec {

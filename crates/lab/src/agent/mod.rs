@@ -6,8 +6,8 @@
 //!   load ── client's sidecar ───────── network ───────── server's sidecar ── echo
 //!   Far ──── one TLS connection, both ends proven by one token ──── Session (one at a time)
 //! ```
-//! What travels is a closed set of typed requests: no command line, no program's name, no path. The agent fills in its own
-//! templates, runs only what it finds itself, and ends all of it with the connection.
+//! The protocol is a closed set of typed requests: no command line, no program's name, no path. The agent fills in its own
+//! templates and runs only programs that it finds itself. It ends all of them with the connection.
 
 mod far;
 mod frames;

@@ -21,22 +21,22 @@ use crate::find::{Found, voile_version};
 
 /// Connections that have not proven anything yet; more are closed at once.
 const STRANGERS: usize = 16;
-/// How often we look whether we shall end.
+/// Interval at which the agent checks if it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A near end that asks nothing for so long has been forgotten: longer than any slice.
 pub(super) const SILENCE: Duration = Duration::from_secs(2 * 3600);
-/// How long ending a session may take: its processes are told, and killed where they do not heed it.
+/// Longest time for the end of a session. The agent asks its processes to end, and kills those that do not.
 const HAND_OVER: Duration = Duration::from_secs(5);
-/// Where the kernel says which of its starts this is.
+/// File in which the kernel identifies the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What an agent runs, and for whom.
+/// Settings of an agent.
 pub struct AgentSettings {
-    /// Where it listens.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// What the near end must know.
+    /// Secret that the near end must know.
     pub token: Token,
-    /// Whether it ends after one session.
+    /// True if the agent ends after one session.
     pub once: bool,
     /// The `voile` program to measure, which is also server and relay.
     pub voile: PathBuf,
@@ -107,7 +107,7 @@ pub(super) fn boot() -> String {
     text.trim().to_owned()
 }
 
-/// What we are, and what we found.
+/// Returns the agent's versions, and those of the programs that it found.
 fn welcome(settings: &AgentSettings) -> Welcome {
     let mut environment = environment(&settings.voile);
     let found = settings.found.all().into_iter();
@@ -235,7 +235,7 @@ impl Agent<'_> {
             refused: why.clone(),
             ..self.welcome.clone()
         };
-        // Who does not hear it any more need not.
+        // A near end that is already gone does not need the refusal.
         let _ = link.send(&welcome);
         why
     }
@@ -260,5 +260,5 @@ impl Agent<'_> {
     }
 }
 
-/// How long a near end waits for being let in.
+/// Time for which a near end waits for the agent's welcome.
 pub(super) const LET_IN: Duration = GREETING;

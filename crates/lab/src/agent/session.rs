@@ -48,14 +48,14 @@ struct Running {
     bounds: Bounds,
 }
 
-/// What the near end has here.
+/// A session: everything that the near end has on this machine.
 pub(super) struct Session<'a> {
     settings: &'a AgentSettings,
     /// The address that the near end called: servers and sidecars listen on it.
     at: IpAddr,
     near: IpAddr,
     processes: BTreeMap<u32, Running>,
-    /// Where its servers listen.
+    /// Addresses of the session's servers.
     echos: Vec<Echo>,
     capture: Option<Capture>,
     sampling: Option<Sampling>,
@@ -71,7 +71,7 @@ impl Drop for Session<'_> {
             let _ = capture.finish();
         }
         self.sampling = None;
-        // What a session used is free for the next.
+        // The next session may use the ports of this one.
         forget(self.at);
     }
 }
@@ -189,14 +189,14 @@ impl<'a> Session<'a> {
         running.ok_or_else(|| format!("the agent has no process {number}"))
     }
 
-    /// Where a process tells of its certificate.
+    /// Address of the page on which a process reports its certificate.
     fn page(&self, number: u32) -> Result<Page, String> {
         let page = self.running(number)?.served.certificates;
         let page = page.map(Page::Here);
         page.ok_or_else(|| format!("process {number} has no page of certificates"))
     }
 
-    /// Who was ended has none: an event replaced it while it was measured.
+    /// Process ids of these processes. A process that has ended has none: an event replaced it during the measurement.
     fn pids(&self, numbers: &[u32]) -> Result<Vec<u32>, String> {
         let mut pids = Vec::new();
         for number in numbers {
@@ -226,7 +226,7 @@ impl<'a> Session<'a> {
         what(running, &lab)
     }
 
-    /// Whether it may be started; the server that it leads to.
+    /// Checks a request to start a process. Returns the server to which the process sends requests.
     fn admit(&self, start: &Start) -> Result<Echo, String> {
         if self.started >= MAX_STARTS || self.processes.len() >= MAX_PROCESSES {
             return Err(format!(
@@ -410,7 +410,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What was sampled, as much of it as a frame holds.
+    /// Returns the samples, cut to the size of a frame.
     fn sampled(&mut self, socket: &TcpStream) -> Result<Vec<Flame>, String> {
         let mut sampling = self.sampling.take().ok_or("nothing is sampled")?;
         let stopped = || hung_up(socket);
@@ -422,7 +422,7 @@ impl<'a> Session<'a> {
         Ok(flames.into_iter().map(|flame| flame.within(each)).collect())
     }
 
-    /// Where the session's own tools write.
+    /// Lab of the session's own tools, with the folder to which they write.
     fn own_lab<'b>(&'b self, stopped: &'b dyn Fn() -> bool) -> Lab<'b> {
         let bounds = Bounds::told(&Bound::default());
         let voile = &self.settings.voile;

@@ -102,7 +102,7 @@ impl Token {
             .to_vec()
     }
 
-    /// Whether the other end knows it; takes the same time for every wrong proof.
+    /// Returns true if the other end knows the token. Takes the same time for every wrong proof.
     pub(super) fn proves(&self, end: End, binding: &[u8; BINDING_BYTES], proof: &[u8]) -> bool {
         hmac::verify(&self.key(), &said(end, binding), proof).is_ok()
     }

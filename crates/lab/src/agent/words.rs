@@ -1,5 +1,5 @@
-//! What travels between the two ends: a greeting that every version understands, then a closed set of requests and answers.
-//! Nothing in it is a command line, a program or a path.
+//! Messages between near end and agent: a greeting that every version understands, then a closed set of requests and answers. No
+//! message carries a command line, a program or a path.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub(super) const PROTOCOL: u32 = 2;
 pub(super) const GREETING_BYTES: usize = 4 << 10;
 pub(super) const FRAME_BYTES: usize = 1 << 20;
 
-/// The first frame of each end: that it knows the token. Where the agent's is missing, why it will not talk.
+/// First frame of each end: proof that the end knows the token. Without an agent's proof it carries the reason of the refusal.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Proof {
@@ -25,7 +25,7 @@ pub(super) struct Proof {
     pub(super) refused: String,
 }
 
-/// Who the near end is. Fields may be added, never renamed: an older end must be able to read a newer one's.
+/// Identity of the near end. Fields may be added, never renamed: an older end must be able to read a newer end's frame.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Hello {
@@ -34,7 +34,7 @@ pub(super) struct Hello {
     pub(super) profile: String,
 }
 
-/// Who the agent is, or why it does not go on.
+/// Identity of the agent, or the reason why it refuses the session.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Welcome {
@@ -48,7 +48,7 @@ pub(super) struct Welcome {
     pub(super) boot: String,
 }
 
-/// What binds a process, as [`crate::bounds::Bounds`] has it.
+/// Bounds of a process, in the form of [`crate::bounds::Bounds`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Bound {
     pub(crate) cores: BTreeMap<String, Vec<usize>>,
@@ -73,13 +73,13 @@ pub(crate) struct VoileOrder {
     /// The contestant's name; of another build the one under which the agent was given it.
     pub(crate) contestant: String,
     pub(crate) other_build: bool,
-    /// Where the near end's control plane is.
+    /// Address of the near end's control plane.
     pub(crate) control: SocketAddr,
     pub(crate) root: String,
     pub(crate) token: String,
 }
 
-/// What an agent starts.
+/// A process that an agent can start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum What {
     /// The server; its TCP port is a sink, or sends back what it gets. The second of two names itself in its answers.
@@ -95,7 +95,7 @@ pub(crate) enum What {
     Voile(Box<VoileOrder>),
 }
 
-/// What to start, and how.
+/// Request to start a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     pub(super) what: What,
@@ -105,19 +105,19 @@ pub(super) struct Start {
     pub(super) bound: Bound,
 }
 
-/// What the near end asks. Processes are named by the numbers that [`Started`] gave.
+/// Request of the near end. It names processes by the numbers in [`Started`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// How fast the machine is: four seconds of work.
+    /// Measures the speed of the machine: four seconds of work.
     Calibrate,
     /// So many free ports on the agent's address.
     Ports(u16),
     Start(Box<Start>),
     /// Waits until it answers.
     Ready(u32),
-    /// Whether it would answer now.
+    /// Asks if the process would answer now.
     Answers(u32),
-    /// Whether it still runs.
+    /// Asks if the process still runs.
     Alive(u32),
     /// The serial number of its certificate, by its own word.
     Serial(u32),
@@ -152,7 +152,7 @@ pub(super) struct Started {
     pub(super) number: u32,
     pub(super) name: String,
     pub(super) command: String,
-    /// Where it listens, where the agent chose it.
+    /// Addresses on which the process listens, if the agent chose them.
     pub(super) addresses: Vec<SocketAddr>,
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Look {
     pub(crate) throttling: Vec<Option<[u64; 3]>>,
 }
 
-/// What came of it.
+/// Answer to a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done,

@@ -21,18 +21,18 @@ pub(super) struct Captured {
     server: Pod,
     echo: Supervised,
     control: Place,
-    /// Where the generator is when there is no sidecar at its side.
+    /// Place of the generator if there is no sidecar at its side.
     plain_client: Place,
     plain_server: Pod,
     /// The client's proxy and the server's in records.
     roles: [&'static str; 2],
 }
 
-/// How a pair of sidecars is given what is called.
+/// Redirection of calls to a pair of sidecars.
 pub(super) enum Redirection {
-    /// All of it at Istio's ports, with the address that was called: the sidecar asks the kernel for it. The server's is
-    /// given what calls these ports; what the sidecars ask of the control plane is left alone. A sidecar that does not mark
-    /// what it sends is given the calls of `outbound` only, where it sends nothing itself.
+    /// Redirects all calls to Istio's ports and keeps the called address, which the sidecar reads from the kernel. The server's
+    /// sidecar gets the calls to the `inbound` ports. The sidecars' calls to the control plane are not redirected. A sidecar that
+    /// does not mark its own packets gets only calls to `outbound`, where it sends nothing itself.
     Original {
         control: Option<SocketAddr>,
         inbound: Vec<u16>,
@@ -94,17 +94,17 @@ impl Redirection {
     }
 }
 
-/// What is called on a captured path.
+/// Addresses and ports of a captured path.
 pub(super) struct Calls {
-    /// What the load calls to get to the server by its own sidecar, and to one that has none.
+    /// Address by which the load calls the server with a sidecar, and that of the server without one.
     pub(super) service: SocketAddr,
     pub(super) direct: SocketAddr,
-    /// Where the server's pod is called by the client's sidecar, and its server by the server's sidecar.
+    /// Port by which the client's sidecar calls the server's pod, and port by which the server's sidecar calls its server.
     pub(super) pod_port: u16,
     pub(super) echo_port: u16,
     /// The port of the server without a sidecar.
     pub(super) direct_port: u16,
-    /// Where the sidecars listen.
+    /// Ports on which the sidecars listen.
     pub(super) client_listener: u16,
     pub(super) server_listener: u16,
 }
@@ -144,7 +144,7 @@ impl Captured {
         self.server.address
     }
 
-    /// Where what calls and is called is: the networks of client and server.
+    /// Network namespaces of client and server.
     pub(super) fn networks(&self) -> (Namespace, Namespace) {
         (self.client.namespace.clone(), self.server.namespace.clone())
     }
@@ -213,7 +213,7 @@ impl Captured {
         })
     }
 
-    /// Who serves at the end of such a path, where that is ours.
+    /// The server at the end of the path, if the pair started it.
     pub(super) fn instance(&self, way: &Way) -> Option<Instance> {
         (way.mode != "clientonly").then(|| network::server(&self.echo))
     }

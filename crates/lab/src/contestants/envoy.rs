@@ -32,7 +32,7 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/s
 pub(super) struct Envoy {
     found: find::Peer,
     features: PeerFeatures,
-    /// What it is started for.
+    /// Outfit that Envoy is started with.
     outfit: Outfit,
 }
 
@@ -55,7 +55,7 @@ impl Envoy {
 }
 
 impl Envoy {
-    /// Whether the mesh's resources make filters of it.
+    /// Returns true if the mesh's resources add filters to Envoy.
     fn has_filters(&self) -> bool {
         self.outfit.has_policies() || self.outfit.believes()
     }
@@ -63,7 +63,7 @@ impl Envoy {
 
 /// Its admin page is an HTTP connection manager, too, and is not counted.
 const OWN_PAGES: &str = "http.admin.";
-/// How long lines of access logs are gathered, as Istio starts Envoy; Envoy's own default is ten seconds.
+/// Flush interval of access logs, the value with which Istio starts Envoy. Envoy's own default is ten seconds.
 const LOG_FLUSH_MS: u32 = 1000;
 
 /// The same listeners behind one that takes what the kernel redirects and hands it to the one for the port that was
@@ -124,8 +124,8 @@ pub(super) fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, Str
         .collect())
 }
 
-/// What an Envoy's listeners have carried by its own word: requests that were answered well (or, where `refused`, refused), over
-/// TCP connections.
+/// Requests that Envoy's listeners have carried by its own statistics: answered well, or refused if `refused` is set. Counts
+/// connections over TCP.
 pub(super) fn carried(admin: SocketAddr, protocol: &str, refused: bool) -> Result<u64, String> {
     let (kind, ends) = match protocol {
         "tcp" => ("tcp.", ".downstream_cx_total"),
@@ -140,7 +140,7 @@ pub(super) fn carried(admin: SocketAddr, protocol: &str, refused: bool) -> Resul
     Ok(counted.map(|(_, count)| count).sum())
 }
 
-/// What its server's side negotiated, by its own word.
+/// TLS parameters that the server's side negotiated, by Envoy's statistics.
 pub(super) fn negotiated(admin: SocketAddr) -> Option<String> {
     let statistics = statistics(admin).ok()?;
     let named = |kind: &str| {
@@ -157,7 +157,7 @@ pub(super) fn negotiated(admin: SocketAddr) -> Option<String> {
     ))
 }
 
-/// How any Envoy of the lab's is started with its file.
+/// Command line of an Envoy of the lab with its configuration file.
 pub(super) fn with_file(spec: Spec, file: &Path, workers: u32) -> Spec {
     spec.arg("-c")
         .arg(file)

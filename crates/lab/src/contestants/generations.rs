@@ -9,10 +9,10 @@ use crate::events::Sign;
 const CHANGED: &str = "changed.yaml";
 const PUSHED: &str = "pushed.yaml";
 
-/// How often each kind was changed in a slice, and whom they are for.
+/// Number of changes of each kind in a slice, and the target of the policies.
 #[derive(Debug)]
 pub(super) struct Generations {
-    /// The field of a policy that says so.
+    /// The field of a policy that selects its target.
     binding: &'static str,
     changed: u32,
     pushed: u32,

@@ -18,7 +18,7 @@ use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/haproxy/client.cfg");
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/haproxy/server.cfg");
-/// How long it may take to answer on its socket.
+/// Deadline of an answer on HAProxy's socket.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
 /// HAProxy as it was found, and what is switched on in it. It writes no files by itself: its access log goes to its

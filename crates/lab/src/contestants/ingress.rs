@@ -23,7 +23,7 @@ use crate::target::{Echo, Lab, STOP_GRACE};
 const MESH: &str = include_str!("../../../../benchmarks/voile/mesh-gateway.yaml");
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));
 const HTTP: &str = "http1";
-/// Whom clients ask for.
+/// Host name that clients request.
 const HOST: &str = "server.lab.example";
 /// Its ports by their names in the mesh's template, and what they carry.
 const PORTS: [(&str, &str); 3] = [
@@ -35,14 +35,14 @@ const PORTS: [(&str, &str); 3] = [
 /// See the module.
 pub(super) struct Ingress {
     variant: Variant,
-    /// Who tells and certifies it.
+    /// Control plane of the gateway.
     mesh: Voile,
     running: Option<Running>,
 }
 
 struct Running {
     control: Supervised,
-    /// Where it listens.
+    /// Ports of the control plane.
     told_by: Ports,
     gateway: Supervised,
     /// By what they carry.
@@ -55,7 +55,7 @@ struct Running {
 }
 
 impl Running {
-    /// Where the gateway tells of itself from now on.
+    /// Sets the gateway's addresses for administration, metrics and readiness.
     fn tells_at(&mut self, [admin, metrics, readiness]: [SocketAddr; 3]) {
         (self.admin, self.metrics, self.readiness) = (admin, metrics, readiness);
     }

@@ -30,7 +30,7 @@ use crate::target::{Lab, STOP_GRACE};
 
 /// Its name in definitions and records.
 pub(super) const NAME: &str = "linkerd2-proxy";
-/// What its control plane's process is called.
+/// Name of the control plane's process.
 const CONTROL_PROCESS: &str = "linkerd2-proxy-control";
 /// The services' virtual addresses, and what they are in.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
@@ -43,7 +43,8 @@ const VIRTUAL: Range = Range {
 /// Ports of the server that its sidecar lets nobody call but the client, over mutual TLS; the others are for anybody.
 const SEALED_HTTP_PORT: u16 = HTTP_PORT + 1;
 const SEALED_TCP_PORT: u16 = TCP_PORT + 1;
-/// Where the stage is called, each time at another: who has met an impostor there waits before it tries again.
+/// Ports of the stage. Each trial uses another port, because a proxy that met an impostor at a port waits before it retries
+/// there.
 const STAGES: std::ops::Range<u16> = 8200..8232;
 /// Its readiness and metrics; the redirection leaves it alone.
 const ADMIN: u16 = 15090;
@@ -60,11 +61,11 @@ pub(super) struct Linkerd {
 struct Running {
     pods: Captured,
     control: Supervised,
-    /// Where it listens.
+    /// Address of the control plane.
     asked: SocketAddr,
-    /// Where the lab's own servers stand for the impostor's trial, with the certificates of both.
+    /// Address of the lab's own servers for the impostor's trial, and the certificates of both.
     stage: (SocketAddr, Leaf, Leaf),
-    /// How often that was tried.
+    /// Number of trials so far.
     tried: Cell<u16>,
     sidecars: Vec<Sidecar>,
 }
@@ -103,7 +104,7 @@ impl Sidecar {
     }
 }
 
-/// What a sidecar's metrics say it has carried: answers that were good, or connections; not what its admin page has answered.
+/// Good answers or connections that the sidecar has carried by its metrics. Answers of its admin page do not count.
 fn carried(exposition: &str, role: &str, protocol: &str, labels: &[String]) -> u64 {
     let direction = if role == CLIENT {
         "direction=\"outbound\""
@@ -181,7 +182,7 @@ impl Linkerd {
     }
 }
 
-/// What the server serves, and what its sidecar asks about before it is called.
+/// Ports of the server. Its sidecar asks the control plane about them before it is called.
 const PORTS: [u16; 4] = [HTTP_PORT, SEALED_HTTP_PORT, TCP_PORT, SEALED_TCP_PORT];
 
 impl Contestant for Linkerd {
@@ -223,7 +224,7 @@ impl Contestant for Linkerd {
             .args(["bench", "linkerd-control"])
             .arg(file);
         let control = spec.start().map_err(|e| e.to_string())?;
-        // What is in here is ended with it, also when something below fails.
+        // `running` owns the processes now, so they end with it even if a later step fails.
         let running = self.running.insert(Running {
             pods,
             control,

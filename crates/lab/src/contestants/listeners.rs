@@ -1,6 +1,6 @@
-//! Where the listeners of a peer that is configured by files are: for each protocol two ways out of the client's sidecar to
-//! the server's (plaintext and mutual TLS), one straight to the server, and two ways in. The lab chooses the ports and
-//! fills them into the peer's templates by name, so that no template knows a port.
+//! Listeners of a peer that is configured by files. For each protocol there are two ways from the client's sidecar to the
+//! server's (plaintext and mutual TLS), one from there straight to the server, and two ways in. The lab chooses the ports and
+//! fills them into the peer's templates by name, so no template contains a port.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,7 +32,7 @@ const FIRST_CAPTURED_PORT: u16 = 8100;
 /// So far above the port that is called is the listener that takes it, where the sidecar has one for each.
 const LISTENERS_ABOVE: u16 = 1000;
 
-/// How a sidecar takes what is redirected to it.
+/// Way in which a sidecar takes redirected calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Takes {
     /// All of it at one listener, asking the kernel where it was to go.
@@ -51,7 +51,7 @@ const IN_TLS: &str = "SERVER_TLS_PORT";
 const OUT_STAGE: &str = "STAGE_PORT";
 const IN_STAGE: &str = "SERVER_STAGE_PORT";
 
-/// How many of each protocol's are the server's sidecar's.
+/// Number of listeners of each protocol that belong to the server's sidecar.
 const OF_SERVER: u16 = 3;
 
 /// Protocols and what stands before their ports' names.
@@ -66,15 +66,15 @@ pub(super) struct Listeners {
     ports: BTreeMap<String, u16>,
     /// Of the server, and of an impostor.
     leaves: Option<(Leaf, Leaf)>,
-    /// What they are below.
+    /// Root certificate of `leaves`.
     root: PathBuf,
-    /// Whether the server's sidecar is at an agent's.
+    /// True if an agent runs the server's sidecar.
     far: bool,
 }
 
 impl Listeners {
-    /// In networks of their own nobody else has ports. Who is not told where a call was to lead has a listener for each
-    /// port that is called, so many above it.
+    /// Listeners in network namespaces of their own, where all ports are free. A sidecar that cannot read the original
+    /// destination has one listener for each called port, at a fixed distance above that port.
     pub(super) fn captured(
         lab: &Lab<'_>,
         network: &Network,
@@ -133,7 +133,7 @@ impl Listeners {
         self.captured.as_mut().map(|(captured, _)| captured)
     }
 
-    /// Where the server's sidecar is.
+    /// Address of the server's sidecar.
     pub(super) fn server(&self) -> IpAddr {
         self.server
     }
@@ -143,13 +143,13 @@ impl Listeners {
         self.captured.as_ref()?.0.instance(way)
     }
 
-    /// Where contestants are started.
+    /// The lab in which contestants are started.
     pub(super) fn lab<'a>(&self, lab: &Lab<'a>) -> Option<Lab<'a>> {
         Some(self.captured.as_ref()?.0.lab(lab))
     }
 
-    /// What is another value for one side in networks of their own: its server is the one beside the server's sidecar,
-    /// and who has a listener for each port has it elsewhere than where it is called.
+    /// Adjusts the values that differ for one side in network namespaces. The server is the one beside the server's sidecar. A
+    /// sidecar with a listener for each port listens on another port than the called one.
     pub(super) fn beside(&self, side: Side, values: &mut Values) {
         let Some((captured, takes)) = &self.captured else {
             return;
@@ -173,7 +173,7 @@ impl Listeners {
                 ("ECHO_ADDRESS", Side::Server) => *value = pod.to_string(),
                 ("ECHO_PORT", Side::Server) => *value = HTTP_PORT.to_string(),
                 ("TCP_ECHO_PORT", Side::Server) => *value = TCP_PORT.to_string(),
-                // What is called from inside is turned before it has left.
+                // The kernel redirects calls from inside before they leave the pod.
                 ("CLIENT_ADDRESS", Side::Client) if *takes == Takes::Turned => {
                     *value = Ipv4Addr::LOCALHOST.to_string();
                 }
@@ -227,7 +227,7 @@ impl Listeners {
         })
     }
 
-    /// What a template may ask for, and certificates in the folder for what it asks.
+    /// Values for a template, with the certificates that it needs, which are written to the folder.
     pub(super) fn values(
         &mut self,
         lab: &Lab<'_>,
@@ -285,7 +285,7 @@ impl Listeners {
         Ok(SocketAddr::new(self.server, *port))
     }
 
-    /// What a template may ask for, given certificates.
+    /// Values for a template, with given certificates.
     pub(super) fn fill_in(
         &self,
         lab: &Lab<'_>,
@@ -365,7 +365,7 @@ impl Listeners {
         })
     }
 
-    /// How requests of that kind go through listeners that all are there.
+    /// Path of the requests through the listeners.
     pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
         let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.ports())?;
         if let Some((captured, takes)) = &self.captured {

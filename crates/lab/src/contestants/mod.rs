@@ -51,12 +51,12 @@ pub(crate) const WAYPOINT: &str = "waypoint";
 pub(crate) const INGRESS: &str = "gateway";
 pub(crate) const CONTROL: &str = "control";
 
-/// Whether that role is a proxy's, on the way of requests.
+/// Returns true if the role is a proxy on the path of requests.
 pub(crate) fn is_proxy(role: &str) -> bool {
     [CLIENT, SERVER, CLIENT_NODE, SERVER_NODE, WAYPOINT, INGRESS].contains(&role)
 }
 
-/// Where ztunnel and its kind take tunnels.
+/// Port on which ztunnel and other node proxies accept HBONE tunnels.
 pub(crate) const HBONE: u16 = 15008;
 
 /// One instance of a program in the experiment; its processes count as one (a master and its workers, say).
@@ -86,7 +86,7 @@ impl Instance {
     }
 }
 
-/// Where a hop can be watched, when that is not the loopback device that all share.
+/// Point at which a hop can be captured, if that is not the shared loopback device.
 #[derive(Debug, Clone)]
 pub(crate) struct Spot {
     pub(crate) namespace: Namespace,
@@ -111,22 +111,22 @@ pub(crate) struct Hop {
 }
 
 impl Hop {
-    /// Whether many connections share one here.
+    /// Returns true if many connections share one connection on this hop.
     pub(crate) fn is_tunnel(&self) -> bool {
         self.tls && self.address.port() == HBONE
     }
 }
 
-/// How a cell's requests travel.
+/// Path of a cell's requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    /// Where the generator sends; the first hop's address.
+    /// Address to which the generator sends: the first hop's.
     pub(crate) entry: SocketAddr,
     /// The Host field, where the contestant routes by it.
     pub(crate) host: Option<String>,
     /// The generator's source address.
     pub(crate) bind: Option<IpAddr>,
-    /// Where the generator is, when not where we are.
+    /// Place of the generator, if not the lab's own.
     pub(crate) from: Option<Place>,
     /// Every hop in order, the last one to the echo server.
     pub(crate) hops: Vec<Hop>,
@@ -157,23 +157,23 @@ impl Route {
 /// lab puts servers of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
-    /// Where the client's sidecar takes requests for it.
+    /// Address at which the client's sidecar takes requests for the stage.
     pub(crate) entry: SocketAddr,
     /// The Host field, where the contestant routes by it.
     pub(crate) host: Option<String>,
-    /// Where the sidecar will look for the server.
+    /// Address at which the sidecar expects the server.
     pub(crate) server: SocketAddr,
     /// A certificate with the server's identity.
     pub(crate) right: Leaf,
     /// One of the same root with another identity.
     pub(crate) wrong: Leaf,
-    /// Where the client calls from and where the server is, in networks of their own; the server, where it is nowhere else,
-    /// beside the lab.
+    /// Network namespaces of the client and of the server, if they have their own. The server's is none if the server is beside
+    /// the lab.
     pub(crate) networks: Option<(Namespace, Option<Namespace>)>,
-    /// What the server offers to speak (ALPN).
+    /// ALPN that the server offers.
     pub(crate) speaks: &'static str,
-    /// What shows that the sidecar took the server for the right one, where a request comes only after more than the
-    /// lab's server can say.
+    /// Evidence that the sidecar accepted the server. It is set if a request comes only after more than the lab's server can
+    /// answer.
     pub(crate) opening: Option<&'static str>,
 }
 
@@ -217,28 +217,28 @@ impl Stage {
 /// The identity that nobody expects, and the name in its certificate.
 const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/impostor");
 
-/// What proxies say they have carried, by role.
+/// Requests that proxies report to have carried, by role.
 pub(crate) type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
 
-/// What a generator put through.
+/// Requests and connections that a generator sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Carried {
     pub(crate) requests: u64,
     pub(crate) connections: u64,
 }
 
-/// What a set of features makes a proxy write about each request, and how much of it there is by now.
+/// Records that a feature set makes a proxy write about requests, and their number so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// Where it is counted: `lines of the server-sidecar's access log`.
+    /// Name of the counter: `lines of the server-sidecar's access log`.
     pub(crate) what: String,
-    /// How many there are since its process started.
+    /// Number since the process started.
     pub(crate) count: u64,
-    /// How much there should be.
+    /// Expected number.
     pub(crate) expected: Expected,
 }
 
-/// How much of something a feature writes.
+/// Expected number of records of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// Of so many requests (connections, where the protocol is TCP) one.
@@ -249,18 +249,18 @@ pub(crate) enum Expected {
     Labelled,
 }
 
-/// Who stands between client and server.
+/// The data plane between client and server.
 pub(crate) trait Contestant {
     /// Its name in records.
     fn name(&self) -> &str;
 
-    /// Starts its processes. What was started before a failure is ended when the contestant is dropped.
+    /// Starts the contestant's processes. If a step fails, dropping the contestant ends the processes started before.
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String>;
 
     /// Waits until it would carry requests.
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String>;
 
-    /// How it carries such requests; none when it cannot.
+    /// Returns the path of the requests; none if the contestant cannot carry them.
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route>;
 
     /// Its instances on that way (and its control plane), with their processes now.
@@ -271,13 +271,13 @@ pub(crate) trait Contestant {
         None
     }
 
-    /// Whether its counts are requests there; who does not look into bytes can only count connections.
+    /// Returns true if the contestant counts requests there. A proxy that does not read the bytes can only count connections.
     fn counts_requests(&self, way: &Way) -> bool {
         way.protocol != "tcp"
     }
 
-    /// What that proxy's own count should grow by, where it counts something that the generator knows: connections that
-    /// another proxy made are as many as that one needed.
+    /// Expected growth of the proxy's own count; none if the generator does not know the counted thing. Connections that another
+    /// proxy made count as many as that proxy needed.
     fn expected_of(&self, way: &Way, _role: &str, carried: Carried) -> Option<u64> {
         Some(match self.counts_requests(way) {
             true => carried.requests,
@@ -296,7 +296,8 @@ pub(crate) trait Contestant {
         Box::new(route.proxies().filter_map(of_each))
     }
 
-    /// Whether its sidecars put requests of many clients on one connection between them, whatever the clients speak.
+    /// Returns true if its sidecars carry requests of many clients on one connection between them, for any protocol of the
+    /// clients.
     fn shares_connections(&self) -> bool {
         false
     }
@@ -306,17 +307,17 @@ pub(crate) trait Contestant {
     /// None when it keeps no count.
     fn counts(&self, way: &Way) -> Counts;
 
-    /// Whether log entries or spans go to the server that the requests go to.
+    /// Returns true if log entries or spans go to the server of the requests.
     fn collects_there(&self) -> bool {
         false
     }
 
-    /// What its features have made it write about requests on that way.
+    /// Records that its features have written about requests on that path.
     fn recorded(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Vec<Recorded>, String> {
         Ok(Vec::new())
     }
 
-    /// Where a server of the right root and the wrong identity can be put in its way over mutual TLS.
+    /// Stage for a server of the right root and the wrong identity, in the path over mutual TLS.
     fn stage(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         Ok(None)
     }
@@ -332,12 +333,12 @@ pub(crate) trait Contestant {
         Ok(())
     }
 
-    /// Whether it can take what is redirected to it, in networks of their own.
+    /// Returns true if the contestant can take redirected calls, in network namespaces of its own.
     fn captures(&self) -> bool {
         false
     }
 
-    /// Whether all its processes still run; if not, which ended and how.
+    /// Checks that all its processes still run. The error names the process that ended, and its exit.
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String>;
 
     /// Its version.
@@ -346,7 +347,7 @@ pub(crate) trait Contestant {
     /// Its command lines.
     fn commands(&self) -> Vec<String>;
 
-    /// What it does more or less than the others.
+    /// Differences of its work from the other contestants.
     fn terms(&self) -> Vec<String>;
 
     /// Negotiated TLS parameters by its own statistics, to be laid beside what the capture saw.

@@ -20,7 +20,7 @@ const CLIENT_STREAM: &str = include_str!("../../../../benchmarks/peers/nginx/cli
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/nginx/server.conf");
 const SERVER_STREAM: &str = include_str!("../../../../benchmarks/peers/nginx/server-stream.conf");
 
-/// What a line of the access log says: the fields of Istio's that nginx knows, of HTTP and of TCP.
+/// Fields of a line of the access log: those of Istio's fields that nginx knows, for HTTP and for TCP.
 const HTTP_FIELDS: [(&str, &str); 13] = [
     ("start_time", "$time_iso8601"),
     ("method", "$request_method"),
@@ -58,7 +58,7 @@ pub(super) struct Page {
     looked: AtomicU64,
 }
 
-/// What a status page says.
+/// Figures of a status page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Status {
     accepted: u64,

@@ -1,7 +1,7 @@
-//! Two node proxies, the client's node's and the server's, Voile's or ztunnel: what the field calls the sidecar-free or ambient
-//! way. Pods have no proxy of their own; their networks are redirected as Istio's CNI agent does it, and each node's proxy is
-//! told of them by the lab, which is that agent. Who is who comes from a live `voile control`, for both programs alike. Between
-//! the two may stand a waypoint.
+//! Two node proxies, the client's node's and the server's, of Voile or ztunnel: the sidecar-free mode, also called ambient. Pods
+//! have no proxy of their own. Their networks are redirected as Istio's CNI agent does it, and the lab acts as that agent: it
+//! tells each node's proxy about the pods. A live `voile control` serves workloads to both programs alike. A waypoint may stand
+//! between the two.
 //!
 //! ```text
 //! client's pod: load ─▶ 15001 ═ node one's proxy ═ HBONE over mutual TLS ═▶ 15008 ═ node two's proxy ─▶ echo :server's pod
@@ -44,17 +44,17 @@ use crate::target::{Lab, READY_BOUND, STOP_GRACE};
 const MESH: &str = include_str!("../../../../benchmarks/voile/mesh-node.yaml");
 /// The namespace of client and server, in the cluster's sense.
 const NAMESPACE: &str = "lab";
-/// Whose tokens may ask for certificates in their pods' names.
+/// Service account whose tokens may request certificates in the names of its pods.
 pub(crate) const NODE_ACCOUNT: &str = "istio-system/node-proxy";
 /// Virtual addresses of the services.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
 const STAGE_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 3));
-/// Where a node proxy tells of itself, in a network of its own.
+/// Ports of a node proxy's own pages, in a network of its own.
 const ADMIN: u16 = 15000;
 const METRICS: u16 = 15020;
 const READINESS: u16 = 15021;
 
-/// Whose program it is.
+/// Program of the node proxies.
 pub(crate) enum Program {
     Voile(Variant),
     Ztunnel(find::Peer),
@@ -69,7 +69,7 @@ impl Program {
         }
     }
 
-    /// What its processes' names begin with: those of its sidecars have others.
+    /// Prefix of the process names. Sidecars of the same program have another prefix.
     pub(crate) fn prefix(&self) -> String {
         format!("{}-node", self.name())
     }
@@ -77,7 +77,7 @@ impl Program {
 
 /// A node: who its proxy is, where, and what it needs to start.
 pub(crate) struct NodePlan<'a> {
-    /// What its process's name begins with.
+    /// Prefix of the process's name.
     pub(crate) prefix: &'a str,
     pub(crate) role: &'static str,
     /// `one`; its proxy is the pod `node-one`.
@@ -96,7 +96,7 @@ pub(crate) struct Node {
     /// In the fabric, by which the lab asks it.
     pub(crate) address: IpAddr,
     pub(crate) agent: Agent,
-    /// How many pods it must serve to be ready.
+    /// Number of pods that the proxy must serve to be ready.
     pods: usize,
 }
 
@@ -137,7 +137,7 @@ impl Node {
         spec.start().map_err(|e| e.to_string())
     }
 
-    /// Where it says that it is ready.
+    /// Address of the readiness page.
     fn readiness(&self) -> SocketAddr {
         SocketAddr::new(self.address, READINESS)
     }
@@ -228,9 +228,9 @@ pub(super) struct Nodes {
     /// The contestant's.
     name: String,
     program: Program,
-    /// Who stands between the two.
+    /// Program of the waypoint between the two, if there is one.
     before: Option<Before>,
-    /// Who tells and certifies all.
+    /// Control plane of all proxies.
     mesh: Voile,
     running: Option<Running>,
 }
@@ -248,7 +248,7 @@ struct Running {
     changes: Changes,
 }
 
-/// What the processes were started on, and are started on again.
+/// Environment in which the processes start, and start again.
 struct Ground {
     /// The two nodes' own networks, and that of who stands between them.
     networks: [Pod; 2],
@@ -335,7 +335,7 @@ impl Nodes {
         }
     }
 
-    /// What the names of its processes begin with, and that of its folder: those of its sidecars have others.
+    /// Prefix of the process names, and name of the folder. Sidecars of the same program have another prefix.
     fn prefix(&self) -> String {
         match self.before {
             Some(_) => format!("{}-waypoint", self.name),
@@ -494,7 +494,7 @@ impl Contestant for Nodes {
         let control = self
             .mesh
             .start_control(&inside, &config, &state, &ports, nodes)?;
-        // What is in here is ended with it, also when something below fails.
+        // `running` owns the processes from here on, so they end with it even if a later step fails.
         let mut running = Running {
             pods,
             control,

@@ -1,5 +1,5 @@
-//! Two processes of a peer, one as each sidecar, configured by files that the lab fills in: what is the same for all such
-//! peers. What differs is a [`Peer`]: how one is started, where it tells that it is there, and what it has counted.
+//! Two processes of a peer, one as each sidecar, configured by files that the lab fills in. This module holds the shared part. A
+//! [`Peer`] holds the rest: the start of a process, its readiness, and its counts.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -63,7 +63,7 @@ impl Side {
         }
     }
 
-    /// Whether it is on that way.
+    /// Returns true if this side is on the path.
     pub(super) fn is_on(self, way: &Way) -> bool {
         match way.mode.as_str() {
             "clientonly" | INGRESS => self == Self::Client,
@@ -92,11 +92,11 @@ pub(super) type Values = Vec<(String, String)>;
 pub(super) trait Peer {
     /// Its sidecars live on 127.NET.0.1 and 127.NET.0.2.
     const NET: u8;
-    /// How it takes what is redirected to it.
+    /// Way in which the program takes redirected calls.
     const TAKES: Takes = Takes::Turned;
-    /// Whether a new process can take over from a running one, where the lab is upgradable.
+    /// True if a new process can take over from a running one, where the lab is upgradable.
     const UPGRADES: bool = false;
-    /// Where one tells what it has counted.
+    /// Page or socket on which a process reports its counts.
     type Page;
 
     /// Its name in records: the program's, and behind a plus the set of features that is on.
@@ -112,10 +112,10 @@ pub(super) trait Peer {
         epoch: u32,
     ) -> Result<(Supervised, Self::Page), String>;
 
-    /// How to ask whether it is ready. `listener` is one of its own that nothing is counted on by itself.
+    /// Readiness probe of a process. `listener` is one of its own listeners whose connections no figure counts alone.
     fn probe(page: &Self::Page, listener: SocketAddr) -> Probe;
 
-    /// Whether it carries such requests.
+    /// Returns true if the program carries this protocol.
     fn carries(&self, protocol: &str) -> bool;
 
     /// Requests, or connections where the protocol is TCP, that one has carried by its own word; none when it keeps no count.
@@ -195,7 +195,7 @@ impl<P: Peer> Pair<P> {
         }
     }
 
-    /// What that sidecar has carried, by its own word.
+    /// Requests that the sidecar has carried by its own count.
     fn count(&self, sidecar: &Sidecar<P::Page>, protocol: &str) -> Result<Option<u64>, String> {
         match (&sidecar.process, &sidecar.page) {
             (Process::There(process), _) => process.count(protocol),
@@ -288,7 +288,7 @@ impl<P: Peer> Contestant for Pair<P> {
         if way.mode != INGRESS {
             return running.listeners.route(lab, way);
         }
-        // What leads straight to the server is a gateway to those who call it from outside.
+        // The listener that leads straight to the server is a gateway for clients outside the mesh.
         let straight = Way {
             mode: "clientonly".to_owned(),
             ..way.clone()
@@ -367,7 +367,7 @@ impl<P: Peer> Contestant for Pair<P> {
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         for sidecar in self.running.iter_mut().flat_map(|one| &mut one.sidecars) {
-            // Who was taken over from ends by itself soon.
+            // A process that was taken over from ends by itself soon.
             sidecar
                 .retired
                 .retain_mut(|old| old.here().is_some_and(|old| old.wait(STOP_GRACE).is_none()));
@@ -414,7 +414,7 @@ impl<P: Peer> Contestant for Pair<P> {
         let sidecars = self.running()?.sidecars.iter();
         let on_path = sidecars.filter(|sidecar| sidecar.side.is_on(way));
         let one = |sidecar: &Sidecar<P::Page>| {
-            // What one at an agent's writes is not looked at.
+            // Records of a sidecar at an agent are not read.
             let page = sidecar.page.as_ref();
             page.map_or_else(Vec::new, |page| {
                 self.peer
@@ -478,12 +478,12 @@ impl<P: Peer> Contestant for Pair<P> {
     }
 }
 
-/// Where its statistics are in a network of its own; the redirection leaves it alone.
+/// Port of the statistics in a network namespace of its own. The redirection leaves it alone.
 pub(super) const STATUS_PORT: u16 = 15090;
 /// The name of the value that says where a side's own pod is.
 pub(super) const POD_ADDRESS: &str = "POD_ADDRESS";
 
-/// Where a sidecar's own page can be: a free port of loopback, or a port of its pod that the lab reaches.
+/// Address for a sidecar's own page: a free port of loopback, or a port of its pod that the lab reaches.
 pub(super) fn status_address(lab: &Lab<'_>, values: &Values) -> Result<SocketAddr, String> {
     if lab.network.is_none() {
         let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST));

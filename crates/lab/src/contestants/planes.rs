@@ -91,7 +91,7 @@ impl Contestant for Planes {
         let modes: Vec<String> = own.map(|way| way.mode.clone()).collect();
         for mode in modes {
             let plane = self.of_mode_mut(&mode);
-            // What fails to start is ended like the others.
+            // `started` is set first: a contestant that fails to start is ended like the others.
             if !std::mem::replace(&mut plane.started, true) {
                 plane.contestant.start(lab)?;
             }

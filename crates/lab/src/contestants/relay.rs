@@ -101,7 +101,7 @@ impl Relay {
                 let (_, taken) = ports(taken)?;
                 let (role, on, to) = match name {
                     "server" => (SERVER, server, SocketAddr::new(server, beside)),
-                    // What is called from inside is turned before it has left.
+                    // The kernel redirects calls from inside before they leave the pod.
                     "client" => {
                         let (called, _) = ports("SERVER_PLAIN_PORT")?;
                         (CLIENT, LOCALHOST, SocketAddr::new(server, called))

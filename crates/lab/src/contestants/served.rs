@@ -1,5 +1,5 @@
-//! What an agent starts for a near end: servers, relays, and the server's side of each contestant, from the same templates
-//! and by the same code as on one machine. Whatever arrives is checked before it is written or run.
+//! Processes that an agent starts for a near end: servers, relays, and the server's side of each contestant. They use the same
+//! templates and the same code as on one machine. Received values are checked before they are written or run.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,11 +27,11 @@ type Count = Box<dyn Fn(&str) -> Result<Option<u64>, String>>;
 pub(crate) struct Served {
     pub(crate) process: Supervised,
     pub(crate) probe: Probe,
-    /// What it has carried by its own word; none when it keeps no count.
+    /// Requests that the process has carried by its own count; none if it keeps no count.
     pub(crate) count: Count,
     /// TLS by its own word.
     pub(crate) tls: Box<dyn Fn() -> Option<String>>,
-    /// Where it tells of its certificate and takes the order to fetch another, where it does.
+    /// Address of the page that reports the certificate and takes the order to renew it; none if the process has no such page.
     pub(crate) certificates: Option<SocketAddr>,
     /// Removes what it leaves outside its folder.
     pub(crate) tidy: Box<dyn Fn()>,

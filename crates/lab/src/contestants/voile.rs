@@ -49,7 +49,7 @@ const COLLECTOR: &str = "collector.lab.internal";
 const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
 /// In a variant's resources: a service is asked about every request.
 const ASKS: &str = "action: CUSTOM";
-/// How long `voile token create` may take.
+/// Deadline of `voile token create`.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
 /// Names of the services' ports in the mesh's template, and what they carry.
 const PORTS: [(&str, &str); 11] = [
@@ -93,9 +93,9 @@ const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 #[derive(Debug)]
 pub(super) struct Voile {
     variant: Variant,
-    /// What it is started for.
+    /// Outfit that Voile is started with.
     outfit: Outfit,
-    /// Whose program the sidecars are, where it is not Voile's: a stock Envoy.
+    /// Stock Envoy as the sidecars' program; none if they are Voile's.
     stock: Option<find::Peer>,
     running: Option<Running>,
 }
@@ -123,7 +123,7 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    /// How to ask whether it is ready.
+    /// Readiness probe of the sidecar.
     fn probe(&self) -> Probe {
         Probe::Http(self.readiness, self.ready_path.to_owned())
     }
@@ -202,7 +202,7 @@ impl Ports {
         })
     }
 
-    /// Where that sidecar's pod is.
+    /// Address of the sidecar's pod.
     fn pod(&self, role: &str) -> IpAddr {
         match role {
             CLIENT => self.client,
@@ -334,7 +334,7 @@ impl Voile {
         self.variant.program.as_deref().unwrap_or(&lab.voile)
     }
 
-    /// What a process of it is called.
+    /// Name of a process of this contestant.
     fn process_name(&self, what: &str) -> String {
         format!("{}-{what}", self.variant.name)
     }
@@ -455,7 +455,7 @@ impl Voile {
 }
 
 impl Voile {
-    /// What the server's sidecar asked an external service, where it is to.
+    /// Questions of the server's sidecar to an external authorizer, if its resources have one.
     fn asked(&self, way: &Way) -> Result<Vec<Recorded>, String> {
         let asks = self.variant.append.contains(ASKS);
         if !asks || way.mode == "clientonly" || way.protocol == "tcp" {
@@ -509,7 +509,7 @@ impl Contestant for Voile {
         .map_err(|e| format!("mesh.yaml: {e}"))?;
         self.write_by_number(lab, &config, &ports)?;
         let control = self.start_control(lab, &config, &state, &ports, None)?;
-        // What is in here is ended with it, also when something below fails.
+        // `running` owns the processes from here on, so they end with it even if a later step fails.
         let mut running = Running {
             captured,
             control,

@@ -34,7 +34,7 @@ const READINESS: u16 = 15021;
 /// ztunnel as it was found.
 pub(super) struct Ztunnel {
     found: find::Peer,
-    /// Who certifies it.
+    /// Control plane that certifies ztunnel.
     mesh: Voile,
     running: Option<Running>,
 }
@@ -55,7 +55,7 @@ impl Ztunnel {
         }
     }
 
-    /// What both know of the mesh.
+    /// Workloads and services of the mesh, as both ztunnels know them.
     fn workloads(lab: &Lab<'_>, pods: &Captured) -> Result<String, String> {
         let values = [
             ("CLIENT_ADDRESS", pods.client().to_string()),
@@ -86,7 +86,7 @@ impl Ztunnel {
         let folder = peers_folder(lab, NAME)?;
         let state = folder.join("state");
         let token = self.mesh.token(lab, &state, &format!("lab/{pod}"), pod)?;
-        // What it sends is not redirected to it again; the server's marks what it sends to its own pod.
+        // The mark keeps a proxy's own packets from redirection. The server's proxy has a mark for packets to its own pod.
         let mark = if role == CLIENT {
             MARK_OUTWARD
         } else {
@@ -139,7 +139,7 @@ impl Contestant for Ztunnel {
         let control = self
             .mesh
             .start_control(&inside, &config, &state, &ports, None)?;
-        // What is in here is ended with it, also when something below fails.
+        // `running` owns the processes from here on, so they end with it even if a later step fails.
         let mut running = Running {
             pods,
             control,

@@ -92,7 +92,7 @@ fn replace(text: &mut String, from: &str, to: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where log entries and spans go: the server that all lead to, as for Voile.
+/// Cluster for log entries and spans: the server that all requests lead to, as for Voile.
 const COLLECTOR: &str = "  - name: collector
     type: STATIC
     connect_timeout: 2s
@@ -105,7 +105,7 @@ const COLLECTOR: &str = "  - name: collector
         explicit_http_config: {http2_protocol_options: {}}
 ";
 
-/// What ends each chain of HTTP filters, and what only the server's template has.
+/// The last filter of each chain of HTTP filters, and text that only the server's template has.
 const ROUTER: &str = "          - name: envoy.filters.http.router\n";
 const SERVER_CLUSTER: &str = "stat_prefix: inbound_";
 
@@ -268,7 +268,7 @@ fn otherwise(cluster: &str, tls: bool) -> String {
     )
 }
 
-/// What stands before the listeners, they themselves, and their clusters with all that follows.
+/// Splits the template: text before the listeners, the listeners, and the clusters with all that follows.
 fn split(template: &str) -> Result<(&str, &str, &str), String> {
     const LISTENERS: &str = "  listeners:\n";
     let missing = || "Envoy's template has no listeners or no clusters".to_owned();
@@ -277,7 +277,7 @@ fn split(template: &str) -> Result<(&str, &str, &str), String> {
     Ok((&template[..from], &template[from..to], &template[to..]))
 }
 
-/// What the sidecar of that role, whose process has that name, has written by now.
+/// Records that the sidecar has written by now; `role` and `name` are those of its process.
 pub(super) fn recorded(
     features: &PeerFeatures,
     folder: &Path,

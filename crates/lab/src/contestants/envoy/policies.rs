@@ -13,7 +13,7 @@ use crate::definition::{FORGED, Hit, PeerFeatures, PolicyAction, Refusal, genera
 use crate::plan::{Outfit, Way};
 use crate::target::Lab;
 
-/// How long the translation may take: of a hundred thousand rules some seconds.
+/// Deadline of the translation. A hundred thousand rules take some seconds.
 const EXPORT_BOUND: Duration = Duration::from_secs(60);
 
 /// Said of an Envoy with policies.
@@ -142,7 +142,7 @@ fn inserted(
     Ok(text)
 }
 
-/// How many requests its filters have judged as the outfit says, by its statistics; nothing where that cannot be told.
+/// Number of requests that the filters have judged as the outfit requires, by Envoy's statistics. Empty if no statistic shows it.
 pub(in crate::contestants) fn judged(
     outfit: &Outfit,
     statistics: &BTreeMap<String, u64>,
@@ -164,9 +164,9 @@ pub(in crate::contestants) fn judged(
     all.into_iter().flatten().map(one).collect()
 }
 
-/// What grows with what policies say: the end of a counter's name, and what it counts.
+/// Counter of policy decisions: the end of the counter's name, and the counted requests.
 fn by_policies(outfit: &Outfit) -> Option<(&'static str, &'static str)> {
-    // Whose token is refused is asked nothing more.
+    // A request whose token is refused reaches no policy.
     if !outfit.has_policies() || outfit.refusal() == Some(Refusal::Unknown) {
         return None;
     }

@@ -60,7 +60,7 @@ fn listener(way: &Way) -> String {
     format!("  - name: outbound_{protocol}{how}\n")
 }
 
-/// What begins with a listener, with its one route replaced.
+/// Replaces the one route of the listener at the start of `section`.
 fn routed(section: &str, routes: Routes) -> Option<String> {
     let (before, rest) = section.split_once(&format!("{TABLE}{ALL}"))?;
     let (cluster, after) = rest.split_once(END)?;

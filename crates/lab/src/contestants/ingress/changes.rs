@@ -1,4 +1,4 @@
-//! What an experiment's events do to Voile's gateway, by the means that its users have.
+//! Events of an experiment at Voile's gateway, made by the means that its users have.
 
 use voile_host::child::Supervised;
 use voile_host::ready::Probe;
@@ -15,10 +15,10 @@ use crate::plan::Way;
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 
-/// Whom policies are for that are changed.
+/// Target of the changed policies.
 const BINDING: &str = "selector: {matchLabels: {app: gateway}}";
 
-/// What was changed since it was started.
+/// Changes since the gateway was started.
 #[derive(Debug)]
 pub(super) struct Changes {
     /// Another pair of servers, where events lead to one, and whether it is led to.
@@ -82,7 +82,7 @@ impl Ingress {
                 running.write_mesh(lab)?;
                 Ok(Sign::From(moved.then(|| SECOND.to_owned())))
             }
-            // What comes from outside is plaintext here, so that nobody is shown the certificate.
+            // Traffic from outside is plaintext here, so no peer sees the certificate.
             Action::RotateCertificates => Renewal::ask(vec![(Page::Here(running.admin), None)]),
             Action::KillControlPlane => kill(&mut running.control),
             Action::RestartProxy | Action::UpgradeProxy => {

@@ -1,5 +1,5 @@
-//! What linkerd2-proxy and its control plane are given before they start: a trust anchor of the run's own, each proxy's key,
-//! request and token, and the file that the control plane answers from; and what became of it, by the control plane's log.
+//! Input of linkerd2-proxy and its control plane: a trust anchor for the run, each proxy's key, certificate request and token,
+//! and the file from which the control plane answers. Also reads the fate of a proxy from the control plane's log.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ const OPAQUE: [u16; 2] = [TCP_PORT, SEALED_TCP_PORT];
 /// Random bits of a token, in steps of 64.
 const TOKEN_WORDS: usize = 4;
 
-/// What a proxy calls itself when it asks about ports and addresses.
+/// Workload name that a proxy sends when it asks about ports and addresses.
 pub(super) fn workload(pod: &str) -> String {
     format!("lab/{pod}")
 }
 
-/// Where they are.
+/// Paths of the files, and the tokens.
 pub(super) struct Files {
     folder: PathBuf,
     root: PathBuf,
@@ -38,13 +38,13 @@ pub(super) struct Files {
     tokens: [String; 2],
 }
 
-/// Where everybody is.
+/// Addresses of control plane, servers and stage.
 pub(super) struct Places {
     pub(super) control: SocketAddr,
     pub(super) server: IpAddr,
     /// The server without a sidecar.
     pub(super) direct: Echo,
-    /// Where the lab's own servers are put to be tried.
+    /// Address of the lab's own servers for the impostor's trial.
     pub(super) stage: SocketAddr,
 }
 
@@ -142,7 +142,7 @@ impl Files {
     }
 }
 
-/// What a proxy that is not ready has asked, by the control plane's log, in words.
+/// Requests of a proxy that is not ready, by the control plane's log, in words.
 pub(super) fn asked(log: &Path, identity: &str, control: SocketAddr) -> String {
     let said = std::fs::read_to_string(log).unwrap_or_default();
     let refusal = format!("refused Certify of {identity:?}");

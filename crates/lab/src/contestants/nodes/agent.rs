@@ -21,7 +21,7 @@ pub(crate) struct NodePod {
     pub(crate) inside: Namespace,
 }
 
-/// What the proxy has said of its pods; where two of them speak with the agent, the one that came last.
+/// Answers of the proxy about its pods. If two proxies speak with the agent, the answers are those of the later one.
 #[derive(Debug, Default)]
 struct Answers {
     serves: BTreeSet<String>,
@@ -68,7 +68,7 @@ impl Agent {
         }
     }
 
-    /// Whether the proxy serves so many pods; or why it refused one.
+    /// Returns true if the proxy serves so many pods. The error is the reason why it refused a pod.
     pub(crate) fn serves(&self, pods: usize) -> Result<bool, String> {
         let answers = lock(&self.answers);
         match &answers.refusal {
@@ -88,7 +88,8 @@ impl Drop for Agent {
     }
 }
 
-/// Whoever greets is told of all pods: one that is to take over while the one before it serves on.
+/// Tells every proxy that connects about all pods. A proxy that is about to take over connects while its predecessor still
+/// serves.
 async fn run(agents: &Agents, told: watch::Receiver<Vec<NodePod>>, answers: Arc<Mutex<Answers>>) {
     let mut ended = told.clone();
     let mut conversations = JoinSet::new();

@@ -1,5 +1,5 @@
-//! What an experiment's events do to node proxies and to who stands between them: files of the mesh, signals, new processes, and
-//! orders on their pages.
+//! Events of an experiment at node proxies and at the waypoint between them: files of the mesh, signals, new processes, and
+//! orders on their admin pages.
 
 use std::net::SocketAddr;
 
@@ -20,12 +20,12 @@ use crate::network::{HTTP_PORT, Network, Pod, TCP_PORT};
 use crate::plan::Way;
 use crate::target::Lab;
 
-/// Whom policies are for that are changed: the waypoint.
+/// Target of the changed policies: the waypoint.
 const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
 /// Which of the two is before the server.
 const OF_SERVER: usize = 1;
 
-/// What the mesh knows of another server: a pod of the second node, in no service until it is led to.
+/// Mesh resource of another server: a pod of the second node. It is in no service until an event moves the service to it.
 pub(super) const SECOND_POD: &str = "\
 ---
 apiVersion: v1
@@ -67,12 +67,12 @@ impl Second {
     }
 }
 
-/// What was changed since they were started.
+/// Changes since the proxies were started.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// Whether the server's pod takes plaintext, too.
+    /// True if the server's pod accepts plaintext, too.
     permissive: bool,
-    /// Whether the service is the second server's.
+    /// True if the service leads to the second server.
     moved: bool,
     /// Policies of the waypoint.
     policies: Generations,
@@ -90,7 +90,7 @@ impl Changes {
         }
     }
 
-    /// What they make of the mesh's template.
+    /// Template values of the changes.
     pub(super) fn values(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let served = if self.moved { SECOND } else { "server" };
         let mode = if self.permissive {
@@ -194,8 +194,8 @@ impl Nodes {
         Renewal::ask(nodes.chain(waypoint).collect())
     }
 
-    /// The server's node's proxy is ended and started again, or another process takes over from it. What was open stays with who was
-    /// taken over from, so these end with it.
+    /// Ends the proxy of the server's node and starts it again, or starts another process that takes over from it. Open
+    /// connections stay with the old process, so restarting ends processes that were taken over from, too.
     fn replace_node(
         &self,
         running: &mut Running,

@@ -1,5 +1,6 @@
-//! Who stands before the service in mode `node+waypoint`: Voile's waypoint, or Envoy configured by hand as Istio configures its
-//! own. Both take HBONE from the client's node's proxy, read the requests in it, and open HBONE to the server's node's.
+//! Proxy before the service in mode `node+waypoint`: Voile's waypoint, or Envoy configured by hand as Istio configures its own
+//! waypoint. Both take HBONE from the proxy of the client's node, read the requests in it, and open HBONE to the proxy of the
+//! server's node.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::target::Lab;
 
 const MESH: &str = include_str!("../../../../../benchmarks/voile/mesh-waypoint.yaml");
 const ENVOY: &str = include_str!("../../../../../benchmarks/peers/envoy/waypoint.yaml");
-/// What the namespace says of its pods; below it stands its waypoint.
+/// Namespace label for its pods. In the template, the label of the waypoint stands below it.
 const AMBIENT: &str = "    istio.io/dataplane-mode: ambient\n";
 /// The Gateway, its pod and its account.
 pub(super) const NAME: &str = "gate";
@@ -36,14 +37,14 @@ pub(super) fn mesh(nodes: &str) -> String {
     format!("{}\n{MESH}", nodes.replacen(AMBIENT, &named, 1).trim_end())
 }
 
-/// Whose program it is.
+/// Program of the waypoint.
 #[derive(Clone)]
 pub(crate) enum Before {
     Voile(Variant),
     Envoy(find::Peer),
 }
 
-/// What it needs to start.
+/// Input for the start of a waypoint.
 pub(super) struct Told<'a> {
     pub(super) pod: &'a Pod,
     pub(super) control: SocketAddr,
@@ -60,9 +61,9 @@ pub(super) struct Waypoint {
     pub(super) process: Supervised,
     pub(super) ready: Probe,
     pub(super) pod: Pod,
-    /// Where it takes orders, of ours; a stranger takes none.
+    /// Admin address of Voile's waypoint; Envoy takes no orders.
     pub(super) admin: SocketAddr,
-    /// Where it tells what it has carried.
+    /// Address of the page with its counts.
     page: SocketAddr,
     counts: fn(&str, SocketAddr, &str) -> Result<u64, String>,
 }
@@ -86,7 +87,7 @@ impl Before {
         }
     }
 
-    /// What it does more or less than others.
+    /// Differences of its work from the others.
     pub(super) fn terms(&self) -> &'static str {
         match self {
             Self::Voile(_) => {
@@ -200,7 +201,7 @@ fn counted_by_envoy(_name: &str, page: SocketAddr, protocol: &str) -> Result<u64
 }
 
 impl Waypoint {
-    /// Where the client's node's proxy brings what is called.
+    /// The hop from the proxy of the client's node to the waypoint.
     pub(super) fn hop(&self) -> Hop {
         Hop {
             to: WAYPOINT,
@@ -214,7 +215,7 @@ impl Waypoint {
         }
     }
 
-    /// What it says it has carried.
+    /// Requests that the waypoint reports to have carried.
     pub(super) fn count(&self, protocol: &str) -> Result<u64, String> {
         (self.counts)(self.process.name(), self.page, protocol)
     }

@@ -1,4 +1,4 @@
-//! What the mesh holds by number, in files of the folder that the control plane reads.
+//! Writes the generated objects of a mesh, in files of the folder that the control plane reads.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What an experiment's events do to Voile, by the means that its users have: files of the mesh, signals, new processes.
+//! Events of an experiment at Voile, made by the means that its users have: files of the mesh, signals, new processes.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ use crate::plan::Way;
 use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
-/// Where the mesh's policy speaks of ports.
+/// Text of the mesh's policy before the settings of ports.
 const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
 
-/// Whom policies are for that are changed.
+/// Target of the changed policies.
 const BINDING: &str = "selector: {matchLabels: {app: server}}";
 
 /// A second pair of servers, where the first one is.
@@ -58,10 +58,10 @@ pub(in crate::contestants) fn second(
     Ok((echo, vec![http.into(), tcp.into()]))
 }
 
-/// What was changed since it was started.
+/// Changes since the contestant was started.
 #[derive(Debug)]
 pub(super) struct Changes {
-    /// Whether the server's mutual port takes plaintext, too.
+    /// True if the server's mutual port accepts plaintext, too.
     permissive: bool,
     /// The second pair of servers, once there is one, and whether the service leads there.
     second: Option<(Echo, Vec<Process>)>,
@@ -243,7 +243,7 @@ impl Voile {
         let readiness = new.readiness;
         let running = self.running()?;
         let old = std::mem::replace(&mut running.sidecars[at], new);
-        // Where both have the same pages, readiness alone would be the old one's word.
+        // Old and new process may share the readiness page, so the new one must also hold the port.
         let port = match running.captured {
             Some(_) => INBOUND,
             None => running.ports.services["MUTUAL_PORT"],

@@ -18,24 +18,24 @@ use crate::target::Lab;
 
 /// The counters of Istio's standard metrics.
 const REQUESTS: &str = "istio_requests_total";
-/// What policies have said, and what dry-run ones would have.
+/// Counters of policy decisions, and of those that dry-run policies would have made.
 const JUDGED: &str = "voile_authorization_total";
 const SHADOWED: &str = "voile_authorization_dry_run_total";
-/// What came of tokens.
+/// Counter of token checks.
 const TOKENS: &str = "voile_tokens_total";
-/// What was sent to collectors.
+/// Counters of records sent to collectors.
 const ENTRIES_SENT: &str = "voile_access_log_sent_total";
 const SPANS_SENT: &str = "voile_spans_sent_total";
 pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// The series of questions that were answered with yes.
 const ASKED: &str = "voile_authorization_asked_total{verdict=\"allowed\"}";
-/// What a sidecar is told.
+/// Input for the start of a sidecar.
 pub(in crate::contestants) struct Told<'a> {
     pub(in crate::contestants) account: &'a str,
     pub(in crate::contestants) control: SocketAddr,
     pub(in crate::contestants) root: &'a Path,
     pub(in crate::contestants) token: &'a Path,
-    /// Where it tells of itself: administration, metrics, readiness.
+    /// Addresses of its own pages: administration, metrics, readiness.
     pub(in crate::contestants) pages: [SocketAddr; 3],
     pub(in crate::contestants) workers: u32,
 }
@@ -102,7 +102,7 @@ impl Voile {
         })
     }
 
-    /// What cannot be had when the server's sidecar is on another machine.
+    /// Checks if the contestant can be measured with the server's sidecar on another machine.
     pub(super) fn possible(&self, lab: &Lab<'_>) -> Result<(), String> {
         let why = if self.stock.is_some() {
             "has its certificates in a folder of the lab's, which two machines do not share"
@@ -125,7 +125,7 @@ impl Voile {
     }
 }
 
-/// What a variant's resources have it send to collectors.
+/// Text in a variant's resources that makes it send records to collectors.
 const LOG_SERVICE: &str = "accessLogging:";
 const SAMPLING: &str = "sampling: ";
 
@@ -159,8 +159,8 @@ impl Sidecar {
         Ok(all)
     }
 
-    /// How many requests its policies have judged as the outfit says, and how many tokens it has looked at; nothing where that
-    /// cannot be told.
+    /// Number of requests that the policies have judged as the outfit requires, and number of checked tokens. Empty if no metric
+    /// shows it.
     pub(super) fn judged(&self, outfit: &Outfit) -> Result<Vec<Recorded>, String> {
         let Process::Here(process) = &self.process else {
             return Ok(Vec::new());
@@ -179,7 +179,7 @@ impl Sidecar {
 /// A counter, a label of it, and what it counts.
 type Counter = (&'static str, &'static str, &'static str);
 
-/// What grows with the tokens of requests.
+/// Counter that grows with the tokens of requests.
 fn token_counter(outfit: &Outfit) -> Option<Counter> {
     let (verdict, what) = match outfit.token.as_str() {
         "" => ("verdict=\"none\"", "requests without a token"),
@@ -189,9 +189,9 @@ fn token_counter(outfit: &Outfit) -> Option<Counter> {
     outfit.believes().then_some((TOKENS, verdict, what))
 }
 
-/// What grows with what policies say.
+/// Counter that grows with policy decisions.
 fn policy_counter(outfit: &Outfit) -> Option<Counter> {
-    // Whose token is refused is asked nothing more.
+    // A request whose token is refused reaches no policy.
     if !outfit.has_policies() || outfit.refusal() == Some(Refusal::Unknown) {
         return None;
     }
@@ -242,7 +242,7 @@ pub(in crate::contestants) fn serve(
     })
 }
 
-/// What an external service has answered it with yes.
+/// Questions that an external service has answered with yes.
 pub(super) fn asked(name: &str, page: SocketAddr) -> Result<u64, String> {
     let text = exposition(name, page)?;
     let allowed = text.lines().find_map(|line| line.strip_prefix(ASKED));
@@ -251,7 +251,7 @@ pub(super) fn asked(name: &str, page: SocketAddr) -> Result<u64, String> {
         .unwrap_or(0.0) as u64)
 }
 
-/// What a sidecar's metrics page says.
+/// Text of a sidecar's metrics page.
 pub(super) fn exposition(name: &str, page: SocketAddr) -> Result<String, String> {
     let (status, body) =
         http_get(page, "/metrics").map_err(|e| format!("{name}'s metrics: {e}"))?;
@@ -261,7 +261,7 @@ pub(super) fn exposition(name: &str, page: SocketAddr) -> Result<String, String>
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// What a sidecar has carried, by its metrics; or what was refused.
+/// Requests that a sidecar has carried, or refused, by its metrics.
 pub(in crate::contestants) fn metric(
     name: &str,
     page: SocketAddr,

@@ -18,7 +18,7 @@ use crate::definition::Variant;
 use crate::find::{self, ENVOY_XDS};
 use crate::target::{Lab, READY_BOUND};
 
-/// What it does more or less than others.
+/// Differences of its work from the others.
 pub(super) const TERMS: [&str; 3] = [
     "everything by a live voile control over ADS (delta), from the resources that voile is told by: listeners, routes, clusters, \
      endpoints, secrets",
@@ -28,7 +28,7 @@ pub(super) const TERMS: [&str; 3] = [
 ];
 /// The page by which it says that it was told all.
 const READY_PATH: &str = "/ready";
-/// How long the control plane may take to certify it, in the agent's words and ours.
+/// Deadline of the certificate from the control plane, as an argument of the agent and for the lab.
 const CERTIFIED_WITHIN: &str = "15s";
 const CERTIFIED_BOUND: Duration = READY_BOUND;
 

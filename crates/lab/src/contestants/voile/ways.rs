@@ -13,7 +13,7 @@ use crate::plan::Way;
 use crate::target::Lab;
 
 impl Running {
-    /// How requests of that way travel; none when they cannot.
+    /// Path of the requests; none if they cannot be carried.
     pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
         let services = &self.ports.services;
         let port = |ends: &str| {
@@ -74,7 +74,7 @@ impl Running {
         Some(route)
     }
 
-    /// Where the lab's own servers can be put in its way; `folder` is the mesh's.
+    /// Stage for the lab's own servers in the path; `folder` is the mesh's.
     pub(super) fn stage(&self, folder: &Path, way: &Way) -> Result<Option<Stage>, String> {
         let name = if way.protocol == "tcp" {
             "TCP_STAGE_PORT"
