@@ -1,5 +1,6 @@
-//! What a control plane costs, and how soon its proxies are told: `voile control` over a generated folder, `voile crowd` as its
-//! proxies, and edits of the folder as an editor makes them (a new file renamed over the old one). Voile is met by command line only.
+//! Cost of a control plane, and delay until its proxies are updated: `voile control` over a generated folder, `voile crowd` as
+//! its proxies, and edits of the folder as an editor makes them (a new file renamed over the old one). The lab runs Voile by
+//! command line only.
 //!
 //! ```text
 //! generate mesh ─▶ control: start ─▶ crowd: all in sync ─▶ one endpoint ─▶ policy for all ─▶ churn ─▶ churn of what all use ─▶ killed
@@ -24,14 +25,14 @@ pub(crate) use crowd::INTERRUPTED;
 pub(crate) use progress::Progress;
 pub(crate) use steps::generate;
 
-/// What a control plane and a crowd are likely to read of a folder in a second, and how many proxies are likely to connect: only to
-/// say about how long it will take.
+/// Estimates for the remaining time only: objects that control plane and crowd read from a folder in a second, and proxies that
+/// connect in a second.
 const READ_A_SECOND: f64 = 5_000.0;
 const CONNECT_A_SECOND: f64 = 500.0;
 /// Descriptors that control plane and crowd need beside those of their connections.
 const OTHER_DESCRIPTORS: u64 = 500;
 
-/// What to run.
+/// Settings of the measurement.
 #[derive(Debug, Clone)]
 pub struct ControlPlaneSettings {
     /// The program.
@@ -54,7 +55,7 @@ pub struct ControlPlaneSettings {
     pub certify_for: Duration,
     /// Within what time every proxy renews its certificate; zero: not at all.
     pub rotate_for: Duration,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 
@@ -93,7 +94,7 @@ impl MeshSize {
         within.then_some(bound)
     }
 
-    /// What each step is likely to take; `own` has all of them.
+    /// Expected length of each step; the record's `own` mesh has all steps.
     fn expected(&self, settings: &ControlPlaneSettings, own: bool) -> Vec<Duration> {
         let (proxies, changes) = (f64::from(self.proxies), f64::from(settings.changes));
         let objects = f64::from(self.services) + f64::from(self.workloads);
@@ -121,11 +122,13 @@ impl MeshSize {
     }
 }
 
-/// Runs it. `say` receives lines for people; `stopped` is asked often. What was measured before it failed or was ended is in the record,
-/// and the record says so; the words beside it are why.
+/// Measures control planes. `say` receives lines for people; `stopped` is asked often. If the measurement fails or is ended, the
+/// record keeps the figures so far and says so. The string beside it is the reason.
+///
 ///
 /// # Errors
-/// When nothing could be measured at all.
+///
+/// If nothing could be measured at all.
 pub fn measure_control_plane(
     settings: &ControlPlaneSettings,
     say: &dyn Fn(&str),

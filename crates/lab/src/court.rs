@@ -1,5 +1,5 @@
-//! Everything that runs during an experiment: contestants are started, their paths proven, and every planned slice taken,
-//! by the same rules for all. What one of them fails is written down and does not end the others' turn.
+//! Runs all processes of an experiment. Starts the contestants, proves their paths, and measures every planned slice, by the same
+//! rules for all. A failure of one contestant is recorded and does not end the slices of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::proof::{failures, prove};
 use crate::slice::{CLOCK_SET, measure};
 use crate::target::Lab;
 
-/// How long the marked requests of a proof are sent, how many a second, and over how many connections.
+/// Length of a proof's marked requests, their rate, and their number of connections.
 const PROOF: Duration = Duration::from_millis(300);
 const PROOF_RATE: u32 = 1000;
 const PROOF_CONNECTIONS: u32 = 16;
@@ -54,7 +54,7 @@ pub(crate) struct Court<'a> {
 pub(crate) struct Turn {
     /// Which repeat, from 1.
     pub(crate) repeat: u32,
-    /// Where in it to begin, from 1.
+    /// First round of this repeat, from 1.
     pub(crate) first_round: u32,
     pub(crate) clock: Clock,
 }
@@ -230,7 +230,7 @@ impl<'a> Court<'a> {
         self.end_those_started_anew();
     }
 
-    /// Who is only measured idle or cold is started for each slice; the one that proved its path would share memory with it.
+    /// Ends contestants that start anew for each slice. The process that proved the path would share memory with the measured one.
     fn end_those_started_anew(&mut self) {
         let cells = &self.definition.cells;
         let stays = |name: &str| {
@@ -336,8 +336,8 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// Measures all rounds. A slice that the machine spoiled is taken once more at the end of its round, so that the
-    /// pairs within rounds stay whole; one that its contestant failed is not. What is said of a whole round is its record.
+    /// Measures all rounds. A slice that the machine spoiled is measured once more at the end of its round, so that the pairs
+    /// within rounds stay whole. A slice that its contestant failed is not. `round_done` gets the record after each whole round.
     pub(crate) fn run_slices(
         &mut self,
         record: &mut Record,
@@ -570,7 +570,7 @@ impl<'a> Court<'a> {
         }
         let (mut run, generated) = measured?;
         if events.iter().any(|event| event.action.replaces_proxies()) {
-            // Who was replaced took its clock along.
+            // A replaced process has taken its CPU clock with it.
             run.processes.retain(|process| !is_proxy(&process.role));
         }
         let after = contestant.counts(&way);
@@ -598,7 +598,7 @@ impl<'a> Court<'a> {
             Vec::new()
         };
         its_own.extend(self.broken.get(&way).into_iter().flatten().cloned());
-        // What is there already is the clock's, or that of a window that lies elsewhere.
+        // These reasons come from a set clock, or from a measuring window at the wrong time.
         let machine: Vec<String> = run.invalid_reasons.drain(..).chain(machine).collect();
         let spoiled = !machine.is_empty() && its_own.is_empty() && run.errors == 0;
         run.invalid_reasons.extend(machine);
@@ -702,7 +702,7 @@ fn note_undone(record: &mut Record, run: &Run) {
     }
 }
 
-/// Whoever reads the record must know that somebody set the clock, and what that did and did not spoil.
+/// Adds a note that the clock was set during a slice, and what that did and did not spoil.
 fn note_clock(record: &mut Record, run: &Run) {
     let set = run.invalid_reasons.iter();
     for why in set.filter(|why| why.starts_with(CLOCK_SET)) {
@@ -775,12 +775,12 @@ mod tests {
                 Some(words) => assert!(said.len() == 1 && said[0].contains(words), "{said:?}"),
             }
         }
-        // Who keeps no count is judged by the capture of the proof alone; who cannot tell it is named.
+        // A proxy without counts is judged by the proof's capture alone. A proxy whose count cannot be read is named.
         assert!(uncounted(&both(100), Ok(None), Ok(None), "connections").is_empty());
         let gone = Err("its page is gone".to_owned());
         let said = uncounted(&both(100), counts(0, 0), gone, "connections");
         assert_eq!(said, ["its page is gone"]);
-        // Each is held to what it counts: here the one to connections, the other to requests.
+        // Each proxy is held to the unit that it counts: here one to connections, the other to requests.
         let each = [(CLIENT, 16), (SERVER, 100)];
         let said = uncounted(&each, counts(0, 0), counts(16, 99), "good answers");
         assert!(

@@ -1,6 +1,6 @@
-//! What a decision costs by the number of policies: `voile decide` is run once a round, a process of its own each time (so
-//! that no lucky place in memory lasts), its turns in another order each time; and once more under valgrind, whose counts do
-//! not shake.
+//! Cost of a decision by the number of policies. `voile decide` runs once a round, as a new process so that no lucky memory
+//! layout lasts, with its turns in another order each time. It runs once more under valgrind, whose instruction counts have no
+//! noise.
 //!
 //! ```text
 //! round: voile decide --sets … --seed ROUND ── a line a set, a line a turn ── × rounds;  valgrind voile decide --count
@@ -17,7 +17,7 @@ use voile_report::decisions::{Cell, Decisions, Set};
 use crate::environment::{environment, head, warnings};
 use crate::folder::write;
 
-/// What to run and with what.
+/// Settings of the measurement.
 pub struct DecisionSettings {
     /// The `voile` program.
     pub voile: PathBuf,
@@ -29,11 +29,11 @@ pub struct DecisionSettings {
     pub issuers: Vec<u32>,
     /// Kinds of rules; all if empty.
     pub kinds: Vec<String>,
-    /// How often each set is compiled and decided by.
+    /// Number of times that each set is compiled and measured.
     pub rounds: u32,
-    /// Whether instructions are counted, too.
+    /// True if instructions are counted, too.
     pub count: bool,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 
@@ -41,7 +41,7 @@ pub struct DecisionSettings {
 const RULES_EACH: u32 = 5;
 /// Decisions that `voile decide --count` makes between two dumps.
 const COUNTED: f64 = 50.0;
-/// How often it is asked whether to stop, and whether a round is done.
+/// Interval at which the lab checks if the user asked to stop, and if a round is done.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A line of `voile decide`.
@@ -211,7 +211,7 @@ fn count(record: &mut Decisions, counts: &[(Line, f64)]) {
     }
 }
 
-/// What is measured.
+/// Program, folder and stop flag of the measurement.
 struct Subject<'a> {
     voile: &'a Path,
     folder: &'a Path,
@@ -267,7 +267,7 @@ impl Subject<'_> {
         counted.collect()
     }
 
-    /// What it prints; none when it was stopped.
+    /// Runs `voile decide` and returns its output; none if the user stopped it.
     fn run(&self, spec: Spec) -> Result<Option<String>, String> {
         let (out, log) = (
             self.folder.join("decide.out"),

@@ -60,7 +60,7 @@ const MODES: [&str; 7] = [
 ];
 /// Two node proxies, and between them who reads requests.
 pub(crate) const WAYPOINT_MODE: &str = "node+waypoint";
-/// Who has node proxies, who can stand between two of them, and who before a server alone.
+/// Contestants that have node proxies, contestants with a waypoint, and contestants with a gateway.
 const NODES: [&str; 2] = ["voile", "ztunnel"];
 const WAYPOINTS: [&str; 2] = ["voile", "envoy"];
 const GATEWAYS: [&str; 5] = ["voile", "envoy", "nginx", "haproxy", "pipy"];
@@ -80,11 +80,11 @@ const MAX_WORKERS: u32 = 256;
 pub struct Definition {
     /// Its name, also in the record folder's.
     pub name: String,
-    /// What it asks, in words.
+    /// The experiment's question, in words.
     pub title: String,
     /// The text it was read from.
     pub text: String,
-    /// How often every cell is measured.
+    /// Number of measurements of every cell.
     pub rounds: u32,
     /// Measured part of a slice.
     pub slice: Duration,
@@ -98,27 +98,27 @@ pub struct Definition {
     pub workers: u32,
     /// The gate's bounds.
     pub validity: Validity,
-    /// What is measured, without the control.
+    /// The measured cells, without the control.
     pub cells: Vec<Cell>,
     /// The cell that is measured twice.
     pub control: Option<Cell>,
     /// Voile with something changed, as contestants of their own.
     pub variants: Vec<Variant>,
-    /// What is to be reached.
+    /// Targets to be reached.
     pub targets: Vec<Target>,
-    /// Whether client and server share the machine's loopback, or have networks of their own.
+    /// Isolation of client and server: the machine's loopback, or network namespaces of their own.
     pub isolation: Isolation,
-    /// Who may run on which cores, by the names that cells use.
+    /// CPU sets by name: the cores of each role.
     pub cpus: BTreeMap<String, CpuSet>,
-    /// What each sidecar may use at most.
+    /// Resource limits of each sidecar.
     pub limits: Option<Limits>,
-    /// What others published, to be set beside what is measured: of presets.
+    /// Published claims of a preset, to be compared with the measurements.
     pub claims: Vec<voile_report::claims::Claim>,
-    /// What is run before and after slices, by the names that cells use.
+    /// Hooks by name: commands before and after slices.
     pub hooks: BTreeMap<String, Hook>,
-    /// What is done in every slice, in order.
+    /// Events of every slice, in order.
     pub events: Vec<Event>,
-    /// What is asked for and not built, in words.
+    /// Requested features that are not built, in words.
     pub missing: Vec<String>,
 }
 
@@ -127,7 +127,7 @@ pub struct Definition {
 pub struct Variant {
     /// The contestant's name.
     pub name: String,
-    /// What is changed, in words.
+    /// The change, in words.
     pub title: String,
     /// More arguments of `voile proxy`.
     pub arguments: Vec<String>,
@@ -135,7 +135,7 @@ pub struct Variant {
     pub replace: Vec<(String, String)>,
     /// More resources.
     pub append: String,
-    /// Whether it still counts what it carries.
+    /// True if the variant still counts its requests.
     pub counts: bool,
     /// Another build of Voile; none is the one that is measured.
     pub program: Option<PathBuf>,
@@ -167,15 +167,15 @@ pub struct Validity {
     pub max_machine_busy: f64,
     /// Share of the generator's threads that is busy: beyond it the generator is what is measured.
     pub max_generator_busy: f64,
-    /// Whether a run that the generator itself calls invalid is left out. Not in a smoke test, which only shows that
-    /// everything works, on machines too busy to measure anything.
+    /// True if a run that the generator itself calls invalid is left out. False in a smoke test, which only shows that everything
+    /// works, on machines too busy to measure anything.
     pub heed_generator: bool,
 }
 
 /// Which contestants are wanted.
 pub type Only = Option<BTreeSet<String>>;
 
-/// What the command line changes.
+/// Changes from the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
     /// Rounds.
@@ -285,7 +285,7 @@ impl Definition {
         })
     }
 
-    /// Whether its TCP cells send bytes that nobody sends back, to a server that only takes them.
+    /// Returns true if the TCP cells send bytes to a sink, which sends nothing back.
     pub(crate) fn is_bulk(&self) -> bool {
         self.cells.iter().any(|cell| cell.kind == Kind::Bulk)
     }

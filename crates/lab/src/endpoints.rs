@@ -14,8 +14,8 @@ use crate::proof::check;
 use crate::target::{Echo, HTTP, Lab};
 use crate::wire::Seen;
 
-/// How long an endpoint takes, and the last of them. Long enough that who waits is seen by who counts what is under way: at 1000
-/// requests per second nine or ten are.
+/// Response time of an endpoint, and of the last endpoint. It is long enough for balancers that count pending requests to see a
+/// queue: at 1000 requests per second nine or ten requests are in flight.
 const TAKES: &str = "5ms";
 const SLOW_TAKES: &str = "50ms";
 
@@ -82,7 +82,7 @@ pub(crate) fn all_hops(lab: &Lab<'_>, route: &Route) -> Vec<Hop> {
     hops
 }
 
-/// What was seen before all endpoints as if they were one; and how it was spread over them.
+/// Merges the captures of all endpoints into one hop, and checks the spread of requests over the endpoints.
 pub(crate) fn as_one_hop(lab: &Lab<'_>, mut seen: Vec<Seen>) -> (Vec<Seen>, Option<Check>) {
     let Some(first) = seen.len().checked_sub(lab.endpoints.len()) else {
         return (seen, None);

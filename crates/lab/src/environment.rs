@@ -1,4 +1,4 @@
-//! Where an experiment runs and what it runs: enough to know later whether two records may be compared.
+//! Describes machine and programs of an experiment: enough to decide later if two records may be compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ pub(crate) fn environment(voile: &Path) -> Environment {
     }
 }
 
-/// What the reader must know of it before any figure.
+/// Warnings about the machine that the reader must know before any figure.
 pub(crate) fn warnings(environment: &Environment) -> Vec<String> {
     let mut warnings = Vec::new();
     if environment.profile == "debug" {

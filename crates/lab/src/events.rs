@@ -22,13 +22,13 @@ use crate::target::Lab;
 
 /// Length of the generator's intervals.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
-/// How often an effect is looked for.
+/// Interval at which the lab checks for an effect.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Where Voile's proxies say that they are ready.
+/// Path of the readiness page of Voile's proxies.
 pub(crate) const READY_PATH: &str = "/healthz/ready";
-/// How long one look may take.
+/// Time limit of one check.
 const LOOK_BOUND: Duration = Duration::from_millis(500);
-/// What sidecars offer each other, and who opens tunnels.
+/// ALPN of sidecars, and ALPN of proxies that open tunnels.
 pub(crate) const SIDECARS_ALPN: &[&str] = &["istio-http/1.1", "istio"];
 pub(crate) const TUNNELS_ALPN: &[&str] = &["h2"];
 /// Effects are looked for until so long before the next event, or the end.
@@ -37,7 +37,7 @@ const APART: Duration = Duration::from_millis(50);
 const SERIALS_BETWEEN: &str = ",";
 /// So many good intervals in a row are a recovery.
 const GOOD_INTERVALS: usize = 3;
-/// How long a hook may take.
+/// Time limit of a hook.
 const HOOK_BOUND: Duration = Duration::from_secs(30);
 
 /// By what the effect of something that was done is seen.
@@ -51,9 +51,9 @@ pub(crate) enum Sign {
     From(Option<String>),
     /// By the way of the load one path is answered and another refused.
     Verdicts {
-        /// What is answered.
+        /// Path that is answered.
         allowed: String,
-        /// What is refused.
+        /// Path that is refused.
         denied: String,
     },
     /// A process says that it is ready.
@@ -71,7 +71,7 @@ pub(crate) enum Sign {
 /// Processes that hold a listener until another takes over from them.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
-    /// Where it is, when not in their own network.
+    /// Network namespace of the listener, if not the processes' own.
     pub(crate) inside: Option<Namespace>,
     /// Its port, on whichever address.
     pub(crate) port: u16,
@@ -79,7 +79,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Whether one of them holds it still; of who is gone nothing can be read.
+    /// Returns true if one of the processes still holds the listener. The sockets of a process that has ended cannot be read.
     fn still(&self) -> bool {
         let anywhere = SocketAddr::from(([0, 0, 0, 0], self.port));
         let owner = match &self.inside {
@@ -90,28 +90,29 @@ impl Held {
     }
 }
 
-/// Where a proxy shows its certificate to clients, and whom it takes them for by what they offer to speak (ALPN).
+/// Listener that shows a proxy's certificate. By these ALPN `protocols` the proxy takes the client for another sidecar, or for
+/// the end of a tunnel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
     pub(crate) protocols: &'static [&'static str],
-    /// Whose it is, in words.
+    /// Name of the proxy, in words.
     pub(crate) whose: &'static str,
 }
 
 /// A proxy's certificate before it was told to fetch another.
 #[derive(Debug, Clone)]
 pub(crate) struct Renewal {
-    /// Where it tells of itself.
+    /// Page on which the proxy reports its certificate.
     page: Page,
-    /// What it told before.
+    /// Serial number before the renewal.
     serial: String,
-    /// Where it shows its certificate, and which it showed before (DER); who takes no calls shows none.
+    /// Listener that shows the certificate, and the certificate before the renewal (DER). None for a proxy that takes no calls.
     shown: Option<(Door, Vec<u8>)>,
 }
 
 impl Renewal {
-    /// What a proxy tells and shows now.
+    /// Reads the proxy's current serial number and certificate.
     pub(crate) fn now(page: Page, door: Option<Door>) -> Result<Self, String> {
         let shown = |door: Door| {
             let leaf = voile_load::shown_certificate(door.address, door.protocols, LOOK_BOUND)?;
@@ -154,7 +155,7 @@ impl Renewal {
     }
 }
 
-/// Where a proxy tells of its certificate: a page here, or at an agent's, which is asked.
+/// Page on which a proxy reports its certificate: on this machine, or read by the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Page {
     Here(SocketAddr),
@@ -199,7 +200,7 @@ fn serial(page: SocketAddr) -> Result<String, String> {
     }
 }
 
-/// Whether all of these are others than those before.
+/// Returns true if all serial numbers differ from those before.
 fn all_others(before: &str, now: &str) -> bool {
     let mut now = now.split(SERIALS_BETWEEN);
     !now.any(|serial| before.split(SERIALS_BETWEEN).any(|held| held == serial))
@@ -446,7 +447,7 @@ fn judge(series: &[Counted], events: &mut [Happened]) {
     let times: Vec<f64> = events.iter().map(|event| event.at_seconds).collect();
     for (number, event) in events.iter_mut().enumerate() {
         event.median_before_us = median as f64;
-        // What was not done has done nothing.
+        // An event that could not be made has no effect.
         if before.count() == 0 || event.failure.is_some() {
             continue;
         }

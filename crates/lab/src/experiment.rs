@@ -1,5 +1,5 @@
-//! Runs an experiment from its definition to its record. Whatever happens (a contestant that does not start, one that dies
-//! half way, Ctrl-C), what was measured is kept, what was started is ended, and the record says what is missing.
+//! Runs an experiment from its definition to its record. After any failure (a contestant that does not start, a contestant that
+//! dies half way, Ctrl-C) the measured slices are kept and the started processes are ended. The record states the missing parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::idle::possible;
 use crate::ledger::{Keeping, Ledger, differs};
 use crate::slice::merge_histogram;
 
-/// What to run and with what.
+/// Settings of a run.
 pub struct Settings {
     /// The experiment.
     pub definition: Definition,
@@ -32,27 +32,27 @@ pub struct Settings {
     pub voile: PathBuf,
     /// Peers on this machine.
     pub found: Found,
-    /// How often all of it runs, processes started anew each time, into one record; usually 1.
+    /// Number of runs of the whole experiment into one record, with processes started anew each time; usually 1.
     pub repeats: u32,
-    /// Whether each cell is looked at more closely after all rounds.
+    /// True if each cell is profiled after all rounds.
     pub profile: bool,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
-    /// Where the record is kept.
+    /// Folder of the record.
     pub keeping: Keeping,
-    /// Who runs the far end, when not this machine.
+    /// Agent of the far end; none if it is on this machine.
     pub agent: Option<AgentAddress>,
 }
 
-/// What came of it.
+/// Result of a run.
 pub struct Outcome {
     /// The record, summed up.
     pub record: Record,
     /// Each slice's histogram in the order of `record.runs`: HdrHistogram V2 deflated, base64.
     pub histograms: Vec<String>,
-    /// Where it is kept; each round is there already.
+    /// Folder of the record; each round is there already.
     pub folder: PathBuf,
-    /// What ended it early, when that was neither its plan nor the user.
+    /// Error that ended the run early; none if the run was complete or the user ended it.
     pub failed: Option<String>,
 }
 
@@ -66,14 +66,17 @@ struct Running<'a> {
     histograms: Vec<String>,
     ledger: Ledger,
     began: Instant,
-    /// How long it had taken before it was gone on with.
+    /// Run time before the record was resumed.
     before: f64,
 }
 
-/// Whether this machine has what the definition asks for, before anything is started; `apart` when some of it runs elsewhere.
+/// Checks that this machine has what the definition asks for, before anything is started. `apart` is true if some of it runs
+/// elsewhere.
+///
 ///
 /// # Errors
-/// Cores, control groups or programs of hooks that are not there, by name.
+///
+/// Names of missing cores, control groups or programs of hooks.
 pub fn can_run(definition: &Definition, apart: bool) -> Result<(), String> {
     bounds::possible(definition, apart)?;
     hooks::possible(definition)
@@ -162,7 +165,7 @@ impl<'a> Running<'a> {
             }
             let first = (done + 1).saturating_sub((repeat - 1) * rounds).max(1);
             if let Err(why) = self.run_once(repeat, first) {
-                // What earlier repeats and rounds measured is kept.
+                // The slices of earlier repeats and rounds are kept.
                 if !self.record.runs.is_empty() {
                     let note = format!("Run {repeat} failed: {why}");
                     self.record.notes.push(note);
@@ -277,7 +280,7 @@ fn go_on(record: &mut Record, fresh: &Record) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the experiment can be had with its ends on two machines.
+/// Checks that the experiment can run with its ends on two machines.
 fn apart(settings: &Settings) -> Result<(), String> {
     let definition = &settings.definition;
     if definition.isolation == Isolation::Netns {

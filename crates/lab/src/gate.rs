@@ -48,7 +48,7 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
     ]
 }
 
-/// How the generator begins to say that it was late itself.
+/// Prefix of the generator's message that it was late itself.
 const LATE: &str = "the generator was late";
 
 /// The rate of what was due in the slice. Connections in phase send in bursts, of which a slice has a whole number: that may be one
@@ -85,7 +85,7 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
             planned
         ));
         if run.key().is_baseline() {
-            // Whichever of the two it was, and whether its own threads or those of other programs filled the machine.
+            // The reason covers both: generator or server too slow, or the machine filled by other programs.
             reasons.push(
                 "lab saturated: nothing is between its generator and its server here, so the rate is beyond what they can do on this machine now"
                     .to_owned(),
@@ -122,7 +122,7 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
     reasons
 }
 
-/// Whether generator or machine were at their end, so that what was measured is theirs and not the contestant's.
+/// Reasons why generator or machine were saturated, so that the figures are theirs and not the contestant's.
 fn saturated(validity: &Validity, run: &Run, generated: &Generated) -> Vec<String> {
     let mut reasons = Vec::new();
     let mut processes = run.processes.iter();

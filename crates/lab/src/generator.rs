@@ -14,7 +14,7 @@ use crate::events::INTERVAL;
 use crate::plan::fresh_tokens;
 use crate::target::Lab;
 
-/// How often we look whether the user asked to end.
+/// Interval at which the lab checks if the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Samples of a half that make its median worth comparing for drift.
 const DRIFT_SAMPLES: u64 = 50;
@@ -26,7 +26,7 @@ const GRPC_METHOD: &str = "/voile.echo.v1.Echo/Unary";
 /// The header that carries tokens.
 const AUTHORIZATION: &str = "authorization";
 
-/// What is asked of the generator.
+/// Load that the generator must produce.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     pub(crate) kind: Kind,
@@ -42,13 +42,13 @@ pub(crate) struct Order {
     pub(crate) seed: u64,
     /// A word in the request by which a capture recognises ours.
     pub(crate) marker: Option<String>,
-    /// Whether it counts in short intervals, too.
+    /// True if the generator also counts in short intervals.
     pub(crate) intervals: bool,
     /// Every request is to be refused so: an answer that lets one through is the mistake.
     pub(crate) refused: Option<Refusal>,
-    /// What token they carry; empty is none.
+    /// Tokens of the requests; empty is none.
     pub(crate) token: String,
-    /// What they ask for.
+    /// Path and expected status of the requests.
     pub(crate) asks: Asks,
     /// The server takes bytes and answers only every [`SINK_BYTES`]; a request of a proof is as long.
     pub(crate) sink: bool,
@@ -85,14 +85,14 @@ pub(crate) struct Generated {
     pub(crate) drift: Option<f64>,
 }
 
-/// How the generator says it was set up.
+/// Options of the generator, as it reports them.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Options {
     pub(crate) threads: u32,
 }
 
-/// What the generator counted in a short interval.
+/// Counts of the generator in a short interval.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct CountedInterval {
@@ -146,7 +146,7 @@ pub(crate) enum Broken {
 }
 
 impl Order {
-    /// Where requests go, and which options make them what they are to be.
+    /// Target of the requests, and the options that shape them.
     fn request(&self, lab: &Lab<'_>, route: &Route) -> Result<Vec<String>, String> {
         let entry = route.entry;
         let path = self.asks.path();
@@ -232,8 +232,7 @@ impl Order {
         Ok(["--header-each".to_owned(), each])
     }
 
-    /// What an answer over HTTP must be like to be counted as good: of the size asked for, or a refusal, or of the
-    /// status that a stray is to get.
+    /// Options that define a good answer over HTTP: the expected size, a refusal, or the status that a stray must get.
     fn good_answer(&self, size: &str) -> [String; 2] {
         let words = match (self.asks.answered, self.refused) {
             (Some(status), _) => ["--expect-status", status],
@@ -243,7 +242,7 @@ impl Order {
         words.map(str::to_owned)
     }
 
-    /// How many, how often, for how long.
+    /// Options for connections, rate and duration.
     fn schedule(&self) -> Vec<String> {
         let duration = |d: Duration| format!("{}us", d.as_micros());
         let mut words = vec![
@@ -350,7 +349,7 @@ pub(crate) fn finish_load(
     Ok(generated)
 }
 
-/// How far the medians of the slice's halves lie apart, the larger over the smaller.
+/// Ratio of the medians of the slice's halves, the larger over the smaller.
 fn drift(halves: &[Percentiles]) -> Option<f64> {
     let [first, second] = halves else {
         return None;

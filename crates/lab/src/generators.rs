@@ -1,6 +1,6 @@
-//! What a request costs the generator itself: `voile load` beside Fortio, wrk and h2load against the same server, as many
-//! requests as go, and the same answer where the server waits a fixed time. Whoever is not on this machine is left out
-//! with a word on how to get it.
+//! Cost of a request for the load generator: `voile load` beside Fortio, wrk and h2load against the same server. Each sends as
+//! many requests as it can; against a server with a fixed delay all must see the same latency. A generator that is not on this
+//! machine is left out, with instructions to install it.
 //!
 //! ```text
 //! round: every scene × every generator, shuffled ── rate ÷ the generator's own CPU time ── × rounds
@@ -31,23 +31,23 @@ const DELAY: &str = "2ms";
 const SIZE: u64 = 1024;
 /// Between these parts of a slice its CPU is read.
 const WINDOW: (f64, f64) = (0.25, 0.85);
-/// How long a generator may take beyond its own plan.
+/// Time that a generator may take beyond its own plan.
 const OVERTIME: Duration = Duration::from_secs(8);
 /// Of each server, so that it is not the limit: generators are told apart by what a request costs them.
 const SERVER_THREADS: &str = "2";
 const PING: &str = "fgrpc.PingServer/Ping";
 
-/// What to run and with what.
+/// Settings of the comparison.
 pub struct GeneratorSettings {
     /// The `voile` program: generator and server.
     pub voile: PathBuf,
     /// The others by name, or how to get them.
     pub others: BTreeMap<&'static str, Result<Peer, String>>,
-    /// How often each is measured.
+    /// Number of measurements of each generator.
     pub rounds: u32,
     /// For how long.
     pub slice: Duration,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 
@@ -201,7 +201,7 @@ fn new_record(settings: &GeneratorSettings) -> Generators {
     }
 }
 
-/// What is compared with whom.
+/// A scene: the compared figure, and the generators it is compared with.
 struct Plan {
     name: &'static str,
     title: &'static str,
@@ -377,7 +377,7 @@ fn threads(scene: &str) -> usize {
     }
 }
 
-/// How requests follow each other in a scene, by the end of its name.
+/// Pace of the requests in a scene, by the end of the scene's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// As many as go.

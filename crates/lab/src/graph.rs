@@ -1,5 +1,5 @@
-//! What a mesh costs a whole graph of services: the same graph without a mesh and under `voile up`, both kept running, and the
-//! generator at the one or the other in turn.
+//! Cost of a mesh for a whole graph of services. The graph runs without a mesh and under `voile up`; both keep running, and the
+//! generator loads one or the other in turn.
 //!
 //! ```text
 //! without ─┐ both ready ── round: [with, without] in random order: warm-up, load, CPU of every process ── × rounds
@@ -26,21 +26,22 @@ use family::{Family, Used, held, spent};
 use pages::Told;
 use side::Side;
 
-/// How long it may take to end.
+/// Deadline of the end of a graph or mesh.
 const END_WITHIN: Duration = Duration::from_secs(30);
 /// Load before each slice: connections are opened, caches filled.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// How far the count by mutual TLS may be from what the graph says, as a share: probabilities and errors are chance.
+/// Largest relative difference between the count by mutual TLS and the graph's number. Probabilities and errors are random.
 const CHANCE: f64 = 0.05;
-/// What has to hold for a rate to be carried: a request that takes ten times as long as it should is not served.
+/// Conditions for a carried rate: a request that takes ten times its normal time is not served.
 const CARRIED: &str = "p99<100ms,errors<0.1%";
-/// Of the most that is carried, what is measured at: beside it nothing is left for what else the machine does.
+/// Share of the highest carried rate at which the graph is measured. At the full rate, nothing is left for the machine's other
+/// work.
 const MEASURED_AT: f64 = 0.6;
-/// Where the search begins, requests a second.
+/// First rate of the search, in requests a second.
 const SEARCH_FROM: f64 = 20.0;
 const INTERRUPTED: &str = "interrupted before anything was measured";
 
-/// What to run.
+/// Settings of the measurement.
 pub struct GraphSettings {
     /// The program.
     pub voile: PathBuf,
@@ -50,17 +51,17 @@ pub struct GraphSettings {
     pub rate: Option<f64>,
     /// Connections of the generator.
     pub connections: u32,
-    /// How often each side is measured.
+    /// Number of measurements of each side.
     pub rounds: u32,
     /// For how long.
     pub slice: Duration,
-    /// How services are apart, on both sides.
+    /// Isolation of the services, on both sides.
     pub isolation: Isolation,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 
-/// What `voile graph check --json` says, as far as we need it.
+/// Output of `voile graph check --json`, as far as the lab needs it.
 #[derive(Debug, Deserialize)]
 struct Checked {
     services: u32,
@@ -298,7 +299,7 @@ fn picture(settings: &GraphSettings, path: &str) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("the graph's picture: {e}"))
 }
 
-/// One turn of the generator. What counts is asked for before the clocks are read and after, so that asking costs nothing.
+/// Measures one slice. The counts are read before and after the clocks, so that reading them costs nothing.
 fn turn(
     settings: &GraphSettings,
     side: &Side,
@@ -352,7 +353,7 @@ fn turn(
     })
 }
 
-/// What each service did and cost.
+/// Work and cost of each service.
 fn services(
     family: &Family,
     grew: &BTreeMap<String, Told>,

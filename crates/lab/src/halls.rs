@@ -1,5 +1,6 @@
-//! Where contestants stand: for each outfit (number of workers, CPU set) a folder, bounds and a server to lead to. Outfits
-//! of one CPU set share the server (but those that are balanced over several endpoints), so that all of a cell's contestants meet the same processes.
+//! Surroundings of contestants: for each outfit (number of workers, CPU set) a folder, bounds and a server. Outfits of one CPU
+//! set share the server, so that all of a cell's contestants meet the same processes. Outfits balanced over several endpoints
+//! have their own servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -158,7 +159,7 @@ impl<'a> Halls<'a> {
     }
 }
 
-/// Whether that is one of its events.
+/// Returns true if the action is one of the definition's events.
 fn happens(definition: &Definition, action: &Action) -> bool {
     let mut events = definition.events.iter();
     events.any(|event| event.action == *action)

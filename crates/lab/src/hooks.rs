@@ -28,7 +28,7 @@ impl When {
     }
 }
 
-/// Whether all programs are there, before anything is started.
+/// Checks that all programs of hooks exist, before anything is started.
 pub(crate) fn possible(definition: &Definition) -> Result<(), String> {
     let used = definition.hooks.iter().filter(|(name, _)| {
         let mut cells = definition.cells.iter();
@@ -49,7 +49,7 @@ pub(crate) fn possible(definition: &Definition) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a program can be found as the kernel or a shell would.
+/// Returns true if a program can be found as the kernel or a shell would find it.
 pub(crate) fn there(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).is_file();

@@ -1,6 +1,6 @@
-//! What a contestant costs when nothing happens. Its processes are started anew for each slice, so that no earlier load
-//! left anything behind; memory is read before and after connections are opened that then say nothing, and CPU over the
-//! slice by the processes' own clocks.
+//! Cost of a contestant when nothing happens. Its processes start anew for each slice, so that no earlier load left anything
+//! behind. Memory is read before and after the lab opens connections, which then carry nothing. CPU is read over the slice by the
+//! processes' own clocks.
 //!
 //! ```text
 //! start ─ ready ─ settle ─ memory ┬ no connections ──────────────────────────────┬ CPU over the slice ─ memory ─ stop
@@ -35,12 +35,12 @@ const OTHER_DESCRIPTORS: u64 = 400;
 const PER_CONNECTION: u64 = 2;
 /// Threads that open connections: handshakes wait for each other's answers.
 const OPENERS: u32 = 4;
-/// How long one connection may take to be opened and to answer once.
+/// Time for one connection to open and to answer once.
 const ANSWER_BOUND: Duration = Duration::from_secs(10);
-/// How often we look whether the user asked to end.
+/// Interval at which the lab checks if the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a slice waits until nothing happens.
+/// Time that a slice waits until the processes are idle.
 pub(crate) fn settling(connections: u32) -> Duration {
     if connections == 0 {
         REST
@@ -118,7 +118,7 @@ pub(crate) fn watch(
     Ok(run)
 }
 
-/// What each connection added to each instance, and whether the connections are there at all.
+/// Growth of each instance per connection, and a check that the connections are open.
 fn compare(
     run: &mut Run,
     instances: &[Instance],

@@ -14,24 +14,24 @@ use crate::contestants::Stage;
 use crate::contestants::certificates::Leaf;
 use crate::proof::{listener_owner, pace};
 
-/// How long openssl may take to listen, and a sidecar to answer or to close.
+/// Time for openssl to listen, and for a sidecar to answer or to close.
 const BOUND: Duration = Duration::from_secs(3);
-/// How long one read waits before we look what the server got.
+/// Time of one read before the lab checks the bytes that the server got.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long openssl may take to write how a handshake ended.
+/// Time for openssl to write the end of a handshake.
 const LAST_WORDS_BOUND: Duration = Duration::from_millis(500);
-/// How HTTP/2 begins (RFC 9113 section 3.4): what a tunnel sends before anything else.
+/// First bytes of HTTP/2 (RFC 9113 section 3.4), which a tunnel sends before anything else.
 pub(crate) const TUNNEL_OPENING: &str = "PRI * HTTP/2.0";
 /// Words in openssl's messages that say how a handshake ended.
 const ENDS: [&str; 3] = ["alert", "eof", "errno"];
 
-/// What the lab's server and its client saw.
+/// Observations of the lab's server and of its client.
 struct Told {
-    /// What the server got, after the handshake.
+    /// Bytes that the server got after the handshake.
     got: Vec<u8>,
     /// The client's answer's first line, or how its connection ended.
     client: String,
-    /// What the server was told in the handshake.
+    /// Result of the handshake, as the server saw it.
     server: String,
 }
 
@@ -200,7 +200,7 @@ impl Server {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// How the handshake ended by what it writes, which may be a little later than what its client saw.
+    /// Result of the handshake in the server's log. The server may write it a little later than the client sees it.
     fn last_words(&self) -> String {
         let deadline = Instant::now() + LAST_WORDS_BOUND;
         loop {

@@ -1,5 +1,5 @@
-//! What is written while an experiment runs: after each round its slices and the record as it is, so that neither Ctrl-C nor
-//! the machine's end takes more than the round that was going on; and reading that again, to go on after it.
+//! Saves an experiment while it runs: after each round its slices and the current record. Ctrl-C or a crash of the machine loses
+//! at most the current round. Also reads a saved experiment to resume it.
 //!
 //! ```text
 //! DIR/definition.toml   DIR/samples/slices.jsonl (grows)   DIR/record.json (replaced as a whole, `rounds_whole` true of it)
@@ -15,7 +15,7 @@ use voile_report::summarise::summarise;
 
 use crate::folder;
 
-/// Where a record is kept, and whether one that is there is gone on with.
+/// Folder of a record, and the choice to resume an existing record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Keeping {
     /// In a folder of its own below `voile-results`.
@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
     folder: PathBuf,
     /// Slices that are written.
     slices: usize,
-    /// Whether we made the folder.
+    /// True if this run created the folder.
     made: bool,
 }
 

@@ -26,7 +26,7 @@ pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 210, 0, 1);
 /// Ports of the echo server in each pod: HTTP of any version, and bytes.
 pub(crate) const HTTP_PORT: u16 = 8080;
 pub(crate) const TCP_PORT: u16 = 9080;
-/// Where sidecars take what is captured: Istio's ports.
+/// Ports at which sidecars take captured connections: Istio's ports.
 pub(crate) const OUTBOUND: u16 = 15001;
 pub(crate) const INBOUND: u16 = 15006;
 /// Pods have the addresses 10.210.1.2 to 10.210.250.251, each once: what is left of an earlier one must not answer for it.
@@ -41,12 +41,12 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Where a sidecar starts in it.
+    /// Place in which a sidecar starts in the pod.
     pub(crate) fn for_sidecar(&self) -> Place {
         Place::new(self.namespace.clone(), Privileges::Sidecar)
     }
 
-    /// Where generator and server start in it.
+    /// Place in which generator and server start in the pod.
     pub(crate) fn for_application(&self) -> Place {
         Place::new(self.namespace.clone(), Privileges::Application)
     }
@@ -58,9 +58,9 @@ pub(crate) struct Network {
     tool: Tool,
     fabric: Namespace,
     pods: Cell<u16>,
-    /// What the server's TCP port does: the option of `voile echo`.
+    /// Service of the server's TCP port, as an option of `voile echo`.
     tcp: &'static str,
-    /// Where the generator is when no sidecar stands beside it.
+    /// Pod of the generator if no sidecar stands beside it.
     pub(crate) client: Pod,
     /// The server without a sidecar.
     pub(crate) server: Pod,
@@ -106,7 +106,7 @@ impl Network {
         })
     }
 
-    /// Whether one can be made here, and if not, why.
+    /// Checks if a network can be made here. The error is the reason.
     pub(crate) fn possible() -> Result<(), String> {
         Self::create(TCP).map(drop)
     }
@@ -129,7 +129,7 @@ impl Network {
         })
     }
 
-    /// Where control planes start.
+    /// Place in which control planes start.
     pub(crate) fn for_control(&self) -> Place {
         Place::new(self.fabric.clone(), Privileges::Application)
     }

@@ -1,6 +1,6 @@
-//! What a node proxy does for a crowd of pods: its memory with many workloads and connections, how many connections it takes, new
-//! ones by the thousand a second from many addresses, and how soon a new workload is served. Voile's, and ztunnel's where its
-//! program is given, one after the other in networks of their own.
+//! Cost of a node proxy for a crowd of pods: memory with many workloads and connections, number of connections, thousands of new
+//! connections a second from many addresses, and delay until a new workload is served. Measures Voile's proxy, and ztunnel's if
+//! its program is given, one after the other in networks of their own.
 //!
 //! ```text
 //! node one: client-1 … client-N, their proxy ═ HBONE over mutual TLS ═▶ node two: its proxy, one server        (root)
@@ -21,7 +21,7 @@ use crate::definition::Variant;
 use crate::environment::{environment, head, warnings};
 use crate::find::Found;
 
-/// What to run.
+/// Settings of the measurement.
 #[derive(Debug, Clone)]
 pub struct NodeCrowdSettings {
     /// The program.
@@ -42,7 +42,7 @@ pub struct NodeCrowdSettings {
     pub joins: u32,
     /// Threads of each proxy.
     pub workers: u32,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 
@@ -54,7 +54,7 @@ const OF_A_POD: u64 = 20;
 const STREAMS: u64 = 100;
 
 impl NodeCrowdSettings {
-    /// What each step is likely to take, for one program.
+    /// Expected length of each step, for one program.
     fn expected(&self) -> Vec<Duration> {
         let pods = f64::from(self.workloads + self.joins);
         let seconds = Duration::from_secs_f64;
@@ -76,11 +76,13 @@ fn possible(connections: u32, pods: u32, limit: u64) -> u32 {
     connections.min(u32::try_from(most).unwrap_or(u32::MAX))
 }
 
-/// Runs it. `say` receives lines for people; `stopped` is asked often. What was measured before it failed or was ended is in the
-/// record, and the words beside it are why.
+/// Measures node proxies. `say` receives lines for people; `stopped` is asked often. If the measurement fails or is ended, the
+/// record keeps the figures so far. The string beside it is the reason.
+///
 ///
 /// # Errors
-/// When nothing could be measured at all.
+///
+/// If nothing could be measured at all.
 pub fn measure_node_crowd(
     settings: &NodeCrowdSettings,
     say: &dyn Fn(&str),

@@ -1,5 +1,5 @@
-//! Where programs and folders are on somebody's machine is nobody's business: texts of a record keep the names of paths
-//! and lose their places.
+//! Removes folders of the user's machine from texts of a record: a path keeps only its last name. The folders are private to that
+//! user.
 
 use std::path::Path;
 
@@ -38,12 +38,12 @@ fn without_those(text: &str, is_root: &dyn Fn(&str) -> bool) -> String {
     kept + rest
 }
 
-/// What may stand before an absolute path; not a letter, as in `FOLDER/x`, and no second slash, as in `http://`.
+/// Characters that may stand before an absolute path. Letters may not, as in `FOLDER/x`, nor a second slash, as in `http://`.
 fn may_precede(c: char) -> bool {
     !(c.is_alphanumeric() || "/_-.~+}".contains(c))
 }
 
-/// What cannot be within a path that a person would print.
+/// Characters that end a path in a text for people.
 fn ends(c: char) -> bool {
     c.is_whitespace() || "\"'`,;()[]<>|=".contains(c)
 }

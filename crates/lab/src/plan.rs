@@ -1,5 +1,5 @@
-//! What runs when: every cell once per round, in an order shuffled anew each round, so that no cell owes its place in the
-//! order anything. A cell never runs in the same place in two neighbouring rounds' seams (last of one, first of the next).
+//! Schedule of an experiment: every cell once per round, in an order shuffled anew each round, so that no cell profits from its
+//! place in the order. The last cell of a round is never the first of the next one.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::definition::{
 };
 use crate::idle::{possible, settling};
 
-/// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
+/// Time of a slice beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
-/// What a slice with processes of its own costs beside its time: starting and ending them; and opening a connection that then
-/// says nothing. Measured, rounded up.
+/// Time of a slice with processes of its own, beside its load: starting and ending them; and time to open one idle connection.
+/// Measured, rounded up.
 const ANEW_OVERHEAD: Duration = Duration::from_secs(1);
 const IDLE_CONNECTION: Duration = Duration::from_micros(700);
-/// What a slice of a closer look costs beside its load: tools start, and tell what they saw. Measured, rounded up.
+/// Time of a profiled slice beside its load: the tools start, and report their samples. Measured, rounded up.
 const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
 /// Signing one token before a slice. Measured on a busy machine, rounded up.
 const TOKEN_SIGNED: Duration = Duration::from_millis(1);
@@ -38,40 +38,40 @@ pub(crate) struct Way {
     pub(crate) outfit: Outfit,
 }
 
-/// What tells processes of one contestant from others of it: they are started for each outfit.
+/// Properties for which processes of one contestant start separately.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Outfit {
     /// Threads of each proxy; none is the experiment's number.
     pub(crate) workers: Option<u32>,
     /// The CPU set; empty is all cores.
     pub(crate) cpus: String,
-    /// What the mesh holds by number.
+    /// Generated objects of the mesh by number.
     pub(crate) generated: Generated,
-    /// What the policies among that do to requests; empty is nothing.
+    /// Effect of the generated policies on requests; empty is none.
     pub(crate) verdict: String,
     /// Which of the routes among that takes the requests; empty is no routes.
     pub(crate) hit: String,
-    /// What token requests carry; empty is none. Proxies remember tokens, so that those with others have their own.
+    /// Tokens of the requests; empty is none. Proxies remember tokens, so cells with other tokens have their own proxies.
     pub(crate) token: String,
 }
 
 impl Outfit {
-    /// Whether it has AuthorizationPolicies.
+    /// Returns true if the outfit has AuthorizationPolicies.
     pub(crate) fn has_policies(&self) -> bool {
         has_policies(&self.generated)
     }
 
-    /// Whether it has issuers of tokens.
+    /// Returns true if the outfit has issuers of tokens.
     pub(crate) fn believes(&self) -> bool {
         believed(&self.generated) > 0
     }
 
-    /// What its policies do to requests.
+    /// Effect of the policies on requests.
     pub(crate) fn meeting(&self) -> Option<Meeting> {
         meeting(&self.generated, &self.verdict, &self.token)
     }
 
-    /// How many servers it leads to, where that is not the one that all share.
+    /// Number of the outfit's own servers; none if it uses the shared server.
     pub(crate) fn endpoints(&self) -> Option<u32> {
         endpoints(&self.generated)
     }
@@ -81,12 +81,12 @@ impl Outfit {
         Routes::of(&self.generated, &self.hit)
     }
 
-    /// What requests ask for.
+    /// Path and expected status of the requests.
     pub(crate) fn asks(&self) -> Asks {
         self.routes().map_or_else(Asks::default, Routes::taken)
     }
 
-    /// How every request is to be refused; none where all are let in.
+    /// Refusal that every request must get; none if all are let in.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         refusal(&self.generated, &self.verdict, &self.token)
     }
@@ -131,7 +131,7 @@ impl Way {
 }
 
 impl Way {
-    /// Whose ports it uses: HTTP/2 goes where gRPC does.
+    /// Protocol whose ports the requests use: HTTP/2 uses those of gRPC.
     pub(crate) fn ports(&self) -> &str {
         match self.protocol.as_str() {
             "http2" => "grpc",
@@ -194,7 +194,7 @@ pub(crate) struct Planned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub(crate) slices: Vec<Planned>,
-    /// How long each takes.
+    /// Length of each slice.
     durations: Vec<Duration>,
     contestants: u32,
 }
@@ -255,7 +255,7 @@ impl Plan {
         (definition.warmup + definition.slice + LOOK_OVERHEAD) * 3 * looked_at
     }
 
-    /// How many slices lie before that round.
+    /// Number of slices before that round.
     pub(crate) fn before_round(&self, round: u32) -> usize {
         self.slices
             .iter()
@@ -309,7 +309,7 @@ impl Plan {
 /// when it comes around.
 const MAX_FRESH_TOKENS: usize = 20_000;
 
-/// How many tokens are new to the proxies in so long a time at that rate; 0 is as fast as they go.
+/// Number of tokens, new to the proxies, that a load of this rate and length needs. Rate 0 is as fast as possible.
 pub(crate) fn fresh_tokens(rate: u32, load: Duration) -> usize {
     match rate {
         0 => MAX_FRESH_TOKENS,
@@ -317,12 +317,12 @@ pub(crate) fn fresh_tokens(rate: u32, load: Duration) -> usize {
     }
 }
 
-/// Whether its processes are started for each of its slices, and ended after it.
+/// Returns true if the cell's processes start for each of its slices, and end after it.
 pub(crate) fn is_started_anew(cell: &Cell) -> bool {
     cell.kind == Kind::Idle || cell.shape.is_cold()
 }
 
-/// How long a slice of that cell takes, about.
+/// Estimated length of a slice of the cell.
 fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
     if cell.kind != Kind::Idle {
         let before = match cell.shape.is_cold() {

@@ -42,11 +42,13 @@ pub fn presets() -> Vec<&'static str> {
     COMMITTED.iter().map(|(name, ..)| *name).collect()
 }
 
-/// A preset's definition with its claims, whole or quick. Where sidecars cannot be limited as it asks they are not, and where
-/// no network namespace can be made it is measured on loopback without node proxies, which is said in its record.
+/// A preset's definition with its claims, whole or quick. If this machine cannot limit sidecars, they are not limited. If it
+/// cannot make network namespaces, the preset runs on loopback without node proxies. The record states both.
+///
 ///
 /// # Errors
-/// When there is no preset of that name.
+///
+/// If there is no preset of that name.
 pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
     let mut definition = as_committed(name, quick)?;
     if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition, false)) {

@@ -30,7 +30,7 @@ impl Process {
         }
     }
 
-    /// What started it; at the agent's, as the agent tells it.
+    /// Command line of the process; at the agent's, as the agent reports it.
     pub(crate) fn command_line(&self) -> &str {
         match self {
             Self::Here(process) => process.command_line(),
@@ -56,7 +56,7 @@ impl Process {
         }
     }
 
-    /// Whether it still runs; if not, how it ended.
+    /// Checks that the process still runs. The error is its exit.
     pub(crate) fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         match self {
             Self::Here(process) => match process.try_exit() {

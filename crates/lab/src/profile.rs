@@ -34,7 +34,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) host: &'a str,
 }
 
-/// What is done with the generator and its process while it measures, until that moment.
+/// Work on the generator's process while it measures, until the given moment.
 type Look<'a> = dyn FnMut(&mut Supervised, Instant) -> Result<(), Broken> + 'a;
 
 impl Scene<'_> {
@@ -65,7 +65,7 @@ impl Scene<'_> {
     }
 }
 
-/// What a capture saw of each hop, packets that it lost, and when it looked.
+/// Packets that a capture saw on each hop, the number of packets that it lost, and its window.
 type Watched = (Vec<Seen>, u64, Window);
 
 /// Looks at one cell with every tool that is here; what is not is named.
@@ -153,8 +153,8 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
     Ok(())
 }
 
-/// How many requests fell into the window: as many as the hop saw answered that saw most of them, or, where most were not told
-/// apart, what the run's rate makes of it, which stalls make too many of.
+/// Number of requests within the window: the most answers that any hop saw. If most answers could not be told apart, the number
+/// follows from the run's rate, which counts too many when the load stalls.
 fn requests_within(seen: &[Seen], by_rate: f64) -> f64 {
     let counted = seen.iter().map(|seen| seen.timed.answers_ns.len()).max();
     match counted {

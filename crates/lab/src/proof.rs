@@ -23,17 +23,17 @@ use crate::strays::strays;
 use crate::target::Lab;
 use crate::wire::{Capture, Hello, Seen};
 
-/// How long proxies may take to show a request they have answered in their counters.
+/// Time for proxies to show an answered request in their counters.
 const COUNT_BOUND: Duration = Duration::from_secs(2);
-/// How long they may take to write what their features make them write: Envoy sends spans every five seconds.
+/// Time for proxies to write the records of their features: Envoy sends spans every five seconds.
 const RECORD_BOUND: Duration = Duration::from_secs(8);
-/// How long a stranger waits for an answer that must not come.
+/// Time that a stranger waits for an answer that must not come.
 const STRANGER_BOUND: Duration = Duration::from_secs(2);
 
-/// How HTTP/2 begins, with settings that say nothing (RFC 9113 section 3.4): every server of it has an answer.
+/// First bytes of HTTP/2, with empty settings (RFC 9113 section 3.4). Every HTTP/2 server answers them.
 const TUNNEL_BEGINS: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// What a proof brought.
+/// Result of a proof.
 pub(crate) struct Proven {
     pub(crate) proof: Proof,
     /// Negotiated between the sidecars, seen on the wire.
@@ -159,7 +159,7 @@ impl Captures {
         })
     }
 
-    /// What was seen on each hop in order, and packets that were lost to a capture.
+    /// Packets seen on each hop in order, and the number of packets that a capture lost.
     fn finish(self, lab: &Lab<'_>) -> Result<(Vec<Seen>, u64), String> {
         let (here, mut lost) = self.here.finish()?;
         let mut there = Vec::new();
@@ -207,7 +207,7 @@ fn no_impostor(
     }))
 }
 
-/// What a failed proof says of its cell.
+/// Failed checks of a proof, in words.
 pub(crate) fn failures(proof: &Proof) -> Vec<String> {
     let failed = proof
         .checks
@@ -356,7 +356,7 @@ fn features_on(
     }
 }
 
-/// Whether as much was written as the feature should.
+/// Checks that the feature wrote as many records as it should.
 fn written(before: &Recorded, now: &Recorded, sent: u64) -> Check {
     let grown = now.count.saturating_sub(before.count);
     let claim = match now.expected {
@@ -477,7 +477,7 @@ fn sockets(task: &str) -> io::Result<String> {
     Ok(table + &std::fs::read_to_string(format!("{task}/net/tcp6")).unwrap_or_default())
 }
 
-/// What listens there, by the names of its sockets.
+/// Sockets that listen at the address, by name.
 fn listening(table: &str, address: SocketAddr, redirected: Option<u16>) -> Vec<String> {
     let local = format!("{}:{:04X}", as_the_kernel(address.ip()), address.port());
     let port = redirected.map(|port| format!(":{port:04X}"));
@@ -493,7 +493,7 @@ fn listening(table: &str, address: SocketAddr, redirected: Option<u16>) -> Vec<S
     table.lines().filter_map(socket).collect()
 }
 
-/// Whether that process has one of these sockets.
+/// Returns true if the process holds one of these sockets.
 fn holds(pid: u32, sockets: &[String]) -> io::Result<bool> {
     for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(link) = std::fs::read_link(descriptor?.path()) else {
@@ -506,9 +506,10 @@ fn holds(pid: u32, sockets: &[String]) -> io::Result<bool> {
     Ok(false)
 }
 
-/// What the capture says of one hop.
+/// Checks of one hop by its capture.
 ///
-/// Where log entries and spans go the same way, they name the requests again, so that there is more than what was sent.
+///
+/// If log entries and spans go the same way, they contain the requests' marker again. The capture then shows more than was sent.
 fn looked_at(
     hop: &Hop,
     seen: &Seen,
@@ -615,7 +616,7 @@ fn answered_in_plaintext(address: SocketAddr) -> io::Result<bool> {
     Ok(is_answer(&answer[..got]))
 }
 
-/// Whether the service answered: with success over HTTP, or with our own words over TCP. A proxy's refusal is no answer.
+/// Returns true if the service answered: with success over HTTP, or with our own words over TCP. A proxy's refusal is no answer.
 fn is_answer(bytes: &[u8]) -> bool {
     [&b"HTTP/1.1 200"[..], b"GET /?size=1"]
         .iter()
@@ -643,10 +644,9 @@ fn foreign_certificate(folder: &Path) -> Result<(String, String), String> {
     ))
 }
 
-/// Tries over TLS with openssl, another TLS library than the proxies'. In TLS 1.3 the client's side of the handshake
-/// succeeds before the server has judged its certificate, so only an HTTP answer tells.
-/// Whoever takes tunnels is spoken to as HTTP/2 begins and answers that as soon as it has judged well, so there any word is an
-/// answer.
+/// Calls the hop over TLS with openssl, which is another TLS library than the proxies'. In TLS 1.3 the client's side of the
+/// handshake succeeds before the server has judged its certificate, so only an HTTP answer proves access. A tunnel server gets
+/// the first bytes of HTTP/2 and answers them only after it has accepted the certificate, so there any byte is an answer.
 fn tls_stranger(claim: &str, hop: &Hop, arguments: &[String]) -> Check {
     let not_proven = |evidence: String| Check {
         claim: claim.to_owned(),

@@ -19,7 +19,7 @@ use voile_report::control_plane::ControlPlaneRecord;
 use crate::control_plane::{Progress, SIDECARS, conclude, write_figures};
 use crate::environment::{environment, head, warnings};
 
-/// What to run.
+/// Settings of the measurement.
 #[derive(Debug, Clone)]
 pub struct SidecarSettings {
     /// The program.
@@ -40,14 +40,14 @@ pub struct SidecarSettings {
     pub certificate_ttl: Option<Duration>,
     /// Services of meshes in which one sidecar uses ten; none: that part is left out.
     pub meshes: Vec<u32>,
-    /// How often that sidecar is started in each of them.
+    /// Number of starts of that sidecar in each mesh.
     pub rounds: u32,
-    /// How the user called us, for the record.
+    /// The user's command line, for the record.
     pub command: String,
 }
 
 impl SidecarSettings {
-    /// What each step is likely to take: of many starting, idling and load, then each mesh.
+    /// Expected length of each step: of many sidecars the start, idling and load, then each mesh.
     fn expected(&self) -> Vec<Duration> {
         let mut steps = Vec::new();
         if self.sidecars > 0 {
@@ -68,11 +68,13 @@ impl SidecarSettings {
     }
 }
 
-/// Runs it. `say` receives lines for people; `stopped` is asked often. What was measured before it failed or was ended is in the
-/// record, and the words beside it are why.
+/// Measures sidecars. `say` receives lines for people; `stopped` is asked often. If the measurement fails or is ended, the record
+/// keeps the figures so far. The string beside it is the reason.
+///
 ///
 /// # Errors
-/// When nothing could be measured at all.
+///
+/// If nothing could be measured at all.
 pub fn measure_sidecars(
     settings: &SidecarSettings,
     say: &dyn Fn(&str),

@@ -31,9 +31,9 @@ const LEAD: Duration = Duration::from_millis(80);
 const TRAIL: Duration = Duration::from_millis(20);
 /// A clock that is kept right by slewing moves a slice of a second by less than a millisecond.
 const CLOCK_STEP: Duration = Duration::from_millis(10);
-/// How it is said of a slice that somebody set the clock.
+/// Reason of a slice during which the clock was set.
 pub(crate) const CLOCK_SET: &str = "the machine's clock was set during the slice";
-/// How long the generator may take beyond its own plan (it waits for outstanding answers, 3 s at most).
+/// Time that the generator may take beyond its own plan (it waits for outstanding answers, 3 s at most).
 const OVERTIME: Duration = Duration::from_secs(8);
 
 /// Readings of the machine and of each instance at one moment.
@@ -86,7 +86,7 @@ impl Reading {
     }
 }
 
-/// What is done while the generator measures: it is given the generator, and when the measured part begins and ends.
+/// Work that the lab does while the generator measures. It gets the generator, and begin and end of the measured part.
 pub(crate) type Meanwhile<'a> = dyn FnMut(
         &mut Supervised,
         (Instant, Instant),
@@ -157,7 +157,7 @@ pub(crate) fn measure(
     Ok((run, generated))
 }
 
-/// How long clocks ran before the first request was due.
+/// Time that the clocks ran before the first request was due.
 fn ahead(before: &Reading, generated: &Generated) -> Duration {
     let due = UNIX_EPOCH + Duration::from_nanos(generated.start_unix_ns);
     due.duration_since(before.wall).unwrap_or_default()
@@ -271,8 +271,8 @@ fn all_machines(run: &mut Run) {
     }
 }
 
-/// Whether somebody set the clock meanwhile: then times of two processes cannot be laid beside each other. Looked for from
-/// before the generator was started, which says by its own clock when it began.
+/// Checks if the machine's clock was set during the slice: times of two processes cannot be compared then. The check begins
+/// before the generator starts, because the generator reports its begin by its own clock.
 fn clock_stepped(
     (began, began_wall): (Instant, SystemTime),
     (ended, ended_wall): (Instant, SystemTime),

@@ -12,10 +12,10 @@ use crate::plan::Way;
 use crate::proof::check;
 use crate::target::Lab;
 
-/// How long each kind of stray is sent, and how many a second, over one connection.
+/// Length and rate of each kind of stray, over one connection.
 const STRAYING: Duration = Duration::from_millis(100);
 const RATE: u32 = 100;
-/// How long the generator may take beyond that.
+/// Time that the generator may take beyond that.
 const OVERTIME: Duration = Duration::from_secs(8);
 
 /// Sends some of each kind, one after the other.

@@ -18,18 +18,18 @@ use voile_host::place::Place;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, wait_ready};
 
-/// How long any process of an experiment may take to become ready.
+/// Deadline for any process of an experiment to become ready.
 pub(crate) const READY_BOUND: Duration = Duration::from_secs(20);
-/// How long it may take to end by itself when told.
+/// Time for a process to end by itself after it was told.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
-/// How often we look whether a process listens.
+/// Interval at which the lab checks if a process listens.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Lines of a failed process's log that are shown.
 const LOG_LINES: usize = 6;
 /// Of each of them; some programs print their whole configuration.
 const LOG_LINE_CHARS: usize = 300;
 
-/// Where the servers listen that all contestants lead to.
+/// Addresses of the servers that all contestants lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Echo {
     /// HTTP in all its versions.
@@ -46,33 +46,33 @@ impl Echo {
     };
 }
 
-/// What contestants are started with.
+/// Environment in which contestants start.
 pub(crate) struct Lab<'a> {
     /// The `voile` program under test; also generator, server and relay.
     pub(crate) voile: PathBuf,
     /// A folder for configuration and logs that is removed at the end.
     pub(crate) folder: &'a Path,
-    /// Where the echo servers listen.
+    /// Addresses of the echo servers.
     pub(crate) echo: Echo,
-    /// Where those listen that requests are balanced over, the first as in `echo`; empty where there is but one.
+    /// Addresses of the servers that requests are balanced over, the first as in `echo`; empty if there is only one.
     pub(crate) endpoints: Vec<SocketAddr>,
     /// Threads of each proxy.
     pub(crate) workers: u32,
-    /// What binds its processes.
+    /// Bounds of the processes.
     pub(crate) bounds: Bounds,
-    /// Where client and server are, when not on loopback.
+    /// Networks of client and server; none on loopback.
     pub(crate) network: Option<&'a Network>,
-    /// Where servers and the server's sidecars are, when not on this machine.
+    /// Agent of the servers and the server's sidecars; none if they are on this machine.
     pub(crate) far: Option<&'a Far>,
-    /// Whether proxies are started so that a new process can take over from them.
+    /// True if proxies start in a way that a new process can take over from them.
     pub(crate) upgradable: bool,
-    /// Whether there is to be another server, which proxies are led to meanwhile.
+    /// True if an event moves proxies to another server.
     pub(crate) moves: bool,
-    /// What its mesh holds by number, and what that does to requests.
+    /// Generated objects of the mesh by number, and their effect on requests.
     pub(crate) outfit: Outfit,
     /// Which ways of that outfit the experiment's cells go.
     pub(crate) ways: Vec<Way>,
-    /// Whether the user asked to end.
+    /// Returns true if the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
 }
 
@@ -148,7 +148,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Where a process's output goes.
+    /// Log file of a process.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
@@ -201,7 +201,7 @@ impl Lab<'_> {
     }
 }
 
-/// What an echo server serves; the options that name its address.
+/// Services of an echo server, as the options that set their addresses.
 pub(crate) const HTTP: &str = "--listen";
 pub(crate) const TCP: &str = "--tcp";
 pub(crate) const TCP_SINK: &str = "--tcp-sink";

@@ -1,5 +1,5 @@
-//! What travels on a hop, seen from outside: a packet capture on the loopback interface (needs CAP_NET_RAW), reduced
-//! while it runs to counts. Streams are searched across segment borders; the packets themselves are not kept.
+//! Observes the traffic of a hop from outside: a packet capture on the loopback interface (needs CAP_NET_RAW), reduced to counts
+//! while it runs. Markers are found across segment borders; the packets themselves are not kept.
 
 mod packets;
 mod streams;
@@ -26,14 +26,14 @@ use streams::Streams;
 const BUFFER_BYTES: i32 = 32 << 20;
 /// The largest packet on loopback.
 const PACKET_BYTES: usize = 65_536 + 64;
-/// How long the capture thread sleeps before it looks whether it shall end.
+/// Time that the capture thread sleeps before it checks if it must end.
 const LOOK_EVERY_MS: i64 = 50;
 /// Bytes kept of a stream until its hello is found.
 const HELLO_BYTES: usize = 4096;
-/// What was queued when a capture was told to end is read by then.
+/// Deadline for reading the packets that were queued when a capture was told to end.
 const QUEUED: Duration = Duration::from_secs(5);
 
-/// What was seen on one hop.
+/// Counts of one hop.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// Bytes of payload, both ways.
@@ -44,14 +44,14 @@ pub(crate) struct Seen {
     pub(crate) markers: u64,
     /// Segments that began with a TLS application-data record.
     pub(crate) tls_records: u64,
-    /// What the server's hello negotiated, if one was seen.
+    /// Parameters that the server's hello negotiated, if the capture saw one.
     pub(crate) hello: Option<Hello>,
     /// Of a timed capture; an agent makes none.
     #[serde(skip)]
     pub(crate) timed: Timed,
 }
 
-/// What a timed capture counts within its window.
+/// Counts of a timed capture within its window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Timed {
     /// Both ways, acknowledgements included. Loopback and offloading devices carry segments that a wire would see in pieces.
@@ -68,7 +68,7 @@ pub(crate) type Window = (u64, u64);
 /// The most answers whose times are kept on one hop.
 pub(crate) const MAX_ANSWERS: usize = 1 << 20;
 
-/// What a TLS server's hello says.
+/// Parameters of a TLS server's hello.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// `0x0304` is TLS 1.3.
@@ -111,7 +111,7 @@ pub(crate) struct Capture {
     threads: Vec<(Vec<usize>, Watcher)>,
 }
 
-/// What was seen on its hops, and packets that the kernel could not deliver.
+/// Thread of a capture. It returns the counts of its hops, and the number of packets that the kernel could not deliver.
 type Watcher = JoinHandle<(Vec<Seen>, u64)>;
 
 impl Capture {
@@ -210,7 +210,7 @@ impl Capture {
 
 #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
 fn packet_socket(device: &CStr, listeners: &[SocketAddr]) -> io::Result<OwnedFd> {
-    // What leaves by a device is shown to those alone who want all protocols; loopback shows it again as it comes in.
+    // The kernel shows outgoing packets only to sockets for all protocols. Loopback shows each packet again as it comes in.
     let wanted = match device == Spot::LOOPBACK {
         true if listeners.iter().all(SocketAddr::is_ipv4) => libc::ETH_P_IP,
         true if listeners.iter().all(SocketAddr::is_ipv6) => libc::ETH_P_IPV6,
@@ -321,8 +321,8 @@ fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -
     let mut told_at = None;
     loop {
         let got = receive_one(socket, &mut buffer);
-        // What was queued when we were told to end is still counted. Others may use the device without a pause, so that a
-        // silence to end in may never come; nor may a later packet, where somebody set the clock back.
+        // Packets that were queued at the stop are still counted. Other programs may use the device without a pause, so a silent
+        // moment may never come. A later packet may not come either, if the clock was set back.
         let told = stop.load(Ordering::Acquire);
         if told > 0 {
             let told_at: &mut Instant = told_at.get_or_insert_with(Instant::now);
@@ -348,7 +348,7 @@ fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -
     }
 }
 
-/// How far a direction of a connection was seen.
+/// Position up to which one direction of a connection was seen.
 #[derive(Default)]
 struct Tail {
     /// Its last bytes, where a marker may have begun.
@@ -358,7 +358,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// What of a segment was not seen before: a busy machine sends some twice.
+    /// Returns the part of a segment that was not seen before: a busy machine sends some segments twice.
     fn fresh<'a>(&mut self, segment: &Segment<'a>) -> &'a [u8] {
         let payload = segment.payload;
         let next = self.next.unwrap_or(segment.sequence);

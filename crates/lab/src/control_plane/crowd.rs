@@ -10,17 +10,17 @@ use voile_host::child::{Output, Spec, Supervised};
 
 use super::CONNECT_A_SECOND;
 
-/// How long the crowd may take to come up, beside what its folder's size takes, and to answer.
+/// Time for the crowd to start, beyond the time for its folder's size, and time for an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// How often we look whether it has come.
+/// Interval at which the lab checks if the crowd has started.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How often we look whether the user asked to end, while it works.
+/// Interval at which the lab checks, while the crowd works, if the user asked to end.
 const LOOK_FOR_END_EVERY: Duration = Duration::from_millis(200);
-/// What is said when the user ends it.
+/// Message when the user ends the measurement.
 pub(crate) const INTERRUPTED: &str = "interrupted";
 
-/// How far changes have come, as the crowd says it.
+/// Progress of changes, as the crowd reports it.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Report {
     pub(super) expected: u64,
@@ -31,7 +31,7 @@ pub(super) struct Report {
     pub(super) updates: u64,
 }
 
-/// Who is in sync.
+/// Proxies in sync, as the crowd reports them.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Synced {
     pub(super) proxies: u64,
@@ -40,7 +40,7 @@ pub(super) struct Synced {
     pub(super) p50_ms: f64,
 }
 
-/// What came of asking for certificates.
+/// Result of a round of certificate requests.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Certified {
     pub(super) asked: u64,
@@ -173,7 +173,7 @@ impl<'a> Crowd<'a> {
         self.say(line)?;
         let deadline = Instant::now() + bound;
         let mut answer = String::new();
-        // What came of a line before the time was over stays in `answer`.
+        // A line that is incomplete at a timeout stays in `answer`.
         while let Err(error) = self.read.read_line(&mut answer) {
             let waits = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
             if !waits || Instant::now() > deadline {

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How a mark is written, for the crowd to find again.
+/// Prefix of a mark, by which the crowd recognises a change.
 const MARK: &str = "mark-r";
-/// Where the policy for all is.
+/// File of the policy for all workloads.
 const POLICY: &str = "policy.yaml";
 
 pub(super) struct Folder {

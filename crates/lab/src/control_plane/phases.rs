@@ -320,7 +320,7 @@ impl Measuring<'_> {
     }
 }
 
-/// How soon all were told.
+/// Records the delays until all proxies were updated.
 fn told(
     record: &mut ControlPlaneRecord,
     what: &str,
@@ -335,7 +335,7 @@ fn told(
     record.add(what, "the last told", (report.max_ms, "ms"), None);
 }
 
-/// How certificates came, and whether any did not.
+/// Records the delays of certificates, and the number of failures.
 fn asked(record: &mut ControlPlaneRecord, what: &str, done: &Certified) {
     for (measure, seen) in [
         ("p50 of a request", done.p50_ms),

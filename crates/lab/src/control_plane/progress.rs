@@ -1,4 +1,4 @@
-//! How far a long measurement has come, and about how long the rest will take: each step says beforehand what it is likely to take.
+//! Progress of a long measurement, and an estimate of the rest. Each step states its expected length beforehand.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Steps that are to come, and where we are.
 pub(crate) struct Progress<'a> {
     say: &'a dyn Fn(&str),
-    /// What each is likely to take, the one that goes on included.
+    /// Expected lengths of the steps, the current one included.
     expected: Vec<Duration>,
     at: Cell<usize>,
     began: Cell<Instant>,
@@ -40,7 +40,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// What is left, in the midst of a step. One that takes longer than was thought is taken to be nearly done.
+/// Estimated rest within a step. A step that takes longer than expected counts as nearly done.
 fn left(expected: &[Duration], at: usize, elapsed: Duration) -> Duration {
     let own = expected.get(at).copied().unwrap_or_default();
     let rest: Duration = expected.iter().skip(at + 1).sum();

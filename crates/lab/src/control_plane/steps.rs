@@ -1,4 +1,4 @@
-//! What runs while a mesh is measured, and what is asked of it again and again: control plane, crowd, edits, waiting.
+//! Parts of a running measurement that all phases use: control plane, crowd, edits, waiting.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use super::folder::Folder;
 use super::progress::Progress;
 use super::{ControlPlaneSettings, MeshSize};
 
-/// How long anything may take until all proxies know, and more for each.
+/// Deadline until all proxies know of a change, and an addition for each proxy.
 const SETTLE_WITHIN: Duration = Duration::from_secs(120);
 const SETTLE_EACH: Duration = Duration::from_millis(30);
-/// How long the control plane may take to be ready.
+/// Deadline until the control plane is ready.
 const READY_WITHIN: Duration = Duration::from_secs(300);
-/// How often we look whether all have heard.
+/// Interval at which the lab checks if all proxies were updated.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often the control plane is asked whether it is ready.
+/// Interval at which the lab asks the control plane if it is ready.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is running, and where.
+/// A running measurement, with its processes and paths.
 pub(super) struct Measuring<'a> {
     pub(super) settings: &'a ControlPlaneSettings,
     pub(super) size: MeshSize,

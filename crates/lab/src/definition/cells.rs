@@ -29,10 +29,10 @@ const MOST_ENDPOINTS: u32 = 100;
 /// In a definition: processes run all the time, which a cell need not say.
 const WARM: &str = "warm";
 
-/// What the groups ask for.
+/// Cells that the groups ask for.
 pub(super) struct Asked {
     pub(super) cells: Vec<CellKey>,
-    /// What they ask for that is not built, in words.
+    /// Requested features that are not built, in words.
     pub(super) missing: Vec<String>,
 }
 
@@ -402,7 +402,7 @@ fn on_processes(
     }))
 }
 
-/// Whether processes run all the time, are started anew for each slice, or one after the other.
+/// Start modes of the group: processes that run all the time, processes that start anew for each slice, or both in turn.
 fn starts(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
     let Some(starts) = &group.starts else {
         return Ok(vec![String::new()]);
@@ -620,7 +620,7 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
     None
 }
 
-/// What each of the group's meshes holds by number; empty is nothing.
+/// Generated objects of each mesh of the group; an empty entry has none.
 fn meshes(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Generated>, DefinitionError> {
     let mut meshes = vec![Generated::new()];
     for (kind, _) in &KINDS {

@@ -7,12 +7,12 @@ use super::written::{Place, WrittenEvent};
 
 /// More than anybody would look at in one slice.
 const MAX_EVENTS: usize = 20;
-/// What is slow, where the definition does not say: so many times the median before.
+/// Default factor of a slow request: so many times the median before.
 const SLOW_FACTOR: f64 = 3.0;
 /// Time before the first event, by whose median slowness is told; and after the last, to recover in.
 const MARGIN: Duration = Duration::from_millis(300);
 
-/// What is done.
+/// Action of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// A policy is changed.
@@ -67,7 +67,7 @@ impl Action {
         }
     }
 
-    /// Whether processes end by it, and their counters with them.
+    /// Returns true if the action ends proxy processes, and their counters with them.
     pub(crate) fn replaces_proxies(&self) -> bool {
         matches!(self, Self::RestartProxy | Self::UpgradeProxy)
     }
@@ -78,9 +78,9 @@ impl Action {
 pub struct Event {
     /// After the measured part began.
     pub at: Duration,
-    /// What is done.
+    /// Action of the event.
     pub action: Action,
-    /// What is slow: so many times the median before the first event.
+    /// Factor of a slow request: so many times the median before the first event.
     pub slow_factor: f64,
 }
 

@@ -21,7 +21,7 @@ pub(super) const FEATURES: [&str; 14] = [
     "routes",
 ];
 
-/// What is said of a set that cannot be measured yet.
+/// Messages about feature sets that cannot be measured yet.
 const MISSING: [(&str, &str); 2] = [
     (
         "policies",
@@ -49,7 +49,7 @@ spec:
       disabled: true
 ";
 
-/// Where log entries and spans go: the echo server, whose cost is charged to the server.
+/// Collector of log entries and spans: the echo server, whose cost is charged to the server.
 const COLLECTOR: &str = "apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata:
@@ -86,7 +86,7 @@ spec:
   - {}
 ";
 
-/// How endpoints of the services that clients call are chosen, as a user would say it.
+/// DestinationRules that choose the load balancer for the called services, in a user's form.
 fn balanced_by(simple: &str) -> String {
     let rule = |name: &str, host: &str| {
         format!(
@@ -171,7 +171,7 @@ impl MeshConfig {
 const LOG_FILE: &str = "    accessLogFile: ${FOLDER}/access.log\n";
 const LOG_JSON: &str = "    accessLogFile: ${FOLDER}/access.log\n    accessLogEncoding: JSON\n";
 
-/// What a set is in words, and the resources that it adds.
+/// Title of a feature set, and the resources that it adds.
 fn adds(feature: &str) -> Option<(&'static str, String)> {
     let plain = MeshConfig::default();
     let (title, config) = match feature {

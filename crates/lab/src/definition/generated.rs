@@ -20,7 +20,7 @@ use tokens::{ISSUERS, REQUEST_PRINCIPALS};
 /// Of each kind how many.
 pub type Generated = BTreeMap<String, u32>;
 
-/// How resources of a kind are made.
+/// Generator of resources of one kind.
 pub(super) enum Make {
     /// AuthorizationPolicies at the server: the text of so many, of which one rule may meet the requests.
     Policies(policies::Write),
@@ -36,7 +36,7 @@ pub(super) enum Make {
     Others(fn(u32) -> String),
 }
 
-/// What can be made by number.
+/// Kinds of generated objects.
 pub(super) const KINDS: [(&str, Make); 16] = [
     ("services", Make::Others(services)),
     ("policies", Make::Policies(policies::mixed_policies)),
@@ -68,7 +68,7 @@ pub(super) const KINDS: [(&str, Make); 16] = [
 /// The most of a kind: ten times what Istio's largest published tests had.
 pub(super) const MOST: u32 = 100_000;
 
-/// What the policies do.
+/// Action of the generated policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Allow,
@@ -85,7 +85,7 @@ pub(crate) enum Hit {
     Miss,
 }
 
-/// What policies by number do to the experiment's requests.
+/// Effect of generated policies on the experiment's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meeting {
     pub(crate) action: Action,
@@ -125,7 +125,7 @@ impl Meeting {
         known.map(|(_, meeting)| *meeting)
     }
 
-    /// Whether requests are refused.
+    /// Returns true if requests are refused.
     pub(crate) fn denies(self) -> bool {
         match self.action {
             Action::Allow => self.hit == Hit::Miss,
@@ -135,7 +135,7 @@ impl Meeting {
     }
 }
 
-/// How a request is refused.
+/// Refusal of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Nobody knows whose it is: 401, UNAUTHENTICATED.
@@ -154,10 +154,10 @@ impl Refusal {
     }
 }
 
-/// What policies do to requests that carry such a token (nothing, where it is empty).
+/// Effect of the policies on requests that carry this token; an empty token is none. Returns None if the policies have no effect.
 pub(crate) fn meeting(generated: &Generated, verdict: &str, token: &str) -> Option<Meeting> {
     let meeting = Meeting::of(verdict)?;
-    // Nobody's request is met by no rule that asks whose it is.
+    // A rule about request principals never matches a request without a token.
     let hit = match token.is_empty() && generated.contains_key(REQUEST_PRINCIPALS) {
         true => Hit::Miss,
         false => meeting.hit,
@@ -165,7 +165,7 @@ pub(crate) fn meeting(generated: &Generated, verdict: &str, token: &str) -> Opti
     Some(Meeting { hit, ..meeting })
 }
 
-/// How every request of such a cell is to be refused; none where all are to be let in.
+/// Refusal that every request of the cell must get; none if all must be let in.
 pub(crate) fn refusal(generated: &Generated, verdict: &str, token: &str) -> Option<Refusal> {
     if token == FORGED && believed(generated) > 0 {
         return Some(Refusal::Unknown);
@@ -179,40 +179,41 @@ fn makes(kind: &str) -> Option<&'static Make> {
     known.map(|(_, make)| make)
 }
 
-/// Whether that kind is AuthorizationPolicies.
+/// Returns true if the kind is AuthorizationPolicies.
 fn are_policies(kind: &str) -> bool {
     let make = makes(kind);
     matches!(make, Some(Make::Policies(_) | Make::AboutTokens(_)))
 }
 
-/// Whether AuthorizationPolicies are among them.
+/// Returns true if the mesh has generated AuthorizationPolicies.
 pub(crate) fn has_policies(generated: &Generated) -> bool {
     generated.keys().any(|kind| are_policies(kind))
 }
 
-/// How many servers a mesh has, where that is not one for all.
+/// Number of servers of a mesh; none if it uses the one shared server.
 pub(crate) fn endpoints(generated: &Generated) -> Option<u32> {
     generated.get(ENDPOINTS).copied()
 }
 
-/// Whether there is nothing else but issuers of tokens, routes and endpoints: what a peer's own configuration can say.
+/// Returns true if the mesh has only kinds that can be translated into a peer's own configuration: policies, issuers of tokens,
+/// routes and endpoints.
 pub(super) fn translates(generated: &Generated) -> bool {
     let mut kinds = generated.keys();
     let others = |kind: &str| kind == ISSUERS || kind == ENDPOINTS || are_routes(kind);
     kinds.all(|kind| are_policies(kind) || others(kind))
 }
 
-/// Whether that kind is routes.
+/// Returns true if the kind is routes.
 fn are_routes(kind: &str) -> bool {
     matches!(makes(kind), Some(Make::Routes))
 }
 
-/// How many kinds of routes are among them.
+/// Number of kinds of routes in the mesh.
 pub(super) fn kinds_of_routes(generated: &Generated) -> usize {
     generated.keys().filter(|kind| are_routes(kind)).count()
 }
 
-/// Whether policies of that mesh ask about something else than tokens, too.
+/// Returns true if policies of the mesh ask about tokens and about other attributes, too.
 pub(super) fn asks_more_than_tokens(generated: &Generated) -> bool {
     let mut kinds = generated.keys();
     generated.contains_key(REQUEST_PRINCIPALS)
@@ -355,7 +356,7 @@ mod tests {
             ("issuers", "", "", None),
             ("issuers", "", SAME, None),
             ("issuers", "", FORGED, unknown),
-            // Where nobody looks at tokens.
+            // No issuer is configured, so tokens are not checked.
             ("paths", "allow-last", FORGED, None),
         ] {
             let found = refusal(&of(kind, 10), verdict, token);

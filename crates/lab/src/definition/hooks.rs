@@ -11,7 +11,7 @@ use super::written::{Place, Written};
 
 /// Cells without a hook.
 pub(super) const NONE: &str = "none";
-/// How long a command of a hook may take where the definition does not say.
+/// Default time limit of a hook's command.
 const BOUND: Duration = Duration::from_secs(30);
 /// The most that it may say, and the least that makes sense for a process that is started.
 const BOUNDS: std::ops::RangeInclusive<Duration> =
@@ -24,7 +24,7 @@ pub struct Hook {
     pub before: Vec<String>,
     /// Run after it, whatever became of it.
     pub after: Vec<String>,
-    /// How long either may take.
+    /// Time limit of either command.
     pub bound: Duration,
 }
 

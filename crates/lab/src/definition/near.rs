@@ -17,7 +17,7 @@ pub(super) fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
     }
 }
 
-/// What a definition must say, and how.
+/// Required fields of a definition, each with an example.
 const REQUIRED: [(&str, &str); 11] = [
     ("rounds", "rounds = 9"),
     ("slice", "slice = \"1.1s\""),
@@ -32,8 +32,8 @@ const REQUIRED: [(&str, &str); 11] = [
     ("cells", "[[cells]] with contestants and modes"),
 ];
 
-/// What serde says of an unknown field, with the one that was probably meant: it lists the known ones in backticks; and of one that
-/// is missing, with what may stand there.
+/// Extends serde's message about an unknown field by the most similar known one; serde lists the known fields in backticks.
+/// Extends a message about a missing field by an example of its value.
 pub(super) fn field(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match quoted.next() {

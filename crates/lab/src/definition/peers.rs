@@ -23,7 +23,7 @@ const SETS: [(&str, &[&str]); 3] = [
     ("haproxy", &["access-log"]),
 ];
 
-/// Where an access log goes, and how it is written.
+/// Destination and format of an access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AccessLog {
     /// Istio's text, into a file.
@@ -34,7 +34,7 @@ pub(crate) enum AccessLog {
     Service,
 }
 
-/// What is switched on in a peer.
+/// Features that are switched on in a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PeerFeatures {
     /// The contestant's name: `envoy`, or `envoy+demo`.
@@ -46,7 +46,7 @@ pub(crate) struct PeerFeatures {
     pub(crate) detection: bool,
     /// Statistics are off.
     pub(crate) quiet: bool,
-    /// How it chooses among endpoints, in Envoy's word; none is its own default.
+    /// Load balancing policy, in Envoy's word; none is Envoy's default.
     pub(crate) balancer: Option<&'static str>,
     /// The server's side asks a service about every request.
     pub(crate) asks: bool,
@@ -90,12 +90,12 @@ impl PeerFeatures {
         Ok((program, features))
     }
 
-    /// Whether log entries or spans go to a collector.
+    /// Returns true if log entries or spans go to a collector.
     pub(crate) fn collects(&self) -> bool {
         self.sampling.is_some() || self.log == Some(AccessLog::Service) || self.asks
     }
 
-    /// What is on beside the defaults, in words; none where nothing is.
+    /// Features beside the defaults, in words; none if there are none.
     pub(crate) fn title(&self) -> Option<String> {
         let mut words = Vec::new();
         if self.quiet {
@@ -127,7 +127,7 @@ impl PeerFeatures {
     }
 }
 
-/// Whether the lab can switch that set on in that program.
+/// Returns true if the lab can switch the feature set on in the program.
 pub(super) fn has(program: &str, set: &str) -> bool {
     SETS.iter()
         .any(|(name, sets)| *name == program && sets.contains(&set))

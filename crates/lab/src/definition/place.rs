@@ -1,5 +1,4 @@
-//! Where the processes of an experiment live: sharing loopback or in networks of their own, on which cores, within which
-//! limits.
+//! Environment of an experiment's processes: shared loopback or network namespaces of their own, their cores, and their limits.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use voile_report::record::CellKey;
 use super::written::{Place, Written, WrittenLimits};
 use super::{DefinitionError, WAYPOINT_MODE};
 
-/// Who may be given cores.
+/// Roles that may be given cores.
 const ROLES: [&str; 11] = [
     "load",
     "server",
@@ -30,7 +29,7 @@ const CPU_CORES: std::ops::RangeInclusive<f64> = 0.01..=256.0;
 /// Of a sidecar's memory limit: with less no proxy starts.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=1 << 40;
 
-/// How client and server are apart.
+/// Isolation between client and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// On loopback addresses of one machine; sidecars are called by address.
@@ -51,7 +50,7 @@ impl Isolation {
     }
 }
 
-/// Whether these cells can be had so; if not, why.
+/// Checks if these cells can be measured with this isolation. The error is the reason.
 pub(super) fn suits(isolation: Isolation, cells: &[CellKey]) -> Result<(), String> {
     let has = |mode: &str| cells.iter().any(|cell| cell.mode == mode);
     let nodes = ["node", WAYPOINT_MODE].into_iter().find(|mode| has(mode));
@@ -70,7 +69,7 @@ pub(super) fn suits(isolation: Isolation, cells: &[CellKey]) -> Result<(), Strin
 /// Cores by role. A role that is not named may run on all.
 pub type CpuSet = BTreeMap<String, Vec<usize>>;
 
-/// What one sidecar may use.
+/// Resource limits of one sidecar.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Limits {
     /// Cores' worth of CPU time.

@@ -158,7 +158,7 @@ pub(super) struct WrittenCells {
 }
 
 impl WrittenCells {
-    /// How many of a kind of configuration, where the group says it.
+    /// Numbers of a kind of configuration, if the group sets them.
     pub(super) fn numbers(&self, kind: &str) -> Option<&Vec<Spanned<u32>>> {
         let numbers = match kind {
             "services" => &self.services,
@@ -264,7 +264,7 @@ pub(super) struct WrittenTarget {
     pub(super) beside: Vec<String>,
 }
 
-/// What of a cell is otherwise in the one beside it.
+/// Properties in which the compared cell differs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenWhere {
@@ -299,7 +299,7 @@ impl From<WrittenWhere> for Where {
     }
 }
 
-/// Where in which file a complaint belongs.
+/// The file of a definition, for the position in error messages.
 pub(super) struct Place<'a> {
     pub(super) file: &'a str,
     pub(super) text: &'a str,

@@ -16,14 +16,14 @@ pub(super) struct Member {
     kind: &'static str,
     /// Of services and sidecars: whose.
     pub(super) service: String,
-    /// Where it answers: a service itself, a sidecar its metrics.
+    /// Address of the process's page: of a service itself, of a sidecar its metrics.
     pub(super) address: Option<SocketAddr>,
 }
 
 /// All of one side.
 pub(super) struct Family {
     pub(super) members: Vec<Member>,
-    /// Whether each member's pages are to be asked for in its own network.
+    /// True if each member's pages must be read in the member's own network.
     inside: bool,
 }
 
@@ -76,10 +76,12 @@ impl Family {
         self.members.iter().filter_map(used).collect()
     }
 
-    /// What every service has told, its replicas added up.
+    /// Counters of every service, its replicas added up.
+    ///
     ///
     /// # Errors
-    /// When one does not answer.
+    ///
+    /// If a service does not answer.
     pub(super) fn told(&self) -> Result<BTreeMap<String, Told>, String> {
         let mut told: BTreeMap<String, Told> = BTreeMap::new();
         for member in self.of_kind("service") {
@@ -132,7 +134,7 @@ pub(super) fn spent<'m>(
     each.sum::<u64>() as f64 / 1000.0
 }
 
-/// What one of these holds, the middle of them.
+/// Median of a figure over the members.
 pub(super) fn held<'m>(
     members: impl Iterator<Item = &'m Member>,
     read: fn(&Holdings) -> u64,

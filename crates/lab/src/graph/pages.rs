@@ -1,5 +1,5 @@
-//! What services and sidecars tell of themselves: Prometheus' text read as far as the lab needs it, differences between two
-//! looks, and percentiles between the bounds of a histogram.
+//! Reads the metrics pages of services and sidecars: Prometheus' text as far as the lab needs it, differences between two
+//! readings, and percentiles between the bounds of a histogram.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// What a service has told: all its counters, or what they grew by.
+/// Counters of a service, or their growth.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Told {
     pub(super) requests: f64,
@@ -90,7 +90,7 @@ impl Told {
         self.take(other, 1.0);
     }
 
-    /// What it grew by since.
+    /// Growth of the counters since an earlier reading.
     pub(super) fn since(mut self, earlier: &Self) -> Self {
         self.take(earlier, -1.0);
         self

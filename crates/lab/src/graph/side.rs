@@ -11,15 +11,15 @@ use super::family::Family;
 use super::{GraphSettings, INTERRUPTED};
 use crate::definition::Isolation;
 
-/// How long a graph or a mesh may take to be ready.
+/// Deadline until a graph or a mesh is ready.
 const READY_WITHIN: Duration = Duration::from_secs(180);
-/// How often we look whether something has happened.
+/// Interval of the lab's checks while it waits.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a generator may take beyond its own plan.
+/// Time that a generator may take beyond its own plan.
 const OVERTIME: Duration = Duration::from_secs(30);
 /// A search for the most that is carried takes dozens of probes.
 const SEARCH_WITHIN: Duration = Duration::from_secs(300);
-/// Where a service is called beside its sidecar: isotope's port.
+/// Port by which a service is called through its sidecar: isotope's port.
 const PORT: u16 = 8080;
 
 /// One side.
@@ -137,7 +137,7 @@ impl Side {
         Ok(())
     }
 
-    /// Where the sidecar of the entry's first pod takes calls to it.
+    /// Address at which the sidecar of the entry's first pod takes calls to the entry.
     fn sidecar(&self, entry: &str) -> Option<SocketAddr> {
         let family = self.family(Isolation::Loopback);
         let pods = family

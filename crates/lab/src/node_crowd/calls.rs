@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use voile_host::netns::Namespace;
 
-/// How long one may take to be opened and answered.
+/// Time for one connection to open and to be answered.
 const BOUND: Duration = Duration::from_secs(10);
 /// Threads that call: handshakes wait for each other's answers.
 const CALLERS: usize = 8;
@@ -67,13 +67,13 @@ pub(super) fn open(
     })
 }
 
-/// What came of new connections on a schedule.
+/// Result of new connections on a schedule.
 #[derive(Debug, Default)]
 pub(super) struct Came {
     /// From when each was due to its first answer, in milliseconds, sorted.
     pub(super) ms: Vec<f64>,
     pub(super) failed: u64,
-    /// Those that were due and that nobody had come to when the time was over.
+    /// Connections that were due but not opened before the time was over.
     pub(super) undone: u64,
 }
 
@@ -104,7 +104,7 @@ pub(super) fn schedule(pods: &[Namespace], rate: u32, time: Duration, to: Socket
         };
         let callers: Vec<_> = (0..CALLERS * 4).map(|_| scope.spawn(caller)).collect();
         for caller in callers {
-            // Who panicked has said so, and what it was at is undone.
+            // A thread that panicked has printed its message. Its connections count as undone.
             let Ok(own) = caller.join() else { continue };
             all.ms.extend(own.ms);
             all.failed += own.failed;

@@ -23,11 +23,11 @@ use crate::sidecars::control::{Control, port};
 use crate::sidecars::{megabytes, rest};
 use crate::target::{Echo, Lab, STOP_GRACE, TCP};
 
-/// Where the server is called.
+/// Virtual address of the server.
 const VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
 /// After that a process has put away what it needed only for a moment: ours does it at most every five seconds.
 const SETTLE: Duration = Duration::from_secs(8);
-/// How long a new pod may take to be served.
+/// Deadline until a new pod is served.
 const JOIN_BOUND: Duration = Duration::from_secs(10);
 /// Figures that were asked for, of Voile's: a proxy's memory with its workloads, and how soon a new one is served.
 const ASKED_MB: f64 = 12.0;
@@ -148,7 +148,7 @@ impl Scene<'_> {
         format!("{}, {what}", self.name)
     }
 
-    /// What was asked for is asked of Voile.
+    /// Required bounds apply to Voile only.
     fn asked(&self, bound: f64) -> Option<f64> {
         (self.name == "voile").then_some(bound)
     }

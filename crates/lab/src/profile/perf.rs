@@ -18,9 +18,9 @@ use crate::target::Lab;
 const FREQUENCY_HZ: u32 = 499;
 /// Bytes of each sampled stack; frames are found by unwinding, since few programs keep frame pointers.
 const STACK_BYTES: u32 = 16_384;
-/// What perf needs to begin.
+/// Time for perf to begin.
 const BEGIN: Duration = Duration::from_millis(400);
-/// How long it may take to end after its time, and to tell what it sampled: it reads the programs' symbols.
+/// Time for perf to end after its sampling, and to print its samples: it reads the programs' symbols.
 const END_BOUND: Duration = Duration::from_secs(15);
 const SCRIPT_BOUND: Duration = Duration::from_secs(120);
 /// The least time worth looking.
@@ -55,14 +55,14 @@ const NAMED: [&str; 24] = [
 ];
 /// Names rarer than one in so many requests are left out.
 const RARE: f64 = 0.005;
-/// Where the kernel tells of its tracepoints.
+/// Folder in which the kernel lists its tracepoints.
 const TRACEPOINTS: &str = "/sys/kernel/tracing/events/syscalls";
 
 pub(crate) fn is_here() -> bool {
     there("perf")
 }
 
-/// How long perf shall look so that it ends before that moment.
+/// Length of perf's sampling, so that perf ends before that moment.
 fn seconds_until(until: Instant) -> Option<f64> {
     let left = until.saturating_duration_since(Instant::now());
     let left = left.checked_sub(BEGIN).filter(|left| *left >= SHORTEST)?;

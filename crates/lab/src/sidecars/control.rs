@@ -13,11 +13,11 @@ use voile_host::ready::{Probe, http_get, wait_ready};
 use crate::contestants::counted;
 use crate::target::Lab;
 
-/// How long it may take to be ready: as long as a large folder takes on a slow disk.
+/// Deadline until the control plane is ready: as long as a large folder takes on a slow disk.
 const READY_WITHIN: Duration = Duration::from_secs(300);
-/// How long a token is good: longer than any measurement.
+/// Lifetime of a token: longer than any measurement.
 const TOKEN_TTL: &str = "24h";
-/// How long making one may take.
+/// Deadline for making a token.
 const TOKEN_BOUND: Duration = Duration::from_secs(20);
 
 pub(crate) struct Control {
@@ -27,7 +27,7 @@ pub(crate) struct Control {
     monitoring: SocketAddr,
 }
 
-/// What it says of one sidecar.
+/// State of one sidecar, as the control plane reports it.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Known {
     pub(super) stream: u64,
@@ -129,7 +129,7 @@ impl Control {
         Ok(status.proxies)
     }
 
-    /// How many sidecars are connected.
+    /// Number of connected sidecars.
     pub(super) fn connected(&self) -> Result<u64, String> {
         self.counter("voile_control_connected_proxies")
     }

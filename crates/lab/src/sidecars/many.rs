@@ -21,24 +21,24 @@ use crate::contestants::counted;
 use crate::control_plane::{Progress, make_room};
 use crate::target::{Echo, HTTP, Lab, start_echo};
 
-/// How many are likely to come into sync in a second: only to say how long it will take.
+/// Estimated number of sidecars that come into sync in a second; used only to estimate the remaining time.
 pub(super) const STARTED_A_SECOND: f64 = 25.0;
 /// Sidecars that have been started and are not in sync yet, at most: more would only wait for each other.
 const COMING: u64 = 32;
-/// How long one more may take to come into sync, and how often we look.
+/// Time for one more sidecar to come into sync, and interval of the checks.
 const COME_WITHIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// After the last came, until memory is read.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How long they may take to end by themselves.
+/// Time for the sidecars to end by themselves.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 /// Threads that a sidecar may have, and what it takes beside them of a machine's limit.
 const THREADS_EACH: u64 = 4;
 /// Memory that a sidecar surely takes: with less for each it is not begun.
 const LEAST_EACH: u64 = 4 << 20;
-/// What the article of 2019 counts for each Envoy: 100 GB for 2,000.
+/// Memory of each Envoy in the article of 2019: 100 GB for 2,000.
 const ENVOY_MB: f64 = 50.0;
-/// Where sidecars tell of themselves, on the addresses of their pods: Istio's ports.
+/// Ports of a sidecar's own pages, on the address of its pod: Istio's ports.
 const PAGES: [(&str, u16); 3] = [
     ("--admin", 15000),
     ("--metrics", METRICS),
@@ -102,7 +102,7 @@ pub(super) fn measure<'a>(
     Ok(())
 }
 
-/// Whether this machine takes so many.
+/// Checks if this machine can run so many sidecars.
 fn possible(sidecars: u32) -> Result<(), String> {
     let number = u64::from(sidecars);
     let what = format!("{sidecars} sidecars");

@@ -5,9 +5,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-/// Where everything is.
+/// Namespace of all resources.
 pub(super) const NAMESPACE: &str = "many";
-/// Whom all pods stand for: one token is enough for all.
+/// Service account of all pods: one token is enough for all.
 pub(super) const ACCOUNT: &str = "many/app";
 /// Pods behind a service.
 const PODS_EACH: u32 = 2;

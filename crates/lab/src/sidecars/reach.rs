@@ -1,5 +1,5 @@
-//! What a sidecar holds by the size of its mesh, and what the first request to a service costs that it never used before: in network
-//! namespaces, where its traffic is captured as in any mesh and it learns of a service when that is first called.
+//! Memory of a sidecar by the size of its mesh, and cost of the first request to a service. Runs in network namespaces, where
+//! traffic is captured as in any mesh, and the sidecar learns of a service at the first call to it.
 //!
 //! ```text
 //! client pod: requests ─▶ sidecar (started anew each round) ─▶ server pod: sidecar ─▶ echo        fabric: control plane
@@ -30,7 +30,7 @@ const WORKLOADS_EACH: u32 = 2;
 /// Virtual addresses of those that are used: 10.212.0.1 and on.
 const VIRTUAL: [u8; 3] = [10, 212, 0];
 const PORT: u16 = 80;
-/// Where sidecars tell of themselves: Istio's ports, on the addresses of their pods.
+/// Ports of a sidecar's own pages, on the address of its pod: Istio's ports.
 const ADMIN: u16 = 15000;
 const METRICS: u16 = 15020;
 const READINESS: u16 = 15021;
@@ -43,7 +43,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 const FIRST_MS: f64 = 5.0;
 const MORE_MB: f64 = 1.0;
 
-/// What was seen in one mesh.
+/// Figures of one mesh.
 struct Seen {
     rss: Vec<f64>,
     first_ms: Vec<f64>,

@@ -20,7 +20,7 @@ const MAX_FRAME: usize = 1 << 14;
 /// Requests whose answers are waited for, over all connections.
 const MAX_ASKED: usize = 1 << 16;
 
-/// What begins or ends in a segment.
+/// Begin or end of a stream within a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// The first byte of a head.
@@ -135,14 +135,14 @@ impl Direction {
     }
 }
 
-/// Whether the bytes are whole frames, one after the other, and nothing else.
+/// Returns true if the bytes are whole frames, one after the other, and nothing else.
 fn is_row(mut bytes: &[u8]) -> bool {
     let mut known = false;
     while !bytes.is_empty() {
         let Some(head) = Head::read(bytes) else {
             return false;
         };
-        // What belongs to a stream has its number, what does not has none.
+        // Frames of a stream carry its number; frames of the connection carry 0.
         known |= matches!(head.kind, DATA | HEADERS) && head.stream > 0;
         let Some(rest) = bytes.get(HEAD + head.length..) else {
             return false;
@@ -262,7 +262,7 @@ mod tests {
         seen.places[1] = seen.places[1].wrapping_add(100);
         seen.see(true, &[0x55; 12], 30);
         seen.see(true, &frame(HEADERS, 5, 9, 8), 40);
-        // What is sent again is not asked again.
+        // A retransmitted request is not counted again.
         seen.places[1] = seen.places[1].wrapping_sub(17);
         seen.see(true, &frame(HEADERS, 5, 9, 8), 44);
         assert_eq!(seen.see(false, &frame(HEADERS, 4, 9, 8), 50), [40]);

@@ -344,7 +344,7 @@ fn tokens_are_an_axis_and_issuers_without_a_word_about_them_have_one() {
     }
 }
 
-/// What is written instead of what, and what the reader must be told.
+/// Mistakes: the replaced text, the text in its place, and the message that the reader must get.
 const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "rounds = 8",

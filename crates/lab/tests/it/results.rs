@@ -19,8 +19,8 @@ struct Part {
     plots: &'static [&'static str],
 }
 
-/// What a record says, in words of people who have looked at it. Words about another record than the page shows would be
-/// wrong, so they are left out where a newer one stands in its place.
+/// Interpretations of records, written by people. An interpretation belongs to one record, so it is left out if a newer record
+/// stands in that one's place.
 const READINGS: [(&str, &str); 5] = [
     (
         "2026-11-23-best-practices",
@@ -293,7 +293,7 @@ fn about(page: &mut String, folder: &str, record: &Record) {
     );
 }
 
-/// What the record says in words; of a long series of loads only the noise and what is valid.
+/// The record's findings in words; of a long series of loads only the noise and the valid slices.
 fn told(record: &Record) -> Vec<String> {
     let sentences = voile_report::findings::sentences(record);
     let many = sentences.len() > 5;
