@@ -6,7 +6,7 @@ use std::fmt;
 /// The longest line between chunks (size with extensions, or a trailer field).
 const MAX_CHUNK_LINE_BYTES: usize = 8 * 1024;
 
-/// Why bytes are not an HTTP/1.1 message.
+/// Reason why bytes are not an HTTP/1.1 message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub(crate) &'static str);
 

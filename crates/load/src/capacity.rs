@@ -18,7 +18,7 @@ use crate::stop::Stop;
 
 /// The lowest rate that is tried: below, a probe has no percentile.
 const MIN_RATE: f64 = 1.0;
-/// Probes that decide in doubt; the most of one search, whatever happens.
+/// Number of probes that decide a doubtful rate, and the largest number of probes of one search.
 const BEST_OF: usize = 3;
 const MAX_PROBES: usize = 120;
 /// The confirming probe is so many times longer.
@@ -80,9 +80,11 @@ pub struct Capacity {
     pub interrupted: bool,
 }
 
-/// Searches with real load: the options' rate is the first, its duration that of a probe. `say` is told of each.
+/// Searches with real load. The options' rate is the first, their duration that of a probe. `say` receives each probe.
+///
 ///
 /// # Errors
+///
 /// When a run cannot be made.
 pub fn find(
     options: &LoadOptions,
@@ -309,7 +311,7 @@ impl Search<'_> {
 /// the ends, with rate and the logarithm of latency both scaled to 1. Returns None for fewer than four rates, and for a curve
 /// that does not rise.
 pub(crate) fn knee(curve: &[(f64, f64)]) -> Option<f64> {
-    // The median of what was measured at one rate.
+    // The median latency of each rate.
     let mut points: Vec<(f64, f64)> = Vec::new();
     for group in curve.chunk_by(|a, b| a.0 == b.0) {
         let mut latencies: Vec<f64> = group.iter().map(|point| point.1.max(1.0)).collect();

@@ -1,16 +1,16 @@
-//! Which of several requests is the next one: by weight, from its number and a seed, so that a run can be repeated and threads
-//! agree without speaking.
+//! Selects the next of several requests by weight, from its number and a seed. A run can therefore be repeated, and threads agree
+//! without communication.
 
 use std::sync::Arc;
 
 /// Requests with weights, or in a recorded order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Choice {
-    /// Which one each number is, as recorded; then nothing is drawn.
+    /// Recorded choice for each number; if set, nothing is drawn at random.
     order: Option<Arc<[u32]>>,
-    /// Of so many one after the other and around; then nothing is drawn.
+    /// Number of requests that take turns; if set, nothing is drawn at random.
     turns: Option<u64>,
-    /// The upper edge of each one's share of 0…1, ascending, and what it stands for.
+    /// Upper edge of each request's share of 0…1, ascending, and the request's index.
     edges: Vec<(f64, usize)>,
     seed: u64,
 }
@@ -37,7 +37,7 @@ impl Choice {
         }
     }
 
-    /// As recorded, by number.
+    /// Takes requests as recorded, by number.
     pub(crate) fn recorded(order: Arc<[u32]>) -> Self {
         Self {
             order: Some(order),
@@ -45,7 +45,7 @@ impl Choice {
         }
     }
 
-    /// One of so many after the other, and around.
+    /// Takes so many requests one after the other, and around.
     pub(crate) fn in_turn(count: usize) -> Self {
         Self {
             turns: Some(count.max(1) as u64),

@@ -1,6 +1,6 @@
-//! Clocks and the absolute timer. Everything that decides when a byte leaves is counted in nanoseconds of
-//! `CLOCK_MONOTONIC`; the timer is a timerfd armed with an absolute instant, on a thread whose timer slack is
-//! 1 ns, because runtime timers round to a millisecond and the kernel's default slack adds 50 µs.
+//! Clocks and the absolute timer. All send times are nanoseconds of `CLOCK_MONOTONIC`. The timer is a timerfd armed with an
+//! absolute instant, on a thread whose timer slack is 1 ns: runtime timers round to a millisecond, and the kernel's default slack
+//! adds 50 µs.
 
 use std::io;
 use std::num::NonZeroU64;

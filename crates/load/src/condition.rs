@@ -1,5 +1,5 @@
-//! Bounds on what is measured, as people write them: `p99<5ms,errors<0.1%`. For the capacity search they must hold; a run
-//! is aborted when one written with `>` comes true.
+//! Bounds on measured figures, in a user's form: `p99<5ms,errors<0.1%`. The capacity search requires them to hold. A run is
+//! aborted when a bound written with `>` comes true.
 
 use std::fmt;
 
@@ -29,9 +29,11 @@ pub struct Condition {
 
 impl Condition {
     /// Reads `p50`, `p99`, `p99.9`, `mean`, `max` with a duration, `errors` with a percentage; several with commas. `sign` is the
-    /// one that belongs here, `<` or `>`.
+    /// sign that the caller allows, `<` or `>`.
+    ///
     ///
     /// # Errors
+    ///
     /// Says which bound is wrong and what was expected.
     pub fn parse(text: &str, sign: char) -> Result<Vec<Self>, String> {
         text.split(',')
@@ -49,7 +51,7 @@ impl Condition {
             "max" => Metric::Max,
             _ => {
                 let digits = name.strip_prefix('p').ok_or_else(wrong)?;
-                // p999 is what records call p99.9.
+                // Records call p99.9 p999.
                 let percent = match digits {
                     "999" => Some(99.9),
                     digits => digits.parse::<f64>().ok(),

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Starts connecting; the socket becomes writable when that has succeeded or failed (`take_error` tells which).
+/// Starts connecting. The socket becomes writable after success or failure; `take_error` distinguishes them.
 pub(crate) fn start_connect(to: SocketAddr, bind: Option<IpAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -24,7 +24,7 @@ pub(crate) fn start_connect(to: SocketAddr, bind: Option<IpAddr>) -> io::Result<
     }
 }
 
-/// A UDP socket that sends to `to` and hears nobody else.
+/// A UDP socket that sends to `to` and receives from no other address.
 pub(crate) fn start_datagrams(to: SocketAddr, bind: Option<IpAddr>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;

@@ -1,5 +1,5 @@
-//! JSON into the messages of a gRPC method: what they look like is asked of the server (reflection, by either of its names) or
-//! read from a file of descriptors, once, before the run.
+//! Encodes JSON as messages of a gRPC method. The description comes from the server by reflection, under either of its names, or
+//! from a file of descriptors, once, before the run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,10 +24,12 @@ const UNIMPLEMENTED: u16 = 12;
 pub struct Method(MethodDescriptor);
 
 impl Method {
-    /// Of the method in a target's path: from a file (a `FileDescriptorSet`, as `protoc -o` and `buf build -o` write it) or
-    /// from the server itself.
+    /// Finds the method in a target's path: in a file (a `FileDescriptorSet`, as `protoc -o` and `buf build -o` write it) or by
+    /// asking the server.
+    ///
     ///
     /// # Errors
+    ///
     /// Says what is missing: the file, reflection, the service or the method.
     pub fn find(target: &Target, tls: Option<&Tls>, file: Option<&Path>) -> Result<Self, String> {
         let path = target.path.split('?').next().unwrap_or_default();
@@ -98,7 +100,7 @@ impl Method {
     }
 }
 
-/// The services whose messages are the same everywhere.
+/// Descriptions of services whose messages are the same everywhere.
 fn known(service: &str) -> Option<DescriptorPool> {
     let common = ["grpc.health.v1.Health", "fgrpc.PingServer"].contains(&service);
     common
@@ -151,7 +153,7 @@ fn gather(
         match question(caller, path, target, Asked::File(name.clone())) {
             Ok(files) => come = files.files,
             Err(trouble) => {
-                // Servers may leave Google's own out; everybody has them.
+                // Servers may leave out Google's own files; the client has them.
                 let file = known.get_file_by_name(&name);
                 let file = file.ok_or_else(|| format!("file {name}: {trouble}"))?;
                 come = vec![file.encode_to_vec()];

@@ -1,7 +1,7 @@
 //! gRPC on top of HTTP/2: length-prefixed messages, the status in the trailers, and the few protobuf fields of the methods that
 //! we call and serve. Other parts of messages stay opaque.
 
-/// As many messages as come.
+/// Any number of messages.
 pub const ANY_MESSAGES: u32 = u32::MAX;
 
 /// Compressed flag and length, before each message.
@@ -9,7 +9,7 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 
 /// The standard health service, which any gRPC server may be asked for.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-/// The same as a stream, which says so again whenever it changes.
+/// The same as a stream, which sends the health again whenever it changes.
 pub(crate) const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 /// Methods by which clients ask for descriptions of the served methods, under both names.
 pub(crate) const REFLECTION: [&str; 2] = [
@@ -22,7 +22,7 @@ pub const ECHO_UNARY: &str = "/voile.echo.v1.Echo/Unary";
 pub const ECHO_STREAM: &str = "/voile.echo.v1.Echo/Stream";
 /// Many messages, of which the last is sent back.
 pub const ECHO_COLLECT: &str = "/voile.echo.v1.Echo/Collect";
-/// One message, which is sent back as often as `messages=` says.
+/// One message, sent back as often as `messages=` sets.
 pub const ECHO_REPEAT: &str = "/voile.echo.v1.Echo/Repeat";
 /// Fortio's echo service.
 pub const FORTIO_PING: &str = "/fgrpc.PingServer/Ping";
@@ -83,7 +83,7 @@ impl Messages {
         }
     }
 
-    /// Exactly one message, and nothing after it: what a unary call must bring.
+    /// Exactly one message, and nothing after it, as a unary call must bring.
     pub(crate) fn one(&self) -> bool {
         self.exactly(1)
     }

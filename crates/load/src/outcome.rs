@@ -40,9 +40,9 @@ pub struct LoadResult {
     pub achieved_rps: f64,
     /// Requests that were due in the measured part.
     pub scheduled: u64,
-    /// Of these, how many were sent.
+    /// Of these, requests that were sent.
     pub sent: u64,
-    /// Of these, how many were answered as expected.
+    /// Of these, requests that were answered as expected.
     pub ok: u64,
     /// The others, by kind.
     pub errors: BTreeMap<&'static str, u64>,
@@ -52,7 +52,7 @@ pub struct LoadResult {
     pub latency_us: Summary,
     /// From the actual send, all that were sent.
     pub service_us: Summary,
-    /// Of each target, where there are several.
+    /// Results by target, if there are several.
     pub targets: Vec<TargetResult>,
     /// From the actual send to the first byte of the answer.
     pub first_byte_us: Summary,
@@ -223,7 +223,7 @@ pub struct PerSecond {
     pub t: usize,
     /// Requests due in this second that were sent.
     pub sent: u64,
-    /// Of these, good ones.
+    /// Of these, requests that were answered as expected.
     pub ok: u64,
     /// Failed ones.
     pub errors: u64,
@@ -244,7 +244,7 @@ pub struct Bytes {
     pub sent: u64,
     /// Response bytes read, heads included.
     pub received: u64,
-    /// Of these, bodies of counted responses.
+    /// Of these, bytes of bodies of counted responses.
     pub body: u64,
 }
 

@@ -30,7 +30,7 @@ impl Ready {
         self.flags.intersects(F::OUT | F::HUP | F::ERR)
     }
 
-    /// The peer has finished sending, or the socket has failed: a read must go on until it says so.
+    /// The peer has finished sending, or the socket has failed. The worker must read until the read reports it.
     pub(crate) fn hangup(self) -> bool {
         use epoll::EventFlags as F;
         self.flags.intersects(F::RDHUP | F::HUP | F::ERR)
@@ -86,7 +86,7 @@ impl Poll {
         self.wait_unless(false)
     }
 
-    /// As [`Poll::wait`]; with something else to do only a look, without sleeping.
+    /// As [`Poll::wait`]; if `busy`, only checks, without sleeping.
     pub(crate) fn wait_unless(&mut self, busy: bool) -> io::Result<usize> {
         const AT_ONCE: Timespec = Timespec {
             tv_sec: 0,

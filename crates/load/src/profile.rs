@@ -142,7 +142,7 @@ impl Stretch {
             from, to, length, ..
         } = *self;
         if from == to {
-            // A product with the period in whole nanoseconds per request: what people compute by hand.
+            // A product with the period in whole nanoseconds per request equals the result that people compute by hand.
             return n * (SECOND as f64 / (from * SECOND as f64));
         }
         // n = from·t + slope·t²/2, solved in the form that divides by no difference of near numbers.

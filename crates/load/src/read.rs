@@ -21,7 +21,7 @@ const BAR_CELLS: f64 = 40.0;
 /// One result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Past {
-    /// The file's name, or what else it is called.
+    /// Name of the file, or another name of the result.
     pub name: String,
     /// Program that wrote the file.
     pub by: String,
@@ -35,7 +35,7 @@ pub struct Past {
     pub errors: u64,
     /// Mean latency in µs.
     pub mean_us: f64,
-    /// By [`SHOWN`]; what was not written is none.
+    /// Percentiles in the order of [`SHOWN`]; none if the file lacks one.
     pub percentiles_us: [Option<f64>; SHOWN.len()],
     /// Largest latency in µs.
     pub max_us: f64,

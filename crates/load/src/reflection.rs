@@ -3,8 +3,8 @@
 
 use prost::Message;
 
-/// Descriptions of what `voile echo` serves, the common services among it, as a `FileDescriptorSet`.
-/// `VOILE_BLESS=1 cargo test -p voile-load --test it descriptions` writes it again.
+/// Descriptions of the services of `voile echo`, common services included, as a `FileDescriptorSet`. `VOILE_BLESS=1 cargo test -p
+/// voile-load --test it descriptions` writes it again.
 pub(crate) static SERVED: &[u8] = include_bytes!("../proto/served.binpb");
 
 /// A question.
@@ -97,7 +97,7 @@ pub(crate) struct Service {
     pub(crate) name: String,
 }
 
-/// Why a question has no answer: a gRPC status and words.
+/// Refusal of a question: a gRPC status and its message.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Refusal {
     #[prost(int32, tag = "1")]

@@ -1,5 +1,5 @@
-//! A strict HTTP/1.1 response reader that is fed bytes as they come: what a client needs to know where a response
-//! ends, what it said, and whether the connection may be used again. No I/O.
+//! A strict HTTP/1.1 response reader that takes bytes as they come. It finds the end of a response, its status, and if the
+//! connection may be used again. No I/O.
 
 use std::mem::MaybeUninit;
 
@@ -37,7 +37,7 @@ pub struct Reader {
     known: Known,
 }
 
-/// The last final head and what it meant: a server under load says the same again and again, and the same bytes mean the same.
+/// The last final head and its meaning. A server under load repeats its head, and equal bytes have equal meaning.
 #[derive(Debug, Default)]
 struct Known {
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ struct Known {
 }
 
 impl Reader {
-    /// A reader for responses to GET-like requests, or to HEAD, which have no body whatever they say.
+    /// A reader for responses to GET-like requests, or to HEAD, whose responses have no body even if their head declares one.
     #[must_use]
     pub fn new(head_request: bool) -> Self {
         let response = Response {

@@ -1,4 +1,4 @@
-//! A whole run of requests: threads whose tallies are added up, and what the live line says.
+//! A whole run of requests: its threads, the sum of their tallies, and the text of the live line.
 
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::worker::{Live, Worker};
 /// Columns and lines where no terminal says how many it has.
 const USUAL_ROOM: (usize, usize) = (80, 24);
 
-/// Runs the load, blocking until it is over. `progress` says what is seen on stderr meanwhile.
+/// Runs the load, blocking until it is over. `progress` selects the live view on stderr.
 pub fn run(
     options: &LoadOptions,
     stop: &Stop,
@@ -81,7 +81,7 @@ fn room() -> (usize, usize) {
     }
 }
 
-/// Why a request ended the run.
+/// Reason why a request ended the run.
 fn unwanted(status: Option<u16>) -> String {
     match status {
         Some(status) => format!("aborted: an answer had status {status}"),
@@ -89,7 +89,7 @@ fn unwanted(status: Option<u16>) -> String {
     }
 }
 
-/// Why the run must end after such a second.
+/// Reason why the run must end after this second.
 fn broken(options: &LoadOptions, second: &Live, elapsed: Duration) -> Option<String> {
     if second.latency.count() == 0 {
         return None;

@@ -12,8 +12,8 @@ pub enum Arrival {
     Uniform,
     /// Exponential gaps from a seeded generator: independent users.
     Poisson,
-    /// All connections in phase, each with one request in flight, each sending every connections / rate seconds:
-    /// what fortio does unless told `-uniform`.
+    /// All connections in phase, each with one request in flight, each sending every connections / rate seconds: fortio's default
+    /// without `-uniform`.
     Fortio,
 }
 
@@ -43,7 +43,7 @@ pub enum Spread {
     Random {
         /// The part of the profile's rate, up to 1.
         share: f64,
-        /// Of the random numbers.
+        /// Seed of the random numbers.
         seed: u64,
     },
 }

@@ -24,7 +24,7 @@ struct Shared {
 }
 
 impl Stop {
-    /// Makes a stop that nobody has raised.
+    /// Makes a stop that is not raised.
     pub fn new() -> io::Result<Self> {
         let shared = Shared {
             raised: AtomicBool::new(false),
@@ -35,7 +35,7 @@ impl Stop {
         })
     }
 
-    /// Asks everybody who watches to finish.
+    /// Asks all watching threads to finish.
     pub fn raise(&self) {
         self.shared.raised.store(true, Ordering::Release);
         self.shared.waker.wake();

@@ -70,7 +70,7 @@ pub(crate) struct Finished {
     /// Its status, where the protocol has one.
     pub(crate) status: Option<u16>,
     pub(crate) body: u64,
-    /// Of several targets, which.
+    /// Index of the target.
     pub(crate) target: usize,
 }
 
@@ -112,11 +112,11 @@ pub(crate) struct Tally {
     middle: u64,
     pub(crate) halves: [Samples; 2],
     pub(crate) service: Samples,
-    /// Of each target, where there are several.
+    /// Results by target, if there are several.
     pub(crate) targets: Vec<OfTarget>,
     /// From the send to the first byte of the answer.
     pub(crate) first_byte: Samples,
-    /// Of all connections of the run: making them, and the TLS handshake.
+    /// Times of all connections of the run: connect, and TLS handshake.
     pub(crate) connecting: Samples,
     pub(crate) handshake: Samples,
     /// Parameters that TLS agreed on.

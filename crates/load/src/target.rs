@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 /// Scheme of a URL. It selects the default protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// `http://`: HTTP/1.1, or HTTP/2 if told so.
+    /// `http://`: HTTP/1.1, or HTTP/2 by option.
     Http,
     /// `h2c://`: HTTP/2 without TLS, by prior knowledge.
     H2c,
@@ -48,7 +48,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// Which way a bulk run moves its bytes.
+/// Direction of a bulk run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bulk {
     /// To the server.
@@ -162,7 +162,7 @@ impl Scheme {
     }
 }
 
-/// Which address of a name is taken.
+/// Choice among a name's addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Resolve {
     /// The first of IPv4, and of IPv6 if there is none: servers that listen on only one commonly do so on IPv4.
@@ -172,7 +172,7 @@ pub enum Resolve {
     V4,
     /// The first of IPv6.
     V6,
-    /// This one, whatever the name says.
+    /// This address, without a look-up of the name.
     To(IpAddr),
 }
 
@@ -218,7 +218,7 @@ impl Resolve {
 /// A checked URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// As written.
+    /// The URL as written.
     pub url: String,
     /// Scheme of the URL; `http` if it names none.
     pub scheme: Scheme,
@@ -239,9 +239,11 @@ impl Target {
         Self::resolved(url, Resolve::default())
     }
 
-    /// As [`Target::parse`], with the address chosen as told.
+    /// As [`Target::parse`], with the given choice of the address.
+    ///
     ///
     /// # Errors
+    ///
     /// Likewise.
     pub fn resolved(url: &str, resolve: Resolve) -> Result<Self, String> {
         let (scheme, rest) = match url.split_once("://") {

@@ -1,4 +1,4 @@
-//! Threads that connect, start together and count for themselves, whatever they send; and the live line meanwhile.
+//! Threads that connect, start together and count for themselves, for any generator; and the live line meanwhile.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ const START_LEAD_NS: u64 = 10 * MILLISECOND;
 /// Interval of the live line.
 const LIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// The start of a run that does not begin because a thread could not: nobody sends alone.
+/// Start of a run that does not begin because one thread could not: then no thread sends.
 const NEVER: u64 = u64::MAX;
 
 /// Work of one thread.
@@ -41,8 +41,8 @@ pub(crate) struct Ran<T> {
     pub(crate) start_unix: u64,
 }
 
-/// Runs `options.threads` generators, each made by `make` on its own thread, blocking until all are done. Each second,
-/// what `line` says of the time since the start and since the last line goes to stderr.
+/// Runs `options.threads` generators, each made by `make` on its own thread, blocking until all are done. Each second, `line`
+/// formats the time since the start and the counts since the last line; the text goes to stderr.
 pub(crate) fn run<G: Generator>(
     options: &Arc<LoadOptions>,
     stop: &Stop,

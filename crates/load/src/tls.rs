@@ -1,5 +1,5 @@
-//! TLS between a wire and its socket: who is trusted, who we are, and what was agreed. Handshakes are whole by default, because
-//! resumed ones cost a fraction and hide what a new client pays.
+//! TLS between a wire and its socket: trusted authorities, our certificate, and the agreed parameters. Handshakes are full by
+//! default, because resumed ones cost a fraction and hide the cost of a new client.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub struct TlsOptions {
     pub cert: Option<PathBuf>,
     /// PEM file of its key.
     pub key: Option<PathBuf>,
-    /// Trust anybody.
+    /// Trust any certificate.
     pub insecure: bool,
     /// The name to ask for and to verify, instead of the URL's.
     pub server_name: Option<String>,
@@ -134,11 +134,13 @@ impl Tls {
     }
 }
 
-/// The certificate (DER) that whoever listens there shows to a client which trusts anybody, offers these protocols and has
-/// no certificate of its own. That the server then hangs up on such a client does not matter.
+/// Returns the certificate (DER) that the listener shows to a client which trusts any certificate, offers these protocols and has
+/// no certificate of its own. The server may then hang up on this client; that does not matter.
+///
 ///
 /// # Errors
-/// Nobody listens, or no certificate is shown within the bound.
+///
+/// Nothing listens there, or no certificate is shown within the bound.
 pub fn shown_certificate(
     address: SocketAddr,
     protocols: &[&str],
@@ -192,13 +194,13 @@ pub(crate) fn agreed(connection: &ClientConnection) -> String {
     words.join(" ")
 }
 
-/// Believes any certificate, but not that a peer without its key owns it: for measurements, and for those who learn by other
-/// means whom they speak to.
+/// Accepts any certificate, but only from a peer that holds its key. For measurements, and for callers that learn the peer's
+/// identity by other means.
 #[derive(Debug)]
 pub struct Anybody(Arc<CryptoProvider>);
 
 impl Anybody {
-    /// One that checks signatures by these algorithms.
+    /// A verifier that checks signatures by the algorithms of this provider.
     #[must_use]
     pub fn by(provider: Arc<CryptoProvider>) -> Arc<Self> {
         Arc::new(Self(provider))

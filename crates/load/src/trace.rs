@@ -1,5 +1,5 @@
-//! Recorded traces: when requests were, and what they asked for. A line a request, in the words of whoever wrote it: seconds,
-//! an access log of a web server or a proxy, or JSON. Pure.
+//! Recorded traces: times of requests, and their methods and paths. A line a request, in several formats: seconds, an access log
+//! of a web server or a proxy, or JSON. Pure.
 
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ pub struct Trace {
 
 /// One line.
 struct Line {
-    /// Nanoseconds, since whatever the trace counts from.
+    /// Nanoseconds since the trace's own origin.
     at: i64,
     /// The time was written in whole seconds, as web servers do.
     coarse: bool,

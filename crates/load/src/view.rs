@@ -39,11 +39,11 @@ const UP: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// A terminal shows all of an update at once between these, if it knows how; others pass them over.
 const BEGIN: &str = "\x1b[?2026h";
 const END: &str = "\x1b[?2026l";
-/// Clears what is right of the cursor, and what is below it.
+/// Clears the line right of the cursor, and all below it.
 const CLEAR_RIGHT: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// The picture, and what it remembers.
+/// The picture and its state.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     all: Samples,
@@ -95,7 +95,7 @@ impl View {
         text
     }
 
-    /// Takes the picture away, for what is printed at the end.
+    /// Removes the picture, before text is printed at the end.
     pub(crate) fn erase(&mut self) -> String {
         match std::mem::take(&mut self.drawn) {
             0 => String::new(),

@@ -30,7 +30,7 @@ pub(crate) struct Request {
     pub(crate) shape: Shape,
     /// Over TCP and UDP: bytes of its answer.
     pub(crate) answer_bytes: u64,
-    /// Its answer has no body, whatever it says.
+    /// The answer has no body, even if its head declares one.
     pub(crate) head: bool,
     /// Weight relative to the other requests.
     pub(crate) weight: f64,
@@ -82,7 +82,7 @@ pub(crate) trait Wire: Debug + Send {
     /// Bytes waiting to be written.
     fn unsent(&self) -> &[u8];
 
-    /// So many bytes of it have been written.
+    /// `count` bytes have been written.
     fn wrote(&mut self, count: usize);
 
     /// Takes bytes, all of them.

@@ -104,7 +104,7 @@ struct Connection {
     to: SocketAddr,
     /// Answers until it is closed.
     left: u64,
-    /// It takes no more requests, and is closed after those it has.
+    /// The connection takes no more requests, and is closed after those in flight.
     retiring: bool,
     /// Has something to be written at the end of this turn.
     dirty: bool,
@@ -114,7 +114,7 @@ struct Connection {
 #[derive(Debug, Default)]
 struct Lane {
     request: Option<InFlight>,
-    /// Which of the run's requests that is.
+    /// Index of the request among the run's requests.
     which: usize,
     free_since: u64,
 }
@@ -157,7 +157,7 @@ pub(crate) struct Worker {
     buffer: Box<[u8]>,
     /// Decrypted form of `buffer`; empty without TLS.
     plain: Box<[u8]>,
-    /// Of all connections, those before the start too.
+    /// Times of all connections, those before the start too.
     connecting: Samples,
     handshake: Samples,
     agreed: Option<String>,
@@ -406,7 +406,7 @@ impl Worker {
         self.tally.connects = 0;
     }
 
-    /// Somebody asked to stop: nothing more is due, and nothing is waited for.
+    /// The user asked to stop: no further request is due, and no answer is waited for.
     fn end_early(&mut self, at: u64) {
         let end = self.timeline.end.min(at);
         self.timeline.end = end;

@@ -1,4 +1,5 @@
-//! One bulk thread: its connections, written to or read from as fast as they allow, and what arrived when.
+//! One bulk thread: it writes to its connections or reads from them as fast as they allow, and counts the bytes that arrive in
+//! each second.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -41,14 +42,14 @@ pub(crate) struct Count {
     pub(super) written: u64,
     pub(super) seconds: Vec<u64>,
     pub(super) connections: u64,
-    /// Of these, how many were acknowledged by a sink of ours.
+    /// Of these, bytes that a sink of ours acknowledged.
     pub(super) by_sink: u64,
     /// Bytes of each connection in the measured part.
     pub(super) each: Vec<u64>,
     pub(super) errors: BTreeMap<Outcome, u64>,
     pub(super) cpu_ns: u64,
     pub(super) end: u64,
-    /// Somebody asked to end before that.
+    /// The user asked to end before that.
     pub(super) interrupted: bool,
 }
 
@@ -87,7 +88,7 @@ struct Connection {
     arrived: u64,
     /// The same by the sink's word, if it speaks; it is the better witness.
     taken: Option<u64>,
-    /// Of these, counted.
+    /// Of these, bytes already counted.
     counted: u64,
     measured: u64,
     /// An acknowledgement that has come in part.

@@ -201,7 +201,7 @@ fn call<'a>(target: &'a Target, kept: &mut Option<TcpStream>, trace: &str) -> Ca
     }
 }
 
-/// One request and its response; an error tells whether any of the response had come.
+/// Sends one request and reads its response. An error states if part of the response had come.
 fn exchange(
     target: &Target,
     kept: &mut Option<TcpStream>,

@@ -1,4 +1,4 @@
-//! One client's connection: what has been read and not understood, what is to be written, and the request between.
+//! One client's connection: bytes read but not yet parsed, bytes to be written, and the current request.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ pub(crate) struct Connection {
     pub(crate) request: Request,
     /// Close once all is written.
     pub(crate) closing: bool,
-    /// When the request was whole, if anybody wants to know.
+    /// Time when the request was whole; set only if the log of answers needs it.
     pub(crate) arrived: u64,
     out: Vec<u8>,
     written: usize,
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Between requests, with nothing begun: may be closed without hurting anybody.
+    /// Between requests, with no request begun: the server may close the connection without harm.
     pub(crate) fn idle(&self) -> bool {
         self.http2.is_none() && self.phase == Phase::Head && self.input.is_empty() && self.flushed()
     }
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// Takes a request in the place of the last one, whose memory it keeps.
+    /// Replaces the last request and keeps its memory.
     pub(crate) fn begin_request(&mut self, request: Request) {
         let mut echo = std::mem::replace(&mut self.request, request).echo;
         echo.clear();
@@ -199,7 +199,7 @@ impl Connection {
         self.websocket = Some(Box::default());
     }
 
-    /// Uses a frame of WebSocket: how many bytes it took, and what it meant.
+    /// Processes a WebSocket frame. Returns the frame's length and result.
     pub(crate) fn frame(&mut self, bytes: &[u8]) -> (usize, websocket::Heard) {
         match &mut self.websocket {
             Some(frames) => frames.feed(bytes, &mut self.out),

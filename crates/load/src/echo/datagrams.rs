@@ -47,9 +47,9 @@ fn turn(socket: &UdpSocket, buffer: &mut [u8]) {
     let own = socket.local_addr().ok();
     for _ in 0..PER_TURN {
         match socket.recv_from(buffer) {
-            // One that claims to come from here would go round for ever.
+            // A datagram that claims to come from this socket would loop for ever.
             Ok((_, from)) if Some(from) == own => {}
-            // A client whose queue is full, or who is gone, loses its answer, as UDP does.
+            // A client that has left, or whose queue is full, loses its answer, as UDP does.
             Ok((count, from)) => drop(socket.send_to(&buffer[..count], from)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             // The socket reports an error that an earlier answer met on its way.

@@ -107,7 +107,7 @@ impl Worker {
         }
     }
 
-    /// A request's head has come: what will be answered, and whether its body is needed for that.
+    /// A request's head has come: decides the answer, and if the answer needs the body.
     fn head(&mut self, server: &mut Server, lane: usize) {
         let calls = self.calls.is_some();
         let stream = server.stream(lane);
@@ -387,7 +387,7 @@ fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
         let mut message = stream
             .body
             .split_off(grpc::PREFIX_BYTES.min(stream.body.len()));
-        // Of a field that is there twice, the last one counts.
+        // Of a field that occurs twice, the last one counts.
         grpc::put_number(&mut message, 2, unix_now());
         stream.body.clear();
         grpc::put_message(&mut stream.body, &message);

@@ -36,7 +36,7 @@ pub use plan::{Choice, MAX_DELAY, MAX_SIZE, Plan};
 pub(crate) use request::takes_gzip;
 pub use tls::{ServerTls, ServerTlsOptions};
 
-/// The largest gRPC message made on demand: what clients accept unless told otherwise.
+/// Largest gRPC message made on demand: the default limit of clients.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024 - 16;
 
 /// Options of the echo server.
@@ -213,7 +213,7 @@ impl Echo {
         let mut ended = Ok(());
         for thread in groups.into_iter().flatten() {
             let each = thread.join();
-            // One that fails ends the others.
+            // A failed worker ends the others.
             stop.raise();
             let each = each.unwrap_or_else(|_| Err(io::Error::other("an echo thread panicked")));
             ended = ended.and(each);

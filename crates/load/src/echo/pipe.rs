@@ -1,4 +1,4 @@
-//! A client's socket, perhaps with TLS between it and the server. Never blocks; what could not be written is kept and goes first.
+//! A client's socket, with or without TLS. Never blocks; bytes that could not be written are kept and go first.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ impl Pipe {
         })
     }
 
-    /// The socket itself: what is read and written there is sealed, where there is TLS.
+    /// The socket itself. With TLS, its bytes are encrypted.
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -51,7 +51,7 @@ impl Pipe {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             let understood = tls.process_new_packets();
-            // Of the handshake, or an alert that says why.
+            // Bytes of the handshake, or an alert with the reason.
             push(tls, &mut self.socket)?;
             understood.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         }

@@ -11,7 +11,7 @@ pub const MAX_DELAY: u64 = 60 * crate::clock::SECOND;
 /// The most values of one probability list.
 const MAX_CHOICES: usize = 32;
 
-/// A value, or several with their probabilities; what is left to 100 % is the default.
+/// A value, or several with their probabilities; the rest to 100 % is the default.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Choice<T> {
     /// Always this.
@@ -92,7 +92,7 @@ pub struct Plan {
     pub gzip: Choice<bool>,
     /// Close the connection after the answer.
     pub close: Choice<bool>,
-    /// `Content-Type` of answers, instead of what fits them.
+    /// `Content-Type` of answers, instead of the one that fits them.
     pub kind: Option<String>,
     /// Header lines to add, each with CRLF.
     pub headers: String,
@@ -144,7 +144,7 @@ impl Plan {
         let mut seen = Vec::new();
         for argument in query.split('&').filter(|argument| !argument.is_empty()) {
             let (name, value) = match argument.split_once('=') {
-                // As Fortio's server: an empty value says nothing, and of two the first counts.
+                // As in Fortio's server: an empty value is ignored, and the first of two counts.
                 Some((_, "")) => continue,
                 Some(both) => both,
                 None => (argument, ""),
@@ -174,7 +174,7 @@ impl Plan {
             "delay" => self.delay = Choice::parse(value, 0, delay)?,
             "status" => self.status = Choice::parse(value, 200, status)?,
             "grpc-status" => self.grpc_status = Choice::parse(value, 0, grpc_status)?,
-            // As Fortio's: what no percentage claims is answered with what came.
+            // As in Fortio: requests outside all percentages get their own body back.
             "size" => self.size = Choice::parse(value, None, |text| size(text).map(Some))?,
             "messages" => {
                 let count = value.parse().ok().filter(|count| *count <= MAX_MESSAGES);

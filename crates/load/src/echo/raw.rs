@@ -69,9 +69,9 @@ struct Sink {
 
 /// Result of a turn.
 enum Turn {
-    /// Nothing can be done until the socket says so.
+    /// Nothing can be done until the socket is ready.
     Wait,
-    /// There is more to do, after the others.
+    /// There is more to do, after the other connections.
     More,
     Over,
 }
@@ -96,7 +96,7 @@ pub(crate) fn serve(
     let (mut free, mut emptied, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     let mut buffer = vec![0; SINK_READ_BYTES];
     loop {
-        // With connections that have more to do, only a look at what else is ready.
+        // If connections have more to do, the poll only checks for ready sockets and does not sleep.
         for index in 0..poll.wait_unless(!unfinished.is_empty())? {
             let ready = poll.event(index);
             match ready.token {
@@ -296,7 +296,7 @@ impl Sink {
     }
 }
 
-/// Writes as much as the client takes; what it says is passed over, and its end is the end.
+/// Writes as much as the client takes. The client's bytes are ignored; its end ends the connection.
 fn pour(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Turn> {
     for _ in 0..CALLS_PER_TURN {
         match stream.write(&PATTERN) {

@@ -35,7 +35,7 @@ pub(crate) struct Head<'a> {
     pub(crate) gzip: bool,
     /// The type of the request's body, for it to go back with.
     pub(crate) kind: Option<&'a str>,
-    /// It wants to speak WebSocket, and this is its key.
+    /// Key of an upgrade to WebSocket; none without an upgrade.
     pub(crate) websocket: Option<&'a str>,
     /// Bytes of the head.
     pub(crate) length: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Head<'a> {
     pub(crate) description: String,
 }
 
-/// Why a request is refused: status and reason.
+/// Refusal of a request: status and reason.
 pub(crate) struct Refusal(pub(crate) u16, pub(crate) &'static str);
 
 /// Parses a head; none when it is not all there. `describe` also keeps the fields as text, `trace` the trace context.

@@ -32,7 +32,7 @@ pub struct ServerTlsOptions {
 pub struct ServerTls(pub(crate) Arc<ServerConfig>);
 
 impl ServerTls {
-    /// The same for bytes that are no protocol of ours: whatever the client offers by ALPN is not looked at.
+    /// The same for bare bytes: the client's ALPN is ignored.
     pub(crate) fn bare(&self) -> Arc<ServerConfig> {
         let mut config = (*self.0).clone();
         config.alpn_protocols.clear();

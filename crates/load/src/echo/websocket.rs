@@ -47,7 +47,7 @@ pub(crate) enum Heard {
 pub(crate) struct Frames {
     /// The message, as far as it has come.
     pub(crate) message: Vec<u8>,
-    /// Of what kind; 0 between messages.
+    /// Kind of the message; 0 between messages.
     kind: u8,
 }
 
@@ -134,7 +134,7 @@ fn head(bytes: &[u8]) -> Result<Option<(usize, usize)>, u16> {
     let [first, second, rest @ ..] = bytes else {
         return Ok(None);
     };
-    // A client masks, and nobody has agreed on extensions.
+    // A client must mask its frames, and no extension was agreed on.
     if first & 0x70 != 0 || second & 0x80 == 0 {
         return Err(PROTOCOL_ERROR);
     }

@@ -23,7 +23,7 @@ use crate::stop::Stop;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// The largest request body that is kept to be echoed.
 const MAX_ECHO_BYTES: u64 = 16 * 1024 * 1024;
-/// Targets whose plans are kept; a client that asks for ever new ones makes us forget, not grow.
+/// Number of kept plans. A client with ever new targets makes the worker forget plans; memory does not grow.
 const MAX_PLANS: usize = 256;
 /// Answers that may wait for their time; beyond that they go out at once. A client that resets streams leaves theirs behind.
 const MAX_DELAYED: usize = 1_000_000;
@@ -498,7 +498,7 @@ impl Worker {
         (due > at).then_some(due)
     }
 
-    /// Answers whatever has become due and arms the timer for the rest.
+    /// Answers all requests that are due and arms the timer for the rest.
     fn fire(&mut self) -> io::Result<()> {
         while let Some(Reverse((due, token, stream))) = self.delayed.peek().copied() {
             if due > now() {

@@ -1,5 +1,5 @@
-//! One gRPC call after the other over a connection of its own, waiting for each: how a run asks, before it begins, what a server's
-//! messages look like.
+//! Makes gRPC calls one after the other, over a connection of its own. A run uses it before it begins, to ask a server for the
+//! descriptions of its messages.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -33,12 +33,12 @@ pub(crate) struct Caller {
     next: u32,
 }
 
-/// Why a call brought nothing.
+/// Reason why a call returned nothing.
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// The server's status and its words.
     Status(u16, String),
-    /// The connection, or what came over it.
+    /// The connection failed, or its bytes were wrong.
     Broken(String),
 }
 

@@ -1,5 +1,5 @@
-//! The generator's end of an HTTP/2 connection: the same request over and over on as many streams as there are
-//! lanes, and what became of each. No I/O.
+//! The generator's end of an HTTP/2 connection: repeats the same requests on as many streams as there are lanes, and reports each
+//! result. No I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub(crate) messages: u32,
     /// A call stays open, and a request is a message of it; it ends after so many (0: never).
     pub(crate) interleave: Option<u32>,
-    /// A HEAD request: its answer has no body, whatever it says.
+    /// A HEAD request: its answer has no body, even if its head declares one.
     pub(crate) head: bool,
 }
 
@@ -73,7 +73,7 @@ struct State {
     unsent_bodies: usize,
     /// No new streams, for the server said so or the numbers have run out.
     closing: bool,
-    /// The lanes above the last stream of a GOAWAY, still to be told.
+    /// Lanes above the last stream of a GOAWAY whose failure is not yet reported.
     failed: Vec<usize>,
     /// The lane whose answer was only a head.
     ended: Option<usize>,
@@ -111,7 +111,7 @@ impl Client {
         self.state.core.unsent()
     }
 
-    /// So many bytes of it have been written.
+    /// `count` bytes have been written.
     pub(crate) fn wrote(&mut self, count: usize) {
         self.state.core.wrote(count);
         if self.state.unsent_bodies > 0 {
@@ -443,7 +443,7 @@ impl State {
             };
             self.answered = Some((lane, answer));
         } else if !stream.asking || stream.messages.whole > 1 {
-            // A message that nobody asked for.
+            // A message without a request.
             self.core.put_reset(self.ids[lane], core::CANCEL);
             let asking = std::mem::take(&mut stream.asking);
             self.free(lane);
@@ -454,10 +454,10 @@ impl State {
             .or_else(|| self.pending())
     }
 
-    /// The server has ended a stream: what that means.
+    /// Result of a stream that the server has ended.
     fn whole(&mut self, lane: usize) -> Option<Event> {
         if self.streams[lane].sent < self.shape(lane).body.len() {
-            // It answered before it had the whole request, and wants no more of it.
+            // The server answered before it had the whole request, and wants no more of it.
             self.core.put_reset(self.ids[lane], core::CANCEL);
         }
         self.free(lane);

@@ -5,7 +5,7 @@ use super::Malformed;
 use super::frame::{self, Frame};
 use super::hpack::{Decoder, Encoder, MAX_LIST_BYTES};
 
-/// Windows before anybody says otherwise (RFC 9113, section 6.9.2).
+/// Window before the peer sets another (RFC 9113, section 6.9.2).
 const DEFAULT_WINDOW: i64 = 65_535;
 /// The largest window there may be.
 const MAX_WINDOW: i64 = 0x7fff_ffff;
@@ -95,7 +95,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// `opening` is what comes before our SETTINGS: the client's preface.
+    /// `opening` are the bytes before our SETTINGS: the client's preface.
     pub(super) fn new(opening: &[u8], max_streams: Option<u32>) -> Self {
         let mut out = opening.to_vec();
         let settings = [
@@ -136,7 +136,7 @@ impl Core {
         &self.out[self.sent..]
     }
 
-    /// So many bytes of it have been written.
+    /// `count` bytes have been written.
     pub(super) fn wrote(&mut self, count: usize) {
         self.sent += count;
         if self.sent == self.out.len() {
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Does what a frame asks of the connection, and says what it means to streams.
+    /// Applies a frame to the connection, and returns its meaning for the streams.
     pub(super) fn accept<'a>(&mut self, frame: &Frame<'a>) -> Result<Incoming<'a>, Malformed> {
         if !self.settled && (frame.kind != frame::SETTINGS || frame.has(frame::ACK)) {
             return Err(Malformed("does not begin with SETTINGS"));

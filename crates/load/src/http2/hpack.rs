@@ -9,7 +9,7 @@ use super::{Malformed, huffman};
 const TABLE_BYTES: usize = 4096;
 /// Overhead that the RFC adds to the text of a table entry.
 const ENTRY_OVERHEAD: usize = 32;
-/// The most decoded text of one header block, overhead included; also told to the peer.
+/// Most decoded text of one header block, overhead included. The peer is told this limit.
 pub(super) const MAX_LIST_BYTES: usize = 64 * 1024;
 
 const STATIC: [(&str, &str); 61] = [
@@ -255,7 +255,7 @@ fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
 #[derive(Debug)]
 pub(super) struct Encoder {
     table: Dynamic,
-    /// The table was resized, and the peer must be told at the next block: by the least size in between, then the last.
+    /// The table was resized. The next block must announce the least size in between, then the last size.
     resized: Option<(usize, usize)>,
 }
 

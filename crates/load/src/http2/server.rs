@@ -38,7 +38,7 @@ pub(crate) enum Content {
     None,
     /// The bytes in the stream's `body`.
     Kept,
-    /// So many bytes of nothing in particular.
+    /// So many bytes of a fixed pattern.
     Pattern(usize),
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Stream {
     pub(crate) live: bool,
     /// Live: the answer's head is out.
     begun: bool,
-    /// Live: what is to be sent, of which `sent` bytes are gone, and what ends it.
+    /// Live stream: bytes to be sent, of which `sent` are gone, and the end of the stream.
     out: Vec<u8>,
     end: Option<(u16, String)>,
     /// Bytes of it that count against the connection's memory.
@@ -112,9 +112,9 @@ struct State {
     kept: usize,
     /// Answers that wait for a window.
     unsent: usize,
-    /// We have reset a stream: its client may not know yet, and is forgiven for what it sends to closed streams.
+    /// We have reset a stream. Its client may not know yet, so frames to closed streams are no error.
     forgiving: bool,
-    /// Whole with its head; told after it.
+    /// Stream that is whole with its head; reported after the head.
     whole: Option<usize>,
     /// Fields are wanted as text.
     describe: bool,
@@ -146,7 +146,7 @@ impl Server {
         self.state.core.unsent()
     }
 
-    /// So many bytes of it have been written.
+    /// `count` bytes have been written.
     pub(crate) fn wrote(&mut self, count: usize) {
         self.state.core.wrote(count);
         self.state.send_all();
@@ -349,7 +349,7 @@ impl State {
         Ok(more.then_some(Asked::Piece(lane)))
     }
 
-    /// The request is whole, if its length is what it said.
+    /// The request is whole if its length matches the declared one.
     fn end(&mut self, lane: usize) -> Option<Asked> {
         let stream = &mut self.streams[lane];
         stream.ended = true;
@@ -515,7 +515,7 @@ impl State {
         self.over(lane);
     }
 
-    /// All is sent. A client that still talks is told that nobody listens.
+    /// All is sent. A client that still sends gets a reset.
     fn over(&mut self, lane: usize) {
         if !self.streams[lane].ended {
             self.core.put_reset(self.ids[lane], 0);

@@ -1,5 +1,5 @@
-//! UUIDs that are others in each request: `{uuid}` in a URL's path and query and in a payload, as Fortio has it. Requests are made
-//! ready with places of the right length, so that what is sent is a copy with these overwritten, and nothing else is done anew.
+//! UUIDs that differ in each request: `{uuid}` in a URL's path and query and in a payload, as in Fortio. Prepared requests hold
+//! placeholders of the right length. Each sent request is a copy in which only these are overwritten.
 
 use super::{LoadOptions, Protocol};
 use crate::wire::Request;

@@ -77,7 +77,7 @@ impl Wire for Http1 {
 
     fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
         if self.current.is_none() {
-            // The next response could not be told from them.
+            // The next response could not be distinguished from these bytes.
             events.push(Event::Unsolicited);
             return Ok(());
         }

@@ -30,7 +30,7 @@ impl Wire for Http2 {
     }
 
     fn greets(&self) -> bool {
-        // It is open once the server's SETTINGS have come.
+        // The wire is open once the server's SETTINGS have come.
         true
     }
 

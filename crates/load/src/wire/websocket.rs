@@ -69,10 +69,10 @@ pub(super) struct WebSocket {
     written: usize,
     /// Received part of an incomplete head: of the upgrade, of a frame, or of a control frame.
     partial: Vec<u8>,
-    /// Of the frame being read.
+    /// Bytes left of the current frame.
     left: u64,
     last: bool,
-    /// Of the message being read: whether it has begun, and its bytes.
+    /// State of the current message: if it has begun, and its bytes.
     begun: bool,
     body: u64,
 }

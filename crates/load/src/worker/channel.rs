@@ -11,9 +11,9 @@ use crate::tls;
 /// Bytes that are encrypted before a write: as many as a socket buffer takes at once.
 const SEALED_BYTES: usize = 256 * 1024;
 
-/// Why nothing more can be read now.
+/// Reason why nothing more can be read now.
 pub(super) enum Taken {
-    /// So many bytes are in the buffer; fewer than it holds mean that there are no more.
+    /// So many bytes are in the buffer. Fewer than the buffer holds mean that no more have come.
     Some(usize),
     Blocked,
     End,
@@ -63,7 +63,7 @@ impl Worker {
                 if ready {
                     let bytes = connection.wire.unsent();
                     if !bytes.is_empty() {
-                        // It takes what its limit allows, and the rest when that has gone.
+                        // TLS takes as much as its limit allows, and the rest after that has gone.
                         let sealed = tls.writer().write(bytes).unwrap_or(0);
                         connection.wire.wrote(sealed);
                     }
@@ -89,7 +89,7 @@ impl Worker {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) if connection.datagrams => return self.fail(index, Outcome::Connect),
                 Err(_) => {
-                    // The server may have answered (say, 413) before it closed: reading tells.
+                    // The server may have answered (say, 413) before it closed, so a read follows.
                     connection.hangup = true;
                     if !self.unread.contains(&index) {
                         self.unread.push(index);
@@ -153,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// Passes on what has been opened; false when the connection is gone.
+    /// Passes decrypted bytes on; false when the connection is gone.
     fn opened_bytes(&mut self, index: usize, at: u64) -> bool {
         let generation = self.connections[index].generation;
         let mut plain = std::mem::take(&mut self.plain);

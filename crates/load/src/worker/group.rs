@@ -1,5 +1,5 @@
-//! The lanes that lead to one place, and which requests of the schedule are theirs. Every group goes through the whole schedule and
-//! passes over what belongs to others, so that a place that is slow keeps nobody waiting but its own.
+//! Lanes of one destination, and the selection of its requests from the schedule. Every group walks the whole schedule and skips
+//! requests of other destinations. A slow destination therefore delays only its own requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Group {
     /// Lanes without a request, the longest free first: load is spread evenly, as users of a pool are.
     pub(super) free: VecDeque<usize>,
     pub(super) pacing: Pacing,
-    /// Among all requests of the run, by the number in the schedule; what is chosen for another place is not ours.
+    /// Choice among all requests of the run, by the number in the schedule. Requests of other destinations are skipped.
     all: Choice,
     /// Among our own, where there is no common schedule.
     own: Choice,

@@ -1,4 +1,4 @@
-//! The connections of a generator thread: making them, what comes of their bytes, and telling how each request ended.
+//! Connections of a generator thread: connects them, handles their bytes, and reports the result of each request.
 
 use std::io;
 
@@ -120,13 +120,13 @@ impl Worker {
         for _ in 0..READS_PER_TURN {
             match self.read_socket(index) {
                 Taken::Blocked => return,
-                // Of datagrams: nobody listens there, as the network tells afterwards.
+                // Over UDP: the network reports afterwards that no socket listens there.
                 Taken::Broken if self.connections[index].datagrams => {
                     return self.fail(index, Outcome::Connect);
                 }
                 Taken::Broken => return self.fail(index, Outcome::Reset),
                 Taken::End => {
-                    // Over TLS an end without its alert may be anybody's: it ends no answer.
+                    // Over TLS, an attacker can cause an end without the closing alert, so it ends no answer.
                     return match self.connections[index].tls.as_ref() {
                         None => self.ended(index, now()),
                         Some(tls) if tls.is_handshaking() => self.fail(index, Outcome::Tls),
@@ -152,7 +152,7 @@ impl Worker {
                 }
             }
         }
-        // The edge is spent: nobody will tell again that there is more.
+        // The edge is spent: epoll will not report again that there is more.
         if !self.unread.contains(&index) {
             self.unread.push(index);
         }
@@ -181,7 +181,7 @@ impl Worker {
             return self.fail(index, Outcome::Protocol);
         }
         if self.connections[index].wire.greets() {
-            // It answers by itself: acknowledgements, windows.
+            // The wire may have answers of its own: acknowledgements, windows.
             self.write(index);
             self.replace_spent(index);
         }
@@ -268,7 +268,7 @@ impl Worker {
         if !waiting {
             self.close(index);
         } else if !connection.wire.used() || self.connect(index).is_err() {
-            // A server that turns everybody away at once is not asked again for the same requests.
+            // A server that refuses all requests of a new connection at once does not get them again.
             self.fail(index, Outcome::GoAway);
         }
     }
@@ -325,7 +325,7 @@ mod tests {
     use crate::tally::Tally;
     use crate::worker::InFlight;
 
-    /// Packets sent, of which each is one read: whatever the machine does meanwhile, all of them wait to be read.
+    /// Packets sent, of which each is one read. All of them wait to be read, even if the machine is slow.
     const PACKETS: usize = 3 * READS_PER_TURN;
 
     #[test]
@@ -347,7 +347,7 @@ mod tests {
         let answer =
             b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\ndone";
         let mut round = || {
-            // Always the same latency bucket, whatever the machine does meanwhile.
+            // The latency always falls into the same bucket, even if the machine is slow.
             worker.start(0, Some(at));
             let mut head = [0u8; 4096];
             let asked = rustix::io::read(&theirs, &mut head).expect("the request is there");

@@ -1,4 +1,4 @@
-//! Bulk load against our own sink and source, and against strangers that say nothing, stop reading, or break off.
+//! Bulk load against our own sink and source, and against hostile servers that send nothing, stop reading, or break off.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};

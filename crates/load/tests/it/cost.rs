@@ -14,7 +14,7 @@ use crate::server::{PATIENCE, Served, loopback};
 /// Tells the process under valgrind where to send requests.
 const ORDERS: &str = "VOILE_TEST_LOAD_COST";
 const SUBJECT: &str = "cost::subject";
-/// Requests that are sent; enough for what is done once not to matter.
+/// Number of requests; large enough to hide one-time costs.
 const COUNTED: u64 = 4_000;
 /// Margin above the bound. Processors differ in the vector instructions that their libraries choose, and machines in how many
 /// answers come at once.
@@ -36,7 +36,7 @@ fn end_counting() {
 fn subject() {
     let Ok(url) = env::var(ORDERS) else { return };
     let mut options = LoadOptions::new(Target::parse(&url).unwrap());
-    // As many as go, and always so many, however slow the machine is.
+    // As fast as possible, and always the same number, however slow the machine is.
     options.rate = 0.0;
     options.requests = Some(COUNTED);
     options.duration = voile_load::options::UNTIL_STOPPED;

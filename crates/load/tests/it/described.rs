@@ -1,5 +1,5 @@
-//! gRPC by description: JSON into messages by reflection and by file, streams that are answered message by message, and what grpcurl
-//! makes of the echo server.
+//! gRPC by description: JSON into messages by reflection and by file, streams answered message by message, and grpcurl against
+//! the echo server.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ fn servers_without_descriptions_are_named_with_the_reason() {
         why.contains("not HTTP/2") && why.contains("a file of descriptors"),
         "{why}"
     );
-    // It knows gRPC, and not this service.
+    // The server knows gRPC, but not this service.
     let server = Served::echo(EchoOptions::default());
     let why = Method::find(&target(&server, "a.B/C"), None, None).unwrap_err();
     assert!(why.contains("a.B is not served here"), "{why}");

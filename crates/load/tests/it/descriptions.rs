@@ -14,7 +14,7 @@ fn committed_descriptions_are_fresh() {
     ];
     let mut compiler = protox::Compiler::new([&here]).unwrap();
     compiler.open_files(files).unwrap();
-    // Without the positions of comments, which nobody asks a server for.
+    // Without the positions of comments, which no client requests.
     let wanted = compiler.include_imports(true).encode_file_descriptor_set();
     let committed = here.join("served.binpb");
     if std::env::var_os("VOILE_BLESS").is_some() {

@@ -299,7 +299,7 @@ fn floods_do_not_keep_a_run_from_ending() {
 #[test]
 fn floods_without_frames_end_too() {
     fn flood(mut stream: TcpStream, head: &[u8], piece: &[u8]) {
-        // Not before a request: what nobody asked for is another matter.
+        // Waits for the request: an answer without a request is another test.
         let _ = stream.read(&mut [0; 4096]);
         let piece = piece.repeat(1000);
         let _ = stream.write_all(head);

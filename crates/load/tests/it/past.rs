@@ -1,4 +1,4 @@
-//! Results of Fortio's beside ours: what Fortio 1.66.5 writes is read, and what we write in its form reads the same.
+//! Fortio's results beside ours: the reader reads the files of Fortio 1.66.5, and our files in Fortio's form read the same.
 
 use voile_load::Stop;
 use voile_load::echo::EchoOptions;

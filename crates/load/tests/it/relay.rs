@@ -30,7 +30,7 @@ fn bulk_bytes_come_back_whole_and_in_order_after_half_close() {
                 let mut writer = stream.try_clone().unwrap();
                 let written = thread::spawn(move || {
                     writer.write_all(&sent).unwrap();
-                    // Only the half-close tells the other end that it has all.
+                    // Only the half-close shows the other end that it has all.
                     writer.shutdown(Shutdown::Write).unwrap();
                     sent
                 });

@@ -152,7 +152,7 @@ fn websocket_messages_come_back_or_as_long_as_the_upgrade_says() {
     assert_eq!(run(&options).ok, 50);
 }
 
-/// Sends the upgrade and then bytes; what comes after the 101.
+/// Sends the upgrade and then bytes; returns the bytes after the 101.
 fn frames(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -96,7 +96,7 @@ impl Served {
         stream
     }
 
-    /// Stops, and tells how the server ended.
+    /// Stops the server, and returns its result.
     pub(crate) fn finish(mut self) -> std::io::Result<()> {
         self.stop.raise();
         self.thread.take().unwrap().join().unwrap()

@@ -243,7 +243,7 @@ fn queries_mean_what_they_mean_to_fortios_server() {
         return;
     };
     let began = std::time::Instant::now();
-    // It listens before it has anything to answer with.
+    // The server listens before it can answer.
     while meaning(&theirs, "").is_none_or(|(status, ..)| status != "200") {
         assert!(began.elapsed() < crate::server::PATIENCE, "fortio serves");
         std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! Clients of live gRPC streams that break the rules: they never take what they are told, end in the middle of a message, or ask
-//! reflection nonsense. The next client is served all the same.
+//! Clients of live gRPC streams that break the rules: they never read answers, end in the middle of a message, or send reflection
+//! nonsense. The next client is served all the same.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -40,7 +40,7 @@ fn message(payload: &[u8]) -> Vec<u8> {
     [&[0], &(payload.len() as u32).to_be_bytes()[..], payload].concat()
 }
 
-/// Reads frames to the end of stream 1: the kinds that came on it, and what the last one said.
+/// Reads frames to the end of stream 1. Returns the kinds of frames on it, and the payload of the last frame.
 fn until_over(stream: &mut TcpStream) -> (Vec<u8>, Vec<u8>) {
     let mut kinds = Vec::new();
     loop {

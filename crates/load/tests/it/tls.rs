@@ -1,5 +1,5 @@
-//! Load over TLS: every protocol through a terminator in front of our echo server; who is trusted, who must show a
-//! certificate, and what is told of handshakes that fail.
+//! Load over TLS: every protocol through a terminator in front of our echo server; trust in servers, client certificates, and the
+//! report of failed handshakes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -40,7 +40,7 @@ fn holds(
     panic!("quantile, exact ms, reported ms: {off:?}");
 }
 
-/// The exact quantiles of what a server did: how long each answer was held, by its own log, which is emptied.
+/// Exact quantiles of the server's delays, from its own log, which is then emptied.
 fn by_log(log: &Log, quantiles: &[f64]) -> Vec<(f64, f64)> {
     let mut held: Vec<u64> = std::mem::take(&mut *log.lock().unwrap())
         .iter()

@@ -39,7 +39,7 @@ pub(super) fn answer(server: &mut Server, lane: usize, plan: &Plan) {
             }
         }
     } else if path == grpc::HEALTH_WATCH.as_bytes() {
-        // It stays open until its client goes: nothing changes.
+        // The stream stays open until its client leaves: the health never changes.
         if server.listened(lane) {
             grpc::put_message(&mut answer, SERVING);
         }

@@ -10,7 +10,7 @@ use crate::reflection::{
     Answer, Asked, Extensions, Files, Question, Refusal, SERVED, Service, Services, Told,
 };
 
-/// gRPC's status for what is not there.
+/// gRPC status of an unknown name.
 const NOT_FOUND: i32 = 5;
 
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
