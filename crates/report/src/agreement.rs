@@ -62,7 +62,7 @@ pub struct Scene {
     pub explained: String,
 }
 
-/// One generator's turn.
+/// A slice of one generator.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slice {
     /// The scene.
@@ -81,9 +81,9 @@ pub struct Slice {
     pub achieved_rps: f64,
     /// Failed requests.
     pub errors: u64,
-    /// As the generator tells it: ours from the intended send time, Fortio's from the actual.
+    /// Latency by the generator's own count: ours from the intended send time, Fortio's from the actual.
     pub latency_us: Latency,
-    /// From the actual send time, where the generator tells both.
+    /// Latency from the actual send time, if the generator reports both.
     #[serde(default)]
     pub service_us: Option<Latency>,
 }
@@ -95,7 +95,7 @@ pub struct Finding {
     pub scene: String,
     /// `p50` or `p99`.
     pub figure: String,
-    /// Ours in µs, over rounds: from when a request was due, or from when it was sent where the scene says so.
+    /// Our figure in µs, over rounds: from the due time, or from the actual send time if the scene says so.
     pub voile: Option<Estimate>,
     /// Ours from when a request was due, where `voile` is from when it was sent.
     #[serde(default)]
@@ -565,7 +565,7 @@ mod tests {
         );
     }
 
-    /// Ours is right where Fortio's own mean says so, whatever its buckets make of the median; and wrong where it does not.
+    /// Our figure is right if Fortio's own mean confirms it, even if Fortio's buckets shift the median. Otherwise it is wrong.
     #[test]
     fn buckets_too_wide_are_not_held_against_us() {
         for (mean, pass) in [(2100.0, true), (2600.0, false)] {

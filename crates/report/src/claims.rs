@@ -52,7 +52,7 @@ pub struct Claim {
     pub needs: String,
 }
 
-/// Which cells; what is not said may be anything, or, beside another cell, is as there.
+/// Selector of cells. An unset field matches any value; in a compared cell, an unset field has the judged cell's value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Where {
@@ -102,7 +102,7 @@ impl Where {
             && self.start.clone().unwrap_or_default() == cell.shape.start
     }
 
-    /// The cell that differs from this one in what is said.
+    /// The cell with the fields of this selector, and otherwise those of `cell`.
     pub(crate) fn beside(&self, cell: &CellKey) -> CellKey {
         let or = |said: &Option<String>, is: &String| said.clone().unwrap_or_else(|| is.clone());
         CellKey {
@@ -201,7 +201,7 @@ impl Verdict {
 /// One measurement beside a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
-    /// Whose.
+    /// Contestant of the measurement.
     pub contestant: String,
     /// Under which load, in words.
     pub load: String,
@@ -211,7 +211,7 @@ pub struct Measured {
     pub verdict: Verdict,
 }
 
-/// Each claim of a record with what was measured; without a cell that fits there is one that says what it lacks.
+/// Each claim of a record with its measurements. Without a fitting cell there is one entry, which states the missing data.
 #[must_use]
 pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
     let cells = by_cell(record);
@@ -584,7 +584,7 @@ mod tests {
         assert_eq!(verdicts(record(2.0, 9.0), steady), [Verdict::More]);
     }
 
-    /// A cold start is beside what runs all the time only where that is said.
+    /// A cold start is compared with running processes only if the claim says so.
     #[test]
     fn a_cold_start_is_judged_beside_what_runs_all_the_time() {
         let mut both = record(2.0, 2.0);

@@ -1,5 +1,5 @@
-//! The columns of the tables, in the terminal and on the page: those that some cell of a record has a figure for, so that
-//! saturation, bulk and idleness show what they measure, and nobody looks at columns of dashes.
+//! Columns of the tables, in the terminal and on the page. A table shows only columns with figures, so that saturation, bulk and
+//! idle cells show their own figures, and no column is empty.
 
 use crate::record::{Estimate, Kind, Record, Summary};
 use crate::words::{bytes, core_share, duration, gigabits, micro, per_second, small_bytes};

@@ -1,6 +1,6 @@
-//! Two records of the same experiment, one divided by the other: before and after a change, or one machine and another. They
-//! were not measured in the same rounds, so nothing can be paired, and what the machine did in between stands in every
-//! ratio; the page says so. Figures of two machines are divided by each machine's own speed first.
+//! Comparison of two records of the same experiment, one divided by the other: before and after a change, or two machines. The
+//! two were not measured in the same rounds, so nothing is paired, and every ratio includes the machine's change in between; the
+//! page says so. Figures of two machines are first divided by each machine's own speed.
 
 use std::fmt::Write as _;
 

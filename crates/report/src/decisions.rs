@@ -27,7 +27,7 @@ const MIXED_NS: f64 = 3_000.0;
 const WARM_NS: f64 = 2_000.0;
 /// Largest cost of a token that was never seen before, as a multiple of the bare check of its signature.
 const COLD: f64 = 1.2;
-/// Kinds of sets whose rules are issuers of tokens begin so.
+/// Prefix of the kinds whose rules are issuers of tokens.
 const TOKENS: &str = "jwt-";
 /// Most bytes that this many rules of paths may hold.
 const PATHS_BYTES: u64 = 2_000_000;
@@ -71,8 +71,8 @@ pub struct Cell {
     pub rules: u32,
     /// See [`Set`].
     pub policies: u32,
-    /// Which rule matches: `first`, `last`, `miss`, or `any`: a thousand requests that each match another. Of tokens: `cold`
-    /// was never seen, `warm` was, `none` is no token, and `bare` is the check of its signature alone.
+    /// The rule that matches: `first`, `last`, `miss`, or `any` (a thousand requests that match different rules). For tokens:
+    /// `cold` was never seen, `warm` was seen before, `none` is no token, and `bare` is the check of the signature alone.
     pub hit: String,
     /// Time of one decision, in ns, by round.
     pub ns: Vec<f64>,
@@ -86,7 +86,7 @@ pub struct Cell {
 pub struct Finding {
     /// The kind of rules.
     pub kind: String,
-    /// Which rule matches.
+    /// The rule that matches.
     pub hit: String,
     /// The smaller set: rules and policies.
     pub few: (u32, u32),
@@ -458,7 +458,7 @@ fn judged(
         (asked, Some(growth.and(below(ns, most))))
     };
     match (hit, kind) {
-        // It shows what memory costs beside the decision; nothing was promised of it.
+        // This cell shows the cost of memory beside the decision. It has no bound.
         ("any", _) => (String::new(), None),
         // Valgrind's processor checks signatures by other instructions than this one, so that only time can tell.
         (COLD_HIT, _) if beside == BARE => {

@@ -24,7 +24,7 @@ pub struct Interval {
     pub seconds: f64,
     /// Requests that were due in it.
     pub requests: u64,
-    /// Of these, failed ones.
+    /// Of these, failed requests.
     pub errors: u64,
     /// Percentiles of the latency of all of them, failures included; none where none was due.
     pub p50_us: Option<f64>,
@@ -66,7 +66,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Its figures, by name: `event-1-push-policy.effect_ms`, …; the number tells events of one action apart.
+    /// Figures of the event, by name: `event-1-push-policy.effect_ms`, …; the number distinguishes events of one action.
     pub(crate) fn figures(&self, number: usize) -> Vec<(String, f64)> {
         if self.failure.is_some() {
             return Vec::new();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::record::{Control, Estimate, Kind, Record, Summary};
 use crate::words::{bytes, duration, interval, load_title, ratio};
 
-/// The control's figures that are told, as a reader calls them.
+/// Figures of the control that the text mentions, and their names for the reader.
 const CONTROLLED: [(&str, &str); 6] = [
     ("latency_us.p50", "p50"),
     ("latency_us.p90", "p90"),
@@ -19,7 +19,7 @@ const CONTROLLED: [(&str, &str); 6] = [
 /// The contestant that sidecars are compared with: its name in records, and its written name.
 const ENVOY: (&str, &str) = ("envoy", "Envoy");
 
-/// The mode with a waypoint, whose figures are told of the waypoint alone: what stands beside it is the same for all.
+/// Mode with a waypoint. Its sentences are about the waypoint alone, because all other parts of the path are the same.
 const WAYPOINT: &str = "node+waypoint";
 
 /// All sentences, in order.
@@ -28,7 +28,7 @@ pub fn sentences(record: &Record) -> Vec<String> {
     let whole = |s: &Summary| ["both", "node", WAYPOINT].contains(&s.mode.as_str());
     let of_latency = |s: &&Summary| s.kind == Kind::Latency && whole(s) && s.runs_valid > 0;
     let mut told: Vec<&Summary> = record.summary.iter().filter(of_latency).collect();
-    // Even arrival is what tools agree on; of others the first, where there is none of it.
+    // Tools agree on even arrival. Without it, the text uses the first other arrival.
     let arrival = match told.iter().any(|s| s.arrival == "uniform") {
         true => "uniform".to_owned(),
         false => told.first().map(|s| s.arrival.clone()).unwrap_or_default(),
@@ -44,7 +44,7 @@ pub fn sentences(record: &Record) -> Vec<String> {
     };
     told.sort_by_key(rank);
     let loads: BTreeSet<String> = told.iter().map(|s| load_title(&s.key())).collect();
-    // Of many loads only ours is told in words; the tables have the others.
+    // If there are many loads, the text mentions only ours; the tables have the others.
     if loads.len() > 1 {
         told.retain(|summary| summary.contestant == "voile");
     }
@@ -162,7 +162,7 @@ fn feature(record: &Record, name: &str) -> Option<String> {
     ))
 }
 
-/// One cell with two sidecars, two node proxies or a waypoint between these; none where nothing of it was measured that a sentence has words for.
+/// A sentence about one cell with two sidecars, two node proxies or a waypoint. None if the cell has no figure for a sentence.
 fn cost(summary: &Summary) -> Option<String> {
     let figure = |name: &str, show| summary.figures.get(name).map(|f| interval(f, show));
     let (tls, proxy, peer) = match (summary.mode.as_str(), summary.tls) {
@@ -281,7 +281,7 @@ fn repeats(record: &Record) -> Option<String> {
     })
 }
 
-/// Per figure of the control: its name, the repeats in which the halves lay within their interval, and all repeats. One
+/// For each figure of the control: its name, the repeats in which the halves lay within their interval, and all repeats. A repeat
 /// with too few valid rounds for an interval does not count as within.
 #[must_use]
 pub fn within(record: &Record) -> Vec<(&'static str, usize, usize)> {

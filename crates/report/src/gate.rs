@@ -1,7 +1,7 @@
-//! A gate for continuous integration: is the new record provably worse than the base? Each figure of each cell is tested by
-//! ranks (Mann and Whitney, one-sided), the new rounds divided by what they may be worse; of many tests at once only what
-//! Holm's procedure lets stand is called proven, so that in 100 gates on records that do not differ at most five fail. A machine
-//! that changed in between is no chance: ratios to another contestant, paired within each record's rounds, take it out.
+//! A gate for continuous integration: is the new record provably worse than the base? Each figure of each cell is tested by ranks
+//! (Mann and Whitney, one-sided), after the allowed worsening is divided out. Holm's procedure decides which of many tests count
+//! as proven: of 100 gates on equal records at most five fail. A change of the machine in between is no random error; ratios to
+//! another contestant, paired within each record's rounds, cancel it.
 
 use std::fmt::Write as _;
 
@@ -187,8 +187,8 @@ fn rounds(all: &Cells, cell: &CellKey, figure: Compared, beside: Option<&str>) -
         .map_or_else(Vec::new, |theirs| ratios(ours, theirs, figure.name))
 }
 
-/// The chance of rounds as much worse, if the new ones were worse by no more than the bound: worse is more, or for
-/// throughput less; what is within the bound is taken off first.
+/// Probability of rounds as much worse if the new ones were worse by no more than the bound. Worse is more, or less for
+/// throughput. The allowed worsening is taken off first.
 fn chance(figure: Compared, bound: f64, before: &[f64], after: &[f64]) -> f64 {
     if figure.more_is_better {
         let allowed: Vec<f64> = before.iter().map(|value| value * (1.0 - bound)).collect();
@@ -277,7 +277,8 @@ mod tests {
     use super::*;
     use crate::record::{Process, Run};
 
-    /// A record of ten rounds, two cells, three figures; `drift` is what the whole record is off by, `worse` what Voile got.
+    /// A record of ten rounds, two cells, three figures. `drift` is a factor of the whole record, `worse` a factor of Voile's
+    /// figures.
     fn record(random: &mut fastrand::Rng, drift: f64, worse: f64) -> Record {
         let mut record = Record::default();
         for round in 1..=10 {

@@ -42,7 +42,7 @@ pub struct Scene {
     pub title: String,
     /// Compared figure: `requests_per_core`, `requests_per_second`, `p50_us` or `mean_us`.
     pub figure: String,
-    /// With whom, and what is asked.
+    /// The generators that ours is compared with, and the required ratios.
     pub bounds: Vec<Bound>,
 }
 
@@ -58,12 +58,12 @@ pub struct Bound {
     pub figure: Option<String>,
 }
 
-/// One generator's turn.
+/// A slice of one generator.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The scene.
     pub scene: String,
-    /// Who.
+    /// Name of the generator.
     pub generator: String,
     /// From 1.
     pub round: u32,
@@ -82,11 +82,11 @@ pub struct Measured {
     /// Cores that the server kept busy meanwhile: below its threads, it was not the limit.
     #[serde(default)]
     pub server_cores: f64,
-    /// Median, where it tells one.
+    /// Median latency, if the generator reports one.
     pub p50_us: Option<f64>,
-    /// Mean, where it tells one.
+    /// Mean latency, if the generator reports one.
     pub mean_us: Option<f64>,
-    /// Why there are no figures.
+    /// Reason why there are no figures.
     pub failure: Option<String>,
 }
 
@@ -209,7 +209,7 @@ impl Generators {
         text
     }
 
-    /// Its plots: what is compared in each scene, and what a request costs.
+    /// Plots of the record: the compared figure of each scene, and the cost of a request.
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
         let drawn = |kind: &str, figure_of: &dyn Fn(&Scene) -> Option<String>| -> Vec<Plot> {
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// h2load tells no median: with it the means are compared.
+    /// h2load reports no median, so the means are compared.
     #[test]
     fn who_tells_another_figure_is_compared_in_that() {
         let mut record = record("p50_us", None, 2100.0, 3100.0);

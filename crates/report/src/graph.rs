@@ -17,7 +17,7 @@ use crate::words::{bytes, cores, duration, interval, ratio};
 
 /// Istio's published load: service requests a second over the whole mesh.
 pub const CLAIMED_RATE: f64 = 70_000.0;
-/// And its sidecars.
+/// Number of sidecars in Istio's published load.
 const CLAIMED_SIDECARS: f64 = 2_000.0;
 
 /// A whole record.
@@ -66,11 +66,11 @@ pub struct Carried {
     pub without: f64,
     /// With it.
     pub with: f64,
-    /// Which part of the lower one was then measured at.
+    /// Share of the lower rate at which both sides were then measured.
     pub share: f64,
 }
 
-/// One turn of the generator.
+/// A slice of one side.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GraphSlice {
     /// From 1.
@@ -85,9 +85,9 @@ pub struct GraphSlice {
     pub p90_us: f64,
     /// As above.
     pub p99_us: f64,
-    /// CPU time in µs per request at the entry point, by who used it: `service`, `sidecar`, `control`, `runner`.
+    /// CPU time in µs per request at the entry point, by kind of process: `service`, `sidecar`, `control`, `runner`.
     pub cpu_us: BTreeMap<String, f64>,
-    /// The same of the whole machine, interrupts and strangers included.
+    /// CPU time of the whole machine, interrupts and other programs included.
     pub machine_us: f64,
     /// Proportional memory of one process, the middle of all of its kind.
     pub memory_bytes: BTreeMap<String, f64>,
@@ -100,7 +100,7 @@ pub struct GraphSlice {
     /// Duration of each call as its caller saw it, by `caller → callee`.
     #[serde(default)]
     pub edges: BTreeMap<String, EdgeSlice>,
-    /// Why it does not count; empty when it does.
+    /// Reasons why the slice does not count; empty if it counts.
     pub invalid_reasons: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ pub struct GraphSlice {
 pub struct ServiceSlice {
     /// Requests that it took.
     pub requests: u64,
-    /// From the request's head to the answer, its calls included, as its process tells it.
+    /// Time from the request's head to the answer, its calls included, by the service's own metrics.
     pub took: Times,
     /// CPU time of its processes for each of these requests, in µs.
     pub cpu_us: f64,
@@ -130,7 +130,7 @@ pub struct EdgeSlice {
     pub calls: u64,
     /// Those of them that brought no good answer.
     pub failed: u64,
-    /// From the call to the end of its answer, as the caller's process tells it.
+    /// Time from the call to the end of its answer, by the caller's own metrics.
     pub took: Times,
 }
 
@@ -166,7 +166,7 @@ impl GraphRecord {
             .collect()
     }
 
-    /// With the mesh and without, each over rounds, what it adds, and the ratio.
+    /// A figure with the mesh and without, each over rounds, the difference, and the ratio.
     fn line(
         &self,
         text: &mut String,

@@ -25,7 +25,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The beginning of a small report in Markdown: title, place and time, notes, and what was found, a line each.
+    /// The beginning of a small report in Markdown: title, environment and time, notes, and the findings, a line each.
     pub(crate) fn to_markdown(&self, title: &str, found: &str) -> String {
         let environment = &self.environment;
         let versions: Vec<String> = environment

@@ -1,6 +1,6 @@
-//! Many records of one experiment over time: each figure of each cell as a line, and where it changed. A change is found by
-//! Pettitt's test (1979), which looks at ranks only and so bears outliers, again within each side of what was found; of all
-//! series together only those are told that Benjamini and Hochberg's procedure lets stand at 5 %.
+//! History of one experiment over many records: each figure of each cell as a line, and its changes. Pettitt's test (1979) finds
+//! a change; it uses ranks only and so bears outliers. The test runs again on each side of a change. Benjamini and Hochberg's
+//! procedure at 5 % decides which changes of all series together are reported.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::statistics::{estimate, median};
 use crate::svg::{Colours, Frame, Mark, Point, Scale, Series};
 use crate::words::{escape, load_title, path_title, unit};
 
-/// Of the changes told, the share that may be none.
+/// Accepted share of false changes among the reported ones.
 pub const LEVEL: f64 = 0.05;
 
 /// One figure of one cell over the records.
@@ -25,7 +25,7 @@ pub struct Line {
     pub cell: CellKey,
     /// The figure.
     pub figure: Compared,
-    /// Which record, from 1, and what it says.
+    /// Number of the record, from 1, and the value of the figure.
     pub points: Vec<(usize, Estimate)>,
     /// Records at which the figure changed.
     pub changes: Vec<Change>,
@@ -45,7 +45,7 @@ pub struct Change {
 /// History of a figure over many records.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
-    /// When each record began and what it is, in order.
+    /// Start time and description of each record, in order.
     pub records: Vec<String>,
     /// Records and figures that were left out, and the reasons.
     pub left_out: Vec<String>,
@@ -129,7 +129,8 @@ fn draw(records: &[&Record], multiples: bool) -> Vec<Line> {
         .collect()
 }
 
-/// First the most likely change of each line, told only of those that stand together; then the changes within its sides.
+/// Finds the most likely change of each line, and keeps those that are significant together. Then finds the changes on both
+/// sides.
 fn find_changes(lines: &mut [Line]) {
     let medians =
         |line: &Line| -> Vec<f64> { line.points.iter().map(|point| point.1.median).collect() };

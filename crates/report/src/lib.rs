@@ -1,5 +1,5 @@
-//! The laboratory's records: what was measured, what follows from it, and how it is shown. Input is a record folder and
-//! nothing else, so every report can be drawn again, anywhere, later.
+//! Records of the laboratory: measurements, findings, and reports. The only input is a record folder, so every report can be
+//! drawn again, anywhere, later.
 //!
 //! ```text
 //! record.json runs[] ──► figures ──► summarise (medians, intervals, paired ratios, A/A) ──► report.html, results.csv, table

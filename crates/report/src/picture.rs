@@ -15,7 +15,7 @@ const PIXELS: f32 = 2.0;
 /// Room for a plot's title in a file of its own.
 const HEADING: f64 = 26.0;
 
-/// A colour's name, and what it is in the light (and on paper) and in the dark.
+/// Name of a colour, and its values in the light (and on paper) and in the dark.
 type Colour = (&'static str, &'static str, &'static str);
 
 const PALETTE: [Colour; 19] = [
@@ -119,7 +119,7 @@ pub fn png(plot: &str) -> Result<Vec<u8>, String> {
         .map_err(|e| format!("writing a plot: {e}"))
 }
 
-/// One font, our own, whatever the machine has: a plot looks the same everywhere.
+/// Our own font only, so that a plot looks the same on every machine.
 fn fonts() -> Arc<Database> {
     static FONTS: OnceLock<Arc<Database>> = OnceLock::new();
     let read = || {

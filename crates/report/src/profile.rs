@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::CellKey;
 
-/// One cell looked at.
+/// Profile of one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Profile {
-    /// Which.
+    /// The profiled cell.
     pub cell: CellKey,
     /// Median latency of the generator's requests while hops were watched, in µs from when they were sent.
     pub service_p50_us: Option<f64>,
@@ -67,7 +67,7 @@ pub struct Syscalls {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Flame {
-    /// Whose.
+    /// Role of the process.
     pub role: String,
     /// Samples of CPU time.
     pub samples: u64,
@@ -112,7 +112,7 @@ impl TryFrom<String> for Stack {
 /// A part of a request's time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
-    /// Whose.
+    /// Part of the path.
     pub of: String,
     /// Median, in µs.
     pub us: f64,
@@ -148,8 +148,8 @@ impl Profile {
 }
 
 impl Flame {
-    /// Of stacks as text, outermost function first, those of the same functions added up; the deepest and the rarest are
-    /// cut so that a record stays small: what is cut from a stack's inner end is charged to the function that remains.
+    /// Builds a flame from stacks as text, outermost function first. Equal stacks are added up. The deepest and the rarest stacks
+    /// are cut so that a record stays small. Samples of a cut inner end are charged to the function that remains.
     #[must_use]
     pub fn of(role: &str, stacks: impl IntoIterator<Item = Vec<String>>) -> Self {
         Self::counted(role, stacks.into_iter().map(|stack| (stack, 1)))
@@ -182,7 +182,7 @@ impl Flame {
         }
     }
 
-    /// It without its rarest stacks, so that it is written in about so many bytes.
+    /// The flame without its rarest stacks, so that its text has about so many bytes.
     #[must_use]
     pub fn within(mut self, bytes: usize) -> Self {
         self.stacks
@@ -208,7 +208,7 @@ impl Flame {
         }
     }
 
-    /// As other tools take them: `outer;inner;innermost COUNT`, one stack a line.
+    /// The stacks in the form of other tools: `outer;inner;innermost COUNT`, one stack a line.
     #[must_use]
     pub fn folded(&self) -> String {
         let mut text = String::new();

@@ -1,10 +1,10 @@
-//! Tests by ranks, which hold whatever the noise's distribution: whether one set of rounds is higher than another (Mann and
-//! Whitney 1947, exact where few), and whether a series changed somewhere (Pettitt 1979, by permutation). And what many
-//! tests at once may claim (Holm 1979; Benjamini and Hochberg 1995).
+//! Tests by ranks, which hold for any distribution of the noise. Mann and Whitney (1947, exact for few values): is one set of
+//! rounds higher than another? Pettitt (1979, by permutation): did a series change somewhere? Holm (1979), and Benjamini and
+//! Hochberg (1995): which of many tests may be claimed together?
 
 /// Up to this many values together the distribution is counted out; beyond it is normal to four digits.
 const EXACT: usize = 60;
-/// Permutations of a series: a probability of 0.001 is told to ± 0.0005.
+/// Permutations of a series: they give a probability of 0.001 to ± 0.0005.
 const PERMUTATIONS: u32 = 4000;
 
 /// Twice the rank of each value, ties sharing theirs, so that ranks stay whole.
@@ -113,7 +113,7 @@ pub fn change(values: &[f64], seed: u64) -> Option<Change> {
     })
 }
 
-/// Pettitt's statistic: the greatest distance of the running sum of ranks from what it would be without a change.
+/// Pettitt's statistic: the greatest distance of the running sum of ranks from its expected value without a change.
 fn greatest(ranks: &[i64]) -> (usize, i64) {
     let average = ranks.len() as i64 + 1;
     let (mut sum, mut best) = (0, (0, -1));
@@ -126,13 +126,14 @@ fn greatest(ranks: &[i64]) -> (usize, i64) {
     best
 }
 
-/// Which of several probabilities may be called proven together, so that with `level` none of all is wrong (Holm).
+/// Selects the probabilities that may be called proven together, so that with `level` none of all is wrong (Holm).
 #[must_use]
 pub fn proven_together(chances: &[f64], level: f64) -> Vec<bool> {
     step(chances, |rank, count| level / (count - rank) as f64, true)
 }
 
-/// Which of several probabilities may be told, so that of those told the share `level` is wrong (Benjamini and Hochberg).
+/// Selects the probabilities that may be reported, so that the share `level` of the reported ones is wrong (Benjamini and
+/// Hochberg).
 #[must_use]
 pub fn discovered(chances: &[f64], level: f64) -> Vec<bool> {
     step(

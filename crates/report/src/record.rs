@@ -1,4 +1,4 @@
-//! `record.json`: one experiment on one machine. `runs[]` is what was measured; `summary[]` and `control` follow from it
+//! `record.json`: one experiment on one machine. `runs[]` holds the measurements; `summary[]` and `control` follow from them
 //! (`summarise`). Latencies are microseconds, sizes bytes, CPU microseconds per request.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub struct Record {
     pub verdicts: Vec<crate::targets::Verdict>,
     /// Proof of each cell's path.
     pub proofs: Vec<Proof>,
-    /// Cells whose paths were looked at more closely, in slices of their own.
+    /// Profiles of cells, taken in slices of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<crate::profile::Profile>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
@@ -113,7 +113,7 @@ pub struct Target {
     pub figures: Vec<String>,
     /// Contestant of the figure.
     pub contestant: String,
-    /// As in [`Run`]; any, when it is not said.
+    /// As in [`Run`]; any if unset.
     pub mode: Option<String>,
     /// As in [`Run`].
     pub tls: Option<bool>,
@@ -135,7 +135,7 @@ pub struct Target {
     /// Effect of the policies on requests, as in [`crate::shape::Shape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
-    /// Which of the routes takes the requests, as there.
+    /// The route that takes the requests, as in [`crate::shape::Shape`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit: Option<String>,
     /// Tokens of the requests, as in [`crate::shape::Shape`].
@@ -149,7 +149,7 @@ pub struct Target {
     pub more_than: Option<Where>,
     /// No less than this.
     pub at_least: Option<f64>,
-    /// As a ratio to each of these contestants' figure: to the better of them, that is.
+    /// Bounds apply to the ratio to each of these contestants' figure, that is, to the better of them.
     pub of: Vec<String>,
     /// As a difference to this contestant's figure.
     pub minus: Option<String>,
@@ -222,7 +222,7 @@ pub struct Contestant {
     pub name: String,
     /// Command lines of its processes.
     pub commands: Vec<String>,
-    /// Why it has no runs.
+    /// Reason why the contestant has no runs.
     pub missing: Option<String>,
     /// Differences of its work from the other contestants, in words.
     pub terms: Vec<String>,
@@ -265,7 +265,7 @@ pub struct Run {
     /// Taken at the end of its round because the machine spoiled the cell's first slice.
     #[serde(default)]
     pub again: bool,
-    /// Which repeat of the whole experiment it belongs to, from 1; rounds are counted on over repeats.
+    /// Repeat of the whole experiment, from 1; rounds are counted on over repeats.
     #[serde(default)]
     pub repeat: u32,
     /// Seconds since the experiment began.
@@ -294,7 +294,7 @@ pub struct Run {
     pub service_us: Latency,
     /// CPU of the whole machine, kernel work outside any process included.
     pub machine_cpu_us_per_request: Option<f64>,
-    /// The same less what generator and server used by their own clocks: what the path cost, whoever was charged for it.
+    /// The same less the use of generator and server by their own clocks: the cost of the path, in any process and the kernel.
     #[serde(default)]
     pub machine_cpu_less_load_server_us_per_request: Option<f64>,
     /// Use of the machine's cores, by the kernel's own columns; none in older records.
@@ -331,7 +331,7 @@ pub struct MachineSplit {
     pub user_us_per_request: f64,
     /// In the kernel, for processes.
     pub system_us_per_request: f64,
-    /// In the kernel, for interrupts and what they left to be done: the receiving side of the network.
+    /// In the kernel, for interrupts and their deferred work: the receiving side of the network.
     pub softirq_us_per_request: f64,
     /// Taken by the hypervisor.
     pub steal_us_per_request: f64,
@@ -483,7 +483,7 @@ pub struct Proof {
     /// Effect of the policies on requests, as in [`crate::shape::Shape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
-    /// Which of the routes takes the requests, as there.
+    /// The route that takes the requests, as in [`crate::shape::Shape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub hit: String,
     /// Tokens of the requests, as in [`crate::shape::Shape`].
@@ -510,7 +510,7 @@ pub struct Check {
 pub enum Verdict {
     /// Shown.
     Proven,
-    /// Could not be looked at here; the evidence says what it would take.
+    /// Could not be checked here; the evidence states the missing condition.
     #[default]
     NotProven,
     /// Shown to be false: the cell's runs do not count.
@@ -520,7 +520,7 @@ pub enum Verdict {
 /// A merged histogram.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Merged {
-    /// Whose.
+    /// Cell of the histogram.
     #[serde(flatten)]
     pub cell: CellKey,
     /// HdrHistogram V2, deflated, base64.
@@ -568,7 +568,7 @@ pub enum Kind {
     Saturation,
     /// Bytes as fast as they go.
     Bulk,
-    /// Processes started anew, connections that say nothing: what they hold, and what doing nothing costs.
+    /// Processes started anew, with idle connections: measures their memory, and CPU without load.
     Idle,
 }
 
@@ -583,7 +583,7 @@ impl CellKey {
         self.mode == "baseline"
     }
 
-    /// The same path and load, whoever carries it.
+    /// Returns true if path and load are the same, for any contestant.
     #[must_use]
     pub fn same_but_contestant(&self, other: &Self) -> bool {
         let mut other = other.clone();
@@ -591,7 +591,7 @@ impl CellKey {
         *self == other
     }
 
-    /// The same load, whatever the path.
+    /// Returns true if the load is the same, for any path.
     #[must_use]
     pub fn same_load(&self, other: &Self) -> bool {
         let load = |key: &Self| (key.kind, key.rate, key.connections);
@@ -702,7 +702,7 @@ impl Record {
 }
 
 impl Latency {
-    /// Samples that must lie beyond a percentile for it to be told.
+    /// Number of samples that must lie beyond a percentile for it to be reported.
     pub const BEYOND: f64 = 10.0;
 
     /// Leaves out each percentile that too few samples lie beyond.

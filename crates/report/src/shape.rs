@@ -65,7 +65,7 @@ impl Shape {
         self.start == COLD
     }
 
-    /// The same load on generator and server, whatever the proxies are.
+    /// Returns true if the load on generator and server is the same, for any properties of the proxies.
     #[must_use]
     pub fn same_load(&self, other: &Self) -> bool {
         let load = |shape: &Self| {

@@ -61,9 +61,11 @@ pub fn cells(record: &Record) -> BTreeMap<CellKey, Rounds> {
     by_cell(record)
 }
 
-/// Why these two must not be compared, if so.
+/// Checks if two records may be compared.
+///
 ///
 /// # Errors
+///
 /// The reason: another build profile, another size of answers or number of workers.
 pub fn comparable(first: &Record, second: &Record) -> Result<(), String> {
     let (a, b) = (&first.environment.profile, &second.environment.profile);
@@ -117,7 +119,7 @@ pub fn depends_on_speed(figure: &str) -> bool {
     !figure.contains("bytes")
 }
 
-/// One piece of the fixed work: its name, what was found, how it is written.
+/// One piece of the fixed work: its name, its result, and its formatter.
 pub(crate) type Piece = (&'static str, Option<Estimate>, fn(f64) -> String);
 
 impl Calibration {

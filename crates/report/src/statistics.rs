@@ -8,7 +8,7 @@
 
 use crate::record::Estimate;
 
-/// Below this many rounds no interval is told: even the least and the greatest of five cover only 93.75 %.
+/// With fewer rounds no interval is reported: even the least and the greatest of five cover only 93.75 %.
 pub const ROUNDS_FOR_INTERVAL: usize = 6;
 /// Probability that an interval misses at each end.
 const TAIL: f64 = 0.025;
@@ -331,7 +331,7 @@ mod tests {
 
     const EXPERIMENTS: u64 = 400;
 
-    /// Of 400 simulated experiments of this many rounds, how many say that the two differ.
+    /// Number of alarms in 400 simulated experiments of this many rounds.
     fn alarms(rounds: usize, effect: f64, seed: u64) -> usize {
         let mut random = fastrand::Rng::with_seed(seed);
         (0..EXPERIMENTS)

@@ -17,7 +17,7 @@ const PROXIES: [&str; 6] = [
     "waypoint",
     "gateway",
 ];
-/// Figures that are told of the A/A control.
+/// Figures that the A/A control reports.
 const CONTROL_FIGURES: [&str; 6] = [
     "latency_us.p50",
     "latency_us.p90",

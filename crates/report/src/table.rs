@@ -54,7 +54,7 @@ pub fn render(record: &Record) -> String {
 /// Columns for the longest verdict and a gap.
 const VERDICT_WIDTH: usize = 14;
 
-/// Which targets of these records were reached.
+/// Table of these records' targets, each with its verdict.
 #[must_use]
 pub fn targets(records: &[Record]) -> String {
     let mut text = String::new();

@@ -54,7 +54,7 @@ impl Reached {
         }
     }
 
-    /// The worse of two: what a target says that has several parts.
+    /// The worse of two outcomes: the outcome of a target with several parts.
     pub(crate) fn and(self, other: Self) -> Self {
         let rank = |outcome| match outcome {
             Self::Missed => 0,

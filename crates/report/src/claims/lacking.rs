@@ -1,5 +1,5 @@
-//! Why nothing can be told of a claim: slices too short for its percentile, a cell of which no slice counts, or one that is not there.
-//! Each has another remedy, so that none is said for another.
+//! Reasons why a claim cannot be judged: slices too short for its percentile, a cell without valid slices, or a missing cell.
+//! Each reason has its own remedy, so the reasons are kept apart.
 
 use super::Claim;
 use crate::record::{CellKey, Record, Summary};
@@ -13,7 +13,8 @@ const NO_ROUND: &str = "no round in which all cells that it takes have a valid s
 const ADDED: &str = "added_us.";
 
 impl Claim {
-    /// Why none of these cells could be judged: of each that has valid slices, the first cell that it takes and that has no figure.
+    /// Reason why none of these cells could be judged: for each cell with valid slices, the first cell that it needs and that
+    /// lacks the figure.
     pub(super) fn lacking(&self, fitting: &[&Summary], record: &Record) -> String {
         let mut reasons: Vec<String> = Vec::new();
         for summary in fitting.iter().filter(|summary| summary.runs_valid > 0) {
@@ -33,7 +34,7 @@ impl Claim {
     }
 }
 
-/// Why that cell has no such figure; none where it has.
+/// Reason why the cell lacks the figure; none if it has the figure.
 fn lack(figure: &str, cell: &CellKey, record: &Record) -> Option<String> {
     let title = || {
         let (who, mode) = (&cell.contestant, &cell.mode);

@@ -31,7 +31,7 @@ pub(super) struct Growth {
     pub(super) title: &'static str,
     /// The larger by the smaller.
     pub(super) times: f64,
-    /// As the mesh, or less.
+    /// True if the figure grows as the mesh, or less.
     pub(super) linear: bool,
 }
 
@@ -66,7 +66,7 @@ impl ControlPlaneRecord {
         }
     }
 
-    /// It and the others, the smallest first.
+    /// The record's own size and the others, the smallest first.
     pub(super) fn all_sizes(&self) -> Vec<Size> {
         let mut all = self.sizes.clone();
         all.push(self.own_size());

@@ -1,5 +1,5 @@
-//! The record as a page: the table, a column for each size of the mesh, bars of its figures and curves along whatever alone differs
-//! between sizes.
+//! Page of a control plane's record: the table with a column for each size of the mesh, bars of the figures, and curves along
+//! each property that alone differs between sizes.
 
 use std::fmt::Write as _;
 

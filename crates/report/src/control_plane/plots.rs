@@ -1,4 +1,4 @@
-//! Bars of a record's figures: what was seen beside what was asked, one measure of several things, and the measures of one thing.
+//! Bars of a record's figures: values beside their bounds, one measure of several actions, and the measures of one action.
 
 use super::page::shower;
 use super::{ControlPlaneRecord, Figure};

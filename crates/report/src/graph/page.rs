@@ -1,5 +1,4 @@
-//! `report.html` of a graph's record: words, the graph's picture, plots, every service and call in a table, and what one needs
-//! to doubt it.
+//! `report.html` of a graph's record: words, the graph's picture, plots, a table of every service and call, and the evidence.
 
 use std::fmt::Write as _;
 

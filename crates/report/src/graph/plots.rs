@@ -9,7 +9,7 @@ use crate::statistics::estimate;
 use crate::svg::{Bar, Frame, Point, Scale, Series, bars, lines};
 use crate::words::{bytes, duration, micro};
 
-/// More services or calls than this make a plot that nobody reads: the dearest are drawn, the table has all.
+/// Largest number of services or calls in a plot. Longer plots are unreadable: the dearest are drawn, the table has all.
 const MOST: usize = 20;
 const WITHOUT: &str = "c-baseline";
 const WITH: &str = "c-voile";

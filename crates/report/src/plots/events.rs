@@ -1,4 +1,4 @@
-//! Change under load: a slice's own time line with what was done to the mesh meanwhile, and what users noticed of it.
+//! Plots of changes under load: a slice's time line with the events on the mesh, and their effect on users.
 
 use super::{Plot, Section, who};
 use crate::events::{Event, Interval};

@@ -126,7 +126,7 @@ fn who(cell: &CellKey) -> String {
     format!("{} {}{tls}{shape}", cell.contestant, cell.mode)
 }
 
-/// A cell as short as a plot's margin needs it: who on which path, and its load in figures.
+/// A cell's name, short enough for a plot's margin: contestant, path, and load in figures.
 pub(crate) fn brief(cell: &CellKey) -> String {
     let load = match cell.kind {
         Kind::Latency => format!("{}×{}/s", cell.connections, cell.rate),

@@ -1,5 +1,5 @@
-//! Figures against connections and against rate, as in the articles whose claims are tested: one line for each contestant on
-//! each path, where a record has that path at two loads or more.
+//! Plots of figures against connections and against rate, as in the articles whose claims are tested. A plot has one line for
+//! each contestant on each path that the record measures at two loads or more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ const CONTROL: [Drawn; 1] = [("RSS of the control plane", "control.rss_bytes", b
 enum Along {
     Connections,
     Rate,
-    /// Of what the mesh holds by number.
+    /// Along generated objects of the mesh.
     Generated(String),
 }
 
@@ -105,7 +105,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
     sections
 }
 
-/// Cells that differ in nothing but path and what is swept, by what they have in common, in words.
+/// Groups of cells that differ only in path and in the swept property, by their common properties, in words.
 fn sweeps<'a>(record: &'a Record, along: &Along) -> BTreeMap<String, Vec<&'a Summary>> {
     let mut groups: BTreeMap<String, Vec<&Summary>> = BTreeMap::new();
     let cells = record.summary.iter();
@@ -169,7 +169,7 @@ fn is_wide<'a>(points: impl Iterator<Item = &'a Point>) -> bool {
     high > low * WIDE
 }
 
-/// One figure of one sweep; none where no path has it at two places.
+/// One figure of one sweep; none if no path has the figure at two positions.
 fn plot(
     (word, figure, show): &Drawn,
     along: &Along,

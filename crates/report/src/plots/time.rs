@@ -1,12 +1,12 @@
-//! The experiment on its time axis: each slice where it ran, invalid ones as crosses, and what was done to the mesh meanwhile.
-//! A machine that slows down, or a contestant that does, shows here and nowhere else.
+//! Plot of the experiment on its time axis: each slice at its time, invalid ones as crosses, and the events on the mesh. Only
+//! this plot shows a machine or a contestant that slows down.
 
 use super::{Plot, Section, who};
 use crate::record::{CellKey, Estimate, Kind, Record, Run};
 use crate::svg::{Colours, Frame, Mark, Point, Scale, Series, lines};
 use crate::words::{self, duration};
 
-/// Cells beyond these many are not drawn: nobody can tell more lines apart. The heaviest path comes first.
+/// Largest number of drawn cells: more lines cannot be distinguished. The heaviest path comes first.
 const CELLS: usize = 6;
 
 pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
@@ -23,7 +23,7 @@ pub(super) fn section(record: &Record, colours: &Colours) -> Option<Section> {
 }
 
 fn plot(record: &Record, colours: &Colours, word: &str, p99: bool) -> Option<Plot> {
-    // One load only: that of the cell that is measured twice, or of the heaviest path.
+    // One load only: that of the A/A control, or of the heaviest path.
     let load = load(record)?;
     let runs: Vec<(CellKey, &Run)> = record
         .runs
@@ -47,7 +47,7 @@ fn plot(record: &Record, colours: &Colours, word: &str, p99: bool) -> Option<Plo
             points,
         });
     }
-    // Records of before slices told when they ran have them all at zero.
+    // Older records have no start times of slices: all are zero.
     let ran = |series: &Series| series.points.iter().any(|point| point.x > 0.0);
     if !series.iter().any(ran) {
         return None;

@@ -12,7 +12,7 @@ const LABELS: (f64, f64) = (96.0, 270.0);
 const BIG_LETTER: f64 = 7.6;
 const ROW: f64 = 24.0;
 
-/// One bar: its label, whose colour it has, its value.
+/// One bar: its label, its colour class, its value.
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) class: &'static str,
@@ -138,7 +138,7 @@ pub(crate) fn dots(title: &str, rows: &[Bar]) -> String {
     svg + "</svg>"
 }
 
-/// A label that leaves room for its bar: of a longer one the end is only told to who points at it.
+/// Cuts a label so that its bar has room. The rest of a long label shows only on hover.
 fn fitted(label: &str) -> String {
     let most = ((LABELS.1 - 14.0) / BIG_LETTER) as usize;
     if label.chars().count() <= most {

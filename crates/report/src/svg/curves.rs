@@ -7,7 +7,7 @@ use super::lines::tick;
 use super::{DASHES, Key, LETTER, TOP, WIDTH, legend, open};
 use crate::words::{duration, escape};
 
-/// A line: whose it is, and its points: (share of samples, microseconds), or (microseconds, share of the highest).
+/// A line: its name, and its points, either (share of samples, microseconds) or (microseconds, share of the highest).
 pub(crate) struct Curve {
     pub(crate) label: String,
     pub(crate) class: &'static str,

@@ -131,7 +131,7 @@ impl Drawing<'_> {
     }
 }
 
-/// As much of a name as has room; of a path of modules its end says most.
+/// As much of a name as fits. For a path of modules the end is the most useful part.
 fn fitting(name: &str, letters: usize) -> String {
     let count = name.chars().count();
     if count <= letters {

@@ -28,7 +28,7 @@ pub(crate) struct Point {
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) class: &'static str,
-    /// Which dash pattern: tells series of one colour apart.
+    /// Number of the dash pattern, which distinguishes series of one colour.
     pub(crate) dash: usize,
     pub(crate) points: Vec<Point>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Frame<'a> {
 const LEFT: f64 = 66.0;
 const EDGE: f64 = 14.0;
 const BOTTOM: f64 = 214.0;
-/// Series at the same place are moved apart by this, so that their intervals can be told apart.
+/// Distance between series at the same position, so that their intervals can be distinguished.
 const APART: f64 = 5.0;
 /// Values of the horizontal axis are not written closer than this.
 const CLOSE: f64 = 26.0;
@@ -128,7 +128,7 @@ struct Place {
 
 impl Place {
     fn across(&self, value: f64) -> f64 {
-        // Half of what series are moved apart stays free at both ends.
+        // Half of the distance between series stays free at both ends.
         let (left, width) = (LEFT + 14.0, WIDTH - LEFT - EDGE - 28.0);
         left + width * self.x.at(value)
     }

@@ -37,7 +37,7 @@ fn open(title: &str, height: f64) -> String {
     )
 }
 
-/// Colours of a record's contestants: known for those we know, handed out in turn to others; nobody's name becomes markup.
+/// Colours of a record's contestants: fixed for known contestants, in turn for others. No contestant's name becomes markup.
 pub(crate) struct Colours(Vec<String>);
 
 impl Colours {
@@ -120,7 +120,7 @@ fn legend(svg: &mut String, keys: &[Key<'_>], left: f64, top: f64) -> f64 {
     }
 }
 
-/// A point: series differ in shape too, for readers who do not see the colours and for paper.
+/// Draws a point. Series also differ in shape, for readers who do not see the colours and for paper.
 fn marker(svg: &mut String, shape: usize, x: f64, y: f64, class: &str) {
     let _ = match shape % 4 {
         0 => write!(

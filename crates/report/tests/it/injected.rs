@@ -1,6 +1,6 @@
-//! Is a small difference seen, and none where there is none? The committed A/A records hold the noise of real runs: one cell
-//! measured twice in every round. Half of each is made slower and dearer by what a user would want to know of, or left as it
-//! is, and the same summary is asked that every report is drawn from.
+//! Does the summary see a small difference, and none where there is none? The committed A/A records hold the noise of real runs:
+//! one cell measured twice in every round. The test makes half of each slower and dearer by an amount that a user would want to
+//! know of, or leaves it as it is. It then asks the same summary that every report is drawn from.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn runs(joined: u32) -> Vec<Record> {
     all
 }
 
-/// Which runs say that the figure differs.
+/// Runs that report a difference of the figure.
 fn alarms(records: &mut [Record], figure: &str) -> Vec<bool> {
     let differs = |record: &mut Record| {
         summarise(record);
@@ -129,7 +129,7 @@ fn an_injected_difference_is_seen_and_none_where_nothing_was_injected() {
         false_alarms * 20 <= 2 * number,
         "{false_alarms} false alarms in {number} runs"
     );
-    // Every run says what it could have seen; what is more than that it must see.
+    // Every run reports its smallest visible difference. It must see any larger difference.
     let promised = |floor: &f64| (1.0 - floor) * CPU > 1.0;
     for (number, (floor, saw)) in cpu_floors.iter().zip(&of_few).enumerate() {
         assert!(
@@ -138,7 +138,7 @@ fn an_injected_difference_is_seen_and_none_where_nothing_was_injected() {
         );
     }
     assert!(cpu_floors.iter().filter(|floor| promised(floor)).count() * 20 > number);
-    // The floor is a share of the first half's median, whose own noise is in it: a promise may fail where an interval may.
+    // The floor is a share of the first half's median, which has noise of its own: a promise may fail where an interval may.
     let both = latency_promised.iter().zip(&latency_seen);
     let unkept = both.filter(|(promised, saw)| **promised && !**saw).count();
     assert!(

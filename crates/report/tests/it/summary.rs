@@ -151,7 +151,7 @@ fn a_cell_without_a_valid_slice_is_listed_without_figures() {
     );
 }
 
-/// A contestant beside which no baseline was measured is told apart by what a request takes, not by what is added.
+/// Without a measured baseline, contestants are compared by the latency of a request, not by the added latency.
 #[test]
 fn medians_are_divided_where_there_is_no_baseline_to_subtract() {
     let divided = |record: &Record| {
