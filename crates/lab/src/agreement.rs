@@ -22,7 +22,7 @@ use crate::find::Peer;
 use crate::generator::{Broken, Order, finish_load, start_load};
 use crate::target::{Echo, HTTP, Lab, start_echo};
 
-/// Of both generators: what istio/tools and the quick experiment use.
+/// Rate of both generators, the one of istio/tools and of the quick experiment.
 const RATE: u32 = 1000;
 const CONNECTIONS: u32 = 16;
 /// Bytes of an answer.
@@ -197,7 +197,7 @@ fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Stage; 4]
         fixed("fixed-uniform", "uniform"),
         fixed("fixed-in-phase", "fortio"),
         Stage {
-            // As it is when nobody says otherwise.
+            // Fortio's default.
             resolution: "0.001",
             offset: "0s",
             ..fixed("wide-buckets", "uniform")
@@ -229,8 +229,8 @@ fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage, server: &Su
     } else {
         format!("A server with a fixed delay of {DELAY_MS} ms, {pacing}")
     };
-    // A request that falls due at a random moment meets the stall with probability STALL / STALL_EVERY and then waits for
-    // what is left of it, evenly distributed; one in a hundred waits longer than this.
+    // A request that falls due at a random moment meets the stall with probability STALL / STALL_EVERY. It then waits for the
+    // rest of the stall, evenly distributed; one in a hundred waits longer than this.
     let expected = STALL.as_secs_f64() - 0.01 * STALL_EVERY.as_secs_f64();
     let voile = format!(
         "voile load 'http://{}/?size={SIZE}' --json --rate {RATE} --connections {CONNECTIONS} --arrival {} --duration {:?}",
@@ -259,7 +259,7 @@ fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage, server: &Su
     }
 }
 
-/// Why both differ, where they do.
+/// Reason of a difference between both.
 fn explained(stage: &str) -> &'static str {
     match stage {
         "fixed-in-phase" => {
@@ -279,7 +279,7 @@ fn explained(stage: &str) -> &'static str {
     }
 }
 
-/// A command line as anybody would type it: without the place of the program on this machine.
+/// A command line as a user would type it, without the program's path on this machine.
 fn called(line: &str, program: &Path, name: &str) -> String {
     match line.strip_prefix(&program.display().to_string()) {
         Some(rest) => format!("{name}{rest}"),

@@ -26,7 +26,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Of the outfit with that CPU set.
+    /// Bounds of the outfit with that CPU set.
     pub(crate) fn new(definition: &Definition, cpus: &str) -> Self {
         Self {
             cores: definition.cpus.get(cpus).cloned().unwrap_or_default(),

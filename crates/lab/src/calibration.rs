@@ -11,7 +11,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use voile_report::record::{Calibration, Estimate};
 use voile_report::statistics::estimate;
 
-/// Each piece of work is measured this often, so that its interval is told too.
+/// Number of measurements of each piece of work, enough for an interval.
 const ROUNDS: usize = 9;
 /// Length of one round of one piece of work: three pieces, nine rounds, four seconds in all.
 const ROUND: Duration = Duration::from_millis(150);
@@ -24,7 +24,7 @@ const RECORD_BYTES: usize = 16 << 10;
 /// A message that does not come back in this time never will.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Does all of it; what cannot be done is left out.
+/// Does all pieces of work, and leaves out those that fail.
 pub(crate) fn calibrate() -> Calibration {
     let (round_trip, cpu) = match relay() {
         Ok((round_trip, cpu)) => (estimate(&round_trip), estimate(&cpu)),
@@ -99,7 +99,7 @@ fn relay() -> io::Result<(Vec<f64>, Vec<f64>)> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
     }
-    // One thread carries both directions, as the relay of the lab does: what it uses is what a message costs.
+    // One thread carries both directions, as the relay of the lab does. Its use is the cost of a message.
     let relay = std::thread::spawn(move || -> io::Result<Duration> {
         let mut bytes = [0; MESSAGE_BYTES];
         let (mut caller, mut callee) = (caller, callee);
@@ -132,7 +132,7 @@ fn relay() -> io::Result<(Vec<f64>, Vec<f64>)> {
         used = now;
     }
     drop(client);
-    // The threads end with their connections; what they say then is of no interest.
+    // The threads end with their connections; their results are not needed.
     let _ = (relay.join(), echo.join());
     Ok(rounds)
 }

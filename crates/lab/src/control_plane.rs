@@ -125,9 +125,7 @@ impl MeshSize {
 /// Measures control planes. `say` receives lines for people; `stopped` is asked often. If the measurement fails or is ended, the
 /// record keeps the figures so far and says so. The string beside it is the reason.
 ///
-///
 /// # Errors
-///
 /// If nothing could be measured at all.
 pub fn measure_control_plane(
     settings: &ControlPlaneSettings,
@@ -245,7 +243,7 @@ pub(crate) const CONTROL_PLANE: &str = "control-plane.json";
 pub(crate) const SIDECARS: &str = "sidecars.json";
 pub(crate) const NODES: &str = "nodes.json";
 
-/// Writes the record and what is drawn from it.
+/// Writes the record and its drawings.
 pub(crate) fn write_figures(
     record: &ControlPlaneRecord,
     folder: &Path,

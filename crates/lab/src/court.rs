@@ -29,10 +29,10 @@ const PROOF_RATE: u32 = 1000;
 const PROOF_CONNECTIONS: u32 = 16;
 /// The sink's proof sends a quarter of a megabyte with each.
 const SINK_PROOF_RATE: u32 = 100;
-/// For so many slices planned, one that was spoiled may be taken again: on a machine that spoils more, repeating takes
-/// time and helps nobody.
+/// Planned slices for each spoiled slice that may be repeated: on a machine that spoils more, repeating takes time and does not
+/// help.
 const SLICES_PER_REPEAT: usize = 5;
-/// So many slices tell how much longer than planned they take here.
+/// Number of slices after which the lab knows how much longer than planned slices take here.
 const SLICES_FOR_PACE: usize = 5;
 
 /// Everything that runs during an experiment.
@@ -44,15 +44,15 @@ pub(crate) struct Court<'a> {
     /// Those that could be started; some are ended again and started anew for each of their slices.
     present: BTreeSet<(String, Outfit)>,
     running: Vec<(Outfit, Box<dyn Contestant>)>,
-    /// Why the runs of a cell's path do not count.
+    /// Reasons why the runs of a path do not count.
     broken: BTreeMap<Way, Vec<String>>,
     turn: Turn,
 }
 
-/// Which part of an experiment this is.
+/// Position within an experiment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
-    /// Which repeat, from 1.
+    /// Number of the repeat, from 1.
     pub(crate) repeat: u32,
     /// First round of this repeat, from 1.
     pub(crate) first_round: u32,
@@ -281,7 +281,7 @@ impl<'a> Court<'a> {
                         && path(proof) == path(&proven.proof)
                         && failures(proof).is_empty()
                 };
-                // Of ways that differ in numbers alone the last is shown, which has most of them.
+                // Of paths that differ in numbers alone, the record shows the last, which has the highest numbers.
                 match record.proofs.iter().position(known) {
                     Some(at) if reasons.is_empty() => record.proofs[at] = proven.proof,
                     _ => record.proofs.push(proven.proof),
@@ -299,7 +299,7 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// The marked requests that walk a way: few, on a schedule, whatever its cells measure.
+    /// Marked requests of a proof: few, on a schedule, for any kind of cell.
     fn proof_order(&self, way: &Way) -> Order {
         let sink = way.protocol == "tcp" && self.definition.is_bulk();
         Order {
@@ -325,7 +325,7 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// Of ways whose requests bring tokens no more than their slowest cell sends: asking a thousand issuers takes a peer 12 ms.
+    /// Rate of a proof. With tokens, it is at most that of the slowest cell: checking a thousand issuers takes a peer 12 ms.
     fn proof_rate(&self, way: &Way) -> u32 {
         let cells = self.definition.cells.iter();
         let own = cells.filter(|cell| cell.rate > 0 && Way::of(cell) == *way);
@@ -387,7 +387,7 @@ impl<'a> Court<'a> {
             }
             let kept = record.experiment.rounds_whole;
             record.experiment.rounds_whole = self.round(planned);
-            // A round that could not be written is not kept, and nobody is told that it is.
+            // A round that could not be written does not count as whole.
             round_done(record, histograms)
                 .inspect_err(|_| record.experiment.rounds_whole = kept)?;
         }
@@ -395,7 +395,7 @@ impl<'a> Court<'a> {
         Ok(())
     }
 
-    /// Which round that is over all repeats.
+    /// Number of that round over all repeats.
     fn round(&self, planned: &Planned) -> u32 {
         planned.round + (self.turn.repeat - 1) * self.definition.rounds
     }

@@ -124,12 +124,12 @@ struct Kind {
     issuers: bool,
 }
 
-/// Sets as `voile decide` is told of them: each kind in one policy, then the first kind in many.
+/// Arguments of `voile decide` for the sets: each kind in one policy, then the first kind in many.
 fn plan(settings: &DecisionSettings, mut kinds: Vec<Kind>) -> Vec<String> {
     if !settings.kinds.is_empty() {
         let of_issuers =
             |name: &String| kinds.iter().any(|kind| kind.issuers && kind.name == *name);
-        // One that is not known is told of, and `voile decide` says so.
+        // Unknown kinds are passed on, and `voile decide` refuses them.
         let wanted = settings.kinds.iter().map(|name| Kind {
             name: name.clone(),
             issuers: of_issuers(name),

@@ -1,4 +1,4 @@
-//! Experiment definitions as written in TOML, and checked. An error names file, line, column and what would be right.
+//! Experiment definitions as written in TOML, and checked. An error names file, line, column and a correct value.
 
 mod cells;
 mod events;
@@ -58,7 +58,7 @@ const MODES: [&str; 7] = [
     WAYPOINT_MODE,
     "gateway",
 ];
-/// Two node proxies, and between them who reads requests.
+/// Two node proxies with a waypoint between them.
 pub(crate) const WAYPOINT_MODE: &str = "node+waypoint";
 /// Contestants that have node proxies, contestants with a waypoint, and contestants with a gateway.
 const NODES: [&str; 2] = ["voile", "ztunnel"];
@@ -90,7 +90,7 @@ pub struct Definition {
     pub slice: Duration,
     /// Load before it.
     pub warmup: Duration,
-    /// Of order and bootstrap.
+    /// Seed of order and bootstrap.
     pub seed: u64,
     /// Bytes of an answer.
     pub size: u64,
@@ -131,7 +131,7 @@ pub struct Variant {
     pub title: String,
     /// More arguments of `voile proxy`.
     pub arguments: Vec<String>,
-    /// Words of the mesh's resources and what stands in their place.
+    /// Words of the mesh's resources and their replacements.
     pub replace: Vec<(String, String)>,
     /// More resources.
     pub append: String,
@@ -165,14 +165,14 @@ pub struct Validity {
     pub max_drift: f64,
     /// Share of the machine's cores that is busy, where there is a schedule to keep.
     pub max_machine_busy: f64,
-    /// Share of the generator's threads that is busy: beyond it the generator is what is measured.
+    /// Largest busy share of the generator's threads. Beyond it, the generator is the measured program.
     pub max_generator_busy: f64,
     /// True if a run that the generator itself calls invalid is left out. False in a smoke test, which only shows that everything
     /// works, on machines too busy to measure anything.
     pub heed_generator: bool,
 }
 
-/// Which contestants are wanted.
+/// Contestants to be measured; none is all.
 pub type Only = Option<BTreeSet<String>>;
 
 /// Changes from the command line.
@@ -383,7 +383,7 @@ impl Definition {
     }
 }
 
-/// Events make errors, misses and drift: they are what is measured, and judged only where the definition says so.
+/// Events cause errors, misses and drift. These are measured, and judged only if the definition says so.
 fn validity(
     place: &Place<'_>,
     written: &WrittenValidity,

@@ -1,5 +1,5 @@
-//! Servers that requests are balanced over: so many listeners of one process, and one of another that takes ten times as long to
-//! answer. Which of them a balancer chooses is seen in the tail of latencies, and in the capture of a proof.
+//! Servers that requests are balanced over: many listeners of one process, and one of another process that takes ten times as
+//! long to answer. The tail of latencies, and the capture of a proof, show the balancer's choices.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ use crate::wire::Seen;
 const TAKES: &str = "5ms";
 const SLOW_TAKES: &str = "50ms";
 
-/// Each has an address of its own: one at an address is what workloads of a mesh are.
+/// Address of a listener. Each has its own, because workloads of a mesh have one address each.
 fn address(at: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, 12, 0, at))
 }

@@ -79,7 +79,7 @@ pub fn now() -> String {
     now.format(format).unwrap_or_default()
 }
 
-/// Of a file, in hexadecimal.
+/// SHA-256 of a file, in hexadecimal.
 pub(crate) fn sha256(path: &Path) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();

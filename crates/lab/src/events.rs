@@ -1,5 +1,5 @@
-//! Events on the time axis of a slice: each is done to the contestant while the load goes on, and its effect is looked for
-//! from outside; what it did to requests is read off the generator's intervals afterwards.
+//! Events on the time axis of a slice. The lab makes each event at the contestant while the load goes on, and checks for its
+//! effect from outside. Afterwards it reads the effect on requests off the generator's intervals.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -43,7 +43,7 @@ const HOOK_BOUND: Duration = Duration::from_secs(30);
 /// By what the effect of something that was done is seen.
 #[derive(Debug, Clone)]
 pub(crate) enum Sign {
-    /// It had it when the order was done; in words.
+    /// The effect came with the order itself; in words.
     AtOnce(String),
     /// A request of ours in plaintext, straight to this address, is answered, or no longer is.
     Plaintext(SocketAddr, bool),
@@ -58,9 +58,9 @@ pub(crate) enum Sign {
     },
     /// A process says that it is ready.
     Ready(SocketAddr, String),
-    /// One at an agent's does, which is asked there.
+    /// A process at an agent's reports that it is ready; the agent asks it.
     ReadyThere(Asked),
-    /// It takes connections.
+    /// A process accepts connections.
     Listens(SocketAddr),
     /// A new process, which says that it is ready at the first, has what these held before, and they do not any more.
     TakenOver(SocketAddr, Held),
@@ -73,7 +73,7 @@ pub(crate) enum Sign {
 pub(crate) struct Held {
     /// Network namespace of the listener, if not the processes' own.
     pub(crate) inside: Option<Namespace>,
-    /// Its port, on whichever address.
+    /// Port of the listener, on any address.
     pub(crate) port: u16,
     pub(crate) by: Vec<u32>,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Door {
     pub(crate) whose: &'static str,
 }
 
-/// A proxy's certificate before it was told to fetch another.
+/// A proxy's certificate before it got the order to renew it.
 #[derive(Debug, Clone)]
 pub(crate) struct Renewal {
     /// Page on which the proxy reports its certificate.
@@ -185,7 +185,7 @@ impl Page {
     }
 }
 
-/// Of a node proxy, which holds several, all of them.
+/// A node proxy holds several certificates; this reads the serial numbers of all.
 fn serial(page: SocketAddr) -> Result<String, String> {
     let (status, body) = http_get(page, "/certs").map_err(|e| e.to_string())?;
     let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -319,7 +319,7 @@ fn head(to: SocketAddr, host: Option<&str>, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// Does all events of a slice whose measured part begins and ends at these moments.
+/// Makes all events of a slice whose measured part begins and ends at these moments.
 pub(crate) fn happen(
     lab: &Lab<'_>,
     load: &mut Supervised,
@@ -381,7 +381,7 @@ fn hook(
     }
 }
 
-/// One interval as it is recorded, and what else events are judged by.
+/// One recorded interval, and the samples by which events are judged.
 struct Counted {
     shown: Interval,
     /// The latencies of the requests that were due in it.
@@ -391,7 +391,7 @@ struct Counted {
     failed: u64,
 }
 
-/// The slice's intervals, and what its events did to requests.
+/// The slice's intervals, and the effect of its events on requests.
 pub(crate) fn conclude(
     generated: &Generated,
     happened: Vec<(Happened, SystemTime)>,
@@ -433,7 +433,7 @@ pub(crate) fn conclude(
     (series, events)
 }
 
-/// Counts what failed and what was slow after each event, and finds when all was as before.
+/// Counts failed and slow requests after each event, and finds the time of recovery.
 fn judge(series: &[Counted], events: &mut [Happened]) {
     let Some(first) = events.first().map(|event| event.at_seconds) else {
         return;
@@ -529,7 +529,7 @@ mod tests {
         assert!((recovery - 0.35).abs() < 1e-9, "{recovery}");
     }
 
-    /// On a slow machine most of what is due waits for its turn, and is lost by what happens then.
+    /// On a slow machine most due requests wait for their turn, and an event in that time loses them.
     #[test]
     fn what_was_due_before_an_event_and_failed_after_it_is_that_events() {
         let mut series = series(&[100, 100, 100, -100, -100, -100, 100, 100, 100]);

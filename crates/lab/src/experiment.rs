@@ -73,9 +73,7 @@ struct Running<'a> {
 /// Checks that this machine has what the definition asks for, before anything is started. `apart` is true if some of it runs
 /// elsewhere.
 ///
-///
 /// # Errors
-///
 /// Names of missing cores, control groups or programs of hooks.
 pub fn can_run(definition: &Definition, apart: bool) -> Result<(), String> {
     bounds::possible(definition, apart)?;
@@ -299,7 +297,7 @@ fn apart(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// The agent's machine, and what a reader must know of the two.
+/// Adds the agent's machine, and notes on the two machines for the reader.
 fn note_far(record: &mut Record, settings: &Settings, far: &Far) -> Result<(), String> {
     let mut there = far.environment();
     let here = record.environment.clone();
@@ -422,7 +420,7 @@ fn merged(record: &Record, histograms: &[String]) -> Vec<Merged> {
         .collect()
 }
 
-/// Contestants that negotiated other parameters are still shown, but the reader is told.
+/// Contestants that negotiated other parameters are still shown, with a note for the reader.
 fn unequal_tls(record: &mut Record) {
     let distinct: BTreeSet<&str> = record
         .environment

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voile_host::child::{Output, Spec};
 
-/// The contestant that is an Envoy told by `voile control`; `envoy` is one told by the lab's files.
+/// The contestant of Envoys configured by `voile control`; `envoy` is configured by the lab's files.
 pub(crate) const ENVOY_XDS: &str = "envoy-xds";
 /// Instructions to install Envoy.
 const GET_ENVOY: &str =
@@ -45,7 +45,7 @@ const NGINX_MODULES: &str = "/usr/lib/nginx/modules";
 /// Instructions to install Fortio.
 const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is looked for on PATH and where \
                           go installs programs), or --peer fortio=PATH";
-/// So much of a revision tells it from others.
+/// Characters of a revision, enough to distinguish it from others.
 const REVISION_CHARS: usize = 12;
 /// Time limit for a program to print its version.
 const VERSION_BOUND: Duration = Duration::from_secs(10);
@@ -107,7 +107,7 @@ impl Found {
         known.into_iter().chain(others).collect()
     }
 
-    /// One of those that are there only where the user says.
+    /// A program that is there only if the user gives its path.
     pub(crate) fn other(&self, name: &str) -> Result<Peer, String> {
         let found = self.others.iter().find(|(peer, _)| *peer == name);
         match found {
@@ -252,7 +252,7 @@ fn pipy_version(path: &Path) -> Result<String, String> {
         .ok_or_else(|| "it does not tell its version as Pipy does".to_owned())
 }
 
-/// It has no question for its version: it starts, says who it is, and ends for want of a configuration.
+/// linkerd2-proxy has no version option: it starts, prints its version, and ends because it has no configuration.
 fn linkerd_version(path: &Path) -> Result<String, String> {
     let lines = said(path, "--version")?.1;
     parse_linkerd_version(&lines.join("\n"))

@@ -32,7 +32,7 @@ pub fn default_folder(name: &str, started: &str) -> PathBuf {
     Path::new("voile-results").join(format!("{stamp}-{name}"))
 }
 
-/// Replaces a file as a whole: who is ended while writing, or has no room, leaves what was there.
+/// Replaces a file as a whole. If the process ends while writing, or the disk is full, the old file stays.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -62,7 +62,7 @@ fn make(path: &Path) -> Result<(), String> {
 }
 
 impl Outcome {
-    /// Writes what is not written yet: the summed-up record, its environment, histograms and drawings.
+    /// Writes the remaining files: the summed-up record, its environment, histograms and drawings.
     ///
     /// # Errors
     /// When something cannot be written; says what.
@@ -93,7 +93,7 @@ fn histogram_name(merged: &Merged) -> String {
     format!("{}.hdr", cell_name(&merged.cell))
 }
 
-/// A name per cell, made of all that tells it from others.
+/// A name per cell, made of all properties that distinguish it from others.
 fn cell_name(cell: &CellKey) -> String {
     let tls = if cell.tls { "mtls" } else { "plaintext" };
     let rate = match cell.rate {
@@ -185,12 +185,13 @@ pub fn write_plots(
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
-    /// A comparison of generators, decisions by policies, a graph's record, a control plane's or many sidecars': `report.html` and `report.md`, what it says first, and its plots.
+    /// A comparison of generators, decisions by policies, a graph's record, a control plane's or many sidecars': `report.html`
+    /// and `report.md`, its first sentences, and its plots.
     Comparison(String, Vec<Section>),
 }
 
-/// Reads a record folder, sums it up anew from its runs and draws report and table again. Older records told more of the
-/// machine's folders than newer ones do; the drawing does not.
+/// Reads a record folder, sums it up anew from its runs and draws report and table again. Older records hold more of the
+/// machine's paths than newer ones do; the drawing removes them.
 ///
 /// # Errors
 /// When there is no record, it cannot be read, or the drawing cannot be written.

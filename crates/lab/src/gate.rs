@@ -51,19 +51,19 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
 /// Prefix of the generator's message that it was late itself.
 const LATE: &str = "the generator was late";
 
-/// The rate of what was due in the slice. Connections in phase send in bursts, of which a slice has a whole number: that may be one
-/// burst more than its part of the rate, or one less.
+/// Rate of the due requests in the slice. Connections in phase send in bursts. A slice has a whole number of bursts, so it may
+/// have one burst more than its part of the rate, or one less.
 fn planned(run: &Run, generated: &Generated) -> f64 {
     let due = generated.scheduled as f64 / generated.duration_s;
     let burst = f64::from(run.connections) / generated.duration_s;
     match run.arrival == "fortio" && (due - run.rate).abs() <= burst {
         true => due,
-        // Of no length, or a schedule of something else.
+        // The slice has no length, or another schedule.
         false => run.rate,
     }
 }
 
-/// Why the slice does not count; empty when it does.
+/// Reasons why the slice does not count; empty if it counts.
 pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated) -> Vec<String> {
     let validity = &definition.validity;
     let mut reasons = Vec::new();
@@ -130,7 +130,7 @@ fn saturated(validity: &Validity, run: &Run, generated: &Generated) -> Vec<Strin
     let load = processes.find(|process| process.role == "load");
     let busy = load.map_or(0.0, |load| load.vcpu / f64::from(threads));
     let scheduled = run.kind == Kind::Latency;
-    // At most without a proxy is what generator and server can do, whoever of the two ends it.
+    // The highest rate without a proxy is the limit of generator or server, so a busy generator is no error there.
     let floor = !scheduled && run.key().is_baseline();
     if busy > validity.max_generator_busy && !floor {
         reasons.push(format!(

@@ -1,4 +1,4 @@
-//! The generator as a process: what is asked of it on its command line, and what it answers in JSON.
+//! The generator as a process: its command line, and its answer in JSON.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub(crate) struct Generated {
     pub(crate) options: Options,
     pub(crate) interval_ms: u64,
     pub(crate) intervals: Vec<CountedInterval>,
-    /// Of bulk.
+    /// Throughput of a bulk run.
     pub(crate) gbit_per_s: Option<f64>,
     /// Median of one half over that of the other, the larger way round.
     #[serde(skip)]
@@ -136,7 +136,7 @@ impl From<Percentiles> for Latency {
     }
 }
 
-/// Why a slice brought nothing at all.
+/// Reason why a slice returned no figures at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// The user asked to end.
@@ -218,8 +218,7 @@ impl Order {
         Ok(arguments)
     }
 
-    /// The options that put tokens into requests: one for all, or a file of as many as there are requests, which nobody has
-    /// seen before.
+    /// Options that put tokens into requests: one for all, or a file of as many new tokens as there are requests.
     fn authorization(&self, lab: &Lab<'_>) -> Result<[String; 2], String> {
         let number = fresh_tokens(self.rate, self.warmup + self.duration);
         let lines = carried(&lab.outfit.generated, &self.token, number);

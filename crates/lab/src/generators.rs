@@ -33,7 +33,7 @@ const SIZE: u64 = 1024;
 const WINDOW: (f64, f64) = (0.25, 0.85);
 /// Time that a generator may take beyond its own plan.
 const OVERTIME: Duration = Duration::from_secs(8);
-/// Of each server, so that it is not the limit: generators are told apart by what a request costs them.
+/// Threads of each server. They are enough that the server is not the limit, so generators differ by the cost of a request.
 const SERVER_THREADS: &str = "2";
 const PING: &str = "fgrpc.PingServer/Ping";
 
@@ -98,7 +98,7 @@ pub fn generators(
     }
 }
 
-/// The first line of what it says of its version; wrk says it and then fails.
+/// The first line of the program's version output; wrk prints its version and then fails.
 fn version(path: &Path) -> String {
     let asked = std::process::Command::new(path).arg("--version").output();
     let said = asked.map(|output| output.stdout).unwrap_or_default();
@@ -206,13 +206,13 @@ struct Plan {
     name: &'static str,
     title: &'static str,
     figure: &'static str,
-    /// Of whom, at least how much.
+    /// The other generators, each with the least ratio.
     of: &'static [(&'static str, Option<f64>)],
 }
 
-/// Of one core of the generator's own.
+/// Requests per second of one core of the generator's own.
 const EACH: &str = "requests_per_core";
-/// The other way to read "per core": what goes through a machine whose cores both sides share.
+/// The other meaning of "per core": throughput of a machine whose cores both sides share.
 const TOGETHER: &str = "requests_per_second";
 
 const PLANS: [Plan; 11] = [
@@ -288,7 +288,7 @@ fn scenes() -> Vec<Scene> {
     let bound = |plan: &Plan, (of, at_least): &(&str, Option<f64>)| Bound {
         of: (*of).to_owned(),
         at_least: *at_least,
-        // h2load tells no median: means are compared.
+        // h2load reports no median, so the means are compared.
         figure: (*of == "h2load" && plan.figure == "p50_us").then(|| "mean_us".to_owned()),
     };
     let scene = |plan: &Plan| Scene {
@@ -351,7 +351,7 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
     };
     let out = told_at(lab.folder);
     Some(match generator {
-        // It writes the file by itself.
+        // Fortio writes the file by itself.
         "fortio" => spec.args([
             "-t".to_owned(),
             format!("{seconds}s"),
@@ -380,11 +380,11 @@ fn threads(scene: &str) -> usize {
 /// Pace of the requests in a scene, by the end of the scene's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// As many as go.
+    /// As fast as possible.
     Most,
-    /// As many as go from a server that waits: each connection's next request follows its last answer.
+    /// As fast as possible against a server that waits: each connection's next request follows its last answer.
     Closed,
-    /// So many a second, from a server that waits.
+    /// A fixed rate against a server that waits.
     Fixed,
 }
 
@@ -397,7 +397,7 @@ impl Pace {
         }
     }
 
-    /// As `--rate` and `-qps` have it: none is as many as go.
+    /// Rate for `--rate` and `-qps`: 0 is as fast as possible.
     fn rate(self) -> u32 {
         if self == Self::Fixed { RATE } else { 0 }
     }
@@ -525,7 +525,7 @@ fn turn(
     })
 }
 
-/// Rate, median and mean in µs, as far as a generator tells them.
+/// Rate, median and mean in µs, as far as a generator reports them.
 fn told(generator: &str, text: &str) -> Option<(f64, Option<f64>, Option<f64>)> {
     match generator {
         "voile" => {

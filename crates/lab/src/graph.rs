@@ -143,7 +143,7 @@ pub fn measure_graph(
     Ok(record)
 }
 
-/// Finds out at which rate to measure, if nobody has said.
+/// Searches for the rate to measure at, if the user set none.
 fn carried(
     settings: &GraphSettings,
     sides: &[Side; 2],

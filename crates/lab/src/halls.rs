@@ -25,7 +25,7 @@ pub(crate) struct Served {
     pub(crate) endpoints: Vec<SocketAddr>,
 }
 
-/// One outfit's place.
+/// Surroundings of one outfit.
 pub(crate) struct Hall {
     pub(crate) folder: std::path::PathBuf,
     pub(crate) echo: Echo,
@@ -123,7 +123,7 @@ impl<'a> Halls<'a> {
         })
     }
 
-    /// The hall of an outfit, as what contestants are started with; and the server there.
+    /// The lab of an outfit, in which contestants start; and the server there.
     pub(crate) fn lab(&self, outfit: &Outfit) -> Result<(Lab<'_>, &Instance), String> {
         let hall = self.halls.get(outfit);
         let hall = hall.ok_or_else(|| "no such outfit was planned".to_owned())?;
@@ -145,7 +145,7 @@ impl<'a> Halls<'a> {
         Ok((lab, &hall.server))
     }
 
-    /// Why the experiment cannot go on: the agent is gone, and with it all servers.
+    /// Reason why the experiment cannot go on: the agent is gone, and with it all servers.
     pub(crate) fn lost(&self) -> Option<String> {
         self.far.and_then(Far::lost)
     }
@@ -165,7 +165,7 @@ fn happens(definition: &Definition, action: &Action) -> bool {
     events.any(|event| event.action == *action)
 }
 
-/// Which ways the cells of that outfit go.
+/// Paths of the outfit's cells.
 fn ways(definition: &Definition, outfit: &Outfit) -> Vec<Way> {
     let ways = definition.cells.iter().map(Way::of);
     let own: BTreeSet<Way> = ways.filter(|way| way.outfit == *outfit).collect();

@@ -1,5 +1,5 @@
-//! Runs the commands of hooks, before and after slices and as events of one: bounded in time, ended with the lab, told what they
-//! stand beside by their environment. One that fails is named with the end of what it said.
+//! Runs the commands of hooks, before and after slices and as events. They are bounded in time and end with the lab. Their
+//! environment names the slice. The error of a failed hook has the end of its output.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::generator::{Broken, wait_until};
 use crate::plan::Planned;
 use crate::target::Lab;
 
-/// Which of a hook's commands.
+/// The command of a hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Before,
@@ -104,7 +104,7 @@ pub(crate) fn around(
     })
 }
 
-/// A command of that name; what it says goes to a log.
+/// A command of that name; its output goes to a log.
 pub(crate) fn spec(lab: &Lab<'_>, name: &str, contestant: &str, command: &[String]) -> Spec {
     lab.free_process(name, command[0].as_ref())
         .args(&command[1..])
@@ -112,7 +112,8 @@ pub(crate) fn spec(lab: &Lab<'_>, name: &str, contestant: &str, command: &[Strin
         .env("VOILE_LAB_FOLDER", lab.folder)
 }
 
-/// Runs it to its end, within its bound; it and what it started are ended when it takes longer, or the user asks to end.
+/// Runs a command to its end, within its bound. If it takes longer, or the user asks to end, it ends with all processes that it
+/// started.
 pub(crate) fn run(lab: &Lab<'_>, name: &str, spec: Spec, bound: Duration) -> Result<(), Broken> {
     let mut child = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
     let until = std::time::Instant::now() + bound;

@@ -22,13 +22,13 @@ use crate::generator::Broken;
 use crate::plan::{Cell, Way};
 use crate::target::Lab;
 
-/// After this long a process that nobody asks anything has put away what its start took.
+/// Time after which an idle process has released the memory of its start.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// And after this long everything that it does once: what is watched then is what it does always. A node proxy that has
-/// been told of its pods lets go of pages two seconds later, which takes it as much as minutes of being left alone.
+/// Further time after which a process has done all its one-time work, so that only permanent work is measured. A node proxy
+/// releases pages two seconds after it learned of its pods, which costs as much as minutes of idling.
 const REST: Duration = Duration::from_millis(2500);
-/// Connections that are opened and closed before the first reading, so that what a process makes only once, at its first
-/// connection, is not charged to those that are counted.
+/// Connections that are opened and closed before the first reading. Costs of a process's first connection are then not charged to
+/// the counted ones.
 const FIRST: u32 = 64;
 /// Descriptors that a process needs beside those of its connections, and how many it needs for each.
 const OTHER_DESCRIPTORS: u64 = 400;
@@ -49,7 +49,7 @@ pub(crate) fn settling(connections: u32) -> Duration {
     }
 }
 
-/// As many of these connections as the descriptor limit lets a sidecar hold, which has two sockets for each.
+/// As many of these connections as the descriptor limit lets a sidecar hold. A sidecar has two sockets for each.
 pub(crate) fn possible(connections: u32) -> u32 {
     let limit = descriptor_limit().unwrap_or(u64::MAX);
     let most = limit.saturating_sub(OTHER_DESCRIPTORS) / PER_CONNECTION;
@@ -69,7 +69,7 @@ pub(crate) fn anew<T>(
     taken
 }
 
-/// One slice in which nothing happens.
+/// One idle slice.
 pub(crate) fn watch(
     lab: &Lab<'_>,
     contestant: &mut dyn Contestant,

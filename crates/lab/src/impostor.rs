@@ -181,7 +181,7 @@ impl Server {
             errors,
         };
         let deadline = Instant::now() + BOUND;
-        // Not by a connection: what openssl says of that one would look like the sidecar's.
+        // The wait opens no connection: openssl's messages about it would look like the sidecar's.
         while !matches!(
             listener_owner(address, None, &[server.child.id()]),
             Ok(Some(_))

@@ -151,7 +151,7 @@ fn histograms(folder: &Path) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// Why what is to be measured now does not belong to what was measured then.
+/// Reason why the new measurement does not belong to the saved one.
 pub(crate) fn differs(then: &Record, now: &Record) -> Option<String> {
     let experiment = |e: &Experiment| {
         format!(

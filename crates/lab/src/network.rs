@@ -29,7 +29,7 @@ pub(crate) const TCP_PORT: u16 = 9080;
 /// Ports at which sidecars take captured connections: Istio's ports.
 pub(crate) const OUTBOUND: u16 = 15001;
 pub(crate) const INBOUND: u16 = 15006;
-/// Pods have the addresses 10.210.1.2 to 10.210.250.251, each once: what is left of an earlier one must not answer for it.
+/// Pods have the addresses 10.210.1.2 to 10.210.250.251, each once: remains of an earlier pod must not answer for a later one.
 const PODS_PER_RANK: u16 = 250;
 const MAX_PODS: u16 = PODS_PER_RANK * 250;
 
@@ -73,7 +73,7 @@ pub(crate) struct Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        // It was there before, so it may be again.
+        // The lab was in this namespace before, so it may enter it again.
         let _ = self.home.enter();
     }
 }
@@ -134,7 +134,7 @@ impl Network {
         Place::new(self.fabric.clone(), Privileges::Application)
     }
 
-    /// Another pod, whose sidecar is given what the rules say.
+    /// Adds a pod with these redirection rules.
     pub(crate) fn add_pod(&self, rules: &Rules) -> Result<Pod, String> {
         let pod = add(&self.bridge, &self.pods)?;
         apply(&self.tool, &pod.namespace, rules, self.bridge.has_v6())
@@ -142,8 +142,8 @@ impl Network {
         Ok(pod)
     }
 
-    /// Starts the echo server of a pod on these ports (HTTP's and those of bytes), and waits until it listens: by what the kernel says, since a call
-    /// from outside would be given to a sidecar.
+    /// Starts the echo server of a pod on these ports (HTTP's and those of bytes), and waits until the kernel shows that it
+    /// listens. A call from outside would be redirected to a sidecar.
     pub(crate) fn start_echo(
         &self,
         lab: &Lab<'_>,
@@ -190,7 +190,7 @@ fn add(bridge: &Bridge, pods: &Cell<u16>) -> Result<Pod, String> {
     })
 }
 
-/// The server of a pod as what is charged for its work.
+/// The server of a pod as an instance, which is charged for its work.
 pub(crate) fn server(child: &Supervised) -> Instance {
     Instance::here(child.name().to_owned(), "server", vec![child.pid()])
 }

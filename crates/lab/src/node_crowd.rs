@@ -79,9 +79,7 @@ fn possible(connections: u32, pods: u32, limit: u64) -> u32 {
 /// Measures node proxies. `say` receives lines for people; `stopped` is asked often. If the measurement fails or is ended, the
 /// record keeps the figures so far. The string beside it is the reason.
 ///
-///
 /// # Errors
-///
 /// If nothing could be measured at all.
 pub fn measure_node_crowd(
     settings: &NodeCrowdSettings,

@@ -25,10 +25,10 @@ const TOKEN_SIGNED: Duration = Duration::from_millis(1);
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
-/// One combination that is measured.
+/// A measured combination.
 pub use voile_report::record::CellKey as Cell;
 
-/// Which way the requests of a cell go, whatever their number: what is started, routed and proven.
+/// Path of a cell's requests, for any load: the unit that is started, routed and proven.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     pub(crate) contestant: String,
@@ -49,7 +49,7 @@ pub(crate) struct Outfit {
     pub(crate) generated: Generated,
     /// Effect of the generated policies on requests; empty is none.
     pub(crate) verdict: String,
-    /// Which of the routes among that takes the requests; empty is no routes.
+    /// The generated route that takes the requests; empty is no routes.
     pub(crate) hit: String,
     /// Tokens of the requests; empty is none. Proxies remember tokens, so cells with other tokens have their own proxies.
     pub(crate) token: String,
@@ -305,8 +305,8 @@ impl Plan {
     }
 }
 
-/// Most tokens that are signed for a slice: what a proxy can remember is a fraction of them, so that it has forgotten the first
-/// when it comes around.
+/// Most tokens that are signed for a slice. A proxy can remember only a fraction of them, so it has forgotten the first when the
+/// list starts again.
 const MAX_FRESH_TOKENS: usize = 20_000;
 
 /// Number of tokens, new to the proxies, that a load of this rate and length needs. Rate 0 is as fast as possible.

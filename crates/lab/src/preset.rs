@@ -1,4 +1,4 @@
-//! Presets: experiments that re-test what others published, or what is asked of us, part of the program so that they run from
+//! Presets: experiments that re-test published claims, or requirements on Voile. They are part of the program, so they run from
 //! anywhere. A preset is a committed definition, with its quick one beside it, and the claims that are judged by it.
 
 use serde::Deserialize;
@@ -45,9 +45,7 @@ pub fn presets() -> Vec<&'static str> {
 /// A preset's definition with its claims, whole or quick. If this machine cannot limit sidecars, they are not limited. If it
 /// cannot make network namespaces, the preset runs on loopback without node proxies. The record states both.
 ///
-///
 /// # Errors
-///
 /// If there is no preset of that name.
 pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
     let mut definition = as_committed(name, quick)?;
@@ -119,11 +117,11 @@ mod tests {
     use super::*;
     use crate::plan::Plan;
 
-    /// Of what this project's developers have to wait for; of policies there are many kinds and numbers.
+    /// Length of a quick preset, for which this project's developers have to wait. Policies have many kinds and numbers.
     fn quick_seconds(name: &str) -> u64 {
         match name {
             "security-policies" => 490,
-            // Telemetry is told from none by cells of its own, and there are four ways through a mesh.
+            // Telemetry needs cells of its own, and a mesh has four modes.
             "performance-and-scalability" => 480,
             _ => 300,
         }
@@ -163,7 +161,7 @@ mod tests {
         assert!(missing.contains(said), "{missing}");
     }
 
-    /// A claim that no cell fits would be "not measured" for ever, and a key that nobody reads would judge nothing.
+    /// A claim that fits no cell would be "not measured" for ever, and an unknown key would judge nothing.
     #[test]
     fn every_claim_has_cells_and_bounds_or_says_what_it_needs() {
         let known: BTreeSet<&str> = presets().into_iter().collect();

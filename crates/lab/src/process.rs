@@ -38,7 +38,7 @@ impl Process {
         }
     }
 
-    /// It as what is charged for its work.
+    /// The process as an instance, which is charged for its work.
     pub(crate) fn instance(&self, role: &'static str) -> Instance {
         match self {
             Self::Here(process) => {
@@ -48,7 +48,7 @@ impl Process {
         }
     }
 
-    /// Waits until it answers; who asks at the agent's knows by what.
+    /// Waits until the process answers. The agent knows the probe of its own processes.
     pub(crate) fn wait_ready(&mut self, lab: &Lab<'_>, probe: &Probe) -> Result<(), String> {
         match self {
             Self::Here(process) => lab.wait_ready(process, probe),

@@ -19,7 +19,7 @@ use crate::wire::{Capture, MAX_ANSWERS, Seen, Window};
 
 /// The most cells of one experiment that are looked at.
 pub(crate) const MAX_CELLS: usize = 24;
-/// A hop on which less travels carries no requests: a keep-alive, or what a check asks.
+/// A hop with less traffic carries no requests, only a keep-alive or a health check.
 const FEW_PACKETS: f64 = 0.05;
 /// Nothing is counted so shortly after the measured part began, or before it ends.
 const MARGIN: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ impl Scene<'_> {
 /// Packets that a capture saw on each hop, the number of packets that it lost, and its window.
 type Watched = (Vec<Seen>, u64, Window);
 
-/// Looks at one cell with every tool that is here; what is not is named.
+/// Profiles one cell with every tool that is here, and names the missing ones.
 pub(crate) fn look(scene: &Scene<'_>) -> Result<Profile, Broken> {
     let mut profile = Profile {
         cell: scene.cell.clone(),
@@ -76,7 +76,7 @@ pub(crate) fn look(scene: &Scene<'_>) -> Result<Profile, Broken> {
     };
     match scene.lab.far {
         None => hops(scene, &mut profile)?,
-        // Of a path over two machines a capture here sees the beginning alone.
+        // On a path over two machines, a capture here sees only the beginning.
         Some(_) => profile.missing.push(
             "hops are timed, and system calls of the server's sidecar and of the server counted, on one machine only"
                 .to_owned(),

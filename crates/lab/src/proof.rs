@@ -1,5 +1,5 @@
-//! Proof of path: before anything is measured, each cell's path is walked once by marked requests, and looked at from
-//! outside (a capture, who owns the sockets, strangers' attempts) and from inside (the proxies' own counts).
+//! Proof of path. Before anything is measured, marked requests walk each cell's path once. The lab checks them from outside (a
+//! capture, the owners of sockets, strangers' attempts) and from inside (the proxies' own counts).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -135,7 +135,7 @@ fn of_way(contestant: &str, way: &Way, checks: Vec<Check>) -> Proof {
 /// Captures of one path: of the hops here, and of those at the agent's.
 struct Captures {
     here: Capture,
-    /// Which hops are there; none when there is no agent.
+    /// Hops at the agent; none without an agent.
     there: Vec<usize>,
     hops: usize,
 }
@@ -438,7 +438,7 @@ fn as_the_kernel(address: IpAddr) -> String {
     }
 }
 
-/// Which of these processes listens at the address; where the kernel redirects, at that port of any address.
+/// The process among these that listens at the address; if the kernel redirects, at that port of any address.
 pub(crate) fn listener_owner(
     address: SocketAddr,
     redirected: Option<u16>,
@@ -507,7 +507,6 @@ fn holds(pid: u32, sockets: &[String]) -> io::Result<bool> {
 }
 
 /// Checks of one hop by its capture.
-///
 ///
 /// If log entries and spans go the same way, they contain the requests' marker again. The capture then shows more than was sent.
 fn looked_at(

@@ -1,5 +1,5 @@
-//! Real sidecars by the thousand on one machine, and what a sidecar holds by the size of its mesh: `voile control` over a folder that
-//! is written here, `voile proxy` as often as asked, one `voile echo` behind all of them. Voile is met by command line only.
+//! Real sidecars by the thousand on one machine, and a sidecar's memory by the size of its mesh: `voile control` over a generated
+//! folder, `voile proxy` as often as asked, one `voile echo` behind all of them. The lab runs Voile by command line only.
 //!
 //! ```text
 //! many   a pod each: an address in 127.0.0.0/8, a sidecar, no application of its own ─▶ in sync ─▶ memory ─▶ idle ─▶ a policy ─▶ light load
@@ -28,7 +28,7 @@ pub struct SidecarSettings {
     pub sidecars: u32,
     /// Services that each uses.
     pub used: u32,
-    /// Of the sidecars, how many are called through.
+    /// Number of the sidecars that the load calls.
     pub sample: u32,
     /// Requests a second through all of these.
     pub rate: u32,
@@ -71,9 +71,7 @@ impl SidecarSettings {
 /// Measures sidecars. `say` receives lines for people; `stopped` is asked often. If the measurement fails or is ended, the record
 /// keeps the figures so far. The string beside it is the reason.
 ///
-///
 /// # Errors
-///
 /// If nothing could be measured at all.
 pub fn measure_sidecars(
     settings: &SidecarSettings,

@@ -1,4 +1,4 @@
-//! One slice: the generator as a process, samplers around its measured part, and what both say, as one [`Run`].
+//! One slice: the generator as a process, samplers around its measured part, and the results of both, as one [`Run`].
 //!
 //! ```text
 //! start ─ connect ─ warm-up ─┬──────────── measured by the generator ────────────┬─ end
@@ -44,11 +44,11 @@ struct Reading {
     split: Option<CoreSplit>,
     usage: Vec<Usage>,
     throttling: Vec<Option<Throttling>>,
-    /// Of the agent's machine, with instances that are not there counting nothing.
+    /// Reading of the agent's machine; instances that are not there count nothing.
     far: Option<FarLook>,
 }
 
-/// Which end of a window a reading is.
+/// Begin or end of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edge {
     Begin,
@@ -257,8 +257,8 @@ fn machine(host: &str, used: CoreTime, requests: f64) -> MachineUse {
     }
 }
 
-/// A request costs what it costs on all machines together; a machine is as busy as the busiest. One machine need not be
-/// listed beside itself.
+/// The cost of a request is the sum over all machines; the busy share is that of the busiest machine. A single machine is not
+/// listed.
 fn all_machines(run: &mut Run) {
     let machines = &run.machines;
     if machines.is_empty() {

@@ -1,5 +1,5 @@
-//! Proof that routes are in force: requests by routes that lead nowhere, and by none, are answered as such. That the experiment's
-//! own requests come to the server would be true without any routes.
+//! Proof that routes are in force. Requests of routes that lead nowhere, and requests without a route, must be answered
+//! accordingly. The experiment's own requests would reach the server without any routes, too.
 
 use std::time::Duration;
 

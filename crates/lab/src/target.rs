@@ -1,4 +1,4 @@
-//! The processes that every contestant shares: the echo server, and what the lab knows about itself.
+//! Processes that every contestant shares: the echo server, and the lab's own environment.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Lines of a failed process's log that are shown.
 const LOG_LINES: usize = 6;
-/// Of each of them; some programs print their whole configuration.
+/// Characters of each line; some programs print their whole configuration.
 const LOG_LINE_CHARS: usize = 300;
 
 /// Addresses of the servers that all contestants lead to.
@@ -70,7 +70,7 @@ pub(crate) struct Lab<'a> {
     pub(crate) moves: bool,
     /// Generated objects of the mesh by number, and their effect on requests.
     pub(crate) outfit: Outfit,
-    /// Which ways of that outfit the experiment's cells go.
+    /// Paths of the outfit's cells in the experiment.
     pub(crate) ways: Vec<Way>,
     /// Returns true if the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
@@ -153,13 +153,13 @@ impl Lab<'_> {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// Waits until it answers; when it does not, says so with the end of its log.
+    /// Waits until the process answers. The error has the end of its log.
     pub(crate) fn wait_ready(&self, child: &mut Supervised, probe: &Probe) -> Result<(), String> {
         wait_ready(child, probe, READY_BOUND, self.stopped)
             .map_err(|e| format!("{e}{}", self.log_end(child.name())))
     }
 
-    /// Waits until a process listens there, by what the kernel says: a call from outside might be given to another.
+    /// Waits until the kernel shows that the process listens there: a call from outside might reach another process.
     pub(crate) fn wait_listening(
         &self,
         child: &mut Supervised,

@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     pub(crate) tls_records: u64,
     /// Parameters that the server's hello negotiated, if the capture saw one.
     pub(crate) hello: Option<Hello>,
-    /// Of a timed capture; an agent makes none.
+    /// Figures of a timed capture; an agent makes none.
     #[serde(skip)]
     pub(crate) timed: Timed,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Seen {
 pub(crate) struct Timed {
     /// Both ways, acknowledgements included. Loopback and offloading devices carry segments that a wire would see in pieces.
     pub(crate) packets: u64,
-    /// Of all of them, from the IP header on.
+    /// Bytes of all packets, from the IP header on.
     pub(crate) wire_bytes: u64,
     /// From the last segment of a request to the first of its answer, by the kernel's clock.
     pub(crate) answers_ns: Vec<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Timed {
 /// From when to when a capture is timed, in nanoseconds of Unix time.
 pub(crate) type Window = (u64, u64);
 
-/// The most answers whose times are kept on one hop.
+/// Largest number of answers whose times are kept on one hop.
 pub(crate) const MAX_ANSWERS: usize = 1 << 20;
 
 /// Parameters of a TLS server's hello.
@@ -105,7 +105,7 @@ impl Hello {
 
 /// A capture under way.
 pub(crate) struct Capture {
-    /// When it was told to end, in nanoseconds of Unix time; zero before.
+    /// Time of the stop, in nanoseconds of Unix time; zero before.
     stop: Arc<AtomicU64>,
     /// Each with the hops that it watches.
     threads: Vec<(Vec<usize>, Watcher)>,
@@ -123,12 +123,11 @@ impl Capture {
         Self::begin(hops, marker, None)
     }
 
-    /// Begins to watch these hops, and to time what travels within the window.
+    /// Begins to capture these hops, and to time requests within the window. If `shared`, requests share connections, and frames
+    /// of HTTP/2 distinguish them.
     ///
     /// # Errors
     /// As [`Capture::start`].
-    ///
-    /// `shared`: requests share connections, and are told apart by the frames of HTTP/2.
     pub(crate) fn timed(hops: &[Hop], window: Window, shared: bool) -> io::Result<Self> {
         Self::begin(hops, "", Some((window, shared)))
     }
@@ -191,7 +190,8 @@ impl Capture {
         Ok(Self { stop, threads })
     }
 
-    /// Ends it: what was seen on each hop, in their order, and packets the kernel could not deliver.
+    /// Ends the capture. Returns the counts of each hop, in their order, and the number of packets that the kernel could not
+    /// deliver.
     pub(crate) fn finish(self) -> Result<(Vec<Seen>, u64), String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_nanos();
@@ -258,7 +258,8 @@ fn packet_socket(device: &CStr, listeners: &[SocketAddr]) -> io::Result<OwnedFd>
     }
 }
 
-/// One packet into the buffer: its length and whether it is the outgoing copy (loopback shows each packet twice).
+/// Receives one packet into the buffer. Returns its length, and true if it is the outgoing copy (loopback shows each packet
+/// twice).
 #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
 fn receive_one(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
     // SAFETY: buffer and address live through the call, and their lengths are theirs.
@@ -362,7 +363,7 @@ impl Tail {
     fn fresh<'a>(&mut self, segment: &Segment<'a>) -> &'a [u8] {
         let payload = segment.payload;
         let next = self.next.unwrap_or(segment.sequence);
-        // Sequences wrap; what is seemingly ahead came before when the distance is negative.
+        // Sequences wrap: bytes that seem ahead came before if the distance is negative.
         let again = next.wrapping_sub(segment.sequence).cast_signed();
         let again = usize::try_from(again).unwrap_or(0).min(payload.len());
         if again < payload.len() {

@@ -82,9 +82,7 @@ pub struct Capacity {
 
 /// Searches with real load. The options' rate is the first, their duration that of a probe. `say` receives each probe.
 ///
-///
 /// # Errors
-///
 /// When a run cannot be made.
 pub fn find(
     options: &LoadOptions,

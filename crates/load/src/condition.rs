@@ -31,9 +31,7 @@ impl Condition {
     /// Reads `p50`, `p99`, `p99.9`, `mean`, `max` with a duration, `errors` with a percentage; several with commas. `sign` is the
     /// sign that the caller allows, `<` or `>`.
     ///
-    ///
     /// # Errors
-    ///
     /// Says which bound is wrong and what was expected.
     pub fn parse(text: &str, sign: char) -> Result<Vec<Self>, String> {
         text.split(',')

@@ -27,9 +27,7 @@ impl Method {
     /// Finds the method in a target's path: in a file (a `FileDescriptorSet`, as `protoc -o` and `buf build -o` write it) or by
     /// asking the server.
     ///
-    ///
     /// # Errors
-    ///
     /// Says what is missing: the file, reflection, the service or the method.
     pub fn find(target: &Target, tls: Option<&Tls>, file: Option<&Path>) -> Result<Self, String> {
         let path = target.path.split('?').next().unwrap_or_default();

@@ -241,9 +241,7 @@ impl Target {
 
     /// As [`Target::parse`], with the given choice of the address.
     ///
-    ///
     /// # Errors
-    ///
     /// Likewise.
     pub fn resolved(url: &str, resolve: Resolve) -> Result<Self, String> {
         let (scheme, rest) = match url.split_once("://") {

@@ -137,9 +137,7 @@ impl Tls {
 /// Returns the certificate (DER) that the listener shows to a client which trusts any certificate, offers these protocols and has
 /// no certificate of its own. The server may then hang up on this client; that does not matter.
 ///
-///
 /// # Errors
-///
 /// Nothing listens there, or no certificate is shown within the bound.
 pub fn shown_certificate(
     address: SocketAddr,

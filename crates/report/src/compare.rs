@@ -47,9 +47,7 @@ impl Compare {
 
 /// Compares two records, cell by cell.
 ///
-///
 /// # Errors
-///
 /// If the records cannot be compared: another build profile, another load, or no cell in common.
 pub fn compare(first: &Record, second: &Record) -> Result<Vec<Compare>, String> {
     comparable(first, second)?;

@@ -63,9 +63,7 @@ pub fn cells(record: &Record) -> BTreeMap<CellKey, Rounds> {
 
 /// Checks if two records may be compared.
 ///
-///
 /// # Errors
-///
 /// The reason: another build profile, another size of answers or number of workers.
 pub fn comparable(first: &Record, second: &Record) -> Result<(), String> {
     let (a, b) = (&first.environment.profile, &second.environment.profile);

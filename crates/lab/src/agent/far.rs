@@ -1,4 +1,4 @@
-//! The near end's side of an agent: what it started there, as processes that can be asked, measured and ended from here.
+//! The near end's side of an agent: processes that it started there, which the lab asks, measures and ends from here.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::wire::Seen;
 const CONNECT: Duration = Duration::from_secs(5);
 /// An answer takes no longer than a process may take to become ready, and a little.
 const ANSWER: Duration = Duration::from_secs(40);
-/// But perf reads the programs' symbols.
+/// perf takes longer: it reads the programs' symbols.
 const SAMPLED: Duration = Duration::from_secs(180);
 
 /// Address of an agent and the secret to reach it.
@@ -45,7 +45,7 @@ pub(crate) struct Far(Rc<Session>);
 struct Session {
     name: String,
     link: RefCell<Link>,
-    /// Why nothing more can be asked.
+    /// Reason why nothing more can be asked.
     lost: RefCell<Option<String>>,
     far: IpAddr,
     near: IpAddr,
@@ -161,7 +161,7 @@ impl Far {
         }
     }
 
-    /// Why nothing more can be asked of it.
+    /// Reason why nothing more can be asked of the agent.
     pub(crate) fn lost(&self) -> Option<String> {
         self.0.lost.borrow().clone()
     }
@@ -270,7 +270,7 @@ impl Far {
         }
     }
 
-    /// Which process of these listens at that address there.
+    /// The process among these that listens at that address there.
     pub(crate) fn owner(
         &self,
         address: SocketAddr,
@@ -282,7 +282,7 @@ impl Far {
         }
     }
 
-    /// Begins to look at what travels to these listeners there; the first is called from here.
+    /// Begins to capture the traffic of these listeners there; the first is called from here.
     pub(crate) fn watch(&self, listeners: &[SocketAddr], marker: &str) -> Result<(), String> {
         let hops = listeners.iter().enumerate();
         let hops = hops.map(|(at, address)| (*address, at == 0)).collect();
@@ -332,7 +332,7 @@ impl FarProcess {
         &self.command
     }
 
-    /// It, to be asked by who does not own it.
+    /// A handle to the process, for callers that do not own it.
     pub(crate) fn asked(&self) -> Asked {
         Asked {
             far: self.far.clone(),
@@ -346,7 +346,7 @@ impl FarProcess {
         let _ = self.far.ask(&Request::Stop(vec![self.number]));
     }
 
-    /// It as what is charged for its work.
+    /// The process as an instance, which is charged for its work.
     pub(crate) fn instance(&self, role: &'static str) -> Instance {
         let pids = match self.far.ask(&Request::Pids(self.number)) {
             Ok(Answer::Pids(pids)) => pids,
@@ -379,7 +379,7 @@ impl FarProcess {
         }
     }
 
-    /// Negotiated TLS by its own word.
+    /// TLS parameters that the process reports.
     pub(crate) fn tls(&self) -> Option<String> {
         match self.far.ask(&Request::Tls(self.number)) {
             Ok(Answer::Tls(word)) => word,
@@ -394,7 +394,7 @@ impl Drop for FarProcess {
     }
 }
 
-/// A process at an agent's that somebody else owns.
+/// Handle to a process at an agent's that another value owns.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     far: Far,
@@ -435,7 +435,7 @@ impl Asked {
 pub(crate) struct FarLook(Look);
 
 impl FarLook {
-    /// Of the instance in that place.
+    /// Usage of the instance at that position.
     pub(crate) fn usage(&self, at: usize) -> Usage {
         let [
             cpu_ns,

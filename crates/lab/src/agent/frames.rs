@@ -34,7 +34,7 @@ pub(super) fn read<T: DeserializeOwned>(
 ) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     let got = match stream.read(&mut length) {
-        // Without TLS's own goodbye: who is killed says none.
+        // An end without TLS's closing alert: a killed process sends none.
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
         got => got?,
     };
@@ -70,7 +70,8 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// One kind of words in any bytes: read alike in pieces of any size, and what was read, written and read again is the same.
+/// Properties of one kind of message for any bytes: it reads alike in pieces of any size, and a message that is written and read
+/// again stays the same.
 fn any<T: DeserializeOwned + Serialize>(bytes: &[u8], step: usize, limit: usize) {
     let value = |words: &Option<T>| serde_json::to_value(words).unwrap_or_default();
     let whole = read::<T>(&mut &*bytes, limit);
@@ -86,7 +87,7 @@ fn any<T: DeserializeOwned + Serialize>(bytes: &[u8], step: usize, limit: usize)
     }
     let Ok(Some(words)) = whole else { return };
     let mut again = Vec::new();
-    // It may take more room than it came in: a number is written out, say.
+    // The message may be longer than its bytes: a number is written out, say.
     if write(&mut again, &words, limit).is_ok() {
         let read = read::<T>(&mut &*again, limit).expect("invariant: what we write is read");
         let (read, written) = (value(&read), value(&Some(words)));
@@ -115,9 +116,7 @@ fn alike(one: &Value, other: &Value) -> bool {
 /// Checks the properties that frames must have for any bytes; for `fuzz`. The bytes may come from a peer of the agent or of the
 /// near end. The first byte sets the size of the pieces in which they arrive.
 ///
-///
 /// # Panics
-///
 /// If a property does not hold.
 pub fn any_frame(data: &[u8]) {
     let Some((step, bytes)) = data.split_first() else {

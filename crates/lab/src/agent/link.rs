@@ -1,5 +1,5 @@
-//! One connection between the two ends: TLS 1.3, frames of JSON with a length before them, and proof of the token before
-//! anything else is said. Every wait has an end: by a moment, by the user, or because the other end is gone.
+//! One connection between the two ends: TLS 1.3, frames of JSON with a length before them, and proof of the token before anything
+//! else. Every wait ends: by a deadline, by the user, or because the other end is gone.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -32,10 +32,10 @@ const SILENCE: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 /// Label for the TLS exporter (RFC 9266).
 const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
-/// A name that nobody checks: the token says who it is.
+/// Server name in TLS. No end checks it: the token is the proof.
 const NAME: &str = "voile-bench-agent";
 
-/// A socket whose every wait ends at a moment, or when somebody says so.
+/// A socket whose every wait ends at a deadline, or when `stopped` returns true.
 pub(super) struct Timed {
     stream: TcpStream,
     until: Option<Instant>,
@@ -125,14 +125,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Calls an agent: the connection is sealed, and nobody has proven anything.
+    /// Calls an agent. The connection is encrypted, but neither end has proven the token yet.
     pub(super) fn call(socket: Timed) -> io::Result<Self> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13])
             .map_err(io::Error::other)?
             .dangerous()
-            // The proof that follows is bound to this connection: the token says who is there.
+            // The following proof is bound to this connection, so the certificate need not be checked.
             .with_custom_certificate_verifier(Anybody::by(provider))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
@@ -182,7 +182,7 @@ impl Link {
         Ok(())
     }
 
-    /// The agent's part of that; an error is for the log, the other end is told.
+    /// The agent's part of the proof. An error is for the log; the other end gets the refusal.
     pub(super) fn demand(&mut self, token: &Token) -> Result<(), String> {
         let failed = |e: io::Error| e.to_string();
         let binding = self.binding().map_err(failed)?;
@@ -270,7 +270,7 @@ pub(super) fn hung_up(socket: &TcpStream) -> bool {
     matches!(poll(&mut polled, Some(&at_once)), Ok(1..))
 }
 
-/// A certificate of an hour or a day is as good as any: the token says who is there.
+/// Any certificate of an hour or a day will do: the token is the proof.
 pub(super) fn server_config() -> Result<Arc<ServerConfig>, String> {
     let failed = |e: String| format!("making the agent's certificate: {e}");
     let key = rcgen::KeyPair::generate().map_err(|e| failed(e.to_string()))?;

@@ -1,4 +1,5 @@
-//! `voile bench agent`: listens, lets in who knows the token, one session at a time, and ends each with its connection.
+//! `voile bench agent`: listens, accepts near ends that know the token, one session at a time, and ends each session with its
+//! connection.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -46,7 +47,7 @@ pub struct AgentSettings {
     pub builds: Vec<(String, PathBuf)>,
 }
 
-/// Listens until `stopped`. `listening` is told where, `say` what happens.
+/// Listens until `stopped`. `listening` gets the address, `say` gets lines for people.
 ///
 /// # Errors
 /// When it cannot listen there.
@@ -83,7 +84,7 @@ pub fn serve_agent(
                     scope.spawn(move || agent.greet(stream, from));
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => wait(Some(&listener)),
-                // Somebody who left again, or no descriptors: neither ends an agent, nor keeps it busy.
+                // A connection that was gone again, or no free descriptors: neither ends an agent, nor keeps it busy.
                 Err(_) => wait(None),
             }
         }
@@ -91,7 +92,7 @@ pub fn serve_agent(
     Ok(())
 }
 
-/// Until somebody calls, or a little while.
+/// Waits for a call, or a little while.
 fn wait(listener: Option<&TcpListener>) {
     let bound = Timespec {
         tv_sec: 0,
@@ -101,7 +102,7 @@ fn wait(listener: Option<&TcpListener>) {
     let _ = poll(&mut polled.into_iter().collect::<Vec<_>>(), Some(&bound));
 }
 
-/// Which start of a kernel this is.
+/// Identity of the current boot of the kernel.
 pub(super) fn boot() -> String {
     let text = std::fs::read_to_string(BOOT).unwrap_or_default();
     text.trim().to_owned()
@@ -128,7 +129,7 @@ fn welcome(settings: &AgentSettings) -> Welcome {
     }
 }
 
-/// Why an end of that kind cannot be talked to.
+/// Reason why this agent cannot serve a near end of that kind.
 pub(super) fn unlike(hello: &Hello) -> Option<String> {
     let ours = env!("CARGO_PKG_VERSION");
     if hello.protocol != PROTOCOL || hello.version != ours {
@@ -154,7 +155,7 @@ pub(super) fn profile() -> &'static str {
     }
 }
 
-/// One session at a time; who comes while the last one is being ended waits for that.
+/// Allows one session at a time. A near end that calls while the last session is ending waits for its end.
 #[derive(Default)]
 struct Seat {
     taken: Mutex<bool>,
@@ -214,7 +215,7 @@ impl Agent<'_> {
         }
     }
 
-    /// The connection of who knows the token and is of our kind, and the address of ours that it called.
+    /// The connection of a near end that knows the token and fits this agent, and the local address that it called.
     fn known(&self, stream: TcpStream) -> Result<(Link, SocketAddr), String> {
         let failed = |e: std::io::Error| e.to_string();
         let at = stream.local_addr().map_err(failed)?;
@@ -222,7 +223,7 @@ impl Agent<'_> {
         let mut link = Link::take(socket, &self.tls).map_err(failed)?;
         link.demand(&self.settings.token)?;
         let hello: Hello = link.receive().map_err(failed)?.ok_or("it hung up")?;
-        // Larger than what a stranger may send, and sent to none.
+        // Frames may now be larger than those of a stranger, who never gets one.
         link.allow(FRAME_BYTES);
         match unlike(&hello) {
             None => Ok((link, at)),

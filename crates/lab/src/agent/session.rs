@@ -1,5 +1,5 @@
-//! One session of an agent: what the near end asks for is started, asked, measured and looked at, within bounds; all of it
-//! ends with the session.
+//! One session of an agent: starts, asks, measures and captures what the near end requests, within bounds. All of it ends with
+//! the session.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -41,7 +41,7 @@ const MAX_MARKER: usize = 64;
 /// No slice is looked at for longer.
 const MAX_SAMPLED_SECONDS: f64 = 600.0;
 
-/// A process, and what it needs to be spoken of.
+/// A process and its properties.
 struct Running {
     served: Served,
     folder: PathBuf,
@@ -429,7 +429,7 @@ impl<'a> Session<'a> {
         lab(voile, self.folder.path(), Echo::NOWHERE, 1, bounds, stopped)
     }
 
-    /// Ends these, all of them told before any is waited for.
+    /// Ends these processes. All of them get the signal before the session waits for any.
     fn end(&mut self, which: impl Fn(&u32) -> bool) {
         let ended = self
             .processes

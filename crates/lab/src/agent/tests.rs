@@ -1,4 +1,4 @@
-//! An agent and what may be said to it by who knows its token, and by who does not: real sockets, no contestants.
+//! Requests to an agent by near ends that know its token, and by strangers: real sockets, no contestants.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn stopped() -> bool {
     STOP.load(Ordering::Acquire)
 }
 
-/// Runs an agent while `task` talks to it; what it said is returned.
+/// Runs an agent while `task` talks to it; returns the agent's lines.
 fn with_agent(task: impl FnOnce(SocketAddr, &Token)) -> Vec<String> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     STOP.store(false, Ordering::Release);
@@ -170,7 +170,7 @@ fn sample(role: &str, seconds: f64) -> Request {
     Request::Sample(vec![(role.to_owned(), vec![1])], seconds)
 }
 
-/// Requests that are beyond a bound, or speak of what is not the session's, and what is said of them.
+/// Requests beyond a bound, or about things outside the session, and the answers to them.
 fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
     let elsewhere: SocketAddr = ([192, 0, 2, 1], 80).into();
     let stranger = Echo {

@@ -1,6 +1,5 @@
-//! The secret that both ends of an agent's connection share. It never travels: each end proves that it knows it by a code
-//! over what only the two ends of this very TLS connection can know (RFC 9266's exporter), so that nobody in between can
-//! pass a proof on.
+//! The secret that both ends of an agent's connection share. It never travels. Each end proves it by a code over a value that
+//! only the two ends of this TLS connection know (RFC 9266's exporter), so that no relay in between can pass a proof on.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -9,16 +8,16 @@ use std::path::Path;
 
 use aws_lc_rs::hmac;
 
-/// Fewer characters could be guessed by who stands in between and tries them all at home.
+/// A relay in between could guess a shorter secret offline.
 const SHORTEST: usize = 32;
 /// More is no token but a wrong file.
 const LONGEST: usize = 1024;
 /// Bytes of a token that we make.
 const OURS_BYTES: usize = 32;
-/// Bytes of what both ends of a connection derive from it.
+/// Bytes of the value that both ends of a connection derive from it.
 pub(super) const BINDING_BYTES: usize = 32;
 
-/// Which end proves itself: the same proof must not serve the other.
+/// The end that proves itself. A proof of one end must not serve the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
     Near,
@@ -50,7 +49,7 @@ impl Token {
         Ok(Self(text))
     }
 
-    /// One that somebody wrote down.
+    /// A token in the user's form.
     ///
     /// # Errors
     /// When it is too short to be a secret.
@@ -64,7 +63,7 @@ impl Token {
         Ok(Self(text.to_owned()))
     }
 
-    /// One in a file that nobody else can read.
+    /// A token in a file that no other user can read.
     ///
     /// # Errors
     /// Says what is wrong with the file.
@@ -85,7 +84,7 @@ impl Token {
         Self::parse(&text).map_err(|why| format!("token file {}: {why}", path.display()))
     }
 
-    /// Its text, to be shown to the one who starts the agent.
+    /// Text of the token, shown to the user who starts the agent.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -95,7 +94,7 @@ impl Token {
         hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes())
     }
 
-    /// That this end of the connection knows it.
+    /// Proof that this end of the connection knows the token.
     pub(super) fn prove(&self, end: End, binding: &[u8; BINDING_BYTES]) -> Vec<u8> {
         hmac::sign(&self.key(), &said(end, binding))
             .as_ref()

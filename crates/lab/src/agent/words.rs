@@ -42,7 +42,7 @@ pub(super) struct Welcome {
     pub(super) version: String,
     pub(super) profile: String,
     pub(super) refused: String,
-    /// Its machine, with versions of what it found.
+    /// Environment of the agent's machine, with versions of the found programs.
     pub(super) environment: Environment,
     /// Changes whenever a kernel is started: equal on both ends means one machine.
     pub(super) boot: String,
@@ -56,7 +56,7 @@ pub(crate) struct Bound {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// The server's sidecar of a peer that is configured by files: what the agent's own templates ask for.
+/// The server's sidecar of a peer that is configured by files: the values for the agent's own templates.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PeerOrder {
     pub(crate) contestant: String,
@@ -119,13 +119,13 @@ pub(super) enum Request {
     Answers(u32),
     /// Asks if the process still runs.
     Alive(u32),
-    /// The serial number of its certificate, by its own word.
+    /// Asks for the serial number of the process's certificate.
     Serial(u32),
-    /// It is to fetch another certificate for another key.
+    /// Orders the process to fetch another certificate for another key.
     Renew(u32),
-    /// Requests (connections over TCP) that it has carried by its own word.
+    /// Asks for the requests (connections over TCP) that the process has carried by its own count.
     Count(u32, String),
-    /// Negotiated TLS by its own word.
+    /// Asks for the TLS parameters that the process reports.
     Tls(u32),
     /// The processes of its group.
     Pids(u32),
@@ -133,15 +133,15 @@ pub(super) enum Request {
     Look(Vec<Vec<u32>>),
     /// Memory of these instances.
     Hold(Vec<Vec<u32>>),
-    /// Which process of these listens there.
+    /// Asks for the process among these that listens there.
     Owner(SocketAddr, Vec<u32>),
     /// Begins to watch these listeners; whether each is called from outside.
     Watch(Vec<(SocketAddr, bool)>, String),
-    /// Ends that, and tells.
+    /// Ends the capture, and returns its counts.
     Seen,
     /// Begins to sample where the CPU time of these instances goes, each under its role, for so many seconds.
     Sample(Vec<(String, Vec<u32>)>, f64),
-    /// Waits for the end of that, and tells.
+    /// Waits for the end of the sampling, and returns the samples.
     Sampled,
     Stop(Vec<u32>),
 }

@@ -1,4 +1,4 @@
-//! No proxy at all: what the same client and server cost by themselves.
+//! No proxy at all: the cost of the same client and server by themselves.
 
 use super::{Contestant, Counts, Instance, Route};
 use crate::plan::Way;

@@ -1,5 +1,5 @@
-//! A pair of proxies, sidecars or those of two nodes, at networks of their own: what the load calls is redirected to the
-//! client's proxy, what arrives to the server's, and neither load nor server knows of them.
+//! A pair of proxies, sidecars or those of two nodes, in network namespaces. The load's calls are redirected to the client's
+//! proxy, arriving calls to the server's proxy. Neither load nor server knows of them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
 use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
 
-/// Two pods with proxies, the server of one of them, and what is shared with others.
+/// Two pods with proxies, the server of one of them, and the shared pods and places.
 #[derive(Debug)]
 pub(super) struct Captured {
     client: Pod,
@@ -40,12 +40,12 @@ pub(super) enum Redirection {
     },
     /// Each port at a listener of its own: of the client's sidecar, and of the server's.
     Turned { out: Vec<Turn>, inward: Vec<Turn> },
-    /// As Istio's CNI agent does it in a pod that the proxy of its node serves.
+    /// Redirects as Istio's CNI agent does it in a pod that the proxy of its node serves.
     Node,
 }
 
 impl Redirection {
-    /// Of sidecars that mark what they send: every call is theirs.
+    /// For sidecars that mark their own packets: every call is redirected to them.
     pub(super) fn original(control: Option<SocketAddr>, inbound: Vec<u16>) -> Self {
         Self::Original {
             control,
@@ -149,7 +149,7 @@ impl Captured {
         (self.client.namespace.clone(), self.server.namespace.clone())
     }
 
-    /// The lab with places for what is started next.
+    /// The lab with the places of the processes that start next.
     pub(super) fn lab<'a>(&self, lab: &Lab<'a>) -> Lab<'a> {
         lab.with_places([
             (CONTROL, self.control.clone()),

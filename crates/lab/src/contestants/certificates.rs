@@ -1,6 +1,6 @@
-//! Certificates for contestants that have no authority of their own: one root, a leaf for each side, SPIFFE URIs as names,
-//! P-256 as in the mesh, made anew for each run and removed with its folder. Also leaves below the mesh's own root, and a root
-//! with its key for who certifies while it runs.
+//! Certificates for contestants that have no authority of their own: one root, a leaf for each side, SPIFFE URIs as names, P-256
+//! as in the mesh. They are made anew for each run and removed with its folder. Also leaves below the mesh's own root, and a root
+//! with its key for a control plane that certifies while it runs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, SanType, SigningKey,
 };
 
-/// Paths of what was written.
+/// Paths of a certificate and its key.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     pub(crate) certificate: PathBuf,
@@ -79,7 +79,7 @@ fn san(id: &str) -> Result<SanType, String> {
     })
 }
 
-/// Writes leaves below a root whose key lies in files, as the mesh's does.
+/// Writes leaves below a root whose key is in files, such as the mesh's.
 pub(super) fn below(
     root: &Path,
     root_key: &Path,

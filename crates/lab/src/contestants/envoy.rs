@@ -28,7 +28,7 @@ use crate::target::Lab;
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/client.yaml");
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/server.yaml");
 
-/// Envoy as it was found, and what is switched on in it.
+/// Envoy's program and its features.
 pub(super) struct Envoy {
     found: find::Peer,
     features: PeerFeatures,
@@ -66,8 +66,8 @@ const OWN_PAGES: &str = "http.admin.";
 /// Flush interval of access logs, the value with which Istio starts Envoy. Envoy's own default is ten seconds.
 const LOG_FLUSH_MS: u32 = 1000;
 
-/// The same listeners behind one that takes what the kernel redirects and hands it to the one for the port that was
-/// called; what it sends itself is marked, and not redirected.
+/// Adds a listener that takes redirected connections and hands each to the listener for the called port. Envoy's own packets are
+/// marked, and not redirected.
 fn captured(template: &str, side: Side) -> String {
     let (port, mark) = match side {
         Side::Client => (OUTBOUND, MARK_OUTWARD),

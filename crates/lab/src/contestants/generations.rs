@@ -1,4 +1,5 @@
-//! Authorization policies that an experiment's events change: which paths are refused tells one generation of them from another.
+//! Authorization policies that an experiment's events change. Each generation refuses another path, by which the lab recognises
+//! it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -19,7 +20,7 @@ pub(super) struct Generations {
 }
 
 impl Generations {
-    /// Of policies with that `selector` or `targetRefs`.
+    /// For policies with that `selector` or `targetRefs`.
     pub(super) fn bound(binding: &'static str) -> Self {
         Self {
             binding,
@@ -28,8 +29,8 @@ impl Generations {
         }
     }
 
-    /// All policies change at once. The load, which is always allowed, is so by another of them each time: it is refused by
-    /// whoever obeys some of the old ones and some of the new.
+    /// Changes all policies at once. The load is always allowed, but by another policy each time. A proxy with a mixture of old
+    /// and new policies refuses it.
     pub(super) fn change(&mut self, config: &Path, count: u32) -> Result<Sign, String> {
         self.changed += 1;
         let text = policies(self.binding, count, self.changed);
@@ -37,7 +38,7 @@ impl Generations {
         Ok(verdicts("generation", self.changed))
     }
 
-    /// One policy comes, or becomes another, that has nothing to say to the load.
+    /// Adds or changes one policy that does not concern the load.
     pub(super) fn push(&mut self, config: &Path) -> Result<Sign, String> {
         self.pushed += 1;
         let denied = path("pushed", self.pushed + 1);
@@ -83,7 +84,7 @@ fn policy(binding: &str, name: &str, action: &str, rule: &str) -> String {
     )
 }
 
-/// So many policies, of which none is as in the generation before.
+/// So many policies, all different from the previous generation.
 fn policies(binding: &str, count: u32, generation: u32) -> String {
     let mut text = String::new();
     let turn = generation % 2;

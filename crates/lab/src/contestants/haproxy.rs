@@ -1,4 +1,5 @@
-//! HAProxy as two sidecars, from the committed templates in `benchmarks/peers/haproxy/`. It tells its counts on a Unix socket.
+//! HAProxy as two sidecars, from the committed templates in `benchmarks/peers/haproxy/`. The lab reads its counts on a Unix
+//! socket.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -21,8 +22,7 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/haproxy
 /// Deadline of an answer on HAProxy's socket.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
-/// HAProxy as it was found, and what is switched on in it. It writes no files by itself: its access log goes to its
-/// standard output, which is one.
+/// HAProxy's program and its features. It writes no files by itself: its access log goes to its standard output, which is a file.
 pub(super) struct Haproxy {
     found: find::Peer,
     features: PeerFeatures,
@@ -39,7 +39,7 @@ const LOG_GLOBAL: &str = "log stdout format raw local0 info";
 const LOG_HTTP: &str = "log global\n    option httplog";
 const LOG_TCP: &str = "option tcplog";
 
-/// One column of its frontends, added up over those of one kind of traffic.
+/// Sum of one column of the statistics, over the frontends of one kind of traffic.
 fn statistic(socket: &Path, column: &str, tcp: bool) -> Result<u64, String> {
     let failed = |e: std::io::Error| format!("HAProxy's socket {}: {e}", socket.display());
     let mut stream = UnixStream::connect(socket).map_err(failed)?;
@@ -52,7 +52,7 @@ fn statistic(socket: &Path, column: &str, tcp: bool) -> Result<u64, String> {
     sum(&text, column, tcp).ok_or_else(|| format!("HAProxy's statistics have no column {column}"))
 }
 
-/// Adds up a column of its CSV over frontends whose names say that they are, or are not, for TCP.
+/// Sum of a column of the CSV, over frontends whose names mark them as TCP, or as not TCP.
 fn sum(csv: &str, column: &str, tcp: bool) -> Option<u64> {
     let mut lines = csv.lines();
     let head = lines.find_map(|line| line.strip_prefix("# "))?;

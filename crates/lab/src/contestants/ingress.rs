@@ -1,5 +1,5 @@
-//! Voile's gateway: what comes from outside, led by a Gateway's servers and a VirtualService to a server without a sidecar. A
-//! peer's gateway is the process that leads straight to the server (see `pair`), called the same way.
+//! Voile's gateway: a Gateway's servers and a VirtualService lead calls from outside to a server without a sidecar. A peer's
+//! gateway is the process that leads straight to the server (see `pair`), called the same way.
 
 mod changes;
 
@@ -25,7 +25,7 @@ const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 3));
 const HTTP: &str = "http1";
 /// Host name that clients request.
 const HOST: &str = "server.lab.example";
-/// Its ports by their names in the mesh's template, and what they carry.
+/// Ports by their names in the mesh's template, and their protocols.
 const PORTS: [(&str, &str); 3] = [
     ("HTTP_PORT", HTTP),
     ("GRPC_PORT", "grpc"),
@@ -100,7 +100,7 @@ impl Ingress {
         fill(MESH, &values)
     }
 
-    /// Starts a gateway, and says where it tells of itself.
+    /// Starts a gateway, and returns the addresses of its pages.
     fn start_gateway(
         &self,
         lab: &Lab<'_>,

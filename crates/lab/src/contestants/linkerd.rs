@@ -1,7 +1,7 @@
-//! linkerd2-proxy as two sidecars. It reads no file: what it knows it asks of a control plane of Linkerd's kind, which the lab
-//! starts for it (`voile bench linkerd-control`), made from the experiment, with a trust anchor of the run's own. It asks the
-//! kernel where a call was to go, so it is measured in networks of its own only; since it does not mark what it sends, only
-//! calls of services' virtual addresses are its client's sidecar's.
+//! linkerd2-proxy as two sidecars. It reads no file, but asks a control plane of Linkerd's kind (`voile bench linkerd-control`).
+//! The lab makes and starts that control plane, with a trust anchor of the run's own. The proxy reads the original destination
+//! from the kernel, so it runs in network namespaces only. It does not mark its packets, so only calls to virtual addresses of
+//! services are redirected to it.
 
 mod mesh;
 
@@ -32,7 +32,7 @@ use crate::target::{Lab, STOP_GRACE};
 pub(super) const NAME: &str = "linkerd2-proxy";
 /// Name of the control plane's process.
 const CONTROL_PROCESS: &str = "linkerd2-proxy-control";
-/// The services' virtual addresses, and what they are in.
+/// Virtual addresses of the services, and their range.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
 const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 const STAGE_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 3));
@@ -40,7 +40,7 @@ const VIRTUAL: Range = Range {
     address: IpAddr::V4(Ipv4Addr::new(10, 211, 0, 0)),
     prefix: 16,
 };
-/// Ports of the server that its sidecar lets nobody call but the client, over mutual TLS; the others are for anybody.
+/// Ports of the server that only the client may call, over mutual TLS. Its other ports are open to all callers.
 const SEALED_HTTP_PORT: u16 = HTTP_PORT + 1;
 const SEALED_TCP_PORT: u16 = TCP_PORT + 1;
 /// Ports of the stage. Each trial uses another port, because a proxy that met an impostor at a port waits before it retries
@@ -137,7 +137,7 @@ impl Linkerd {
         running.ok_or_else(|| format!("{NAME} does not run"))
     }
 
-    /// One of them: all that it is told at its start is where it listens, whom it asks, and who it is.
+    /// Starts a sidecar. Its environment names only its ports, its control plane and its identity.
     fn start_sidecar(
         &self,
         lab: &Lab<'_>,
@@ -173,7 +173,7 @@ impl Linkerd {
             ("IDENTITY_TOKEN_FILE", token),
             ("IDENTITY_TRUST_ANCHORS", anchors),
             ("IDENTITY_LOCAL_NAME", identity.to_owned()),
-            // The lab has no connections open when it ends one, and waits no longer than it is said to.
+            // The lab has no open connections when it ends a sidecar, so a short grace period is enough.
             ("SHUTDOWN_GRACE_PERIOD", "1s".to_owned()),
         ] {
             spec = spec.env(format!("LINKERD2_PROXY_{name}"), value);
@@ -332,7 +332,7 @@ impl Contestant for Linkerd {
         Ok(Some(counts))
     }
 
-    /// Over mutual TLS each says of whom: the client's which server it found, the server's which client.
+    /// Over mutual TLS each sidecar records its peer: the client's the server, the server's the client.
     fn recorded(&self, _lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
         if !way.tls {
             return Ok(Vec::new());
@@ -356,7 +356,7 @@ impl Contestant for Linkerd {
         told.map(one).collect()
     }
 
-    /// The lab's server stands beside the lab, where a meshed endpoint is said to be; of HTTP/2 it gets the opening.
+    /// The lab's server stands beside the lab, at the address of a declared meshed endpoint. It gets the first bytes of HTTP/2.
     fn stage(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running()?;
         let (client, _) = running.pods.networks();

@@ -27,9 +27,9 @@ const OTHER_DESCRIPTORS: u64 = 200;
 /// More connections than any experiment opens; programs that allocate a slot for each should not be charged for more.
 const MAX_CONNECTIONS: u64 = 40_000;
 
-/// Of listeners in networks of their own.
+/// First port of listeners in network namespaces.
 const FIRST_CAPTURED_PORT: u16 = 8100;
-/// So far above the port that is called is the listener that takes it, where the sidecar has one for each.
+/// Distance between a called port and the port of its listener, if the sidecar has a listener for each port.
 const LISTENERS_ABOVE: u16 = 1000;
 
 /// Way in which a sidecar takes redirected calls.
@@ -54,7 +54,7 @@ const IN_STAGE: &str = "SERVER_STAGE_PORT";
 /// Number of listeners of each protocol that belong to the server's sidecar.
 const OF_SERVER: u16 = 3;
 
-/// Protocols and what stands before their ports' names.
+/// Protocols and the prefixes of their ports' names.
 const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "GRPC_")];
 
 /// The listeners of a pair of sidecars.
@@ -64,7 +64,7 @@ pub(super) struct Listeners {
     client: IpAddr,
     server: IpAddr,
     ports: BTreeMap<String, u16>,
-    /// Of the server, and of an impostor.
+    /// Certificates of the server, and of an impostor.
     leaves: Option<(Leaf, Leaf)>,
     /// Root certificate of `leaves`.
     root: PathBuf,
@@ -244,7 +244,7 @@ impl Listeners {
         Ok(values)
     }
 
-    /// At the agent's: what a near end has chosen. The client's sidecar is nobody's business there.
+    /// At the agent's: the listeners that a near end has chosen. The client's sidecar is not there.
     pub(super) fn sent(at: IpAddr, ports: &BTreeMap<String, u16>) -> Result<Self, String> {
         let names = [
             OUT_PLAIN, OUT_TLS, OUT_DIRECT, IN_PLAIN, IN_TLS, OUT_STAGE, IN_STAGE,
@@ -334,7 +334,7 @@ impl Listeners {
         values
     }
 
-    /// The way at whose end the lab may put servers of its own; over gRPC it would be HTTP's.
+    /// The path at whose end the lab may put servers of its own. gRPC uses the path of HTTP.
     pub(super) fn stage(&self, protocol: &str) -> Option<Stage> {
         let prefix = if protocol == "tcp" { "TCP_" } else { "" };
         let at = |on: IpAddr, name: &str| {

@@ -1,4 +1,5 @@
-//! Contestants: whoever stands between client and server, started by command line and known by nothing else.
+//! Contestants: data planes between client and server. The lab starts them by command line and uses no other interface of their
+//! programs.
 
 mod baseline;
 mod captured;
@@ -70,7 +71,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// One on this machine.
+    /// An instance on this machine.
     pub(crate) fn here(name: String, role: &'static str, pids: Vec<u32>) -> Self {
         Self {
             name,
@@ -100,7 +101,7 @@ impl Spot {
     pub(crate) const ETHERNET: &'static CStr = c"eth0";
 }
 
-/// One connection's worth of path: who listens there, and whether what travels is mutual TLS.
+/// One connection of a path: its listener, and whether it carries mutual TLS.
 #[derive(Debug, Clone)]
 pub(crate) struct Hop {
     /// Role of the listener; `server` for the echo server.
@@ -153,8 +154,8 @@ impl Route {
     }
 }
 
-/// A way through the client's sidecar that demands the server's identity at its far end, where nobody listens: there the
-/// lab puts servers of its own.
+/// A path through the client's sidecar that demands the server's identity at its far end. Nothing listens there until the lab
+/// puts servers of its own in that place.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     /// Address at which the client's sidecar takes requests for the stage.
@@ -165,7 +166,7 @@ pub(crate) struct Stage {
     pub(crate) server: SocketAddr,
     /// A certificate with the server's identity.
     pub(crate) right: Leaf,
-    /// One of the same root with another identity.
+    /// A certificate of the same root with another identity.
     pub(crate) wrong: Leaf,
     /// Network namespaces of the client and of the server, if they have their own. The server's is none if the server is beside
     /// the lab.
@@ -194,8 +195,8 @@ impl Stage {
         Ok(right.zip(wrong))
     }
 
-    /// Of tunnels of a mesh whose control plane keeps its state in that folder: the lab's server stands beside the lab, where
-    /// a further pod is said to be behind `entry`, and gets no more than the tunnel's opening.
+    /// Stage of tunnels in a mesh whose control plane keeps its state in that folder. A further pod is declared behind `entry`;
+    /// the lab's server stands in its place, beside the lab, and gets no more than the tunnel's opening.
     fn of_tunnel(
         folder: &Path,
         entry: SocketAddr,
@@ -214,7 +215,7 @@ impl Stage {
     }
 }
 
-/// The identity that nobody expects, and the name in its certificate.
+/// Identity that no proxy expects, and the name in its certificate.
 const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/impostor");
 
 /// Requests that proxies report to have carried, by role.
@@ -241,11 +242,11 @@ pub(crate) struct Recorded {
 /// Expected number of records of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Of so many requests (connections, where the protocol is TCP) one.
+    /// One record for so many requests (connections, if the protocol is TCP).
     OneOf(u64),
     /// Some.
     Some,
-    /// As many as there were requests, by a label of its own metrics and not by a feature.
+    /// As many as requests, by a label of the proxy's own metrics and not by a feature.
     Labelled,
 }
 
@@ -302,9 +303,8 @@ pub(crate) trait Contestant {
         false
     }
 
-    /// Requests (or connections, see above) that each proxy says it has carried since it started, by role; of requests only
-    /// those that were answered well, where it tells them apart.
-    /// None when it keeps no count.
+    /// Requests (or connections, see above) that each proxy reports to have carried since it started, by role. Counts only
+    /// well-answered requests if the proxy distinguishes them. None if the proxy keeps no count.
     fn counts(&self, way: &Way) -> Counts;
 
     /// Returns true if log entries or spans go to the server of the requests.
@@ -322,7 +322,7 @@ pub(crate) trait Contestant {
         Ok(None)
     }
 
-    /// Does something of an experiment's events on that way; says by what its effect is seen, or why it cannot be done.
+    /// Makes an event of an experiment happen on that path. Returns the sign of its effect, or the reason why it cannot be done.
     fn act(&mut self, _lab: &Lab<'_>, action: &Action, _way: &Way) -> Result<Sign, String> {
         let name = self.name();
         Err(format!("the lab cannot do {} to {name}", action.word()))
@@ -411,7 +411,7 @@ pub(crate) fn named(
     }
 }
 
-/// Voile with what a variant changes, in all its roles.
+/// Voile with a variant's changes, in all its roles.
 fn voile_planes(variant: &Variant, outfit: &Outfit) -> Planes {
     let sidecars = voile::Voile::variant(variant.clone()).fitted(outfit);
     let nodes = Nodes::new(Program::Voile(variant.clone()));
@@ -423,7 +423,7 @@ fn voile_planes(variant: &Variant, outfit: &Outfit) -> Planes {
         .and(&[INGRESS], Box::new(gateway))
 }
 
-/// Does something to what runs of a contestant that takes the contestant, too.
+/// Changes the running part of a contestant with a function that also takes the contestant.
 fn changed<C, R, T>(
     contestant: &mut C,
     running: fn(&mut C) -> &mut Option<R>,

@@ -46,7 +46,7 @@ const TCP_FIELDS: [(&str, &str); 7] = [
     ("downstream_remote_address", "$remote_addr:$remote_port"),
 ];
 
-/// nginx as it was found, and what is switched on in it.
+/// nginx's program and its features.
 pub(super) struct Nginx {
     found: Found,
     features: PeerFeatures,

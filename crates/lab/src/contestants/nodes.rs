@@ -75,7 +75,7 @@ impl Program {
     }
 }
 
-/// A node: who its proxy is, where, and what it needs to start.
+/// Plan of a node: its proxy's name, address, and input for the start.
 pub(crate) struct NodePlan<'a> {
     /// Prefix of the process's name.
     pub(crate) prefix: &'a str,
@@ -101,7 +101,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts one, with an agent that tells of these pods.
+    /// Starts a node proxy, with an agent that announces these pods.
     pub(crate) fn start(
         lab: &Lab<'_>,
         program: &Program,
@@ -250,11 +250,11 @@ struct Running {
 
 /// Environment in which the processes start, and start again.
 struct Ground {
-    /// The two nodes' own networks, and that of who stands between them.
+    /// Networks of the two nodes, and of the waypoint between them.
     networks: [Pod; 2],
     middle: Option<Pod>,
     folder: PathBuf,
-    /// The mesh's template, and what is filled into it but for what events change.
+    /// The mesh's template, and its values except those that events change.
     mesh: String,
     values: Vec<(String, String)>,
 }
@@ -348,7 +348,7 @@ impl Nodes {
         running.ok_or_else(|| format!("{}'s node proxies do not run", self.name))
     }
 
-    /// The mesh's template, and what is filled into it.
+    /// The mesh's template with its values.
     fn mesh(
         pods: &Captured,
         nodes: &[Pod; 2],
@@ -383,7 +383,7 @@ impl Nodes {
         (text, values.collect())
     }
 
-    /// Has the proxy of the client's node (the first) or of the server's started with what it needs.
+    /// Starts the proxy of the client's node (the first) or of the server's node with its plan.
     fn planned<T>(
         &self,
         lab: &Lab<'_>,
@@ -436,7 +436,7 @@ impl Nodes {
         self.start_waypoint(lab, before, &told).map(Some)
     }
 
-    /// Starts who stands between them, in its own pod.
+    /// Starts the waypoint between them, in its own pod.
     fn start_waypoint(
         &self,
         lab: &Lab<'_>,
@@ -551,7 +551,7 @@ impl Contestant for Nodes {
             "tcp" => TCP_PORT,
             _ => HTTP_PORT,
         };
-        // A port is declared to carry one protocol, which who reads requests believes.
+        // A port is declared to carry one protocol, and the waypoint obeys that declaration.
         let called = match (&running.waypoint, way.ports()) {
             (Some(_), "grpc") => GRPC_PORT,
             _ => port,
@@ -613,7 +613,7 @@ impl Contestant for Nodes {
         Ok(Some(counts))
     }
 
-    /// The lab's server stands beside the lab, where a third pod is said to be; of a tunnel it gets the opening.
+    /// The lab's server stands beside the lab, at the address of a declared third pod. It gets the opening of a tunnel.
     fn stage(&self, lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running()?;
         let folder = lab.folder.join(self.prefix());

@@ -23,7 +23,7 @@ use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Lab, STOP_GRACE};
 
-/// Which of the two.
+/// Side of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -118,7 +118,7 @@ pub(super) trait Peer {
     /// Returns true if the program carries this protocol.
     fn carries(&self, protocol: &str) -> bool;
 
-    /// Requests, or connections where the protocol is TCP, that one has carried by its own word; none when it keeps no count.
+    /// Requests, or connections if the protocol is TCP, that a process has carried by its own count; none if it keeps no count.
     fn count(&self, page: &Self::Page, protocol: &str) -> Result<Option<u64>, String>;
 
     /// See [`Contestant::recorded`], of that side.
@@ -271,7 +271,7 @@ impl<P: Peer> Contestant for Pair<P> {
             let probe = sidecar.page.as_ref();
             let probe = probe.map_or(Probe::Tcp(route.entry), |page| P::probe(page, route.entry));
             match (probe, taken, sidecar.process.here()) {
-                // Nobody but the pod itself is turned to it.
+                // Only calls from the pod itself are redirected to this listener, so the lab asks the kernel if it listens.
                 (Probe::Tcp(_), Some(port), Some(process)) => {
                     let address = SocketAddr::new(route.hops[0].address.ip(), port);
                     lab.wait_listening(process, address)?;
@@ -512,7 +512,7 @@ fn send(far: &Far, lab: &Lab<'_>, name: &str, listeners: &Listeners) -> Result<P
     Ok(Process::There(process))
 }
 
-/// At the agent's: starts the server's sidecar on that address from what a near end sent and was checked.
+/// At the agent's: starts the server's sidecar on that address from the checked values of a near end.
 pub(super) fn serve<P: Peer + 'static>(
     peer: P,
     lab: &Lab<'_>,

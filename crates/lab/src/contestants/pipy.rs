@@ -35,7 +35,7 @@ fn script(side: Side, values: &Values) -> Result<String, String> {
 
 impl Peer for Pipy {
     const NET: u8 = 15;
-    /// It counts nothing that the lab could ask for.
+    /// Pipy counts nothing that the lab could read.
     type Page = ();
 
     fn name(&self) -> &str {

@@ -1,6 +1,5 @@
-//! A program in several roles, as one contestant: its sidecars, its node proxies, its gateway. Each is a contestant of its own
-//! that is started only where an experiment has cells of its modes, so that nobody shares the machine with processes that are
-//! not measured.
+//! A program in several roles, as one contestant: its sidecars, its node proxies, its gateway. Each role is a contestant of its
+//! own. It starts only if the experiment has cells of its modes, so no unmeasured processes share the machine.
 
 use super::{Carried, Contestant, Counts, Instance, Recorded, Route, Stage};
 use crate::definition::Action;
@@ -127,7 +126,7 @@ impl Contestant for Planes {
         self.started().any(Contestant::shares_connections)
     }
 
-    /// Of that way's alone: two of them may have proxies of the same roles.
+    /// Counts of that path's role alone: two roles may have proxies of the same name.
     fn counts(&self, way: &Way) -> Counts {
         self.of_mode(&way.mode).counts(way)
     }

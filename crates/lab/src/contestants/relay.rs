@@ -28,7 +28,7 @@ pub(super) struct Relay {
     pods: Option<Listeners>,
 }
 
-/// Of each relay in networks of their own: which of a sidecar's ports it takes.
+/// Relays in network namespaces, and the sidecar's port that each takes.
 const TAKEN: [(&str, &str); 3] = [
     ("server", "SERVER_PLAIN_PORT"),
     ("client", "PLAIN_PORT"),
@@ -83,7 +83,7 @@ impl Relay {
         Ok(listen)
     }
 
-    /// In networks of their own: each port that is called is turned to a relay, and nobody's calls are turned twice.
+    /// In network namespaces each called port is redirected to a relay, and no call is redirected twice.
     fn start_captured(&mut self, lab: &Lab<'_>, network: &Network) -> Result<(), String> {
         let listeners = Listeners::captured(lab, network, "relay", Takes::Turned)?;
         let placed = listeners.lab(lab);

@@ -1,4 +1,4 @@
-//! Processes in whose place others were started by an experiment's events: ended first, or left to finish what they have.
+//! Processes that events of an experiment replaced by others. They either ended first, or finish their connections.
 
 use std::net::SocketAddr;
 
@@ -12,13 +12,13 @@ use crate::target::STOP_GRACE;
 pub(super) struct Retired(Vec<Supervised>);
 
 impl Retired {
-    /// Ends them and that one, in whose place another is to be started.
+    /// Ends these processes, and the given one before its replacement starts.
     pub(super) fn end_with(&mut self, process: &mut Supervised) {
         stop_all(self.0.iter_mut().chain([process]), STOP_GRACE);
     }
 
-    /// Another is in the place of that one, which was ended or finishes what it has and what it held: how the other, which tells of
-    /// itself on that page, is seen to serve.
+    /// Records that another process replaced `before`, which was ended or finishes its connections. Returns the sign that the new
+    /// process serves; its readiness page is `page`.
     pub(super) fn replaced(
         &mut self,
         before: Supervised,

@@ -29,7 +29,7 @@ pub(crate) struct Served {
     pub(crate) probe: Probe,
     /// Requests that the process has carried by its own count; none if it keeps no count.
     pub(crate) count: Count,
-    /// TLS by its own word.
+    /// TLS parameters that the process reports.
     pub(crate) tls: Box<dyn Fn() -> Option<String>>,
     /// Address of the page that reports the certificate and takes the order to renew it; none if the process has no such page.
     pub(crate) certificates: Option<SocketAddr>,
@@ -38,7 +38,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// One that says nothing of itself.
+    /// A process that reports nothing.
     fn silent(process: Supervised, probe: Probe) -> Self {
         Self {
             process,

@@ -1,5 +1,5 @@
-//! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default. In the
-//! sidecars' places may be stock Envoys, told by the same control plane out of the same folder.
+//! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default. Stock
+//! Envoys may stand in the sidecars' places, configured by the same control plane out of the same folder.
 
 mod by_number;
 mod changes;
@@ -51,7 +51,7 @@ const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
 const ASKS: &str = "action: CUSTOM";
 /// Deadline of `voile token create`.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
-/// Names of the services' ports in the mesh's template, and what they carry.
+/// Names of the services' ports in the mesh's template, and their protocols.
 const PORTS: [(&str, &str); 11] = [
     ("MUTUAL_PORT", "http1"),
     ("PLAIN_PORT", "http1"),
@@ -218,7 +218,7 @@ impl Ports {
         self.monitoring
     }
 
-    /// In networks of their own nobody else has ports: only control planes share an address.
+    /// In network namespaces all ports are free: only control planes share an address.
     pub(super) fn captured() -> Result<Self, String> {
         let control =
             || free_port(GATEWAY.into()).map_err(|e| format!("a port for a control plane: {e}"));
@@ -305,7 +305,7 @@ pub(crate) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<Strin
 }
 
 impl Voile {
-    /// Voile with what a variant changes; the plain one changes nothing.
+    /// Voile with a variant's changes; the plain variant changes nothing.
     pub(super) fn variant(variant: Variant) -> Self {
         Self {
             variant,

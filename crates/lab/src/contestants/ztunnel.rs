@@ -1,6 +1,6 @@
-//! ztunnel as two sidecars, one process a pod in its dedicated mode: what each knows of the mesh is a file made from the
-//! experiment, and its certificate comes from a live `voile control`, by the same Istio call and token as Voile's own. Its
-//! ports are fixed and it asks the kernel where a call was to go, so it is measured in networks of its own only.
+//! ztunnel as two sidecars, one process a pod in its dedicated mode. Its workloads come from a file made from the experiment. Its
+//! certificate comes from a live `voile control`, by the same Istio call and token as Voile's own. Its ports are fixed and it
+//! reads the original destination from the kernel, so it runs in network namespaces only.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -242,7 +242,7 @@ impl Contestant for Ztunnel {
         Ok(Some(counts))
     }
 
-    /// The lab's server stands where a third pod is said to be.
+    /// The lab's server stands at the address of a declared third pod.
     fn stage(&self, lab: &Lab<'_>, _way: &Way) -> Result<Option<Stage>, String> {
         let running = self.running.as_ref().ok_or("ztunnel does not run")?;
         let (client, _) = running.pods.networks();

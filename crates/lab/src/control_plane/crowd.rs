@@ -68,7 +68,7 @@ pub(super) struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    /// Starts it; `spec` lacks only the socket. `more` is what reading a large folder takes.
+    /// Starts the crowd; `spec` lacks only the socket. `more` is the time to read a large folder.
     pub(super) fn start(
         spec: Spec,
         folder: &Path,
@@ -134,7 +134,7 @@ impl<'a> Crowd<'a> {
         self.ask(&format!("synced {since}\n"))
     }
 
-    /// So many proxies get their first certificates, who have none yet.
+    /// So many proxies, which have no certificates yet, get their first ones.
     pub(super) fn hold(&mut self, number: u32) -> Result<Certified, String> {
         let more = Duration::from_secs_f64(f64::from(number) / CONNECT_A_SECOND);
         self.ask_within(&format!("hold {number}\n"), ANSWER_WITHIN + more * 10)

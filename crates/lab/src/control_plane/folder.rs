@@ -21,7 +21,7 @@ struct Workload {
     path: PathBuf,
     /// Its text, as generated.
     text: String,
-    /// As the wire calls it.
+    /// Identifier of the workload on the wire.
     uid: String,
     /// By which a service selects it: namespace and labels, as written.
     selected_by: (String, String),
@@ -70,8 +70,8 @@ impl Folder {
     /// The workload at the beginning: it stands behind the service that all use.
     pub(super) const SHARED: usize = 0;
 
-    /// Any workload that stands behind another service: a change of it concerns few. One that is drawn now and then from behind
-    /// the service that all use would be a hundredth of a percent of the changes and a twentieth of what arrives.
+    /// A random workload behind another service than the shared one: its change concerns few proxies. A workload of the shared
+    /// service, drawn now and then, would be a hundredth of a percent of the changes and a twentieth of the updates.
     pub(super) fn any_apart(&self) -> usize {
         self.apart[fastrand::usize(..self.apart.len())]
     }
@@ -82,12 +82,12 @@ impl Folder {
         self.next_mark - 1
     }
 
-    /// As the wire calls the workload.
+    /// Identifier of the workload on the wire.
     pub(super) fn uid(&self, workload: usize) -> &str {
         &self.workloads[workload].uid
     }
 
-    /// Prepares the edit of a workload: what remains is to rename.
+    /// Prepares the edit of a workload; only the rename remains.
     pub(super) fn draft(&self, workload: usize, mark: u32) -> Result<Draft, String> {
         let Workload { path, text, .. } = &self.workloads[workload];
         let text = text.replace("version: v1", &format!("version: {MARK}{mark}"));

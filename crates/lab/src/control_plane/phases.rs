@@ -245,7 +245,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// As many certificates as can be had, and one for every proxy within a time.
+    /// Measures the highest rate of certificates, and a certificate for every proxy within a time.
     fn certificates(&mut self, record: &mut ControlPlaneRecord) -> Result<(), String> {
         let (time, rotation) = (self.settings.certify_for, self.settings.rotate_for);
         let proxies = self.size.proxies;
@@ -350,7 +350,7 @@ fn asked(record: &mut ControlPlaneRecord, what: &str, done: &Certified) {
     refused(record, what, done);
 }
 
-/// Why certificates were not to be had.
+/// Records the reasons of failed certificate requests.
 fn refused(record: &mut ControlPlaneRecord, what: &str, done: &Certified) {
     for why in &done.failures {
         record.head.notes.push(format!("{what}: {why}"));

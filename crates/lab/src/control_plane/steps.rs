@@ -30,7 +30,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct Measuring<'a> {
     pub(super) settings: &'a ControlPlaneSettings,
     pub(super) size: MeshSize,
-    /// It is the record's own.
+    /// True if the mesh is the record's own.
     pub(super) own: bool,
     pub(super) scratch: PathBuf,
     pub(super) folder: Folder,
@@ -216,7 +216,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Has a folder written; whoever asks to end need not wait for all of it.
+/// Generates a folder. A user who asks to end need not wait for all of it.
 pub(crate) fn generate(
     voile: &Path,
     folder: &Path,

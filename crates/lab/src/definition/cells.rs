@@ -177,7 +177,7 @@ fn with_features(
         let no = |why: &str| format!("{name} with feature set {feature}: {why}");
         match (&base, feature.as_str()) {
             (_, "default") => names.push(name.to_owned()),
-            // There is nothing to switch on.
+            // A baseline or bare relay has no features.
             (None, _) if ["baseline", "relay"].contains(&name) => {
                 if !names.iter().any(|known| known == name) {
                     names.push(name.to_owned());
@@ -237,7 +237,7 @@ fn modes(
         .collect()
 }
 
-/// Why that cell cannot be measured.
+/// Reason why the cell cannot be measured.
 fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     let mode = &cell.mode;
     if (name == "baseline") != cell.is_baseline() {
@@ -286,7 +286,7 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     None
 }
 
-/// Why that cell cannot be measured through node proxies, or through a gateway.
+/// Reason why the cell cannot be measured through node proxies, or through a gateway.
 fn cannot_be_in_mode(cell: &CellKey, name: &str) -> Option<String> {
     let mode = cell.mode.as_str();
     let able: &[&str] = match mode {
@@ -414,8 +414,8 @@ fn starts(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defini
     starts.iter().map(one).collect()
 }
 
-/// Those of the meshes whose configuration this contestant can be given: who is told by `voile control` all of them (`is_told`), Envoy
-/// what can be made of policies, issuers and routes; other peers have none.
+/// Selects the meshes that this contestant can be configured with. Contestants of `voile control` (`is_told`) get all. Envoy gets
+/// those of policies, issuers and routes. Other peers get none.
 fn made_for(
     name: &str,
     is_told: bool,
@@ -498,8 +498,8 @@ fn judged(
     Ok(all)
 }
 
-/// Each cell times the tokens that its requests carry: what the group says, else one for all where it has issuers or asks whose
-/// tokens are. The baseline carries none.
+/// Each cell times the tokens that its requests carry. The group may set them. By default all requests carry one token if the
+/// mesh has issuers or asks about tokens. The baseline carries none.
 fn carrying(
     place: &Place<'_>,
     group: &WrittenCells,
@@ -522,7 +522,7 @@ fn carrying(
     }))
 }
 
-/// Why requests of that cell cannot go by its routes.
+/// Reason why requests of the cell cannot go by its routes.
 fn cannot_be_routed(cell: &CellKey) -> Option<String> {
     let (generated, verdict) = (&cell.shape.generated, &cell.shape.verdict);
     let has = |kinds: &[&str]| kinds.iter().any(|kind| generated.contains_key(*kind));
@@ -550,7 +550,7 @@ fn cannot_be_routed(cell: &CellKey) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Why requests of that cell cannot be balanced over its endpoints.
+/// Reason why requests of the cell cannot be balanced over its endpoints.
 fn cannot_be_balanced(cell: &CellKey) -> Option<String> {
     let number = generated::endpoints(&cell.shape.generated)?;
     if !(2..=MOST_ENDPOINTS).contains(&number) {
@@ -570,7 +570,7 @@ fn cannot_be_balanced(cell: &CellKey) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Why requests of that cell cannot carry its token, or its mesh ask about it.
+/// Reason why requests of the cell cannot carry its token, or why its mesh cannot ask about the token.
 fn cannot_be_believed(cell: &CellKey) -> Option<String> {
     let (token, believes) = (&cell.shape.token, believed(&cell.shape.generated) > 0);
     if token.is_empty() && !believes {
@@ -590,7 +590,7 @@ fn cannot_be_believed(cell: &CellKey) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Why requests cannot meet the policies of that cell as its verdict says.
+/// Reason why requests cannot meet the policies of the cell as its verdict says.
 fn cannot_be_judged(cell: &CellKey) -> Option<String> {
     let (generated, verdict) = (&cell.shape.generated, &cell.shape.verdict);
     let meeting = generated::meeting(generated, verdict, &cell.shape.token)?;
@@ -718,7 +718,7 @@ fn tables(
     Ok(names)
 }
 
-/// The cell that is measured twice: the first that has all that is said of it.
+/// The cell of the A/A control: the first that has all properties in the definition.
 pub(super) fn control(
     place: &Place<'_>,
     written: Option<&Spanned<WrittenControl>>,

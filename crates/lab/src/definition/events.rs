@@ -1,15 +1,16 @@
-//! Events of a definition: what is done to a contestant at which moment of every slice.
+//! Events of a definition: the action on a contestant, and its time in every slice.
 
 use std::time::Duration;
 
 use super::DefinitionError;
 use super::written::{Place, WrittenEvent};
 
-/// More than anybody would look at in one slice.
+/// Most events of a slice: a reader cannot follow more.
 const MAX_EVENTS: usize = 20;
 /// Default factor of a slow request: so many times the median before.
 const SLOW_FACTOR: f64 = 3.0;
-/// Time before the first event, by whose median slowness is told; and after the last, to recover in.
+/// Time before the first event, whose median defines slowness; and time after the last event, for
+/// recovery.
 const MARGIN: Duration = Duration::from_millis(300);
 
 /// Action of an event.
@@ -73,7 +74,7 @@ impl Action {
     }
 }
 
-/// One of them, on the time axis of a slice.
+/// An event on the time axis of a slice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// After the measured part began.

@@ -1,5 +1,5 @@
-//! Feature sets: Voile with what a user switches on, as contestants of their own beside it, so that what each costs is a
-//! ratio paired within rounds. A set that is not built is named as missing.
+//! Feature sets: Voile with features that a user switches on. Each set is a contestant beside plain Voile, so its cost is a ratio
+//! paired within rounds. A set that is not built is named as missing.
 
 use super::Variant;
 
@@ -244,7 +244,7 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
     Some((title, config.to_yaml()))
 }
 
-/// That contestant with these sets of features, as `no-metrics+detection`; or why there is none.
+/// That contestant with these feature sets, as `no-metrics+detection`; or the reason why there is none.
 pub(super) fn with_all(base: &Variant, features: &str) -> Result<Variant, &'static str> {
     let each = features.split('+').filter(|feature| *feature != "default");
     each.into_iter()
@@ -254,7 +254,7 @@ pub(super) fn with_all(base: &Variant, features: &str) -> Result<Variant, &'stat
 /// The name of Istio's own configuration, of which there is one.
 const MESH_CONFIG: &str = "name: istio\n";
 
-/// That contestant with a set of features; or why there is none.
+/// That contestant with a feature set; or the reason why there is none.
 fn with(base: &Variant, feature: &str) -> Result<Variant, &'static str> {
     if let Some((_, why)) = MISSING.iter().find(|(name, _)| *name == feature) {
         return Err(why);

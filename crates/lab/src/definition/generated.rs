@@ -1,6 +1,5 @@
-//! Configuration by number: so many services (policies, issuers of tokens, routes), so that what they cost is seen against
-//! their number; and whether the experiment's requests meet a rule of the policies, which, which route takes them, which token
-//! they carry, and what becomes of them.
+//! Generated configuration: many services, policies, issuers of tokens or routes, so that their cost is measured against their
+//! number. Also states how the experiment's requests meet it: the matching rule, the route, the token, and the result.
 //!
 //! A new kind is a line in [`KINDS`] with the function that writes its resources; definitions then have a list of that name.
 
@@ -17,14 +16,14 @@ pub(crate) use routes::{Asks, Routes, Stray};
 pub(crate) use tokens::{FORGED, FRESH, SAME, TOKENS, believed, carried};
 use tokens::{ISSUERS, REQUEST_PRINCIPALS};
 
-/// Of each kind how many.
+/// Number of objects of each kind.
 pub type Generated = BTreeMap<String, u32>;
 
 /// Generator of resources of one kind.
 pub(super) enum Make {
     /// AuthorizationPolicies at the server: the text of so many, of which one rule may meet the requests.
     Policies(policies::Write),
-    /// The same about whose a token is: what the requests' own tokens say is the third argument.
+    /// Policies about request principals. The third argument is the principal of the requests' own tokens.
     AboutTokens(fn(u32, Option<Meeting>, &str) -> String),
     /// Issuers of tokens, at the server.
     Issuers,
@@ -77,7 +76,7 @@ pub(crate) enum Action {
     DryRun,
 }
 
-/// Which of the rules meets the experiment's requests.
+/// The rule that meets the experiment's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hit {
     First,
@@ -110,7 +109,7 @@ pub(super) const VERDICTS: [(&str, Meeting); 9] = {
     ]
 };
 
-/// Which of the routes takes the requests, by the words of a definition; without a word of it the last.
+/// The route that takes the requests, by the words of a definition; the last without a word.
 pub(super) const HITS: [(&str, Hit); 3] = [
     ("first", Hit::First),
     ("last", Hit::Last),
@@ -119,7 +118,7 @@ pub(super) const HITS: [(&str, Hit); 3] = [
 pub(super) const USUAL_HIT: &str = "last";
 
 impl Meeting {
-    /// By its word; none where the policies match nobody and one more lets all pass.
+    /// Parses the word; none if the policies match no request and one more policy allows all.
     pub(crate) fn of(word: &str) -> Option<Self> {
         let known = VERDICTS.iter().find(|(known, _)| *known == word);
         known.map(|(_, meeting)| *meeting)
@@ -138,9 +137,9 @@ impl Meeting {
 /// Refusal of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Nobody knows whose it is: 401, UNAUTHENTICATED.
+    /// The token is not accepted: 401, UNAUTHENTICATED.
     Unknown,
-    /// It is not allowed: 403, PERMISSION_DENIED.
+    /// A policy does not allow the request: 403, PERMISSION_DENIED.
     Forbidden,
 }
 
@@ -234,7 +233,7 @@ pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
             Some(Make::Issuers | Make::Routes | Make::Endpoints) | None => {}
         }
     }
-    // Policies that ask whose a token is need an issuer, whether or not one was asked for.
+    // Policies about request principals need an issuer, even if the definition asks for none.
     let believed = believed(generated);
     if believed > 0 {
         text += &tokens::issuers(believed);
@@ -245,7 +244,7 @@ pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
     text
 }
 
-/// Services of the mesh that nobody calls, each with an endpoint.
+/// Services of the mesh that are never called, each with an endpoint.
 fn services(number: u32) -> String {
     let mut text = String::new();
     for at in 0..number {

@@ -22,7 +22,7 @@ const BOUNDS: std::ops::RangeInclusive<Duration> =
 pub struct Hook {
     /// Run before it; the slice does not begin when it fails.
     pub before: Vec<String>,
-    /// Run after it, whatever became of it.
+    /// Command after the slice. It runs after any result.
     pub after: Vec<String>,
     /// Time limit of either command.
     pub bound: Duration,

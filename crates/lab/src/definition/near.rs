@@ -1,4 +1,4 @@
-//! The known word that somebody who mistyped one probably meant.
+//! Finds the known word that a mistyped one probably means.
 
 /// A word is near enough when so many letters of it, at most, differ: one in three.
 const LETTERS_PER_MISTAKE: usize = 3;

@@ -1,5 +1,5 @@
-//! Feature sets of peers: what `envoy+demo` means, and which sets the lab can switch on in which program. The words are
-//! Voile's, so that the price of a feature stands beside the same feature's price elsewhere.
+//! Feature sets of peers: the meaning of `envoy+demo`, and the sets that the lab can switch on in each program. The words are
+//! Voile's, so that the same feature's cost can be compared.
 
 /// Sets that each program has beside `default`.
 const SETS: [(&str, &[&str]); 3] = [
@@ -53,7 +53,7 @@ pub(crate) struct PeerFeatures {
 }
 
 impl PeerFeatures {
-    /// The program of a contestant, and what is switched on in it.
+    /// The program of a contestant, and its features.
     pub(crate) fn of(contestant: &str) -> Result<(&str, Self), String> {
         let (program, set) = contestant
             .split_once('+')

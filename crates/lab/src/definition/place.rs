@@ -24,9 +24,9 @@ const ROLES: [&str; 11] = [
 ];
 /// More cores than any machine has.
 const MAX_CORE: usize = 4095;
-/// Of a sidecar's CPU limit.
+/// Range of a sidecar's CPU limit.
 const CPU_CORES: std::ops::RangeInclusive<f64> = 0.01..=256.0;
-/// Of a sidecar's memory limit: with less no proxy starts.
+/// Range of a sidecar's memory limit: with less, no proxy starts.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=1 << 40;
 
 /// Isolation between client and server.

@@ -1,4 +1,4 @@
-//! Targets and variants of a definition: what is to be reached, and Voile with something changed.
+//! Targets and variants of a definition: figures to be reached, and Voile with a change.
 
 use voile_report::record::Target;
 

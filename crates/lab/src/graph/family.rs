@@ -1,5 +1,5 @@
-//! The processes of one side: found below the one that started them, told apart by their command lines, and asked for what they
-//! count, in the network where they are.
+//! Processes of one side: found below their common parent, and identified by their command lines. The lab reads their counters in
+//! the network where they run.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::pages::{Told, by_mutual_tls};
 pub(super) struct Member {
     pid: u32,
     kind: &'static str,
-    /// Of services and sidecars: whose.
+    /// The service of a service or sidecar process.
     pub(super) service: String,
     /// Address of the process's page: of a service itself, of a sidecar its metrics.
     pub(super) address: Option<SocketAddr>,
@@ -39,7 +39,7 @@ impl Family {
             entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
         for pid in pids {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // The name in brackets may hold anything; what follows its last bracket is numbers.
+            // The name in brackets may hold anything; only numbers follow its last bracket.
             let parent = stat
                 .rsplit(')')
                 .next()
@@ -78,9 +78,7 @@ impl Family {
 
     /// Counters of every service, its replicas added up.
     ///
-    ///
     /// # Errors
-    ///
     /// If a service does not answer.
     pub(super) fn told(&self) -> Result<BTreeMap<String, Told>, String> {
         let mut told: BTreeMap<String, Told> = BTreeMap::new();
@@ -144,7 +142,7 @@ pub(super) fn held<'m>(
     voile_report::statistics::median(&each)
 }
 
-/// Which process this is, by its command line.
+/// Identifies a process by its command line.
 fn member(pid: u32, line: &[u8]) -> Member {
     let words: Vec<String> = line
         .split(|byte| *byte == 0)

@@ -8,7 +8,7 @@ use voile_report::graph::Times;
 /// A percentile needs this many samples beyond it.
 const BEYOND: f64 = 10.0;
 
-/// A histogram as it is exposed: what lies at or below each bound (in seconds), the sum and the count.
+/// A histogram as it is exposed: the count at or below each bound (in seconds), the sum and the count.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Histogram {
     /// By bound; a map keyed by the bound's bits keeps the order of positive numbers.
@@ -85,7 +85,7 @@ pub(super) struct Calls {
 }
 
 impl Told {
-    /// Adds what another replica has told.
+    /// Adds the counters of another replica.
     pub(super) fn plus(&mut self, other: &Self) {
         self.take(other, 1.0);
     }
@@ -165,7 +165,7 @@ pub(super) fn by_mutual_tls(page: &str) -> u64 {
     ours.map(|(_, _, value)| value).sum::<f64>() as u64
 }
 
-/// Name, what stands between the braces, and value of each line that is no comment.
+/// Name, text between the braces, and value of each line that is no comment.
 fn samples(page: &str) -> impl Iterator<Item = (&str, &str, f64)> {
     page.lines().filter_map(|line| {
         let (series, value) = line.rsplit_once(' ')?;

@@ -1,4 +1,4 @@
-//! One side of the comparison: everything that runs for it, where it is called, and how the generator is sent there.
+//! One side of the comparison: its processes, its called address, and the generator's run against it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Starts it: without a mesh as processes, or in namespaces as a folder whose pods have no sidecars.
+    /// Starts the side: without a mesh as processes, or in namespaces as a folder whose pods have no sidecars.
     pub(super) fn start(
         settings: &GraphSettings,
         folder: &Path,

@@ -77,12 +77,12 @@ pub(super) struct Came {
     pub(super) undone: u64,
 }
 
-/// Opens so many a second for so long, from all pods in turn, each answered once and closed. Latency counts from when each was due:
-/// who falls behind shows it.
+/// Opens so many connections a second for so long, from all pods in turn; each is answered once and closed. Latency counts from
+/// the due time, so a proxy that falls behind shows it.
 pub(super) fn schedule(pods: &[Namespace], rate: u32, time: Duration, to: SocketAddr) -> Came {
     let due = (f64::from(rate) * time.as_secs_f64()) as u64;
     let (next, began) = (AtomicU64::new(0), Instant::now());
-    // Twice the time is enough for whoever can at all.
+    // Twice the time is enough for a proxy that can keep up at all.
     let ends = began + time * 2;
     let mut all = Came::default();
     std::thread::scope(|scope| {
@@ -115,7 +115,7 @@ pub(super) fn schedule(pods: &[Namespace], rate: u32, time: Duration, to: Socket
     all
 }
 
-/// That share of sorted values; none where fewer than ten lie beyond it.
+/// Percentile of sorted values; none if fewer than ten lie beyond it.
 pub(super) fn percentile(sorted: &[f64], share: f64) -> Option<f64> {
     const BEYOND: f64 = 10.0;
     let beyond = (1.0 - share) * sorted.len() as f64;

@@ -1,4 +1,4 @@
-//! A crowd of pods on one node, a server on another, and what is measured of the proxies between them.
+//! A crowd of pods on one node, a server on another, and the figures of the proxies between them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(super) struct Scene<'a> {
     lab: &'a Lab<'a>,
     name: &'a str,
     clients: Vec<NodePod>,
-    /// Told to nobody yet.
+    /// Pods that no proxy knows yet.
     later: Vec<NodePod>,
     one: Node,
     two: Node,

@@ -90,7 +90,7 @@ fn start(
     spec.start().map_err(|e| e.to_string())
 }
 
-/// Waits for its end; an error is what it said.
+/// Waits for perf's end; an error is its output.
 fn finish(
     lab: &Lab<'_>,
     child: &mut Supervised,
@@ -342,7 +342,7 @@ fn parse_script(text: &str) -> Vec<(u32, Vec<String>)> {
     samples
 }
 
-/// `55e0c0de some::function (/usr/bin/program)`: the function; of what has no name its program.
+/// `55e0c0de some::function (/usr/bin/program)`: the function, or the program if the function has no name.
 fn frame(line: &str) -> Option<String> {
     let (_, rest) = line.trim().split_once(' ')?;
     let (name, object) = match rest.rfind(" (") {

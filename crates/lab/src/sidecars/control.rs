@@ -1,4 +1,4 @@
-//! The control plane of such a mesh, and what it says of the sidecars that it has.
+//! The control plane of many sidecars, and its report on each of them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

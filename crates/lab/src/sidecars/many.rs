@@ -1,5 +1,5 @@
-//! Many sidecars at once: started as fast as they come into sync, then what they hold together, what they use when nothing happens,
-//! how soon a policy for all is in force at each, and light load through a sample of them.
+//! Many sidecars at once: started as fast as they come into sync. Then measures their memory, their idle use, the delay until a
+//! policy for all is in force at each, and light load through a sample of them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time for the sidecars to end by themselves.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-/// Threads that a sidecar may have, and what it takes beside them of a machine's limit.
+/// Threads of a sidecar, and its share of a machine's limits beside them.
 const THREADS_EACH: u64 = 4;
 /// Memory that a sidecar surely takes: with less for each it is not begun.
 const LEAST_EACH: u64 = 4 << 20;
@@ -258,7 +258,7 @@ impl<'a> Many<'a> {
     ) -> Result<Vec<Known>, String> {
         let (mut most, mut moved) = (0, Instant::now());
         loop {
-            // It may be too busy to answer in time.
+            // The control plane may be too busy to answer in time.
             let known = self.control.sidecars().unwrap_or_default();
             let count = known.iter().filter(|one| holds(one)).count();
             self.progress
@@ -294,7 +294,7 @@ impl<'a> Many<'a> {
         Ok(())
     }
 
-    /// Why no more came: the first that has ended, and what it said.
+    /// Reason why no more sidecars came: the first that has ended, and its output.
     fn stuck(&mut self, came: u64, started: u32) -> String {
         let mut why = format!(
             "{came} of {started} sidecars are connected, and no more came in {COME_WITHIN:?}"
@@ -532,7 +532,7 @@ impl<'a> Many<'a> {
 const ISSUED: &str = "voile_control_certificates_issued_total";
 
 impl Layout {
-    /// Addresses that nobody has, and ports that nobody listens on at every address.
+    /// Chooses free addresses, and ports that are free on every address.
     fn choose(settings: &SidecarSettings, echo: u16) -> Result<Self, String> {
         let mut layout = Self {
             sidecars: settings.sidecars,

@@ -1,5 +1,5 @@
-//! The folder that many sidecars are run by: pods with an address each, services over them, and for every pod a Sidecar that says
-//! where it listens: for callers, whom it leads to the one server that stands behind all pods, and for the services it uses.
+//! Folder of a mesh of many sidecars: pods with an address each, services over them, and for every pod a Sidecar with its
+//! listeners. One listener leads callers to the one server behind all pods; the others are for the services that the pod uses.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};

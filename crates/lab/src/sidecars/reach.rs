@@ -23,9 +23,9 @@ use crate::control_plane::{Progress, generate};
 use crate::network::{GATEWAY, HTTP_PORT, Network, Pod};
 use crate::target::{Echo, Lab, STOP_GRACE};
 
-/// Services that the sidecar uses, whatever the size of the mesh.
+/// Services that the sidecar uses, for any size of the mesh.
 const USED: u32 = 10;
-/// Workloads behind each service that nobody uses.
+/// Workloads behind each unused service.
 const WORKLOADS_EACH: u32 = 2;
 /// Virtual addresses of those that are used: 10.212.0.1 and on.
 const VIRTUAL: [u8; 3] = [10, 212, 0];
@@ -81,7 +81,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Adds a mesh's figures; the first is what the others are held against.
+/// Adds a mesh's figures; the first mesh is the reference for the others.
 fn add(record: &mut ControlPlaneRecord, services: u32, seen: &Seen, smallest: &mut Option<f64>) {
     let what = format!("a sidecar that uses {USED} of {services} services");
     let rss = middle(&seen.rss);
@@ -277,7 +277,8 @@ fn virtual_address(service: u32) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(a, b, c, last).into(), PORT)
 }
 
-/// One request over a connection of its own, as an application in that pod makes it: from its connect to the last byte, in milliseconds.
+/// One request over a connection of its own, as an application in that pod makes it: time from its connect to the last byte, in
+/// milliseconds.
 fn request(inside: &Namespace, to: SocketAddr) -> Result<f64, String> {
     let asked = || -> std::io::Result<(f64, Vec<u8>)> {
         let began = Instant::now();

@@ -15,7 +15,7 @@ pub(super) struct Segment<'a> {
     pub(super) to: SocketAddr,
     /// Place of the payload's first byte in its direction.
     pub(super) sequence: u32,
-    /// A SYN: whatever was known of this pair of addresses belongs to an older connection.
+    /// A SYN: all state of this pair of addresses belongs to an older connection.
     pub(super) opens: bool,
     pub(super) payload: &'a [u8],
 }
@@ -38,10 +38,10 @@ pub(super) fn parse(packet: &[u8]) -> Option<Segment<'_>> {
     })
 }
 
-/// From, to, and what follows the header.
+/// Source, destination, and the bytes after the header.
 type Carried<'a> = (IpAddr, IpAddr, &'a [u8]);
 
-/// Segmentation offload leaves the length at zero for what exceeds it.
+/// Segmentation offload sets the length to zero if it exceeds the field.
 fn end(said: usize, header: usize, packet: &[u8]) -> usize {
     if said == header {
         packet.len()

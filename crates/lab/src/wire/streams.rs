@@ -15,9 +15,9 @@ const HEADERS: u8 = 1;
 /// CONTINUATION: kinds above it are extensions, of which no contestant sends any.
 const LAST_KIND: u8 = 9;
 const END_STREAM: u8 = 1;
-/// The most that a frame may hold before anybody allows more, which no contestant does.
+/// Largest frame without a setting by the peer. No contestant sets another.
 const MAX_FRAME: usize = 1 << 14;
-/// Requests whose answers are waited for, over all connections.
+/// Largest number of requests without an answer, over all connections.
 const MAX_ASKED: usize = 1 << 16;
 
 /// Begin or end of a stream within a segment.
@@ -63,9 +63,9 @@ impl Head {
 struct Direction {
     /// The place after what was followed; none before a beginning was found.
     next: Option<u32>,
-    /// Of a frame's head that is cut by a segment's border.
+    /// Received part of a frame's head that a segment's border cuts.
     begun: Vec<u8>,
-    /// Bytes that the present frame still has, and whose end that is.
+    /// Bytes left of the current frame, and the stream that ends with it.
     left: usize,
     ending: Option<u32>,
 }
@@ -156,12 +156,12 @@ fn is_row(mut bytes: &[u8]) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     directions: HashMap<(SocketAddr, SocketAddr), Direction>,
-    /// When a request was whole whose answer has not begun, by client, listener and stream.
+    /// Times of whole requests without an answer, by client, listener and stream.
     asked: HashMap<(SocketAddr, SocketAddr, u32), u64>,
 }
 
 impl Streams {
-    /// Follows a segment that came at that time; when the requests were whole whose answers begin in it.
+    /// Follows a segment that came at that time. Returns the times at which the requests were whole whose answers begin in it.
     pub(super) fn follow(&mut self, segment: &Segment<'_>, inwards: bool, at: u64) -> Vec<u64> {
         let direction = self.directions.entry((segment.from, segment.to));
         let marks = direction.or_default().follow(segment);

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 /// Looked for on PATH, in this order.
 const NAMES: [&str; 2] = ["chromium", "chromium-browser"];
 
-/// Appended to a copy of the page: what is wrong with it, one line each, as the page's last element.
+/// Script that is appended to a copy of the page. It lists the page's errors, one a line, as the page's last element.
 const INSPECTION: &str = r#"<pre id="inspection"></pre><script>
 const wrong = [];
 for (const details of document.querySelectorAll('details')) details.open = true;
@@ -95,7 +95,7 @@ fn pages() -> Vec<(&'static str, String)> {
     pages
 }
 
-/// Records that are no experiments, and a graph's made up for this: nineteen services, one of whose names is long.
+/// Records of other kinds than experiments, and a made-up graph's: nineteen services, one of them with a long name.
 fn other_records(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)> {
     let text = |name: &str| {
         let path = committed

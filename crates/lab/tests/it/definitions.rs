@@ -1,4 +1,4 @@
-//! Mistakes in a definition are told with file, line, column and what would be right.
+//! Errors in a definition have file, line, column and a correct value.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -643,7 +643,7 @@ fn a_cold_start_is_an_axis_and_takes_the_time_of_starting_instead_of_warming_up(
     }
 }
 
-/// A group is the product of all its axes; what cannot be is left out of it where the rest can.
+/// A group is the product of all its axes; impossible cells are left out if others remain.
 #[test]
 fn a_matrix_is_the_product_of_its_axes() {
     let text = GOOD.replace(

@@ -1,4 +1,4 @@
-//! Experiment definitions as their writers see them: what is accepted, and how mistakes are told.
+//! Experiment definitions as their writers see them: accepted forms, and error messages.
 
 mod browser;
 mod definitions;

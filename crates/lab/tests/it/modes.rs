@@ -1,4 +1,4 @@
-//! Modes of several roles: who has them, and what cannot be.
+//! Modes of several roles: the contestants that have them, and impossible combinations.
 
 use voile_lab::Definition;
 
@@ -7,7 +7,7 @@ use crate::definitions::GOOD;
 const TLS: &str = "tls = true";
 const PLAIN: &str = "tls = false";
 
-/// Contestant, mode, what else the group says, isolation, and what the reader is told.
+/// Contestant, mode, other fields of the group, isolation, and the error message.
 const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
     (
         "voile",
@@ -109,7 +109,7 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
     ),
 ];
 
-/// The cells of a definition whose second group says this, or what is wrong with it.
+/// Cells of a definition with this second group, or its error.
 fn cells_of(words: &str, isolation: &str) -> Result<Vec<String>, String> {
     let isolation = format!("rounds = 8\nisolation = \"{isolation}\"");
     let text = GOOD.replace("rounds = 8", &isolation);

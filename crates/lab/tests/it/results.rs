@@ -1,5 +1,5 @@
-//! `docs/results.md` says what the committed records say, and cannot say anything else: it is written from them. A check draws
-//! it from the records that it names; `VOILE_BLESS=1` writes it anew from the newest of each experiment.
+//! `docs/results.md` is written from the committed records, so it cannot say anything else. A check draws it from the records
+//! that it names; `VOILE_BLESS=1` writes it anew from the newest of each experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +11,8 @@ use voile_report::plots::{Plot, sections};
 use voile_report::record::{Record, Summary};
 use voile_report::words::{bytes, duration, interval, ratio};
 
-/// A part of the page: the experiment, its heading, what is asked, and which plots answer it, by the beginnings of their titles.
+/// A part of the page: the experiment, its heading, its question, and the plots that answer it, by the beginnings of their
+/// titles.
 struct Part {
     experiment: &'static str,
     heading: &'static str,

@@ -1,5 +1,5 @@
-//! Feature sets in Envoy's configuration: what Istio's profiles switch on, written into the committed templates where each
-//! connection manager and each TCP proxy ends; and how much of it was written, counted in files and statistics.
+//! Feature sets in Envoy's configuration: the features of Istio's profiles, written into the committed templates at the end of
+//! each connection manager and each TCP proxy. Also counts the written records, in files and statistics.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ const HTTP_END: &str = "          generate_request_id: false\n";
 const TCP_END: &str = "          idle_timeout: 3600s\n";
 const CLUSTERS: &str = "  clusters:\n";
 
-/// The fields of Istio's access log, in its order: name in JSON, and what stands in the text.
+/// Fields of Istio's access log, in its order: name in JSON, and value in the text format.
 const FIELDS: [(&str, &str); 22] = [
     ("start_time", "[%START_TIME%]"),
     ("method", "\"%REQ(:METHOD)%"),

@@ -19,7 +19,7 @@ pub(super) const SERVER_NAME: &str = "server.lab.serviceaccount.identity.linkerd
 pub(super) const CONTROL_NAME: &str =
     "control.linkerd.serviceaccount.identity.linkerd.cluster.local";
 const IMPOSTOR_NAME: &str = "impostor.lab.serviceaccount.identity.linkerd.cluster.local";
-/// Ports whose bytes nobody looks at.
+/// Ports whose bytes no proxy inspects.
 const OPAQUE: [u16; 2] = [TCP_PORT, SEALED_TCP_PORT];
 /// Random bits of a token, in steps of 64.
 const TOKEN_WORDS: usize = 4;
@@ -85,8 +85,8 @@ impl Files {
             .map_err(|e| format!("reading {}: {e}", self.root.display()))
     }
 
-    /// Writes what the control plane answers from. In plaintext an endpoint is what one without a proxy would be: its name is not
-    /// told, and its server's sidecar lets anybody in.
+    /// Writes the file from which the control plane answers. In plaintext an endpoint looks like one without a proxy: it has no
+    /// name, and its server's sidecar accepts any client.
     pub(super) fn write_mesh(&self, places: &Places) -> Result<PathBuf, String> {
         let Places {
             control,

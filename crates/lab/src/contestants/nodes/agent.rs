@@ -1,5 +1,5 @@
-//! The agent of one node: tells its proxy of the pods and their networks, by the protocol of Istio's CNI agent, which Voile's
-//! node proxy and ztunnel both speak.
+//! The agent of one node: announces pods and their networks to its proxy, by the protocol of Istio's CNI agent. Voile's node
+//! proxy and ztunnel both speak it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,17 +29,17 @@ struct Answers {
     refusal: Option<String>,
 }
 
-/// See the module. It ends when it is dropped, and its proxy goes on.
+/// The agent ends when it is dropped; its proxy goes on.
 #[derive(Debug)]
 pub(crate) struct Agent {
-    /// All pods there are by now; nobody is to be told any more where it is gone.
+    /// All pods so far; none once the agent ends.
     pods: Option<watch::Sender<Vec<NodePod>>>,
     answers: Arc<Mutex<Answers>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Agent {
-    /// Waits for the proxy at `path`, and tells it of these pods.
+    /// Waits for the proxy at `path`, and announces these pods to it.
     pub(crate) fn start(path: &Path, pods: Vec<NodePod>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -61,7 +61,7 @@ impl Agent {
         })
     }
 
-    /// One more pod.
+    /// Adds a pod.
     pub(crate) fn add(&self, pod: NodePod) {
         if let Some(pods) = &self.pods {
             pods.send_modify(|all| all.push(pod));
@@ -82,7 +82,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.pods = None;
         if let Some(thread) = self.thread.take() {
-            // It ends by that; that it panicked was printed.
+            // The thread ends because `pods` is gone. A panic was printed already.
             let _ = thread.join();
         }
     }
@@ -110,7 +110,7 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
     answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until there is nobody who would add pods.
+/// Waits until the agent ends, so that no more pods can come.
 async fn gone(told: &mut watch::Receiver<Vec<NodePod>>) {
     while told.changed().await.is_ok() {}
 }
@@ -137,7 +137,7 @@ async fn converse(
             }
         }
         if !std::mem::replace(&mut complete, true) {
-            // It may say no only to a pod.
+            // The proxy may refuse only a pod.
             let _ = channel.tell(&Told::Complete).await?;
         }
         tokio::select! {

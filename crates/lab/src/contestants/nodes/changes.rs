@@ -22,7 +22,7 @@ use crate::target::Lab;
 
 /// Target of the changed policies: the waypoint.
 const BINDING: &str = "targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: gate}]";
-/// Which of the two is before the server.
+/// Index of the node that serves the server.
 const OF_SERVER: usize = 1;
 
 /// Mesh resource of another server: a pod of the second node. It is in no service until an event moves the service to it.
@@ -103,7 +103,7 @@ impl Changes {
 }
 
 impl Nodes {
-    /// Why this cannot be done to these programs, or not be seen on that way.
+    /// Reason why the event cannot be made with these programs, or cannot be observed on that path.
     fn impossible(&self, action: &Action, way: &Way) -> Option<String> {
         let word = action.word();
         let is_ours = matches!(self.program, Program::Voile(_));

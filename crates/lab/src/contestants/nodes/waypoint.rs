@@ -48,7 +48,7 @@ pub(crate) enum Before {
 pub(super) struct Told<'a> {
     pub(super) pod: &'a Pod,
     pub(super) control: SocketAddr,
-    /// Of the control plane: its root and the root's key.
+    /// State folder of the control plane: its root and the root's key.
     pub(super) state: &'a Path,
     pub(super) folder: &'a Path,
     /// The server's pod, and where servers of the lab are put in its place; and how each is called.
@@ -56,7 +56,7 @@ pub(super) struct Told<'a> {
     pub(super) services: [IpAddr; 2],
 }
 
-/// One that was started.
+/// A started waypoint.
 pub(super) struct Waypoint {
     pub(super) process: Supervised,
     pub(super) ready: Probe,
@@ -187,7 +187,7 @@ fn stranger(
     })
 }
 
-/// Of its listeners only those that read requests: the others carry the same once more.
+/// Counts only the listeners that read requests: the others carry the same requests once more.
 fn counted_by_envoy(_name: &str, page: SocketAddr, protocol: &str) -> Result<u64, String> {
     let (begins, ends) = match protocol {
         "tcp" => ("tcp.inside_", ".downstream_cx_total"),

@@ -57,7 +57,7 @@ fn further_endpoints(endpoints: &[SocketAddr]) -> String {
 pub(super) fn host(mode: &str, captured: bool) -> &'static str {
     match (mode, captured) {
         ("clientonly", true) => "direct.lab.svc.cluster.local",
-        // It has endpoints beside the pods.
+        // This host has endpoints beside the pods.
         ("clientonly", false) => "direct.lab.internal",
         _ => "server.lab.svc.cluster.local",
     }

@@ -84,7 +84,7 @@ impl Changes {
     }
 }
 
-/// Ends a control plane as nobody can prepare for.
+/// Kills a control plane without warning.
 pub(in crate::contestants) fn kill(control: &mut Supervised) -> Result<Sign, String> {
     control.signal(Signal::KILL);
     match control.wait(STOP_GRACE) {

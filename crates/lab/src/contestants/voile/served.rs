@@ -1,4 +1,4 @@
-//! One sidecar of Voile: what it is told on its command line, here or at an agent's, and what it says that it has carried.
+//! One sidecar of Voile: its command line, here or at an agent's, and the counts in its metrics.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -176,7 +176,7 @@ impl Sidecar {
     }
 }
 
-/// A counter, a label of it, and what it counts.
+/// A counter, a label of it, and the counted events.
 type Counter = (&'static str, &'static str, &'static str);
 
 /// Counter that grows with the tokens of requests.
@@ -283,13 +283,13 @@ fn labels(protocol: &str, refused: Option<Refusal>) -> String {
     match protocol {
         "tcp" => String::new(),
         "grpc" => format!("grpc_response_status=\"{grpc}\""),
-        // Of good answers any.
+        // Good answers with any detail.
         _ => format!("response_code=\"{http}"),
     }
 }
 
-/// All series of a counter with these labels, added up: of requests those that were answered well (or those that were
-/// refused), so that nobody takes what was refused for what was served.
+/// Sum of all series of a counter with these labels. For requests the labels select those answered well, or those refused, so
+/// that refused requests are never taken for served ones.
 pub(crate) fn counted(exposition: &str, counter: &str, labels: &str) -> u64 {
     exposition
         .lines()

@@ -1,7 +1,6 @@
-//! A stock Envoy in each sidecar's place: an unmodified one, which is told all that it does (listeners, routes, clusters, endpoints,
-//! secrets) over ADS by the control plane that reads the mesh's folder, and finds it as anybody's does: `voile agent` gets its
-//! certificate, `voile export` writes the file that it is started with. The lab adds the mark that any sidecar needs in networks of
-//! their own.
+//! A stock, unmodified Envoy in each sidecar's place. Voile's control plane serves all its configuration over ADS: listeners,
+//! routes, clusters, endpoints, secrets. `voile agent` gets its certificate, and `voile export` writes its bootstrap file, as for
+//! any user. The lab adds the mark that any sidecar needs in network namespaces.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,7 +25,7 @@ pub(super) const TERMS: [&str; 3] = [
      metrics); Envoy chooses suites and curves",
     "its certificate by `voile agent --once` before it is started: no agent runs beside it or is charged",
 ];
-/// The page by which it says that it was told all.
+/// The readiness page: it answers well after Envoy has all its configuration.
 const READY_PATH: &str = "/ready";
 /// Deadline of the certificate from the control plane, as an argument of the agent and for the lab.
 const CERTIFIED_WITHIN: &str = "15s";
@@ -41,7 +40,7 @@ impl Voile {
         }
     }
 
-    /// Starts it for that pod, whose token is in the file.
+    /// Starts Envoy for that pod, whose token is in the file.
     pub(super) fn start_stock(
         &self,
         lab: &Lab<'_>,
@@ -90,7 +89,7 @@ impl Voile {
         };
         let file = write(&folder, &format!("{pod}.json"), &bootstrap)?;
         let spec = lab.process(role, &self.process_name(pod), &envoy.path)?;
-        // As docs/reference/envoy.md asks: what an older policy let in does not live on.
+        // As docs/reference/envoy.md asks: connections that an older policy allowed must end.
         let spec = with_file(spec, &file, lab.workers)
             .args(["--drain-time-s", "1", "--drain-strategy", "immediate"])
             .arg("--disable-hot-restart");

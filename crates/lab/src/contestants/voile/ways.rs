@@ -1,5 +1,5 @@
-//! The ways of a mesh that a control plane tells sidecars of, whosever they are: where the load calls, which hops a request then
-//! takes, and where the lab puts servers of its own.
+//! Paths of a mesh that a control plane configures for any sidecars: the called address, the hops of a request, and the stage for
+//! the lab's own servers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

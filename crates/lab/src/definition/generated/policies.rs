@@ -1,21 +1,20 @@
-//! Policies by number at the server. All values but one are of callers, paths and addresses that nobody here has; the one,
-//! first or last, is what the experiment's requests have.
+//! Generated policies at the server. All values but one are callers, paths and addresses that occur nowhere in the lab. The one,
+//! first or last, is that of the experiment's requests.
 
 use std::fmt::Write as _;
 
 use super::{Action, Hit, Meeting};
 
-/// Writes policies: how many of what the kind counts, and what becomes of the requests.
+/// Writes policies: the number of counted objects, and the effect on the requests.
 pub(crate) type Write = fn(u32, Option<Meeting>) -> String;
 
-/// What the requests of every experiment have: who calls, their path, where they come from (loopback and the lab's own
-/// networks).
+/// Attributes of the requests of every experiment: caller, path, source address (loopback and the lab's own networks).
 const CLIENT: &str = "cluster.local/ns/lab/sa/client";
 const CLIENT_NAMESPACE: &str = "lab";
 const PATH: &str = "/";
 const ADDRESSES: &str = "0.0.0.0/1";
 
-/// An AuthorizationPolicy of that name with these rules at the server; an ALLOW policy where nothing is said.
+/// An AuthorizationPolicy of that name with these rules at the server; an ALLOW policy by default.
 fn policy(name: &str, meeting: Option<Meeting>, rules: &str) -> String {
     let (action, annotations) = match meeting.map(|meeting| meeting.action) {
         None | Some(Action::Allow) => ("ALLOW", ""),
@@ -34,7 +33,7 @@ pub(super) fn passing() -> String {
     policy("generated-passing", None, rules)
 }
 
-/// So many, in order; the one that is to meet the requests is made otherwise.
+/// So many objects in order. The one that shall meet the requests is made by `met`, the others by `other`.
 fn each<T>(
     number: u32,
     meeting: Option<Meeting>,
@@ -102,7 +101,7 @@ pub(super) fn principals(number: u32, meeting: Option<Meeting>) -> String {
     one_policy(kind, number, meeting, CLIENT, caller)
 }
 
-/// Of tokens, the one that meets the requests is that of theirs.
+/// Principals of tokens. The principal that meets the requests is that of their own tokens.
 pub(super) fn request_principals(number: u32, meeting: Option<Meeting>, principal: &str) -> String {
     let kind = ("request-principals", FROM_TOKENS);
     let other = |at| format!("https://issuer-000000.generated.example/caller-{at}");
@@ -138,7 +137,7 @@ pub(super) fn source_ip_policies(number: u32, meeting: Option<Meeting>) -> Strin
     many_policies("source-ip", number, meeting, &rule(ADDRESSES), other)
 }
 
-/// Who, a method and a path.
+/// A rule of principal, method and path.
 fn from_to(principal: &str, path: &str) -> String {
     format!(
         "{FROM_PRINCIPALS}[\"{principal}\"]\n    to:\n    - operation:\n        methods: [\"GET\", \"POST\"]\n        paths: [\"{path}\"]\n"
@@ -150,7 +149,7 @@ pub(super) fn mixed_policies(number: u32, meeting: Option<Meeting>) -> String {
     many_policies("mixed", number, meeting, &from_to(CLIENT, PATH), other)
 }
 
-/// One policy of so many rules that each ask who, what and a condition.
+/// One policy of so many rules, each with a caller, an operation and a condition.
 pub(super) fn rules(number: u32, meeting: Option<Meeting>) -> String {
     let when = |list: &str, value: &str| {
         format!("    when:\n    - key: request.headers[x-generated]\n      {list}: [\"{value}\"]\n")

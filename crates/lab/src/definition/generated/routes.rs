@@ -1,6 +1,6 @@
-//! Routes by number at the client's sidecar: one list, written as a VirtualService for Voile and as a route table for peers. The
-//! one that takes the experiment's requests leads to the host that was called, all others to a service that nobody serves, so
-//! that a request that finds its way to the server has found the one route that leads there.
+//! Generated routes at the client's sidecar: one list, written as a VirtualService for Voile and as a route table for peers. One
+//! route takes the experiment's requests and leads to the called host. All others lead to a service without servers. A request
+//! that reaches the server has therefore found the one right route.
 //!
 //! ```text
 //! hit "first"   taken → server   0 → elsewhere  1 → elsewhere  …
@@ -37,7 +37,7 @@ const KINDS: [(&str, By); 3] = [
     ("header_routes", By::Header),
 ];
 
-/// So many routes of one kind, and which takes the requests.
+/// So many routes of one kind, and the one that takes the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Routes {
     by: By,
@@ -61,7 +61,7 @@ impl Asks {
     }
 }
 
-/// A request that the experiment does not send, and what shows that the routes are in force.
+/// A request that the experiment does not send. Its answer shows that the routes are in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stray {
     /// What becomes of it, in words.
@@ -89,7 +89,7 @@ impl Routes {
         })
     }
 
-    /// Which of them takes the requests.
+    /// Number of the route that takes the requests.
     fn takes(self) -> Option<u32> {
         match self.hit {
             Hit::First => Some(0),
@@ -162,10 +162,10 @@ impl Routes {
         by_others.chain(by_none).collect()
     }
 
-    /// As VirtualServices, one for each of these hosts; requests to that port of theirs are let through besides, whatever they
-    /// ask for: the lab puts servers of its own there.
+    /// The routes as VirtualServices, one for each of these hosts. All requests to their port `stage` are let through, too: the
+    /// lab puts servers of its own there.
     pub(crate) fn resources(self, hosts: &[String], stage: u16) -> String {
-        // Its selector meets nobody.
+        // Its selector matches no pod.
         let mut text = "apiVersion: v1\nkind: Service\nmetadata:\n  name: elsewhere\n  namespace: lab\nspec:\n  \
                         selector:\n    app: nobody\n  ports:\n  - name: http\n    port: 80\n"
             .to_owned();
@@ -204,7 +204,7 @@ impl Routes {
         text
     }
 
-    /// As Envoy's routes, in this order; `indent` stands before each line. `server` and `elsewhere` are clusters.
+    /// The routes as Envoy's, in this order; `indent` stands before each line. `server` and `elsewhere` are clusters.
     pub(crate) fn envoy(self, indent: &str, server: &str, elsewhere: &str) -> String {
         let mut text = String::new();
         for route in self.in_order() {

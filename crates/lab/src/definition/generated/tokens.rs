@@ -1,6 +1,6 @@
-//! Issuers by number, and the tokens that the experiment's requests carry. The last issuer is the one that signed them, with an
-//! RSA key (RS256: what identity providers sign with where nothing is said) made anew in each process of the lab; the others
-//! have a key each (Ed25519, quick to make) and no tokens.
+//! Generated issuers, and the tokens of the experiment's requests. The last issuer signed them, with an RSA key (RS256, the
+//! default of identity providers) made anew in each process of the lab. The others have a key each (Ed25519, quick to make) and
+//! no tokens.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use super::Generated;
 
-/// What requests may carry: nothing, one token for all, each another that was never seen, one whose signature does not hold.
+/// Tokens of requests: none, one for all, a new one each, or one whose signature is wrong.
 pub(crate) const TOKENS: [&str; 4] = ["none", SAME, FRESH, FORGED];
 pub(crate) const SAME: &str = "same";
 pub(crate) const FRESH: &str = "fresh";
 pub(crate) const FORGED: &str = "forged";
 
-/// The kind that is issuers, and the kind of policies that ask whose a token is.
+/// The kind of issuers, and the kind of policies about request principals.
 pub(super) const ISSUERS: &str = "issuers";
 pub(super) const REQUEST_PRINCIPALS: &str = "request_principals";
 
@@ -28,7 +28,7 @@ pub(super) const REQUEST_PRINCIPALS: &str = "request_principals";
 const SUBJECT: &str = "subject";
 /// When they expire: the year 2100. Experiments do not outlive them.
 const EXPIRES: u64 = 4_102_444_800;
-/// Bytes of an RSA modulus of 2,048 bits, and what follows it in the public key's DER: the exponent, two bytes of head and
+/// Bytes of an RSA modulus of 2,048 bits, and the bytes after it in the public key's DER: the exponent, two bytes of head and
 /// three of 65,537.
 const MODULUS_BYTES: usize = 256;
 const EXPONENT_BYTES: usize = 3;
@@ -39,7 +39,7 @@ static KEY: LazyLock<RsaKeyPair> = LazyLock::new(|| {
     RsaKeyPair::generate(KeySize::Rsa2048).expect("invariant: a key of 2,048 bits can be made")
 });
 
-/// How many issuers a mesh believes: policies that ask whose a token is need one.
+/// Number of issuers that a mesh trusts: policies about request principals need one.
 pub(crate) fn believed(generated: &Generated) -> u32 {
     let number = |kind: &str| generated.get(kind).copied().unwrap_or(0);
     number(ISSUERS).max(u32::from(number(REQUEST_PRINCIPALS) > 0))
@@ -49,7 +49,7 @@ fn name(at: u32) -> String {
     format!("https://issuer-{at:06}.generated.example")
 }
 
-/// Who signed the tokens of requests to a mesh with so many issuers: the last; where there is none nobody looks.
+/// Issuer of the requests' tokens in a mesh with so many issuers: the last. Without an issuer the name is never checked.
 fn signer(issuers: u32) -> String {
     name(issuers.max(1) - 1)
 }
