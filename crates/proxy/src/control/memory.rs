@@ -9,13 +9,13 @@ use voile_memory::{give_back, release_cold_pages};
 use super::state::Control;
 use crate::worker::{Level, ToWorker};
 
-/// How long workers get to close what is idle before what they freed is given back.
+/// Time that workers get to close idle connections before the freed memory is given back.
 const RELIEF_TIME: Duration = Duration::from_millis(200);
 
 /// Between two lines in the log about it, while it lasts.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Memory is short: everybody closes what is idle, and what that frees goes back to the kernel.
+/// Memory is short: all workers close idle connections, and the freed memory goes back to the kernel.
 pub(super) fn relieve(control: &Rc<RefCell<Control>>) {
     if control.borrow().giving_back {
         return; // Somebody said so a moment ago.
@@ -30,7 +30,7 @@ pub(super) fn relieve(control: &Rc<RefCell<Control>>) {
     give_back_soon(control);
 }
 
-/// Gives freed memory back when those who are freeing it had a moment, once for all who ask meanwhile.
+/// Gives freed memory back after a short time for the workers; requests in the meantime share one run.
 pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
     if std::mem::replace(&mut control.borrow_mut().giving_back, true) {
         return;
@@ -43,8 +43,8 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
         control.dispatcher.ledger().forget_unused();
         give_back();
         let ceiling = &control.dispatcher.ledger().ceiling;
-        // The program's own pages are resident, too. Those that are needed come back from the page cache; the others would
-        // keep a proxy with a narrow limit from taking anybody ever again.
+        // The program's own pages are resident, too. Needed ones come back from the page cache; the others would keep a
+        // proxy with a narrow limit from accepting any connection again.
         if ceiling.look() > Level::Free {
             release_cold_pages();
             ceiling.look();

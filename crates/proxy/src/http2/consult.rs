@@ -1,5 +1,5 @@
-//! A stream that waits for somebody else's word: its body is held as far as the question shows it, and a client that gives
-//! the stream up takes its question with it.
+//! A stream that waits for an external service's answer. The proxy holds as much of its body as the question needs, and
+//! drops the question of a client that gives the stream up.
 
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, ready};
@@ -14,14 +14,14 @@ use crate::http::ask::{BodyWanted, Held, Pending, Shown};
 use crate::http::timer::Timer;
 use crate::http::{BODY_TOO_LARGE, Head, HttpRole, HttpTimeouts, Refusal, ResponseFlag, Route};
 
-/// Why nobody was asked, or nobody waits for the answer.
+/// Reason for dropping a question, or its answer.
 enum Interrupted {
     Client(Cause),
     TooLarge,
     Idle,
 }
 
-/// Has the role ask about a request that it does not let pass at once, and decide. What comes in between is answered here.
+/// Has the role ask about a request that it does not let pass at once, and decide. Interruptions are answered here.
 pub(super) async fn consult<R: HttpRole>(
     timeouts: HttpTimeouts,
     role: &R,
@@ -29,7 +29,7 @@ pub(super) async fn consult<R: HttpRole>(
     (parts, body): (&Fields, &mut RecvStream),
     (call, tally): (&mut Call, &mut Tally),
 ) -> Result<Route<R>, Refusal<R>> {
-    // Who said yes may leave it to somebody else, who is asked in turn.
+    // After one service approves, the role may have another question.
     while let Some(pending) = refusal.pending.take() {
         match once(timeouts, role, *pending, (parts, body), (call, tally)).await {
             None => break,
@@ -51,7 +51,7 @@ async fn once<R: HttpRole>(
     (parts, body): (&Fields, &mut RecvStream),
     (call, tally): (&mut Call, &mut Tally),
 ) -> Option<Result<Route<R>, Refusal<R>>> {
-    // What is held already is not asked for again.
+    // The held part of the body is not read again.
     let mut held = call.held.take().map(|held| *held).unwrap_or_default();
     let asked = ask(
         timeouts,
@@ -110,7 +110,8 @@ async fn ask<R: HttpRole>(
     .await
 }
 
-/// Takes the body as far as it is wanted. Who sends it gets its window back, since what is held is bounded by the wish.
+/// Reads the body up to the wanted size. The sender gets its window back at once, since that size bounds the held
+/// bytes.
 async fn hold(
     timeouts: HttpTimeouts,
     wanted: BodyWanted,

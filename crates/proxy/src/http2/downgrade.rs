@@ -157,7 +157,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     for chunk in held.into_iter().flat_map(|held| held.chunks) {
         caller.take(&chunk);
     }
-    // Who sent it has its window back already.
+    // The sender has its window back already.
     caller.owed = 0;
     let translated = Translated {
         role,
@@ -291,7 +291,7 @@ struct Caller {
     chunk: Bytes,
     /// Lines behind its last chunk.
     trailers: Vec<u8>,
-    /// What a server that read our WebSocket key answers.
+    /// Answer that proves that a server read our WebSocket key.
     proof: Option<String>,
     /// END_STREAM went out.
     complete: bool,
@@ -363,7 +363,7 @@ impl Caller {
         }
     }
 
-    /// Whether the end of the request is the end of the connection, in the engine's eyes.
+    /// Returns true if the end of the request is the end of the connection for the engine.
     fn at_end(&self) -> bool {
         self.ended && (self.complete || matches!(self.phase, Phase::Tunnel))
     }
@@ -433,9 +433,9 @@ impl Caller {
         let status = head.status();
         let (interim, framing) = (head.is_interim(), head.framing());
         let tunnel = head.opens_tunnel();
-        // A server that does not switch has opened no tunnel, whatever it likes about the request; to the client of an
-        // extended CONNECT any 2xx would say so (RFC 8441 section 5). One that switches must have read the handshake
-        // (RFC 6455 section 4.1).
+        // A server that does not switch has opened no tunnel, whatever its answer says about the request. To the
+        // client of an extended CONNECT any 2xx would mean a tunnel (RFC 8441 section 5). A server that switches must
+        // have read the handshake (RFC 6455 section 4.1).
         let stays = self.asked.upgrade && (200..300).contains(&status);
         if stays || (status == SWITCHING_PROTOCOLS && !self.is_proven(&head)) {
             let refusal = Fields::response(502);
@@ -505,7 +505,7 @@ impl AsyncWrite for Caller {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_chunk(cx))?;
         self.answer(buf)?;
-        // What does not fit now goes first next time.
+        // Bytes that do not fit now go first next time.
         if let Poll::Ready(Err(error)) = self.poll_chunk(cx) {
             return Poll::Ready(Err(error));
         }

@@ -18,7 +18,7 @@ use crate::http::ask::amend_fields;
 use crate::http::timer::Timer;
 use crate::http::{Answer, HttpRole, Observe, ResponseFlag, Revocation};
 
-/// How a stream ended that did not end well.
+/// End of a stream's flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Landing {
     Done,
@@ -28,7 +28,7 @@ pub(crate) enum Landing {
     Upstream(Cause),
     /// More interim responses than [`MAX_INTERIM_RESPONSES`].
     Interim,
-    /// Nothing moved for too long.
+    /// No bytes moved for too long.
     Idle,
     /// The upstream did not begin its answer in time.
     Timeout,
@@ -36,7 +36,7 @@ pub(crate) enum Landing {
     Expired,
     /// A whole head that was held back, since another attempt may be wished for. Polling goes on after [`Flight::accept`].
     Held(Attempt),
-    /// What was let in may go on no longer.
+    /// The leave of the exchange was revoked.
     Revoked,
 }
 
@@ -76,15 +76,15 @@ pub(crate) struct Flight<'a> {
     timeouts: HttpTimeouts,
     started: Instant,
     waiting_since: Option<Instant>,
-    /// What all attempts have together, from when all of the request was received.
+    /// Timeout of all attempts together, from when all of the request was received.
     pub(crate) limit: Option<Duration>,
     /// Answers that it wishes to have again are held back, while that can be.
     pub(crate) retry: Option<&'a RetryPolicy>,
-    /// The final head came, and nobody was told yet.
+    /// The final head came, and the role was not told yet.
     news: Option<Answer>,
     /// Is told what the record needs.
     pub(crate) observer: Option<&'a dyn Observe>,
-    /// Is called with what was sent, when all of the request was received.
+    /// Called with the sent request, when all of it was received.
     pub(crate) copy: Option<&'a dyn Fn(&Replay)>,
 }
 
@@ -137,7 +137,7 @@ impl<'a> Flight<'a> {
         let kept = self.observer.map_or(&[][..], Observe::keeps);
         match self.up.poll(cx, Some(self.replay), kept) {
             Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
-            // The upstream takes no more; what it answers decides.
+            // The upstream takes no more of the body; its answer decides.
             Poll::Ready(Err(Broken::Sink(_))) => self.up.finish(),
             Poll::Ready(Ok(())) => {
                 if let Some(observer) = self.observer {
@@ -220,7 +220,7 @@ impl<'a> Flight<'a> {
             return Ok(());
         };
         headers::clean(&mut answer);
-        // Whoever is refused a tunnel has nothing to say into it.
+        // A client whose tunnel is refused has no bytes to send.
         call.is_tunnel &= (200..300).contains(&answer.status());
         if call.is_tunnel {
             answer.remove("content-length");
@@ -283,17 +283,17 @@ impl<'a> Flight<'a> {
         self.timer.passed(cx, deadline).then_some(Landing::Idle)
     }
 
-    /// Takes whatever comes from now on, the head that was held back included.
+    /// Accepts all further bytes, the held-back head included.
     pub(crate) fn accept(&mut self) {
         self.replay.forget();
     }
 
-    /// Whether the client has nothing of an answer and all of the request is still at hand.
+    /// Returns true if the client has nothing of an answer and all of the request is still at hand.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self.down, Down::Waiting { .. }) && self.replay.is_whole()
     }
 
-    /// Turns how the flight ended into what each side is told and what is recorded.
+    /// Turns the end of the flight into each side's message and the record.
     pub(crate) fn land<R: HttpRole>(
         self,
         landing: Landing,
@@ -353,7 +353,7 @@ impl<'a> Flight<'a> {
     }
 }
 
-/// What we say of a failure that nobody else has a word for: a status while there is no answer, a code when there is.
+/// Our answer to a failure without an own answer: a status while there is no answer, a code when there is.
 fn own_words(
     failure: Landing,
     revocation: &Revocation,

@@ -1,4 +1,4 @@
-//! What a proxy knows of gRPC: messages counted by their prefixes, and its statuses.
+//! The proxy's knowledge of gRPC: messages counted by their prefixes, and its statuses.
 
 use std::time::Duration;
 
@@ -68,9 +68,9 @@ pub(crate) fn timeout(value: &[u8]) -> Option<Duration> {
     (!timeout.is_zero()).then_some(timeout)
 }
 
-/// The status a gRPC caller is told when we answer with an HTTP status: gRPC's own table, as Envoy follows it. Where that
-/// says UNKNOWN and gRPC has a word of its own for what happened, it is that word: its libraries say RESOURCE_EXHAUSTED to
-/// metadata that is too large.
+/// gRPC status for a local reply with an HTTP status: gRPC's own table, as Envoy follows it. If the table says UNKNOWN and
+/// gRPC has a better status for the failure, that one is used: its libraries say RESOURCE_EXHAUSTED to metadata that is
+/// too large.
 pub(crate) fn from_http(status: u16) -> u16 {
     match status {
         400 => 13,

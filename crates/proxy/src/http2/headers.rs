@@ -1,5 +1,6 @@
-//! What travels on of a head, and what does not: the HTTP/2 side of what `voile_http1`'s forwarding does for HTTP/1.1.
-//! `voile_http2` has already refused connection-specific fields, upper case and misplaced pseudo-header fields.
+//! Fields of a head that travel on, and fields that do not: for HTTP/2, as `voile_http1`'s forwarding does for
+//! HTTP/1.1. `voile_http2` has already refused connection-specific fields, upper case and misplaced pseudo-header
+//! fields.
 
 use voile_http1::{MAX_FORWARDED_HEADERS, MAX_HEADERS, loosely_equal};
 use voile_http2::Fields;
@@ -18,8 +19,8 @@ pub(crate) const IDENTITY_FIELDS: [&str; 3] = [
 /// The authority of a request that names none, where the role knows none either.
 pub(crate) const NO_AUTHORITY: &str = "localhost";
 
-/// Why a request is refused before anybody decides on it: a status, and one word for the log and the client. A proxy of the
-/// mesh may have added fields.
+/// Refuses a request before the role decides: a status, and one word for the log and the client. A proxy of the mesh may
+/// have added fields.
 pub(crate) fn check_request(head: &Fields, from_proxy: bool) -> Result<(), (u16, &'static str)> {
     if head.is_cut() {
         return Err((431, "head_too_large")); // HTTP/1.1's word for it.
@@ -63,7 +64,7 @@ fn check_fields(head: &Fields) -> Result<(), &'static str> {
     }
     if let Some(host) = host {
         match head.authority() {
-            // Two answers to "for whom" are for nobody (RFC 9113 section 8.3.1).
+            // Two different authorities name no host (RFC 9113 section 8.3.1).
             Some(authority) if !authority.as_bytes().eq_ignore_ascii_case(host) => {
                 return Err("http2.host_is_not_authority");
             }
@@ -120,25 +121,26 @@ pub(crate) fn forward_request(
     }
 }
 
-/// Takes out what no proxy passes on.
+/// Removes the fields that no proxy passes on.
 pub(crate) fn clean(fields: &mut Fields) {
     if fields.iter().any(|(name, value)| !travels(name, value)) {
         fields.retain(travels);
     }
 }
 
-/// Whether a proxy passes a field on.
+/// Returns true if a proxy passes the field on.
 pub(crate) fn travels(name: &str, value: &[u8]) -> bool {
     match name {
         "te" => value == b"trailers",
-        // Of one connection, without meaning on the next (RFC 9113 section 8.2.2).
+        // Fields of one connection, without meaning on the next (RFC 9113 section 8.2.2).
         "connection" | "keep-alive" | "proxy-connection" | "transfer-encoding" | "upgrade" => false,
         name => !is_forged(name),
     }
 }
 
-/// Whether a field claims what no peer may say, in any spelling that an application takes for it: CGI and WSGI read `_` as `-`.
-/// `voile_http1` does the same, and refuses what frames. Lengths are compared first: hardly a field has one of these.
+/// Returns true if a field claims a fact that no peer may state, in any spelling that an application accepts: CGI and WSGI read
+/// `_` as `-`. `voile_http1` does the same, and refuses framing fields. Lengths are compared first, since hardly any field has
+/// one of these.
 fn is_forged(name: &str) -> bool {
     let is = |canonical: &str| loosely_equal(name.as_bytes(), canonical.as_bytes());
     match name.len() {
@@ -176,7 +178,7 @@ pub(crate) fn size(fields: &Fields) -> u64 {
     fields.lines_size() as u64
 }
 
-/// Whether a request with this method may be sent twice without harm (RFC 9110 section 9.2.2).
+/// Returns true if a request with this method may be sent twice without harm (RFC 9110 section 9.2.2).
 pub(crate) fn is_idempotent(method: &str) -> bool {
     matches!(
         method,

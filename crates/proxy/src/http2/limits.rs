@@ -27,7 +27,8 @@ pub(crate) const CONFIG: Config = Config {
 /// behind us holds no more than this of its stream.
 pub const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The same for all streams of a connection: what one connection can make us hold, however many streams it opens.
+/// The same for all streams of a connection: the most that one connection can make us hold, however many streams
+/// it opens.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Largest head, in bytes as RFC 9113 counts them (32 more for each field). Envoy's default; a larger one is answered 431.
@@ -55,8 +56,8 @@ pub const MAX_UPSTREAM_CONNECTIONS: usize = 64;
 /// CONTINUATION frames of one head: twice what the largest head needs, and a few for those who cut small (CVE-2024-27316).
 pub const MAX_CONTINUATIONS: u32 = 8;
 
-/// Bytes waiting to be written beyond which nothing more is read: what a peer makes us answer (pings, settings, resets) it
-/// must take.
+/// Bytes waiting to be written beyond which nothing more is read: a peer must take the answers that it causes (pings,
+/// settings, resets).
 pub const MAX_UNWRITTEN: usize = 64 * 1024;
 
 /// Streams that we reset and still remember, so that frames already on their way are not an error: as many as a client may
@@ -77,9 +78,9 @@ pub const MAX_PROVOKED_RESETS: usize = 256;
 pub const FORGIVING_STREAMS: u32 = 16;
 
 /// Bytes waiting to be written beyond which answers' heads and trailers are not added, and their streams are reset
-/// (ENHANCE_YOUR_CALM): bodies obey windows, heads none, and a thousand streams that nobody reads could have 60 KiB each. As
-/// much as the heads that a connection may make us hold in the other direction. A client that is only slow is behind by one
-/// socket buffer (2.5 MB with Linux' defaults) before anything waits here.
+/// (ENHANCE_YOUR_CALM). Bodies obey windows, heads do not, and a thousand unread streams could have 60 KiB each. The limit
+/// equals that of heads in the other direction. A client that is only slow is behind by one socket buffer (2.5 MB with
+/// Linux' defaults) before anything waits here.
 pub const MAX_UNSENT: usize = MAX_HEADS;
 
 /// Streams that a client gave up within [`PREMATURE`] and before an answer. When there were so many on one connection and
@@ -89,20 +90,21 @@ pub const MAX_PREMATURE_RESETS: u32 = 500;
 /// See [`MAX_PREMATURE_RESETS`].
 pub const PREMATURE: Duration = Duration::from_secs(1);
 
-/// How long a sidecar with streams of ours may say nothing before a PING asks whether it is there.
+/// Time that a sidecar with streams of ours may be silent before a PING checks the connection.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// The same for anybody else. gRPC servers end connections that ask more often than every five minutes (their default).
+/// The same for other servers. gRPC servers end connections that ping more often than every five minutes (their
+/// default).
 pub const KEEP_ALIVE_OF_APPLICATIONS: Duration = Duration::from_secs(310);
 
-/// How long the answer may take, or whatever else comes. Envoy's and gRPC's usual value.
+/// Time that the PING's answer, or any other byte, may take. Envoy's and gRPC's usual value.
 pub const KEEP_ALIVE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Interim responses before a final one; a server that sends more is playing with us.
 pub const MAX_INTERIM_RESPONSES: u32 = 32;
 
-/// Bytes of a request kept until its answer begins, so that it can go elsewhere when the server says that it was not
-/// processed (REFUSED_STREAM, GOAWAY).
+/// Bytes of a request kept until its answer begins: the request can go elsewhere if the server did not process it
+/// (REFUSED_STREAM, GOAWAY).
 pub const MAX_REPLAY_BYTES: usize = 64 * 1024;
 
 /// Times one request is sent, counting the first: a connection that is being closed under us is the usual reason for a

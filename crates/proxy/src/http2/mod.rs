@@ -1,5 +1,5 @@
-//! The HTTP/2 engine: serves downstream connections stream by stream, shares upstream ones among streams. Frames, HPACK
-//! and flow-control windows are `voile_http2`'s; what is passed on, when, and to whom is decided here.
+//! The HTTP/2 engine: serves downstream connections stream by stream, shares upstream ones among streams. `voile_http2`
+//! has the frames, HPACK and flow-control windows; the engine decides about forwarding.
 //!
 //! ```text
 //! client ═ server.rs ═╤═ stream.rs ─ role.route ─ upstream.rs ═ server

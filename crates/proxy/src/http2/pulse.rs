@@ -1,13 +1,13 @@
-//! Whether an upstream that says nothing is still there. While streams wait and nothing comes, a PING asks; when nothing
-//! comes after it either, the connection is given up. A connection without streams is left alone, so that an idle proxy
-//! never wakes.
+//! Keep-alive of upstream connections. While streams wait and no byte comes, a PING checks the connection; if still no
+//! byte comes, the connection is given up. A connection without streams is left alone, so that an idle proxy never
+//! wakes.
 
 use std::task::Context;
 use std::time::{Duration, Instant};
 
 use crate::http::timer::Timer;
 
-/// What to do now.
+/// Action now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beat {
     Nothing,

@@ -1,5 +1,5 @@
-//! One direction of one stream: data and trailers from where they come to where they go. A chunk is taken only when the
-//! last one went on, and its sender gets its window back only then, so that a slow reader slows its writer and nobody else.
+//! One direction of one stream: passes on data and trailers. The pump takes a chunk, and gives its sender the window back,
+//! only after the last chunk went on. So a slow reader slows only its own writer.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use voile_http2::{Failure, Fields, Reason, RecvStream, SendStream};
 use super::grpc::Messages;
 use crate::http::ask::{Held, Names};
 
-/// Which side ended a pump before its time, and with what code.
+/// Side that ended a pump early, with its code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// The side that sends the body.
@@ -19,10 +19,10 @@ pub(crate) enum Broken {
     Sink(Cause),
 }
 
-/// How a stream was ended.
+/// Cause of a stream's end.
 pub(crate) type Cause = Failure;
 
-/// The code the other side is told.
+/// Code for the other side.
 pub(crate) fn reason(cause: Cause) -> Reason {
     match cause {
         Cause::Reset(reason) | Cause::Violation(reason) => reason,
@@ -31,7 +31,7 @@ pub(crate) fn reason(cause: Cause) -> Reason {
     }
 }
 
-/// What of a request was sent, as long as it may have to be sent again.
+/// Sent part of a request, as long as it may have to be sent again.
 #[derive(Default)]
 pub(crate) struct Replay {
     /// Most requests are one chunk, which takes no list.
@@ -87,7 +87,7 @@ pub(crate) struct Pump {
     sink: SendStream,
     /// Taken, not yet passed on.
     chunk: Bytes,
-    /// To be sent before anything else: what an earlier attempt had sent.
+    /// Chunks of an earlier attempt, to be sent before anything else.
     again: std::vec::IntoIter<Bytes>,
     /// The source has not yet got back the window of the chunk.
     owed: bool,
@@ -132,7 +132,7 @@ impl Pump {
         &mut self.sink
     }
 
-    /// Nothing more is to be passed on.
+    /// Marks the end: no more chunks are passed on.
     pub(crate) fn finish(&mut self) {
         self.done = true;
     }
@@ -145,7 +145,7 @@ impl Pump {
         }
     }
 
-    /// Starts over into another sink with what was sent before.
+    /// Starts over into another sink, with the chunks sent before.
     pub(crate) fn restart(&mut self, sink: SendStream, replay: &mut Replay) {
         self.sink = sink;
         let mut sent = replay.take();

@@ -8,7 +8,7 @@ use super::{grpc, headers};
 use crate::http::ask::amend_fields;
 use crate::http::{Amendment, Told};
 
-/// What was sent.
+/// Figures of a sent reply.
 #[derive(Default)]
 pub(crate) struct Sent {
     pub(crate) status: u16,
@@ -17,7 +17,7 @@ pub(crate) struct Sent {
     pub(crate) body: u64,
 }
 
-/// Answers a stream ourselves, with what is added to all of our answers. Nothing was sent if the client has gone.
+/// Sends a local reply, with the fields that all local replies have. Sends nothing if the client has gone.
 pub(crate) fn send(
     respond: &mut SendResponse,
     status: u16,
@@ -84,7 +84,7 @@ pub(crate) fn send(
     }
 }
 
-/// Adds somebody else's fields, and changes.
+/// Adds another service's fields, and amendments.
 fn tell(told: Option<&Told>, response: &mut Fields, wanted: impl Fn(&[u8]) -> bool) {
     let fields = told.into_iter().flat_map(Told::fields);
     for (name, value) in fields.filter(|(name, _)| wanted(&name.to_ascii_lowercase())) {

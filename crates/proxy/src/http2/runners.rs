@@ -17,7 +17,7 @@ pub(crate) struct Runners<R: HttpRole>(Rc<Waiting<R>>);
 
 struct Waiting<R: HttpRole>(RefCell<Vec<Rc<Desk<R>>>>);
 
-/// Where a waiting task is given its next stream.
+/// Place where a waiting task receives its next stream.
 struct Desk<R: HttpRole> {
     work: Cell<Option<Work<R>>>,
     waker: Cell<Option<Waker>>,
@@ -49,7 +49,7 @@ impl<R: HttpRole> Desk<R> {
         }
     }
 
-    /// The next stream; none when nobody can give one any more.
+    /// Next stream; none when no owner can give one any more.
     fn poll_work(self: &Rc<Self>, cx: &Context<'_>) -> Poll<Option<Work<R>>> {
         match self.work.take() {
             Some(work) => Poll::Ready(Some(work)),

@@ -21,14 +21,14 @@ use crate::http::io::Io;
 use crate::http::timer::Timer;
 use crate::http::{ConnectionEnd, HttpRole, HttpWorker};
 
-/// What the streams of a connection tell its task.
+/// Counters of a connection's streams, for its task.
 #[derive(Default)]
 pub(crate) struct Session {
     /// Streams being served.
     live: Cell<usize>,
     /// Streams begun.
     begun: Cell<u32>,
-    /// Of these, given up by the client before they were worth anything.
+    /// Number of these that the client gave up before they were worth anything.
     premature: Cell<u32>,
     /// When the last stream ended.
     rested: Cell<Option<Instant>>,
@@ -39,14 +39,14 @@ impl Session {
         self.premature.set(self.premature.get().saturating_add(1));
     }
 
-    /// Streams that were over before anybody looked at them.
+    /// Counts streams that ended before they were served.
     fn unseen(&self, streams: u32) {
         self.begun.set(self.begun.get().saturating_add(streams));
         let premature = self.premature.get().saturating_add(streams);
         self.premature.set(premature);
     }
 
-    /// Whether the client makes work without wanting its results.
+    /// Returns true if the client makes requests and gives them up.
     fn is_abused(&self) -> bool {
         let premature = self.premature.get();
         premature >= MAX_PREMATURE_RESETS && premature > self.begun.get() / 2
@@ -140,7 +140,7 @@ struct Serving<'a, S: Io, R: HttpRole> {
     judged: u32,
     timer: Timer,
     began: Instant,
-    /// Since when the client has taken nothing of what we have for it.
+    /// Time since when the client has read nothing of its waiting bytes.
     stuck: Option<Instant>,
 }
 

@@ -23,7 +23,7 @@ use crate::http::{
     Route, Told, UpstreamHttp,
 };
 
-/// What the record will say.
+/// Figures for the stream's record.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) status: u16,
@@ -43,16 +43,16 @@ pub(crate) struct Call {
     pub(crate) started: Instant,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
-    /// CONNECT, whatever is spoken through it.
+    /// True for CONNECT, whatever protocol the tunnel carries.
     pub(crate) is_tunnel: bool,
     idempotent: bool,
     /// When all of the request was received, where the time for its answer is limited.
     pub(crate) received: Option<Instant>,
-    /// What of the body was taken while somebody was asked: it goes first.
+    /// Part of the body that was read for a question: it goes first.
     pub(crate) held: Option<Box<Held>>,
 }
 
-/// One stream that was begun, and who serves it.
+/// A stream that was begun, and its worker and role.
 pub(crate) struct Work<R: HttpRole> {
     pub(crate) worker: Rc<HttpWorker<R>>,
     pub(crate) role: Rc<R>,
@@ -230,7 +230,7 @@ impl Call {
         tally.grpc.status = sent.grpc_status;
     }
 
-    /// Replies what the role refuses with, unless somebody replied already.
+    /// Sends the role's refusal, unless a reply was sent already.
     fn refuse<R: HttpRole>(&mut self, role: &R, refusal: &Refusal<R>, tally: &mut Tally) {
         if tally.details.is_empty() {
             let (status, flag) = (refusal.status, refusal.flag);
@@ -253,7 +253,7 @@ impl Call {
         ticket
     }
 
-    /// How the client ended the stream, once it did.
+    /// Cause of the client's end of the stream, once it ended.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
         self.respond.poll_failed(cx)
     }
@@ -272,7 +272,7 @@ async fn forward<R: HttpRole + 'static>(
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
     // A tunnel has no end that could be waited for.
     let limit = route.timeout().filter(|_| !call.is_tunnel);
-    // What asks for a tunnel is sent once.
+    // A request for a tunnel is sent once.
     let policy = route.retry.clone().filter(|_| !call.is_tunnel);
     let extended = parts.protocol().is_some();
     loop {
@@ -360,7 +360,7 @@ fn request_block<R: HttpRole>(
     request
 }
 
-/// The head of a copy, for who wants one.
+/// Head of a copy, if the observer wants one.
 fn copied_head<'a, R: HttpRole>(
     parts: &Fields,
     observer: Option<&'a dyn Observe>,
@@ -372,14 +372,14 @@ fn copied_head<'a, R: HttpRole>(
     Some((observer, sent))
 }
 
-/// What the client is told where every connection was closing.
+/// Reply if every connection was closing.
 fn closing<R: HttpRole>(role: &R, call: &mut Call, tally: &mut Tally) {
     let flag = ResponseFlag::UpstreamConnectionFailure;
     let details = "upstream_connection_closing";
     call.answer(role, 503, flag, (details, details), tally);
 }
 
-/// What the client is told where nobody could be sent anything.
+/// Reply if no endpoint was reached.
 fn unreached<R: HttpRole>(role: &R, missing: Missing, call: &mut Call, tally: &mut Tally) {
     match missing {
         Missing::Client(cause) => client_gone(cause, tally),
@@ -395,7 +395,7 @@ fn unreached<R: HttpRole>(role: &R, missing: Missing, call: &mut Call, tally: &m
     }
 }
 
-/// What is known of an attempt that failed. A connection that has no future is given up.
+/// Describes an attempt that failed. Gives up a connection without a future.
 fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
     match landing {
         Landing::Upstream(Cause::Unprocessed) => {
@@ -410,7 +410,7 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
         // As in HTTP/1.1: no answer in time is one of 504.
         Landing::Timeout => Some(Attempt::Answered(504)),
         Landing::Interim => {
-            // It goes on and on; nobody else shall wait behind it.
+            // The answer does not end; no other stream shall wait behind it.
             lease.spoiled();
             None
         }
@@ -422,7 +422,7 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
     }
 }
 
-/// What is answered when the time for an answer is over.
+/// Details of a response timeout.
 const LATE: &str = "response_timeout";
 
 /// When the time for an answer is over, if all of the request was received.
@@ -451,7 +451,7 @@ async fn fly<R: HttpRole>(
     .await
 }
 
-/// Whether another attempt follows one for which no connection was had. What there is no room for finds none elsewhere.
+/// Returns true if another attempt follows a failed connect. A request over a limit finds no room at another endpoint.
 async fn dials_again<R: HttpRole>(
     role: &R,
     route: &mut Route<R>,
@@ -463,7 +463,7 @@ async fn dials_again<R: HttpRole>(
         && again(role, route, Attempt::NotConnected, call, tally).await
 }
 
-/// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.
+/// Asks the role for another attempt and waits for its pause. Also false if the client left meanwhile.
 async fn again<R: HttpRole>(
     role: &R,
     route: &mut Route<R>,
@@ -477,7 +477,7 @@ async fn again<R: HttpRole>(
     if pause.is_zero() {
         return true;
     }
-    // What there is of an answer is better than none after the time for it is over.
+    // A failed answer is better than none after the timeout.
     if let (Some(limit), Some(since)) = (route.timeout(), call.received)
         && since.elapsed() + pause >= limit
     {

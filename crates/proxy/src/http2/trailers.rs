@@ -1,6 +1,6 @@
 //! Trailers between the versions: HTTP/1.1 writes them as lines behind the last chunk, HTTP/2 as a head of their own. Both
-//! ways they lose what may not be a trailer (RFC 9110 section 6.5.1), since one that frames, routes or identifies would
-//! change what was decided on the head.
+//! ways lose the fields that may not be trailers (RFC 9110 section 6.5.1). A trailer that frames, routes or identifies
+//! would change the decision on the head.
 
 use std::io;
 use std::task::{Context, Poll, ready};

@@ -21,7 +21,7 @@ use super::upstream::Lease;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 
-/// What the request still has to give.
+/// Rest of the request.
 enum Asking {
     /// A head that is not complete.
     Head,
@@ -31,7 +31,7 @@ enum Asking {
     Over,
 }
 
-/// What the answer still has to give.
+/// Rest of the answer.
 enum Answering {
     /// Nothing was asked yet.
     Nothing,
@@ -62,7 +62,7 @@ pub(crate) struct Upgraded {
     wants_trailers: bool,
     /// `Sec-WebSocket-Accept` for the client whose upgrade this is.
     websocket: Option<String>,
-    /// The client asked for a tunnel to somebody.
+    /// True if the client asked for a CONNECT tunnel.
     connect: bool,
     unprocessed: bool,
 }
@@ -91,7 +91,7 @@ impl Upgraded {
         }
     }
 
-    /// Whether the connection had carried another stream before.
+    /// Returns true if the connection carried another stream before.
     pub(crate) fn is_reused(&self) -> bool {
         self.lease.reused
     }
@@ -356,7 +356,7 @@ impl AsyncWrite for Upgraded {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_chunk(cx))?;
         self.ask(buf)?;
-        // What does not fit now goes first next time.
+        // Bytes that do not fit now go first next time.
         if let Poll::Ready(Err(error)) = self.poll_chunk(cx) {
             return Poll::Ready(Err(error));
         }

@@ -1,5 +1,5 @@
-//! Upstream HTTP/2 connections of one worker, by key: streams go to the first connection with room; when none has, one
-//! more is opened, by one stream for all that wait.
+//! Upstream HTTP/2 connections of one worker, by key. Streams go to the first connection with room. If none has room,
+//! one stream opens another connection for all that wait.
 //!
 //! ```text
 //! acquire ─┬─ a connection with room ────────────────► Lease (one stream's place)
@@ -43,7 +43,7 @@ struct Group {
     waiting: RefCell<Vec<Waiting>>,
 }
 
-/// A stream that waits for somebody else's dial.
+/// A stream that waits for another stream's dial.
 type Waiting = Rc<Wait>;
 
 #[derive(Default)]
@@ -52,7 +52,7 @@ struct Wait {
     outcome: RefCell<Option<Result<(), ConnectFailure>>>,
 }
 
-/// How far a server introduced itself. Its settings are the first that it says.
+/// State of a server's settings, which are its first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Greeting {
     #[default]
@@ -73,9 +73,9 @@ struct Connection {
     busy: Cell<Instant>,
     /// When the driver will look whether the connection rests.
     alarm: Cell<Option<Instant>>,
-    /// What is known of the server's settings.
+    /// State of the server's settings.
     greeting: Cell<Greeting>,
-    /// Who waits for them.
+    /// Tasks that wait for the settings.
     curious: RefCell<Vec<Waker>>,
     /// Our end of it.
     local: Option<SocketAddr>,
@@ -88,7 +88,7 @@ pub(crate) struct Lease {
     connection: Rc<Connection>,
     group: Weak<Group>,
     pub(crate) link: Link,
-    /// Whether the connection had carried a stream before.
+    /// True if the connection carried a stream before.
     pub(crate) reused: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What RFC 6455 asks of a handshake that RFC 8441 does without: HTTP/2 has no key and no proof, so a proxy between the two
-//! versions makes one and gives the other.
+//! Parts of RFC 6455's handshake that RFC 8441 does without. HTTP/2 has no key and no proof, so a proxy between the two
+//! versions makes the key and gives the proof.
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
@@ -13,19 +13,19 @@ const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Random bytes in a key.
 const KEY_BYTES: usize = 16;
 
-/// Whether a request is RFC 8441's: CONNECT with `:protocol: websocket`.
+/// Returns true for RFC 8441's request: CONNECT with `:protocol: websocket`.
 pub(crate) fn is_extended_connect(head: &Fields) -> bool {
     let protocol = head.protocol();
     head.method() == "CONNECT"
         && protocol.is_some_and(|name| name.eq_ignore_ascii_case("websocket"))
 }
 
-/// Whether a request asks for a tunnel to somebody (RFC 9113 section 8.5).
+/// Returns true if a request asks for a CONNECT tunnel (RFC 9113 section 8.5).
 pub(crate) fn is_plain_connect(head: &Fields) -> bool {
     head.method() == "CONNECT" && head.protocol().is_none()
 }
 
-/// Whether a request is RFC 6455's whole handshake, so that it means something without its key.
+/// Returns true for RFC 6455's complete handshake, which keeps its meaning without the key.
 pub(crate) fn is_handshake(head: &RequestHead<'_>) -> bool {
     let key = || STANDARD.decode(head.header("sec-websocket-key").unwrap_or_default());
     let protocol = || head.header("upgrade").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The socket under an HTTP/2 connection: what came is fed to the connection, what it wants to say leaves in one write a
-//! wake-up, whoever said it. Buffers are borrowed from the worker while bytes are at hand.
+//! The socket under an HTTP/2 connection. Received bytes go to the connection; bytes of all its streams leave in one
+//! write per wake-up. Buffers are borrowed from the worker while bytes are at hand.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub(crate) struct Wire<S> {
     buffers: Buffers,
     /// A TLS session may hold what was written.
     unflushed: bool,
-    /// Something came since the last question.
+    /// True if bytes came since the last call of `take_heard`.
     heard: bool,
 }
 
@@ -37,7 +37,7 @@ impl<S: Io> Wire<S> {
         }
     }
 
-    /// Whether what comes was said in HTTP/3.
+    /// Returns true if the bytes were translated from HTTP/3.
     pub(super) fn is_http3(&self) -> bool {
         self.stream.is_http3()
     }
@@ -114,17 +114,18 @@ impl<S: Io> Wire<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether something came since the last question.
+    /// Returns true if bytes came since the last call.
     pub(crate) fn take_heard(&mut self) -> bool {
         std::mem::take(&mut self.heard)
     }
 
-    /// Ends rudely: the peer must notice that something is missing.
+    /// Ends with an error: the peer must notice that something is missing.
     pub(crate) fn abort(&mut self) {
         self.stream.abort();
     }
 
-    /// Says the last word and closes; then takes what is still on its way, or it would destroy that word.
+    /// Writes the last bytes and closes. Then reads the bytes that are still on their way; otherwise they
+    /// would destroy the last ones.
     pub(crate) async fn close(&mut self) {
         let closing = std::future::poll_fn(|cx| {
             ready!(self.poll_flush(cx))?;

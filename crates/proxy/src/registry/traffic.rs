@@ -39,7 +39,7 @@ struct Asked {
     said: Arc<HealthCheck>,
     tally: Arc<Tally>,
     records: BTreeMap<Whereabouts, Weak<CheckRecord>>,
-    /// Records from before the last change of the check's terms, unless its target changed.
+    /// Records from before the last change of the check's terms, unless the question itself changed.
     before: BTreeMap<Whereabouts, Weak<CheckRecord>>,
 }
 

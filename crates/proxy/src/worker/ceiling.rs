@@ -6,16 +6,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// From this share of the limit on idle connections are closed, in percent.
+/// Share of the limit, in percent, from which on idle connections are closed.
 const RELIEVE_PERCENT: u64 = 80;
 
-/// From this share on new work is refused, in percent: the rest is for what is in flight.
+/// Share of the limit, in percent, from which on new work is refused: the rest is for work in flight.
 const CLOSE_PERCENT: u64 = 90;
 
-/// Arrivals between two looks: what so many requests can add is well below the tenth that is left.
+/// Arrivals between two looks: so many requests add well less than the remaining tenth.
 const ARRIVALS_PER_LOOK: u32 = 64;
 
-/// How near the ceiling is.
+/// Distance to the ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Far.
@@ -29,7 +29,7 @@ pub(crate) enum Level {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ceiling {
-    /// In bytes of resident memory; 0 is none.
+    /// Limit in bytes of resident memory; 0 is none.
     limit: AtomicU64,
     statm: OnceLock<File>,
     level: AtomicU8,
@@ -49,7 +49,7 @@ impl Ceiling {
         ceiling
     }
 
-    /// Another limit, from now on. Whether it changed.
+    /// Sets another limit; returns true if it changed.
     pub(crate) fn set(&self, limit: u64) -> bool {
         if self.limit.swap(limit, Ordering::Relaxed) == limit {
             return false;
@@ -61,7 +61,7 @@ impl Ceiling {
             // Only one thread sets limits; if two did, either file would do.
             let _ = self.statm.set(file);
         }
-        // Work in flight notices at its next look; what is refused may be welcome now.
+        // Work in flight notices at its next look; new work that was refused may be accepted now.
         if self.is_closed() || limit == 0 {
             self.look();
         }
@@ -81,13 +81,13 @@ impl Ceiling {
         }
     }
 
-    /// Whether new work is refused at this moment.
+    /// Returns true if new work is refused at this moment.
     pub(crate) fn is_closed(&self) -> bool {
         self.level() == Level::Closed
     }
 
-    /// Something arrived: looks every so often, always while work is refused. Gives the level if it looked and found
-    /// memory short.
+    /// Counts an arrival. Looks every so often, and always while work is refused. Returns the level if it looked and
+    /// found memory short.
     pub(crate) fn arrived(&self) -> Option<Level> {
         if self.limit.load(Ordering::Relaxed) == 0 {
             return None;

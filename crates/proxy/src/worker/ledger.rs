@@ -1,8 +1,8 @@
-//! Work in flight over all workers of a proxy, in all and by destination: what limits and retry budgets are measured by.
+//! Work in flight over all workers of a proxy, in total and by destination: the measure of limits and retry budgets.
 //!
-//! Each worker counts requests in a cache line of its own, with plain stores, so that counting costs nothing that is shared;
-//! whoever needs a sum reads all lines. Retries, which are few, have one count, so that a budget is never passed. The table of
-//! destinations is locked only when a plan is obeyed.
+//! Each worker counts requests in a cache line of its own, with plain stores, so that counting has no shared cost; a sum reads
+//! all lines. Retries are few and have one count, so that no budget is exceeded. The table of destinations is locked only when
+//! a worker follows a plan.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use voile_xds::wire::Limits as Configured;
 use super::ceiling::Ceiling;
 use crate::http::ResponseFlag;
 
-/// What a proxy carries at most; 0 is no limit of its own, and the configuration's holds.
+/// Limits of a proxy; 0 is no limit of its own, and the configuration's holds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
     /// Downstream connections.
@@ -27,7 +27,8 @@ pub struct Limits {
     pub requests_per_destination: u32,
     /// Resident memory in bytes; `u64::MAX` is the configuration's or else the cgroup's, whichever is less.
     pub memory: u64,
-    /// How long a request that came whole may wait for the head of its answer; none: for ever, as in Istio.
+    /// Time that a completely received request may wait for the head of its answer; none: for ever, as in
+    /// Istio.
     pub request_timeout: Option<Duration>,
     /// Bytes a second that a request body must bring once it has taken [`crate::http::limits::BODY_GRACE`].
     pub min_body_rate: u32,
@@ -42,7 +43,7 @@ struct Lane(AtomicU32);
 #[derive(Debug)]
 struct Tally {
     active: Box<[Lane]>,
-    /// Of all workers: written only where a retry begins or ends.
+    /// Count of all workers: written only when a retry begins or ends.
     retrying: AtomicU32,
 }
 
@@ -63,10 +64,10 @@ struct InForce {
     requests_per_destination: AtomicU32,
 }
 
-/// What the workers of a proxy share.
+/// State that the workers of a proxy share.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// What the command line says.
+    /// Limits of the command line.
     pub(crate) limits: Limits,
     /// The cgroup's memory limit; 0 is none.
     cgroup: u64,
@@ -85,7 +86,7 @@ pub(crate) enum Overload {
     Memory,
     Requests,
     Destination,
-    /// What waits for word of where it leads, by address or by name.
+    /// Connections and requests that wait for their destination, by address or by name.
     Waiting,
 }
 
@@ -127,7 +128,7 @@ impl Overload {
 }
 
 impl Ledger {
-    /// Of a proxy whose cgroup has the given memory limit, if any.
+    /// Makes the ledger of a proxy whose cgroup has the given memory limit, if any.
     pub(crate) fn new(limits: Limits, cgroup: Option<u64>, workers: usize) -> Arc<Self> {
         let ledger = Self {
             limits,
@@ -143,7 +144,7 @@ impl Ledger {
         Arc::new(ledger)
     }
 
-    /// Takes the configuration's limits where the command line has none.
+    /// Takes the configuration's limits if the command line has none.
     pub(crate) fn obey(&self, configured: &Configured) {
         let or = |own: u32, other: u32| if own == 0 { other } else { own };
         let (own, force) = (&self.limits, &self.in_force);
@@ -191,7 +192,7 @@ impl Ledger {
         fresh
     }
 
-    /// Forgets the destinations that nobody calls any more.
+    /// Forgets destinations without users.
     pub(crate) fn forget_unused(&self) {
         let mut all = self
             .destinations
@@ -244,7 +245,7 @@ impl Seat {
         })
     }
 
-    /// Whether one more request may begin.
+    /// Admits one more request, if the limits allow it.
     pub(crate) fn admit(
         &self,
         all: &Rc<Account>,
@@ -298,7 +299,7 @@ impl Account {
     /// Counts a retry, for which the budget must have room unless something else bounds it, until what it gives is dropped.
     pub(crate) fn retry(self: &Rc<Self>, budget: Option<&RetryBudget>) -> Option<Retrying> {
         let one_more = |retrying: u32| {
-            // Read anew where another worker was faster: each decision is by what is in flight when it is made.
+            // Read again if another worker was faster: each decision uses the work in flight at that moment.
             let room = budget.is_none_or(|budget| budget.allows(self.active(), retrying));
             room.then_some(retrying + 1)
         };

@@ -94,7 +94,7 @@ use stop::Stop;
 #[derive(Debug, Clone)]
 pub(crate) struct Tls {
     pub(crate) server: Arc<ServerConfig>,
-    /// Of tunnels, both ends.
+    /// TLS of tunnels, both ends.
     pub(crate) tunnel_server: Arc<ServerConfig>,
     pub(crate) tunnel_client: Arc<ClientConfig>,
     pub(crate) client_http: Arc<ClientConfig>,
@@ -102,15 +102,15 @@ pub(crate) struct Tls {
     pub(crate) client_tcp: Arc<ClientConfig>,
 }
 
-/// What a worker is told.
+/// Message to a worker.
 pub(crate) enum ToWorker {
-    /// Somebody connected.
+    /// A client connected.
     Accepted {
         listener: ListenerId,
         stream: TcpStream,
         peer: SocketAddr,
     },
-    /// Somebody asks for a connection of HTTP/3.
+    /// A client asks for an HTTP/3 connection.
     Http3 {
         listener: ListenerId,
         incoming: Box<(Incoming, Handshaking)>,
@@ -130,21 +130,21 @@ pub(crate) enum ToWorker {
         address: IpAddr,
         peer: Option<Box<Peer>>,
     },
-    /// What holds for a captured destination; `None` when it is let go.
+    /// Plan of a captured destination; `None` when it is let go.
     Destination {
         to: Target,
         plan: Option<Arc<OutboundPlan>>,
     },
-    /// What another worker learned about who speaks first there.
+    /// Another worker's lesson: does the server speak first there?
     ServerFirst {
         place: server_first::Place,
         server_first: bool,
     },
     /// Say what was used since the last time.
     Used(oneshot::Sender<InUse>),
-    /// Nobody follows these addresses of strangers any more.
+    /// The control thread no longer follows these addresses.
     Strangers(Arc<BTreeSet<IpAddr>>),
-    /// Our certificate changed: this is who we are now.
+    /// Our certificate changed: this is our identity now.
     Identity(String),
     /// Memory is short: close what is idle.
     Relieve,
@@ -154,7 +154,7 @@ pub(crate) enum ToWorker {
     Drain { gently: bool },
 }
 
-/// What a worker uses.
+/// Destinations and addresses that a worker uses.
 #[derive(Debug, Default)]
 pub(crate) struct InUse {
     /// Captured destinations that are called, or were since the last question.
@@ -163,38 +163,38 @@ pub(crate) struct InUse {
     pub(crate) strangers: Vec<IpAddr>,
 }
 
-/// What a worker asks and tells.
+/// Message from a worker.
 #[derive(Debug)]
 pub(crate) enum FromWorker {
-    /// Who is at this address? For labels.
+    /// Asks for the workload at this address, for labels.
     Stranger(IpAddr),
     /// Where does this captured destination lead?
     Destination(Target),
     /// Idle connections should make room.
     MemoryShort,
-    /// Most connections ended: what they used can go back to the kernel.
+    /// Most connections ended: their memory can go back to the kernel.
     Emptied,
     /// The control plane has not said in time where it leads.
     Overdue(Target),
-    /// Endpoints of this name are used; what is known of it may have expired.
+    /// Endpoints of this name are used; its addresses may have expired.
     Used(Arc<str>),
-    /// Where does this name lead? Somebody waits.
+    /// Asks for the addresses of this name; a connection waits.
     Resolve(Arc<str>, oneshot::Sender<Resolved>),
-    /// The same of a host outside that a client named: nobody of the mesh is meant by it.
+    /// The same for a host outside that a client named: its addresses must not be the mesh's.
     ResolveOutside(Arc<str>, oneshot::Sender<Resolved>),
-    /// Who speaks first there; for the other workers.
+    /// Lesson for the other workers: does the server speak first there?
     ServerFirst {
         place: server_first::Place,
         server_first: bool,
     },
-    /// A HealthCheck found somebody well, or unwell, who was not, or others are asked.
+    /// A HealthCheck changed an endpoint's health, or the checked endpoints changed.
     Found,
 }
 
 /// The addresses of a name, or why there are none.
 pub(crate) type Resolved = Result<Arc<[IpAddr]>, Arc<str>>;
 
-/// What a worker answers to a scrape.
+/// Answer of a worker to a scrape.
 pub(crate) struct WorkerFigures {
     pub(crate) snapshot: Snapshot,
     pub(crate) connections: u64,
@@ -234,7 +234,7 @@ pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
-/// What the connections of one worker share.
+/// State that the connections of one worker share.
 pub(crate) struct Worker {
     pub(crate) tls: Tls,
     pub(crate) buffers: Buffers,
@@ -244,28 +244,28 @@ pub(crate) struct Worker {
     pub(crate) provisional: Provisional,
     pub(crate) settings: RefCell<Rc<Settings>>,
     pub(crate) own: RefCell<Rc<Peer>>,
-    /// None until the first plan, and until then nobody connects.
+    /// None until the first plan; without it no peer is trusted.
     pub(crate) belief: RefCell<Option<Rc<Belief>>>,
     pub(crate) principal: RefCell<String>,
     pub(crate) recording: RefCell<Rc<Recording>>,
-    /// Of a waypoint's destinations that are told of in another way.
+    /// Recordings of waypoint destinations that have their own.
     pub(crate) recordings_apart: RefCell<Vec<Rc<Recording>>>,
-    /// Whether any of them writes a log.
+    /// True if any of them writes a log.
     pub(crate) logs: Cell<bool>,
     pub(crate) random: RefCell<fastrand::Rng>,
-    /// What policies come to; none where there are none.
+    /// Compiled policies; none without any.
     pub(crate) authorization: RefCell<Option<Authorization>>,
-    /// Whom CUSTOM policies ask; none where there are none, or nobody can be asked.
+    /// External service of CUSTOM policies; none without such policies, or if it cannot be asked.
     pub(crate) authorizer: RefCell<Option<Rc<Authorizer>>>,
-    /// Whose tokens are believed, and which are remembered.
+    /// Rules about tokens, and verified tokens.
     pub(crate) tokens: tokens::Tokens,
-    /// How many requests come in; none where nothing is limited.
+    /// Rate limits; none without any.
     limiting: RefCell<Option<Rc<Limiting>>>,
     /// Changes whenever what was let in is to be judged again.
     pub(crate) judgement: Cell<u32>,
     /// When this proxy heard of the change that is in force now.
     pub(crate) changed_at: Cell<Instant>,
-    /// What was said of dry runs.
+    /// Dry-run lines in the log.
     pub(crate) rehearsals: said::Lines,
     /// Given, and replaced, at the same time: for those who wait.
     pub(crate) judged: RefCell<Stop>,
@@ -273,7 +273,7 @@ pub(crate) struct Worker {
     pub(crate) draining: Cell<bool>,
     /// Given when patience is over.
     pub(crate) stop: Stop,
-    /// Who answered us, by certificates.
+    /// Certificates of the servers that answered us.
     pub(crate) shown: AllShown,
     load: Arc<AtomicUsize>,
     /// Our place at what all workers count together.
@@ -294,9 +294,9 @@ pub(crate) struct Worker {
     pub(crate) servers_first: ServersFirst,
     /// Connections to node proxies.
     pub(crate) tunnels: Rc<tunnels::Pool>,
-    /// Where other networks are entered, and not.
+    /// Gateways of other networks that failed lately.
     gateways: Gateways,
-    /// Who asks endpoints whether they are well.
+    /// Health checkers of endpoints.
     pub(crate) checkers: checks::Checkers,
     /// Connections that are one client's alone.
     pub(crate) introduced: introduction::Introduced,
@@ -357,13 +357,13 @@ impl Worker {
         })
     }
 
-    /// Asks the control thread where a name leads.
+    /// Asks the control thread for the addresses of a name.
     pub(crate) async fn resolve(&self, host: &Arc<str>) -> Resolved {
         self.ask(|answer| FromWorker::Resolve(Arc::clone(host), answer))
             .await
     }
 
-    /// The same of a host that a client named, which must lead out of the mesh.
+    /// The same for a host that a client named, whose addresses must be outside the mesh.
     pub(crate) async fn resolve_outside(&self, host: &Arc<str>) -> Resolved {
         self.ask(|answer| FromWorker::ResolveOutside(Arc::clone(host), answer))
             .await
@@ -379,7 +379,7 @@ impl Worker {
         answered.await.unwrap_or_else(|_| gone())
     }
 
-    /// Whether one more request may begin; counts it if so.
+    /// Admits and counts one more request, if the limits allow it.
     pub(crate) fn admit<R: HttpRole>(
         &self,
         destination: Option<&Rc<Account>>,
@@ -396,7 +396,7 @@ impl Worker {
         }
     }
 
-    /// Says so, though not more often than anybody can act on it.
+    /// Reports short memory, at most once in the interval in which the control thread can act on it.
     fn memory_is_short(&self) {
         let now = Instant::now();
         let recent = |then: Instant| now.duration_since(then) < RELIEF_INTERVAL;
@@ -406,13 +406,13 @@ impl Worker {
         }
     }
 
-    /// Tells the control thread. When nobody listens any more the process is ending.
+    /// Sends a message to the control thread. Without a receiver the process is ending.
     pub(crate) fn tell(&self, news: FromWorker) {
         let _ = self.control.send(news);
     }
 
-    /// How connections outward are made: from our own address, and told apart from the application's where those are
-    /// redirected.
+    /// Origin of outward connections: our own address, and a mark that tells them apart from the application's if
+    /// those are redirected.
     pub(crate) fn outward(&self) -> Origin {
         Origin {
             source: self.settings.borrow().source_address,
@@ -421,7 +421,7 @@ impl Worker {
         }
     }
 
-    /// How connections to our own application are made for this caller.
+    /// Origin of connections to our own application for this caller.
     pub(crate) fn homeward(&self, caller: SocketAddr) -> Origin {
         let source = self.kept_source(caller);
         Origin {
@@ -445,14 +445,14 @@ impl Worker {
         self.random.borrow_mut().u64(..)
     }
 
-    /// A pool key nobody had before.
+    /// A pool key that was never used before.
     pub(crate) fn fresh_key(&self) -> u32 {
         let key = self.next_key.get();
         self.next_key.set(key.wrapping_add(1));
         key
     }
 
-    /// Takes on our workload's labels; every series is looked up anew if they changed.
+    /// Sets our workload's labels; every series is looked up again if they changed.
     fn become_workload(&self, own: &Peer) {
         if **self.own.borrow() != *own {
             *self.own.borrow_mut() = Rc::new(own.clone());
@@ -460,8 +460,8 @@ impl Worker {
         }
     }
 
-    /// Replaces what is believed only when it changed: connections compare it by place to know whether their permit stands. Says
-    /// whether it did.
+    /// Replaces the trust only if it changed: connections compare the pointer to learn if their permit stands. Returns true if
+    /// it did.
     fn believe(&self, belief: Belief) -> bool {
         let changed = self.belief.borrow().as_deref() != Some(&belief);
         if changed {
@@ -479,7 +479,7 @@ impl Worker {
         changed
     }
 
-    /// Asks somebody else; says whether that is another service.
+    /// Follows a plan of the external service; returns true if it is another service.
     fn ask_of(&self, plan: Option<&AuthorizerPlan>) -> bool {
         let before = self.authorizer.borrow().clone();
         let now = plan.map(|plan| Authorizer::follow(self, before.as_ref(), plan));
@@ -498,7 +498,7 @@ impl Worker {
         changed
     }
 
-    /// Whatever was let in is judged again before it moves on.
+    /// Everything admitted is judged again before it moves on.
     fn judge_again(&self) {
         self.judgement.set(self.judgement.get().wrapping_add(1));
         self.judged.take().give();
@@ -522,7 +522,7 @@ pub(crate) struct Admitted {
     _destination: Option<Begun>,
 }
 
-/// So many connections of one worker hold memory worth giving back when three quarters of them have ended.
+/// Number of connections from which on a worker gives memory back when three quarters of them have ended.
 const MANY_CONNECTIONS: usize = 256;
 
 /// Time between two words of one worker that memory is short.
@@ -546,19 +546,19 @@ impl Drop for Place {
     }
 }
 
-/// What the kernel redirects to us.
+/// Redirection by the kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Redirected {
     /// Ports to which it does; empty where nothing is captured.
     pub(crate) ports: Vec<u16>,
-    /// Whether the application is called from its client's own address.
+    /// True if the application is called from its client's own address.
     pub(crate) keeps_source: bool,
 }
 
-/// What remains of a connection once it is known what it is, to its end.
+/// Future of a connection's rest, once its protocol is known.
 pub(crate) type Conversation = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What a worker needs from its birth.
+/// Parts from which a worker is made.
 pub(crate) struct Birth {
     pub(crate) tls: Tls,
     pub(crate) inbox: mpsc::UnboundedReceiver<ToWorker>,
@@ -664,7 +664,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
     }
 }
 
-/// Turns given to the tasks that are told to stop, before everything is dropped.
+/// Turns of the runtime for the tasks that must stop, before everything is dropped.
 const LAST_TURNS: usize = 16;
 
 fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
@@ -688,7 +688,8 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
 }
 
 impl Worker {
-    /// Others may be asked now how they are, and what said so is held no longer: of who is not any more nothing is known.
+    /// Reports that the checked endpoints may have changed. Drops `obeyed` first, so that removed checkers hold no health
+    /// records.
     pub(crate) fn tell_of_checks<T>(&self, obeyed: T) {
         drop(obeyed);
         if self.checkers.are_any() {

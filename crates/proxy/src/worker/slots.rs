@@ -1,5 +1,5 @@
-//! A worker's listeners: what each obeys now, and how a plan changes them without touching the others. A connection
-//! holds its slot, so a change reaches it at its next request, and a removed listener lets its connections finish.
+//! A worker's listeners: their present configuration, and plan changes that leave the others alone. A connection holds its slot:
+//! a change reaches it at its next request, and a removed listener lets its connections finish.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -50,20 +50,20 @@ pub(crate) struct InboundSlot {
     pub(crate) http: Http<InboundRole>,
     /// Changes with the application's address, so that its pool does.
     pub(crate) endpoint_key: Cell<u32>,
-    /// Told when connections that arrived in plaintext are no longer welcome.
+    /// Given when connections that arrived in plaintext are no longer welcome.
     pub(crate) no_plaintext: RefCell<Stop>,
-    /// Of a place that has its own, in place of the proxy's.
+    /// Set for a listener with settings of its own.
     own: Option<Box<Own>>,
 }
 
-/// What holds at one place alone.
+/// Settings of one listener alone.
 #[derive(Default)]
 struct Own {
     policies: RefCell<Option<Authorization>>,
     tokens: Tokens,
     /// The service that it is the destination of, if it is one's.
     host: RefCell<Option<Arc<str>>>,
-    /// Among those of destinations that are told of in another way than the rest.
+    /// Index among the recordings of destinations that have their own.
     telemetry: Cell<Option<usize>>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct OutboundSlot {
     pub(crate) http: Http<OutboundRole>,
 }
 
-/// Where an outbound listener leads.
+/// Destinations of an outbound listener.
 pub(crate) struct Table {
     pub(crate) services: Vec<Rc<ServiceState>>,
     pub(crate) by_authority: AuthorityTable<usize>,
@@ -96,12 +96,12 @@ pub(crate) struct ServiceState {
     names: Vec<Arc<str>>,
     /// When the control thread was last told that they are used.
     names_used: Cell<Option<Instant>>,
-    /// What is in flight to it, of all workers.
+    /// Work in flight to it, of all workers.
     pub(crate) account: Rc<Account>,
     pub(crate) retry: Rc<RetryPolicy>,
-    /// Where its requests go instead.
+    /// Routes of its requests.
     pub(crate) routes: Option<Box<RoutesState>>,
-    /// Who asks its endpoints whether they are well.
+    /// Health checker of its endpoints.
     checker: Option<Rc<Checker>>,
 }
 
@@ -140,7 +140,7 @@ impl<R: HttpRole + 'static> Http<R> {
         self.drain.judge_again();
     }
 
-    /// What it carries asks whether it may go on, and what waits to be used again is not.
+    /// Judges its exchanges again, and closes idle upstream connections.
     pub(crate) fn doubt(&self) {
         self.engine.borrow().close_idle_upstreams();
         self.drain.judge_again();
@@ -210,7 +210,7 @@ impl Slots {
         [inbound, outbound, gateway]: [&[ListenerId]; 3],
     ) {
         let renewed = **worker.settings.borrow() != plan.settings;
-        // What is told of clients' certificates is noted when they connect: who was not asked then connects anew.
+        // Certificate facts are noted at the connect: a client without them connects again.
         let forwards = {
             let before = worker.settings.borrow();
             let told = |settings: &Settings| (settings.forwards, settings.details);
@@ -288,7 +288,7 @@ impl Slots {
         self.captured.doubt_servers();
     }
 
-    /// Has whatever was let in judged again.
+    /// Has everything admitted judged again.
     fn judge_again(&self, worker: &Worker) {
         worker.judge_again();
         self.inbound
@@ -299,7 +299,7 @@ impl Slots {
         self.captured.judge_again();
     }
 
-    /// Takes the answer about a captured destination.
+    /// Applies the answer about a captured destination.
     pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<Arc<OutboundPlan>>) {
         self.captured.learn(worker, to, plan.as_deref());
         worker.tell_of_checks(plan);
@@ -363,7 +363,7 @@ impl Slots {
         // Otherwise the listener was removed while the connection was handed over; it closes.
     }
 
-    /// The same of a connection of HTTP/3, which gateways alone have.
+    /// The same for an HTTP/3 connection, which only gateways have.
     pub(crate) fn serve_http3(
         &self,
         worker: &Rc<Worker>,
@@ -429,7 +429,7 @@ impl InboundSlot {
         format!("inbound|{}||", self.plan.borrow().endpoint.port())
     }
 
-    /// Somebody of whom only the address is known.
+    /// A client of which only the address is known.
     pub(crate) fn stranger(&self, remote: SocketAddr) -> Downstream<'static> {
         Downstream {
             local: self.plan.borrow().bind,
@@ -474,12 +474,12 @@ impl InboundSlot {
         own.tokens.obey(door.tokens.as_ref()) || changed
     }
 
-    /// Whether it is a destination of a waypoint.
+    /// Returns true for a destination of a waypoint.
     pub(crate) fn is_apart(&self) -> bool {
         self.own.is_some()
     }
 
-    /// What is told of what comes in here.
+    /// Recording rules for its traffic.
     pub(crate) fn recording<'a>(&'a self, worker: &'a Worker) -> Ref<'a, Rc<Recording>> {
         let own = self.own.as_ref().and_then(|own| own.telemetry.get());
         let Some(index) = own else {
@@ -489,13 +489,13 @@ impl InboundSlot {
         apart.unwrap_or_else(|_| worker.recording.borrow())
     }
 
-    /// What holds here.
+    /// Policies of this listener.
     pub(crate) fn policies<'a>(&'a self, worker: &'a Worker) -> Ref<'a, Option<Authorization>> {
         let own = self.own.as_ref().map(|own| &own.policies);
         own.unwrap_or(&worker.authorization).borrow()
     }
 
-    /// Whose tokens are believed here.
+    /// Rules about tokens of this listener.
     pub(crate) fn tokens<'a>(&'a self, worker: &'a Worker) -> &'a Tokens {
         let own = self.own.as_ref().map(|own| &own.tokens);
         own.unwrap_or(&worker.tokens)
@@ -506,7 +506,7 @@ impl InboundSlot {
         self.own.as_ref()?.host.borrow().clone()
     }
 
-    /// Gives back the memory of verified tokens that is its own.
+    /// Gives back the memory of this listener's verified tokens.
     pub(crate) fn forget_tokens(&self) {
         if let Some(own) = &self.own {
             own.tokens.forget();
@@ -562,7 +562,7 @@ impl OutboundSlot {
         self.plan.borrow().protocol
     }
 
-    /// Whether it takes the name that a client of TLS asks for to know where its connection goes.
+    /// Returns true if routing needs the server name of a TLS client.
     pub(crate) fn asks_for_names(&self) -> bool {
         let services = &self.table.borrow().services;
         let mut routes = services.iter().filter_map(|one| one.routes.as_ref());
@@ -581,8 +581,8 @@ impl Table {
         }
     }
 
-    /// Where an opaque connection goes: a lone service takes everything; of several the one whose name the client said,
-    /// and the first if it said none.
+    /// Selects the service of an opaque connection: a lone service takes everything; of several, the server name decides. Without
+    /// a name it is the first, or `otherwise` on a listener by name.
     pub(crate) fn opaque(&self, server_name: Option<&str>) -> Option<&Rc<ServiceState>> {
         if let Some(only) = self.lone() {
             return Some(only);
@@ -608,7 +608,7 @@ impl Table {
         }
     }
 
-    /// Where a request goes that names none of several services.
+    /// Service of a request that names none of several services.
     pub(crate) fn otherwise(&self) -> Option<&Rc<ServiceState>> {
         match self.otherwise {
             Otherwise::Service(index) => self.services.get(index),
@@ -645,11 +645,11 @@ fn names(plan: &ServicePlan) -> Vec<Arc<str>> {
     each.into_iter().collect()
 }
 
-/// How often a worker says that a name is used: the grain in which expiry is noticed.
+/// Interval in which a worker reports that a name is used: the precision of expiry.
 const NAMES_USED_EVERY: Duration = Duration::from_secs(1);
 
 impl ServiceState {
-    /// Says that the names behind the service are used, so that they are asked for anew when they expired.
+    /// Reports that the service's names are used, so that expired ones are resolved again.
     fn use_names(&self, worker: &Worker) {
         let now = Instant::now();
         let recent = |said| now.saturating_duration_since(said) < NAMES_USED_EVERY;
@@ -670,7 +670,7 @@ impl ServiceState {
         }
     }
 
-    /// A service in the place of what it was.
+    /// New state of a service, in place of `before`.
     fn instead(worker: &Worker, before: Option<&Rc<Self>>, plan: &ServicePlan) -> Rc<Self> {
         let parts = before.and_then(|before| before.routes.as_deref());
         let parts = parts.into_iter().flat_map(RoutesState::targets);
@@ -685,17 +685,17 @@ impl ServiceState {
         ))
     }
 
-    /// Whether it is a port of this service, or a part of it: the same endpoints, told of by the same name.
+    /// Returns true for a port of this service, or a subset of it: the same endpoints, with the same name in telemetry.
     pub(crate) fn is_service(&self, plan: &ServicePlan) -> bool {
         self.plan.service == plan.service && self.plan.port == plan.port
     }
 
-    /// Whether it is this part of it.
+    /// Returns true for this subset of it.
     pub(crate) fn is_part(&self, plan: &ServicePlan) -> bool {
         self.is_service(plan) && self.plan.subset == plan.subset
     }
 
-    /// `old`: endpoints whose connections and load are taken over; `before`: what it was, for its routes.
+    /// `old`: endpoints whose connections and load are taken over; `before`: earlier state, for its routes.
     pub(super) fn new(
         worker: &Worker,
         old: &Known<'_>,
@@ -720,7 +720,7 @@ impl ServiceState {
         let asked = before.and_then(|before| before.checker.as_ref());
         let known = before.and_then(|before| before.on_demand.as_ref());
         let on_demand = OnDemand::follow(known, plan);
-        // Nobody can ask all hosts of a pattern whether they are well.
+        // A pattern's hosts are unlimited, so they have no health checks.
         let asked_of = match on_demand {
             None => &endpoints[..],
             Some(_) => &[],
@@ -741,19 +741,19 @@ impl ServiceState {
         }
     }
 
-    /// Who takes a request that others did not: somebody else if there is anybody; says whether it is.
+    /// Selects another endpoint for a retry, or the same if there is no other; returns true for another.
     pub(crate) fn choose_other(&self, worker: &Worker, wish: Wish<'_>) -> Option<(InFlight, bool)> {
         let other = self.choose(worker, wish).map(|other| (other, true));
         let any = Wish { tried: &[], ..wish };
         other.or_else(|| self.choose(worker, any).map(|again| (again, false)))
     }
 
-    /// Whether the host that a client names decides who takes its request.
+    /// Returns true if the host that a client names selects the endpoint.
     pub(crate) fn is_on_demand(&self) -> bool {
         self.on_demand.is_some()
     }
 
-    /// Who takes the next request.
+    /// Selects the endpoint of the next request.
     pub(crate) fn choose(&self, worker: &Worker, wish: Wish<'_>) -> Option<InFlight> {
         if let Some(on_demand) = &self.on_demand {
             return on_demand.choose(worker, wish);
@@ -771,12 +771,12 @@ impl ServiceState {
         }
     }
 
-    /// Takes note of how a request ended at an endpoint.
+    /// Reports the end of a request at an endpoint.
     pub(crate) fn report(&self, worker: &Worker, to: &InFlight, outcome: Outcome) {
         let Some(watch) = watch(&self.plan) else {
             return;
         };
-        // Each host of a pattern stands for itself: nobody else is asked in its place.
+        // A pattern's host has no substitute, so none is ejected.
         if self.on_demand.is_some() {
             return;
         }
