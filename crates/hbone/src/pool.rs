@@ -8,12 +8,13 @@ use std::future::{Future, poll_fn};
 use std::hash::Hash;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::Sleep;
-use voile_http2::{Connection, Link};
+use voile_http2::{Connection, HeadBudget, Link};
 use voile_transport::Stream;
 
 use crate::pulse::{Beat, Patience, Pulse};
@@ -70,10 +71,17 @@ pub struct Pool<K, E> {
 
 impl<K, E> Default for Pool<K, E> {
     fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl<K, E> Pool<K, E> {
+    /// A pool whose connections take room for large heads from a budget.
+    pub fn new(heads: Option<Arc<HeadBudget>>) -> Self {
         Self {
             entries: RefCell::default(),
             alone: Cell::default(),
-            blocks: blocks(),
+            blocks: blocks(heads),
             patience: Patience::default(),
         }
     }

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use voile_http2::{Config, Link};
+use voile_http2::{Config, HeadBudget, Link};
 use voile_transport::Stream;
 use voile_transport::buffers::{Buffer, Class};
 
@@ -36,9 +37,9 @@ pub const CONFIG: Config = Config {
 /// be sent separately after each write.
 const ROOM_BYTES: usize = 62 * 1024;
 
-/// Returns the pool of blocks that one thread's HBONE connections share.
-pub(crate) fn blocks() -> voile_http2::Pool {
-    voile_http2::Pool::with_room(ROOM_BYTES)
+/// Returns the pool of blocks that one thread's HBONE connections share, with the process's budget of large heads.
+pub(crate) fn blocks(heads: Option<Arc<HeadBudget>>) -> voile_http2::Pool {
+    voile_http2::Pool::with_budget(ROOM_BYTES, heads)
 }
 
 /// Streams that a peer may have open on one connection: twice the number that this side opens.

@@ -7,6 +7,7 @@
 //!        ◄─ bytes ─ (windows, HPACK, limits) ◄─ SendStream, SendResponse …
 //! ```
 
+mod budget;
 mod connection;
 mod fields;
 mod frame;
@@ -15,9 +16,10 @@ mod head;
 mod hpack;
 mod pool;
 
+pub use budget::{HeadBudget, USUAL_HEAD};
 pub use connection::{Config, Connection, End, Failure};
 pub use fields::Fields;
 pub use frame::{PREFACE, Reason};
 pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
 pub use hpack::unhuffman;
-pub use pool::Pool;
+pub use pool::{Pool, ROOM_BYTES};

@@ -3,11 +3,13 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use crate::budget::HeadBudget;
 use crate::fields::Fields;
 
 /// Room for output, in bytes: one TLS record, one write.
-const ROOM_BYTES: usize = 16 * 1024;
+pub const ROOM_BYTES: usize = 16 * 1024;
 
 /// First size of a new room. Most connections never send more at a time than a head and a short message; the others
 /// make it grow once.
@@ -28,6 +30,7 @@ const BLOCK_LINES: usize = 16;
 
 struct Shared {
     room_bytes: usize,
+    heads: Option<Arc<HeadBudget>>,
     rooms: RefCell<Vec<Vec<u8>>>,
     blocks: RefCell<Vec<Fields>>,
 }
@@ -51,8 +54,14 @@ impl Pool {
     /// One whose connections have so many bytes of room for output. Connections over which much goes write as much at a time: a
     /// write's way through the kernel costs more than its bytes.
     pub fn with_room(bytes: usize) -> Self {
+        Self::with_budget(bytes, None)
+    }
+
+    /// The same, whose connections take room for large heads from a budget.
+    pub fn with_budget(room: usize, heads: Option<Arc<HeadBudget>>) -> Self {
         Self(Rc::new(Shared {
-            room_bytes: bytes,
+            room_bytes: room,
+            heads,
             rooms: RefCell::default(),
             blocks: RefCell::default(),
         }))
@@ -61,6 +70,11 @@ impl Pool {
     /// Bytes of room for output.
     pub(crate) fn room_bytes(&self) -> usize {
         self.0.room_bytes
+    }
+
+    /// Budget of large heads, if there is one.
+    pub(crate) fn heads(&self) -> Option<&HeadBudget> {
+        self.0.heads.as_deref()
     }
 
     /// An empty block.

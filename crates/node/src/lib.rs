@@ -42,6 +42,7 @@ use prost_types::{Struct, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
+use voile_http2::HeadBudget;
 use voile_identity::{ClientSettings, TrustDomain};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
@@ -433,6 +434,9 @@ fn node(options: &Options) -> Node {
     }
 }
 
+/// Bytes of large heads of `CONNECT` that all connections hold. A usual one is not counted.
+const MAX_HEADS_OF_ALL: usize = 16 * 1024 * 1024;
+
 fn start_workers(
     count: usize,
     view: &watch::Receiver<Arc<View>>,
@@ -440,13 +444,14 @@ fn start_workers(
     emptied: &Arc<Notify>,
 ) -> io::Result<(Vec<Handle>, Threads)> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    let heads = Arc::new(HeadBudget::new(MAX_HEADS_OF_ALL));
     for index in 0..count {
         let (sender, inbox) = mpsc::unbounded_channel();
-        let (view, asker) = (view.clone(), asker.clone());
+        let (view, asker, heads) = (view.clone(), asker.clone(), Arc::clone(&heads));
         let thread = std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || {
-                if let Err(error) = worker::run(inbox, view, asker) {
+                if let Err(error) = worker::run(inbox, view, asker, heads) {
                     tracing::error!(%error, "a worker does not start");
                 }
             })?;

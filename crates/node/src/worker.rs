@@ -13,6 +13,7 @@ use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 use voile_hbone::Gateways;
+use voile_http2::HeadBudget;
 use voile_identity::Identity;
 use voile_model::ServiceKey;
 use voile_proto::type_url;
@@ -288,12 +289,17 @@ impl Drop for Watched<'_> {
 }
 
 impl Worker {
-    fn new(first: Arc<View>, changes: watch::Receiver<Arc<View>>, asker: Asker) -> Self {
+    fn new(
+        first: Arc<View>,
+        changes: watch::Receiver<Arc<View>>,
+        asker: Asker,
+        heads: Arc<HeadBudget>,
+    ) -> Self {
         Self {
             view: RefCell::new(Rc::new(Known(first))),
             changes,
             asker,
-            pool: Rc::default(),
+            pool: Rc::new(Pool::new(Some(heads))),
             gateways: Gateways::default(),
             bonds: Bonds::default(),
             homes: RefCell::default(),
@@ -544,6 +550,7 @@ pub(crate) fn run(
     mut inbox: mpsc::UnboundedReceiver<Job>,
     mut changes: watch::Receiver<Arc<View>>,
     asker: Asker,
+    heads: Arc<HeadBudget>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -551,7 +558,7 @@ pub(crate) fn run(
     let local = LocalSet::new();
     local.block_on(&runtime, async move {
         let first = Arc::clone(&changes.borrow_and_update());
-        let worker = Rc::new(Worker::new(first, changes.clone(), asker));
+        let worker = Rc::new(Worker::new(first, changes.clone(), asker, heads));
         loop {
             tokio::select! {
                 biased;
@@ -602,7 +609,8 @@ mod tests {
             subscription: Subscription::All,
             names,
         };
-        Worker::new(Arc::default(), changes, asker)
+        let heads = Arc::new(HeadBudget::new(0));
+        Worker::new(Arc::default(), changes, asker, heads)
     }
 
     #[tokio::test]

@@ -39,6 +39,7 @@ mod health_checks;
 mod hooks;
 mod hostile;
 mod hostile_alpn;
+mod hostile_memory;
 mod hostile_requests;
 mod hostile_sources;
 mod http2;

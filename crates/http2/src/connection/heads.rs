@@ -2,6 +2,7 @@
 
 use super::receive::Block;
 use super::{Connection, Gone, Half, Leaving, Side, Stream};
+use crate::budget::USUAL_HEAD;
 use crate::fields::Fields;
 use crate::frame::{FrameHead, Reason, flag, kind, number};
 use crate::head::{self, Checked, Kind};
@@ -25,11 +26,16 @@ impl Connection {
         if head.has(flag::END_HEADERS) {
             return self.block(head.stream, end_stream, own_parent, text);
         }
+        // A connection cannot go on without having decoded it.
+        let budgeted = self
+            .take_heads(text.len())
+            .ok_or(Reason::ENHANCE_YOUR_CALM)?;
         self.input.block = Some(Box::new(Block {
             stream: head.stream,
             end_stream,
             own_parent,
             continuations: 0,
+            budgeted,
             text: text.to_vec(),
         }));
         Ok(())
@@ -38,14 +44,24 @@ impl Connection {
     pub(super) fn continuation(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
         let mut block = self.input.block.take().ok_or(Reason::PROTOCOL_ERROR)?;
         if block.stream != head.stream {
+            self.input.block = Some(block);
             return Err(Reason::PROTOCOL_ERROR);
         }
         block.continuations += 1;
-        if block.continuations > self.config.max_continuations {
+        let taken = match block.continuations > self.config.max_continuations {
+            true => None,
+            false => self.take_heads(payload.len()),
+        };
+        let Some(taken) = taken else {
+            self.input.block = Some(block);
             return Err(Reason::ENHANCE_YOUR_CALM);
-        }
+        };
+        block.budgeted += taken;
         block.text.extend_from_slice(payload);
         if head.has(flag::END_HEADERS) {
+            if block.budgeted > 0 {
+                self.give_heads(block.budgeted);
+            }
             return self.block(
                 block.stream,
                 block.end_stream,
@@ -117,13 +133,10 @@ impl Connection {
             self.pool
                 .give_block(std::mem::replace(&mut fields, excerpt));
         }
-        let crowded = self.heads + fields.size() > self.config.max_heads;
+        let size = fields.size();
+        let crowded = self.heads + size > self.config.max_heads;
         if self.open_peer >= self.config.max_peer_streams || crowded {
-            self.pool.give_block(fields);
-            let refused = Reason::REFUSED_STREAM.0.to_be_bytes();
-            self.write(kind::RST_STREAM, 0, id, &refused);
-            self.ids
-                .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+            self.refuse_stream(id, fields);
             return Ok(());
         }
         // A body that was promised and does not come.
@@ -137,16 +150,63 @@ impl Connection {
             self.stream_error(id, Reason::PROTOCOL_ERROR);
             return Ok(());
         };
+        let mut budgeted = 0;
+        if size > USUAL_HEAD {
+            match self.take_heads(size) {
+                Some(taken) => budgeted = taken,
+                None => {
+                    self.refuse_stream(id, fields);
+                    return Ok(());
+                }
+            }
+        }
         let mut stream = Stream::new(id, self.peer.window, self.config.stream_window);
+        stream.budgeted = budgeted;
         stream.recv = if end { Half::Ended } else { Half::Open };
         stream.expected = length;
-        stream.heads = fields.size();
-        self.heads += stream.heads;
+        stream.heads = size;
+        self.heads += size;
         stream.head = Some(fields);
         let key = self.streams.insert(stream);
         self.ids.insert(id, key);
         self.open_peer += 1;
         self.accepting.push_back(key);
+        Ok(())
+    }
+
+    /// A stream that is not looked at; the peer may try again.
+    #[cold]
+    fn refuse_stream(&mut self, id: u32, fields: Fields) {
+        self.pool.give_block(fields);
+        let refused = Reason::REFUSED_STREAM.0.to_be_bytes();
+        self.write(kind::RST_STREAM, 0, id, &refused);
+        self.ids
+            .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+    }
+
+    /// Takes room for a stream's large heads. Gives how much of the budget that is; none where there is no room.
+    #[cold]
+    fn take_heads(&self, bytes: usize) -> Option<u32> {
+        match self.pool.heads() {
+            None => Some(0),
+            Some(budget) => budget.take(self.source, bytes).then_some(bytes as u32),
+        }
+    }
+
+    /// Gives room back that [`Self::take_heads`] took.
+    #[cold]
+    pub(super) fn give_heads(&self, bytes: u32) {
+        if let Some(budget) = self.pool.heads() {
+            budget.give(self.source, bytes as usize);
+        }
+    }
+
+    /// Takes room for a further head of a stream.
+    #[cold]
+    fn take_more_heads(&mut self, key: usize, size: usize) -> Result<(), Reason> {
+        let wanted = self.streams[key].heads + size - self.streams[key].budgeted as usize;
+        let taken = self.take_heads(wanted).ok_or(Reason::ENHANCE_YOUR_CALM)?;
+        self.streams[key].budgeted += taken;
         Ok(())
     }
 
@@ -159,11 +219,16 @@ impl Connection {
         if !whole {
             return Err(Reason::PROTOCOL_ERROR);
         }
-        if self.heads + fields.size() > self.config.max_heads {
+        let size = fields.size();
+        if self.heads + size > self.config.max_heads {
             return Err(Reason::ENHANCE_YOUR_CALM);
         }
-        stream.heads += fields.size();
-        self.heads += fields.size();
+        if stream.heads + size > USUAL_HEAD {
+            self.take_more_heads(key, size)?;
+        }
+        let stream = &mut self.streams[key];
+        stream.heads += size;
+        self.heads += size;
         if stream.recv == Half::Open {
             if !end || head::check(Kind::Trailers, &fields).is_err() {
                 return Err(Reason::PROTOCOL_ERROR);

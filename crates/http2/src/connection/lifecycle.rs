@@ -4,6 +4,18 @@ use super::stream::Half;
 use super::{Connection, Failure, Gone, Leaving, Side};
 use crate::frame::{Reason, kind};
 
+impl Drop for Connection {
+    /// Gives back the room for heads of streams that nobody accepted, and of a head that was not whole.
+    fn drop(&mut self) {
+        let streams = self.streams.iter();
+        let of_streams: u32 = streams.map(|(_, stream)| stream.budgeted).sum();
+        let of_block = self.input.block.as_ref().map_or(0, |block| block.budgeted);
+        if of_streams + of_block > 0 {
+            self.give_heads(of_streams + of_block);
+        }
+    }
+}
+
 impl Connection {
     pub(super) fn fail_all(&mut self, failure: Failure) {
         for key in self.ids.keys() {
@@ -78,6 +90,9 @@ impl Connection {
             return;
         };
         self.heads -= stream.heads;
+        if stream.budgeted > 0 {
+            self.give_heads(stream.budgeted);
+        }
         self.released += stream.held;
         if stream.held > 0 {
             self.update_connection_window();

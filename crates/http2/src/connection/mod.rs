@@ -159,6 +159,8 @@ pub struct Connection {
     window_changes: u32,
     /// Bytes of heads held.
     heads: usize,
+    /// Number of the peer's source in the budget of large heads.
+    source: u64,
     driver: Option<Waker>,
 }
 
@@ -225,8 +227,14 @@ impl Connection {
             empty: 0,
             window_changes: 0,
             heads: 0,
+            source: 0,
             driver: None,
         }
+    }
+
+    /// Counts large heads of this connection to a source of the pool's budget. To be called before anything was received.
+    pub fn set_source(&mut self, source: u64) {
+        self.source = source;
     }
 
     /// Serves the peer by other limits from now on, none of which is smaller, and tells it: a server whose client has proven

@@ -14,6 +14,8 @@ pub(super) struct Block {
     /// The stream was said to depend on itself.
     pub(super) own_parent: bool,
     pub(super) continuations: u32,
+    /// Bytes of it that were taken from the budget of large heads.
+    pub(super) budgeted: u32,
     pub(super) text: Vec<u8>,
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Stream {
     pub(super) expected: Option<u64>,
     /// Bytes of the heads that came for it.
     pub(super) heads: usize,
+    /// Bytes of them that were taken from the budget of large heads.
+    pub(super) budgeted: u32,
     /// Interim heads.
     pub(super) early: VecDeque<Fields>,
     pub(super) head: Option<Fields>,
@@ -85,6 +87,7 @@ impl Stream {
             held: 0,
             expected: None,
             heads: 0,
+            budgeted: 0,
             early: VecDeque::new(),
             head: None,
             data: Vec::new(),

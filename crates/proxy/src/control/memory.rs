@@ -42,12 +42,12 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
         control.giving_back = false;
         control.dispatcher.ledger().forget_unused();
         give_back();
-        let ceiling = &control.dispatcher.ledger().ceiling;
+        let ledger = control.dispatcher.ledger();
         // The program's own pages are resident, too. Needed ones come back from the page cache; the others would keep a
         // proxy with a narrow limit from accepting any connection again.
-        if ceiling.look() > Level::Free {
+        if ledger.look() > Level::Free {
             release_cold_pages();
-            ceiling.look();
+            ledger.look();
         }
     });
 }

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use voile_http1::{RequestIndex, ResponseIndex};
+use voile_http2::HeadBudget;
 
 use super::limits::{BUFFER_BYTES, MAX_FREE_BUFFERS};
 
@@ -37,6 +39,15 @@ impl Buffers {
     /// An empty list.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty list whose HTTP/2 connections take room for large heads from a budget.
+    pub(crate) fn with_heads(heads: Arc<HeadBudget>) -> Self {
+        let room = voile_http2::ROOM_BYTES;
+        Self {
+            http2: voile_http2::Pool::with_budget(room, Some(heads)),
+            ..Self::default()
+        }
     }
 
     /// A buffer with nothing in it and [`BUFFER_BYTES`] of initialised room.

@@ -126,6 +126,11 @@ pub trait HttpRole: Sized {
         false
     }
 
+    /// Number of the client's source: what one source may hold of a budget is bounded.
+    fn source(&self) -> u64 {
+        0
+    }
+
     /// Field that every local reply has in addition. Most roles have none.
     fn adds_to_own(&self) -> Option<Arc<Amendment>> {
         None

@@ -18,6 +18,7 @@ mod pump;
 mod reply;
 pub(crate) mod runners;
 mod server;
+pub(crate) mod sources;
 mod stream;
 mod trailers;
 pub(crate) mod upgrade;

@@ -81,7 +81,7 @@ pub fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
     stream: S,
 ) -> impl Future<Output = ConnectionEnd> + use<'_, S, R> {
     // Boxed: it is over soon.
-    let greeting = Box::pin(greet(worker, stream));
+    let greeting = Box::pin(greet(worker, role.source(), stream));
     async move {
         let Some((link, wire)) = greeting.await else {
             return ConnectionEnd::Refused;
@@ -105,9 +105,12 @@ pub fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
 /// Waits for the client's preface and settings.
 async fn greet<S: Io + 'static, R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
+    source: u64,
     stream: S,
 ) -> Option<(Link, Wire<S>)> {
-    let link = Link::new(Connection::server(&CONFIG, worker.buffers.http2.clone()));
+    let mut connection = Connection::server(&CONFIG, worker.buffers.http2.clone());
+    connection.set_source(source);
+    let link = Link::new(connection);
     let mut wire = Wire::new(stream, link.clone(), worker.buffers.clone());
     let greeting = poll_fn(|cx| {
         let moved = wire.poll(cx);

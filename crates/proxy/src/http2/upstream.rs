@@ -22,6 +22,7 @@ use voile_http2::{Connection as Wires, Link};
 
 use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
 use super::pulse::{Beat, Pulse};
+use super::sources::number_of;
 use super::wire::Wire;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
@@ -346,7 +347,9 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             .map_err(|_| ConnectFailure::new("upstream_connect_timeout"))??;
         let local = stream.local_address();
         // The preface and our settings leave with the first request.
-        let link = Link::new(Wires::client(&CONFIG, self.buffers.http2.clone()));
+        let mut wires = Wires::client(&CONFIG, self.buffers.http2.clone());
+        wires.set_source(number_of(&route.key));
+        let link = Link::new(wires);
         let wire = Wire::new(stream, link.clone(), self.buffers.clone());
         let connection = Rc::new(Connection {
             link,

@@ -71,7 +71,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     connection: Connection,
 ) {
     let (ours, theirs) = pipe();
-    let link = Link::new(Wires::client(&CONFIG, worker.buffers.http2.clone()));
+    let mut wires = Wires::client(&CONFIG, worker.buffers.http2.clone());
+    wires.set_source(role.source());
+    let link = Link::new(wires);
     let mut carrier = Carrier {
         wire: Wire::new(ours, link.clone(), worker.buffers.clone()),
         link,

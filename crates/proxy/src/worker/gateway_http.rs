@@ -454,6 +454,10 @@ impl HttpRole for GatewayRole {
         self.door.is_some()
     }
 
+    fn source(&self) -> u64 {
+        self.caller.source()
+    }
+
     fn adds_to_own(&self) -> Option<Arc<Amendment>> {
         self.offers_http3()
     }

@@ -35,6 +35,7 @@ use super::stop::Stop;
 use super::{Conversation, Worker, count};
 use crate::http::{REVOKED, serve_connection};
 use crate::http2;
+use crate::http2::sources::source_number;
 
 /// Protocol of an admitted connection's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,11 @@ impl Caller {
     pub(crate) fn client(&self) -> SocketAddr {
         let said = self.told.as_ref().and_then(|told| told.client);
         said.unwrap_or(self.remote)
+    }
+
+    /// Number of the client's source: address and identity.
+    pub(super) fn source(&self) -> u64 {
+        source_number(self.client().ip(), &self.principal)
     }
 
     /// Notes what a client's own TLS asks for.

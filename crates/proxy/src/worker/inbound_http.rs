@@ -387,6 +387,10 @@ impl HttpRole for InboundRole {
         permit.is_err_and(|denial| denial.reason() == DenialReason::Revoked)
     }
 
+    fn source(&self) -> u64 {
+        self.caller.source()
+    }
+
     fn serves_sidecar(&self) -> bool {
         self.caller.arrival.peer().is_some()
     }

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use voile_http2::HeadBudget;
 use voile_traffic::RetryBudget;
 use voile_xds::wire::Limits as Configured;
 
-use super::ceiling::Ceiling;
+use super::ceiling::{Ceiling, Level};
 use crate::http::ResponseFlag;
+use crate::http2::limits::{HEADS_PART, MAX_HEADS_OF_ALL};
 
 /// Limits of a proxy; 0 is no limit of its own, and the configuration's holds.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,11 +75,13 @@ pub(crate) struct Ledger {
     cgroup: u64,
     in_force: InForce,
     pub(crate) ceiling: Ceiling,
+    /// Large heads of all connections.
+    pub(crate) heads: Arc<HeadBudget>,
     lanes: usize,
     all: Arc<Tally>,
     destinations: Mutex<HashMap<(String, u16), Weak<Tally>>>,
     /// Requests refused, by [`Overload`].
-    refused: [AtomicU64; 4],
+    refused: [AtomicU64; 5],
 }
 
 /// Why work is refused.
@@ -88,14 +92,17 @@ pub(crate) enum Overload {
     Destination,
     /// Connections and requests that wait for their destination, by address or by name.
     Waiting,
+    /// Streams with large heads, of which there are too many.
+    Heads,
 }
 
 impl Overload {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 5] = [
         Self::Memory,
         Self::Requests,
         Self::Destination,
         Self::Waiting,
+        Self::Heads,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -104,12 +111,13 @@ impl Overload {
             Self::Requests => "requests",
             Self::Destination => "requests_per_destination",
             Self::Waiting => "waiting",
+            Self::Heads => "heads",
         }
     }
 
     pub(crate) fn flag(self) -> ResponseFlag {
         match self {
-            Self::Memory => ResponseFlag::OverloadManager,
+            Self::Memory | Self::Heads => ResponseFlag::OverloadManager,
             Self::Requests | Self::Destination | Self::Waiting => ResponseFlag::UpstreamOverflow,
         }
     }
@@ -120,6 +128,7 @@ impl Overload {
             Self::Memory => "overload: the proxy is near its memory limit",
             Self::Requests => "overload: too many requests in flight through this proxy",
             Self::Destination => "overload: too many requests in flight to this destination",
+            Self::Heads => "overload: the large heads of all requests fill their room",
             Self::Waiting => {
                 "overload: too many wait to learn where they lead, or nobody said in time"
             }
@@ -135,6 +144,7 @@ impl Ledger {
             cgroup: cgroup.unwrap_or(0),
             in_force: InForce::default(),
             ceiling: Ceiling::new(0),
+            heads: Arc::new(HeadBudget::new(MAX_HEADS_OF_ALL)),
             lanes: workers,
             all: Tally::new(workers),
             destinations: Mutex::default(),
@@ -167,7 +177,22 @@ impl Ledger {
         };
         if self.ceiling.set(memory) {
             tracing::info!(bytes = memory, "memory limit");
+            self.heads.set_limit(heads_within(memory));
         }
+    }
+
+    /// Something arrived; see [`Ceiling::arrived`].
+    pub(crate) fn arrived(&self) -> Option<Level> {
+        let found = self.ceiling.arrived()?;
+        self.heads.close(found == Level::Closed);
+        Some(found)
+    }
+
+    /// Looks how near the ceiling is; at it no large head is taken.
+    pub(crate) fn look(&self) -> Level {
+        let level = self.ceiling.look();
+        self.heads.close(level == Level::Closed);
+        level
     }
 
     /// Most downstream connections; 0 is any number.
@@ -203,11 +228,24 @@ impl Ledger {
     }
 
     pub(crate) fn refused(&self, why: Overload) -> u64 {
-        self.refused[why as usize].load(Ordering::Relaxed)
+        match why {
+            Overload::Heads => self.heads.refused(),
+            why => self.refused[why as usize].load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn count_refused(&self, why: Overload) {
         self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of large heads under a memory limit; 0 is none.
+fn heads_within(memory: u64) -> usize {
+    match memory {
+        0 => MAX_HEADS_OF_ALL,
+        limit => usize::try_from(limit / HEADS_PART)
+            .unwrap_or(usize::MAX)
+            .min(MAX_HEADS_OF_ALL),
     }
 }
 

@@ -312,9 +312,10 @@ impl Worker {
         capture: Redirected,
         seat: Seat,
     ) -> Rc<Self> {
+        let heads = Arc::clone(&seat.ledger.heads);
         Rc::new_cyclic(|me| Self {
             tls,
-            buffers: Buffers::new(),
+            buffers: Buffers::with_heads(Arc::clone(&seat.ledger.heads)),
             shard: RefCell::default(),
             counters: Counters::default(),
             peers: Peers::new(control.clone()),
@@ -349,7 +350,7 @@ impl Worker {
             control,
             capture,
             servers_first: ServersFirst::default(),
-            tunnels: Rc::default(),
+            tunnels: Rc::new(tunnels::Pool::new(Some(heads))),
             gateways: Gateways::default(),
             checkers: checks::Checkers::default(),
             introduced: introduction::Introduced::default(),
@@ -384,7 +385,7 @@ impl Worker {
         &self,
         destination: Option<&Rc<Account>>,
     ) -> Result<Admitted, Refusal<R>> {
-        if self.seat.ledger.ceiling.arrived().is_some() {
+        if self.seat.ledger.arrived().is_some() {
             self.memory_is_short();
         }
         match self.seat.admit(&self.all, destination) {

@@ -40,6 +40,7 @@ use crate::http::{
     self, Amendment, Answer, ConnectFailure, Exchange, Head, HttpRole, Observe, Pending, Refusal,
     ResponseFlag, Revocation, Route, Shown, UpstreamHttp,
 };
+use crate::http2::sources::source_number;
 use crate::plan::{Otherwise, Same, Target, TrafficPlan};
 
 /// One connection of the application's.
@@ -721,6 +722,10 @@ impl HttpRole for OutboundRole {
             count_revoked(&self.worker);
         }
         revoked
+    }
+
+    fn source(&self) -> u64 {
+        source_number(self.remote.ip(), "")
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {

@@ -28,6 +28,7 @@ use super::endpoint::{Endpoint, Unreachable, connect_to, verify_chain};
 use super::inbound::{self, Caller};
 use super::shown::Shown;
 use super::{Worker, count};
+use crate::http2::sources::source_number;
 use crate::plan::{FarPlan, Origination, Same};
 
 /// Message for clients if TLS failed.
@@ -312,7 +313,9 @@ pub(crate) async fn serve(
         captured,
     });
     let worker = Rc::clone(&calling.worker);
-    let link = Link::new(Connection::server(&CONFIG, worker.tunnels.blocks().clone()));
+    let mut connection = Connection::server(&CONFIG, worker.tunnels.blocks().clone());
+    connection.set_source(source_number(remote.ip(), ""));
+    let link = Link::new(connection);
     let mut wire = Wire::new(stream, link.clone());
     let leaving = calling.captured.leaving.heard();
     tokio::select! {

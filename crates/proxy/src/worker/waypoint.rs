@@ -62,7 +62,9 @@ pub(super) async fn tunnels(
 /// Serves the tunnels of one connection, until it ends or everything must.
 async fn carry(worker: Rc<Worker>, slot: Rc<GatewaySlot>, stream: Stream, caller: Rc<Caller>) {
     let local = stream.local();
-    let link = Link::new(Connection::server(&CONFIG, worker.tunnels.blocks().clone()));
+    let mut connection = Connection::server(&CONFIG, worker.tunnels.blocks().clone());
+    connection.set_source(caller.source());
+    let link = Link::new(connection);
     let mut wire = Wire::new(stream, link.clone());
     let serving = voile_hbone::serve(&mut wire, &link, slot.http.leaving(), |request| {
         let (worker, slot) = (Rc::clone(&worker), Rc::clone(&slot));

@@ -1,7 +1,11 @@
 //! Peers that break no single rule and do too much of something. Each is stopped, or costs no more than it sends. The
 //! connection's memory for it stays within the limits.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::budget::HeadBudget;
+use crate::pool::ROOM_BYTES;
 
 /// A request whose head is `long` bytes in a few bytes on the wire: one field into the table, then references to it.
 fn bomb(stream: u32, long: usize, first: bool) -> Vec<u8> {
@@ -47,6 +51,57 @@ fn heads_made_large_by_hpack_are_bounded_for_the_connection_and_given_back() {
     said(&link);
     hear(&link, &bomb(13, 12_003, false));
     assert!(link.accept().is_some());
+}
+
+/// A server of a client from this source, beside others that share a budget.
+fn server_beside(budget: &Arc<HeadBudget>, source: u64) -> Link {
+    let pool = Pool::with_budget(ROOM_BYTES, Some(Arc::clone(budget)));
+    let mut connection = Connection::server(&CONFIG, pool);
+    connection.set_source(source);
+    let link = Link::new(connection);
+    let hello = [PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat();
+    hear(&link, &hello);
+    said(&link);
+    link
+}
+
+#[test]
+fn large_heads_of_all_connections_are_bounded_together_and_usual_ones_are_not_counted() {
+    let budget = Arc::new(HeadBudget::new(50_000));
+    let (mut held, mut refused) = (Vec::new(), 0);
+    let attackers: Vec<_> = (0..4).map(|_| server_beside(&budget, 1)).collect();
+    for link in &attackers {
+        hear(link, &bomb(1, 0, true));
+        hear(link, &bomb(3, 12_003, false));
+        while let Some(stream) = link.accept() {
+            held.push(stream);
+        }
+        let lines = said(link);
+        let is_refused = |line: &&String| line.ends_with("REFUSED_STREAM");
+        refused += lines.iter().filter(is_refused).count();
+    }
+    assert!(budget.held() <= 25_000, "{}", budget.held());
+    assert_eq!(
+        (held.len() + refused, budget.refused()),
+        (8, refused as u64)
+    );
+    assert!(refused >= 4, "{refused}");
+    // Usual heads go on, of the same source and beside the largest that it may have.
+    hear(&attackers[0], &headers(5, true, &GET));
+    held.push(attackers[0].accept().expect("a usual head is taken"));
+    // Another source has room for a large one.
+    let honest = server_beside(&budget, 2);
+    hear(&honest, &bomb(1, 0, true));
+    held.push(honest.accept().expect("another source has room"));
+    drop(held);
+    assert_eq!(budget.held(), 0);
+    // A head that is not whole counts, too, and so does one that nobody accepted.
+    let open = frame(kind::HEADERS, 0, 7, &[0xff; 9000]);
+    hear(&attackers[1], &open);
+    hear(&attackers[2], &bomb(5, 8002, false));
+    assert!(budget.held() > 17_000, "{}", budget.held());
+    drop(attackers);
+    assert_eq!(budget.held(), 0);
 }
 
 #[test]
